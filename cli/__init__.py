@@ -1,0 +1,1 @@
+"""The `gemmdb` command: each command parses, calls one function and prints."""

@@ -1,0 +1,75 @@
+"""The one text codec behind every canonical form, and the 64-bit key made from a text.
+
+A canonical text is `kind name=value name=value ...` with the fields in a fixed order. Equal values have equal texts
+and equal texts have equal values, so a text can be stored, compared and hashed in place of the value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+from gemmdb.errors import InputError
+
+Scalar = str | int | float | bool | None
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.:+\-/,()]*")
+_ESCAPED = re.compile(r"%([0-9A-F]{2})")
+_NONE = "~"
+
+
+def key(text: str) -> int:
+    """The 64-bit key of a canonical text, signed so that SQLite stores it as an INTEGER.
+
+    Keys can be made to collide, so whoever finds a row by its key compares the text as well.
+    """
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def encode(kind: str, fields: Iterable[tuple[str, Scalar]]) -> str:
+    """`kind name=value ...`; `None` becomes `~`, booleans 0 and 1, other characters than the plain ones %XX."""
+    return " ".join([kind, *(f"{name}={_encode_value(value)}" for name, value in fields)])
+
+
+def decode(kind: str, text: str) -> dict[str, str | None]:
+    """The fields of a text that `encode` wrote, as strings.
+
+    Raises InputError when the text is of another kind, is malformed or repeats a field.
+    """
+    head, *pairs = text.split(" ")
+    if head != kind:
+        raise InputError(f"not a {kind}: {text[:80]!r}")
+    fields: dict[str, str | None] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or name in fields:
+            raise InputError(f"malformed {kind}: {text[:200]!r}")
+        fields[name] = None if value == _NONE else _unescape(value)
+    return fields
+
+
+def _encode_value(value: Scalar) -> str:
+    if value is None:
+        return _NONE
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, float):
+        return repr(value)
+    return _escape(str(value))
+
+
+def _escape(value: str) -> str:
+    if _PLAIN.fullmatch(value):
+        return value
+    return "".join(c if _PLAIN.fullmatch(c) else "".join(f"%{b:02X}" for b in c.encode()) for c in value)
+
+
+def _unescape(value: str) -> str:
+    if "%" not in value:
+        return value
+    try:
+        raw = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
+        return raw.encode("latin-1").decode()
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        raise InputError(f"malformed value {value[:80]!r}") from error

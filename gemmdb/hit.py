@@ -1,0 +1,53 @@
+"""Hit: the answer to a lookup, with the evidence for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gemmdb.config import Config, Value
+
+RUNGS = ("exact", "near", "sku", "model")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """`config` is what to run; when the policy's minimum gain is not met that is ATen, and `evidence` says what the
+    verdict was. `expected_us`: microseconds of one call; `speedup`: over ATen, 1.0 for ATen. `table`: the file that
+    answered. `evidence`: JSON-ready facts: rows, runs, ties, distance, expected loss, protocol, toolchain."""
+
+    rung: str
+    config: Config
+    expected_us: float
+    speedup: float
+    table: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def backend(self) -> str:
+        """`aten`, `triton`, `cutlass` or `cpp`."""
+        return self.config.backend
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name in its backend."""
+        return self.config.kernel
+
+    @property
+    def params(self) -> Mapping[str, Value]:
+        """The kernel's parameters by name."""
+        return self.config.values
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `gemmdb lookup --json` prints."""
+        return {
+            "rung": self.rung,
+            "backend": self.backend,
+            "kernel": self.kernel,
+            "params": dict(self.params),
+            "expected_us": self.expected_us,
+            "speedup_vs_aten": self.speedup,
+            "table": self.table,
+            "evidence": dict(self.evidence),
+        }

@@ -1,0 +1,70 @@
+"""What each backend offers: the kernel names a Config may carry, and the range of each of their parameters.
+
+A table is data from strangers, so a Config is only built from what is listed here. To add a backend or a kernel, add
+its Kernel; the generator's candidates, the lowering's renderer and this registry meet in its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+BACKENDS = ("aten", "triton", "cutlass", "cpp")
+
+
+@dataclass(frozen=True, slots=True)
+class IntRange:
+    """Integers from `low` to `high`, both included; `power_of_two` leaves only those."""
+
+    low: int
+    high: int
+    power_of_two: bool = False
+
+    def __contains__(self, value: object) -> bool:
+        if type(value) is not int or not self.low <= value <= self.high:
+            return False
+        return not self.power_of_two or value & (value - 1) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of a fixed list of words or integers."""
+
+    values: tuple[str | int, ...]
+
+    def __contains__(self, value: object) -> bool:
+        return any(value == known and type(value) is type(known) for known in self.values)
+
+
+Domain = IntRange | OneOf
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of a backend: the ops it solves, the device kinds it runs on and the domain of each parameter.
+
+    `cost` orders kernels by what it costs to compile one: a tie between measured times goes to the smaller cost.
+    """
+
+    backend: str
+    name: str
+    ops: tuple[str, ...]
+    devices: tuple[str, ...]
+    cost: int
+    params: Mapping[str, Domain] = field(default_factory=dict)
+
+
+_ALL = (
+    # What Inductor's default mode runs on the product when it is left alone: the reference of every measurement.
+    Kernel("aten", "default", ("mm", "addmm", "int_mm", "mixed_mm"), ("cpu", "cuda"), 0),
+    # The weight-only product of ATen; bf16 activations, int8 weight, per-channel scale.
+    Kernel("aten", "int8pack_mm", ("mixed_mm",), ("cpu",), 1),
+    # Inductor's C++ GEMM template; `auto` blocking is the template's own choice, else register-block counts.
+    Kernel("cpp", "packed_gemm", ("mm", "addmm", "int_mm", "mixed_mm"), ("cpu",), 3, {
+        "threads_m": IntRange(0, 4096), "threads_n": IntRange(0, 4096), "threads_k": IntRange(0, 4096),
+        "blocks_m": IntRange(0, 2**20), "blocks_n": IntRange(0, 2**20), "blocks_k": IntRange(0, 2**20),
+    }),
+)  # fmt: skip
+
+KERNELS: Mapping[tuple[str, str], Kernel] = {(kernel.backend, kernel.name): kernel for kernel in _ALL}
+"""Every kernel by (backend, name)."""

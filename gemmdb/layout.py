@@ -1,0 +1,107 @@
+"""Layout classes: literal sizes, strides and storage offset reduced to what a kernel can depend on.
+
+Literal strides never match a padded tensor, a slice of a fused QKV projection or a size-1 dimension, so the key holds a
+class instead: which dimension is the fast one, whether rows follow each other without gaps, and to how many elements
+every row start is aligned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemmdb.errors import InputError
+
+ITEM_SIZES = {
+    "fp64": 8,
+    "fp32": 4,
+    "int32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "fp8e4": 1,
+    "fp8e5": 1,
+}
+"""Bytes per element of each dtype name that the key knows."""
+
+VECTOR_BYTES = 16
+"""The widest single memory access of the GPUs we know; no kernel asks for a coarser alignment."""
+
+ORDERS = ("row", "col", "row-padded", "col-padded", "broadcast", "strided")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The class of one matrix operand.
+
+    `order`: `row` or `col` says which dimension has unit stride (`row`: the last); `-padded` that the leading dimension
+    is larger than the row. `broadcast` has a zero stride, `strided` no unit stride at all.
+    `align`: the largest power of two of elements, at most 16 bytes of them, that every row start is a multiple of.
+    """
+
+    order: str
+    align: int
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS or self.align not in (1, 2, 4, 8, 16):
+            raise InputError(f"no such layout: {self.order}:{self.align}")
+
+
+def alignment(sizes: Sequence[int], strides: Sequence[int], offset: int, dtype: str) -> int:
+    """The alignment in elements: the largest power of two, at most 16 bytes of `dtype`, that divides the offset, every
+    non-unit stride and the size along the unit stride. Dimensions of size 1 are never stepped along, so their strides
+    do not count."""
+    steps = [offset]
+    has_unit = False
+    for size, stride in zip(sizes, strides, strict=True):
+        if size == 1:
+            continue
+        steps.append(size if stride == 1 and not has_unit else stride)
+        has_unit = has_unit or stride == 1
+    if not has_unit:
+        return 1
+    widest = VECTOR_BYTES // ITEM_SIZES[dtype]
+    return math.gcd(*steps, widest)
+
+
+def classify(sizes: Sequence[int], strides: Sequence[int], offset: int, dtype: str) -> Layout:
+    """The Layout of a 2-D operand of `sizes` (rows, columns) with element `strides` and a storage `offset` in elements.
+
+    Where size-1 dimensions leave a choice, the row-major reading is taken, so that equal memory has one class.
+    Raises InputError for anything that is not a matrix of a known dtype.
+    """
+    if len(sizes) != 2 or len(strides) != 2:
+        raise InputError(f"an operand has two dimensions, got sizes {list(sizes)} strides {list(strides)}")
+    if dtype not in ITEM_SIZES:
+        raise InputError(f"unknown dtype {dtype!r}; known: {', '.join(ITEM_SIZES)}")
+    rows, columns = sizes
+    return Layout(_order(rows, columns, *strides), alignment(sizes, strides, offset, dtype))
+
+
+def contiguous(rows: int, columns: int, dtype: str, transposed: bool = False) -> Layout:
+    """The Layout of a dense [rows, columns] matrix; `transposed` when it is stored as [columns, rows]."""
+    return classify((rows, columns), (1, rows) if transposed else (columns, 1), 0, dtype)
+
+
+def _order(rows: int, columns: int, row_stride: int, column_stride: int) -> str:
+    if (rows <= 1 and columns <= 1) or 0 in (rows, columns):
+        return "row"
+    if (rows > 1 and row_stride == 0) or (columns > 1 and column_stride == 0):
+        return "broadcast"
+    if rows == 1:
+        return "row" if column_stride == 1 else "col-padded"
+    if columns == 1:
+        return "row" if row_stride == 1 else "row-padded"
+    if column_stride == 1:
+        return _leading("row", row_stride, columns)
+    if row_stride == 1:
+        return _leading("col", column_stride, rows)
+    return "strided"
+
+
+def _leading(order: str, leading: int, inner: int) -> str:
+    if leading == inner:
+        return order
+    return f"{order}-padded" if leading > inner else "strided"

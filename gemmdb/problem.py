@@ -1,0 +1,359 @@
+"""Problem: one GEMM to solve, the key of everything in a table. Query: a Problem to look up for a Device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from gemmdb import canonical
+from gemmdb.device import Device
+from gemmdb.errors import InputError
+from gemmdb.layout import ITEM_SIZES, Layout, classify, contiguous
+
+OPS = ("mm", "addmm", "int_mm", "mixed_mm")
+FLOATS = ("bf16", "fp16", "fp32", "fp64")
+WEIGHT_DTYPES = ("int8", "uint8")
+BIAS_KINDS = ("1d", "full", "column")
+SCALAR_CLASSES = ("unit", "beta0", "general")
+FUSIONS = ("none", "scale", "pointwise")
+FP32_MODES = ("ieee", "tf32", "bf16")
+LARGEST_SIZE = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One tensor of a GEMM as the key sees it: dtype name, layout order and alignment in elements."""
+
+    dtype: str
+    layout: Layout
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_SIZES:
+            raise InputError(f"unknown dtype {self.dtype!r}; known: {', '.join(ITEM_SIZES)}")
+
+    @property
+    def text(self) -> str:
+        """`bf16:row:8`."""
+        return f"{self.dtype}:{self.layout.order}:{self.layout.align}"
+
+    @classmethod
+    def parse(cls, text: str) -> Operand:
+        """The operand of a text; raises InputError."""
+        parts = text.split(":")
+        if len(parts) != 3 or not parts[2].isdecimal():
+            raise InputError(f"malformed operand {text[:80]!r}")
+        return cls(parts[0], Layout(parts[1], int(parts[2])))
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """The bias of an addmm: `1d` [N], `full` [M, N] or `column` [M, 1], with its dtype and alignment in elements."""
+
+    kind: str
+    dtype: str
+    align: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in BIAS_KINDS or self.dtype not in ITEM_SIZES or self.align not in (1, 2, 4, 8, 16):
+            raise InputError(f"no such bias: {self.kind}:{self.dtype}:{self.align}; kinds: {', '.join(BIAS_KINDS)}")
+
+    @property
+    def text(self) -> str:
+        """`1d:bf16:8`."""
+        return f"{self.kind}:{self.dtype}:{self.align}"
+
+    @classmethod
+    def parse(cls, text: str) -> Bias | None:
+        """The bias of a text, None for `none`; raises InputError."""
+        if text == "none":
+            return None
+        parts = text.split(":")
+        if len(parts) != 3 or not parts[2].isdecimal():
+            raise InputError(f"malformed bias {text[:80]!r}")
+        return cls(parts[0], parts[1], int(parts[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """What the arithmetic may do besides the dtypes: a config is only evidence for the same numerics.
+
+    `fp32`: how fp32 inputs are multiplied (`ieee`, `tf32`, or `bf16` as oneDNN may); always `ieee` for other dtypes.
+    `acc`: accumulate dtype. `reduced`: partial sums may be rounded to the output dtype (cuBLAS split-K default).
+    `deterministic`: the run asked for deterministic algorithms.
+    """
+
+    fp32: str = "ieee"
+    acc: str = "fp32"
+    reduced: bool = False
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fp32 not in FP32_MODES or self.acc not in (
+            "fp32",
+            "fp16",
+            "fp64",
+            "int32",
+        ):
+            raise InputError(f"no such numerics: fp32={self.fp32} acc={self.acc}")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One GEMM with concrete sizes: C[m, n] = A[m, k] @ B[k, n], with what the kernel is fused with.
+
+    `a`, `b`: the operands as the product sees them, so a transposed [N, K] weight is a `col` B. `out`: output dtype.
+    `scalars`: alpha and beta, `unit` when both are 1. `fusion`: what the kernel is fused with: `none`, a `scale`
+    (with its dtype cast), or a `pointwise` epilogue. `constant`: B is a constant (freezing), so packed kernels exist.
+    `device` and `l2` ride along for `gemmdb.lookup` and are no part of the problem: not compared, not in its text.
+    Raises InputError for values outside these.
+    """
+
+    op: str
+    m: int
+    n: int
+    k: int
+    a: Operand
+    b: Operand
+    out: str
+    bias: Bias | None = None
+    scalars: str = "unit"
+    fusion: str = "none"
+    numerics: Numerics = Numerics()
+    constant: bool = False
+    device: str | None = field(default=None, compare=False)
+    l2: str = field(default="cold", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.op not in OPS:
+            raise InputError(f"unknown op {self.op!r}; known: {', '.join(OPS)}")
+        for name, size in (("m", self.m), ("n", self.n), ("k", self.k)):
+            if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
+                raise InputError(f"{self.op}: {name} must be an integer from 0 to {LARGEST_SIZE}, got {size!r}")
+        if self.scalars not in SCALAR_CLASSES or self.fusion not in FUSIONS:
+            raise InputError(f"{self.op}: no such scalar class or fusion: {self.scalars!r}, {self.fusion!r}")
+        if (self.op == "addmm") != (self.bias is not None) and self.op != "mixed_mm":
+            raise InputError(f"{self.op}: addmm takes a bias and mm takes none; bias kinds: {', '.join(BIAS_KINDS)}")
+        self._check_dtypes()
+
+    def _check_dtypes(self) -> None:
+        a, b = self.a.dtype, self.b.dtype
+        if self.out not in ITEM_SIZES:
+            raise InputError(f"unknown dtype {self.out!r}; known: {', '.join(ITEM_SIZES)}")
+        if self.op in ("mm", "addmm"):
+            fits = a in FLOATS and a == b
+        elif self.op == "int_mm":
+            fits = a == b == "int8"
+        else:
+            fits = a in ("bf16", "fp16") and b in WEIGHT_DTYPES
+        if not fits:
+            raise InputError(f"{self.op}: cannot multiply {a} by {b}")
+        if self.numerics.fp32 != "ieee" and a != "fp32":
+            raise InputError(f"{self.op}: TF32 applies to fp32 inputs, not {a}")
+
+    @cached_property
+    def family(self) -> str:
+        """The canonical form without op and sizes: problems of one family may stand in for each other on rung `near`."""
+        bias = "none" if self.bias is None else self.bias.text
+        rules = self.numerics
+        return (
+            f"a={self.a.text} b={self.b.text} out={self.out} bias={bias} scalars={self.scalars} fusion={self.fusion}"
+            f" fp32={rules.fp32} acc={rules.acc} reduced={rules.reduced:d} deterministic={rules.deterministic:d}"
+            f" constant={self.constant:d}"
+        )
+
+    @cached_property
+    def text(self) -> str:
+        """The canonical form, `mm m=16 n=4096 k=4096 a=bf16:row:8 b=bf16:col:8 ...`; `parse` reads it back."""
+        return f"{self.op} m={self.m} n={self.n} k={self.k} {self.family}"
+
+    @cached_property
+    def key(self) -> int:
+        """The 64-bit key of the canonical form."""
+        return canonical.key(self.text)
+
+    @property
+    def family_key(self) -> int:
+        """The 64-bit key of the op and the family."""
+        return canonical.key(f"{self.op} {self.family}")
+
+    @classmethod
+    def parse(cls, text: str) -> Problem:
+        """The problem of a canonical form; raises InputError unless `text` is exactly what `Problem.text` writes."""
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise InputError(f"malformed problem {text[:200]!r}")
+        part = match.groupdict()
+        problem = cls(
+            part["op"],
+            int(part["m"]),
+            int(part["n"]),
+            int(part["k"]),
+            Operand.parse(part["a"]),
+            Operand.parse(part["b"]),
+            part["out"],
+            Bias.parse(part["bias"]),
+            part["scalars"],
+            part["fusion"],
+            Numerics(
+                part["fp32"],
+                part["acc"],
+                part["reduced"] == "1",
+                part["deterministic"] == "1",
+            ),
+            part["constant"] == "1",
+        )
+        if problem.text != text:
+            raise InputError(f"not a canonical problem: {text[:200]!r}")
+        return problem
+
+    @classmethod
+    def gemm(
+        cls,
+        op: str,
+        *,
+        m: int,
+        n: int,
+        k: int,
+        dtype: str | None = None,
+        layout: str = "nt",
+        weight_dtype: str = "int8",
+        bias: str | None = None,
+        tf32: bool = False,
+        out_dtype: str | None = None,
+        fusion: str = "none",
+        constant_weight: bool = False,
+        l2: str = "cold",
+        device: str | None = None,
+        arch: str | None = None,
+    ) -> Problem:
+        """A problem with dense operands, as the flags of `gemmdb lookup` describe it, with the same defaults.
+
+        `layout`: two letters, A then B, each as stored row-major: `n` as it is, `t` transposed; `nt` is an [M, K]
+        activation times the transpose of an [N, K] weight. `dtype` is the activation's (default bf16, int8 for int_mm);
+        `weight_dtype` counts for mixed_mm only. `bias` defaults to `1d` for addmm. `l2` and `device` (a SKU; `arch`
+        names an arch instead) ride along for `gemmdb.lookup`. Raises InputError.
+        """
+        if layout not in ("nn", "nt", "tn", "tt"):
+            raise InputError(f"unknown layout {layout!r}; known: nn, nt, tn, tt")
+        if l2 not in ("cold", "hot"):
+            raise InputError(f"unknown l2 state {l2!r}; known: cold, hot")
+        dtype = dtype or ("int8" if op == "int_mm" else "bf16")
+        other = weight_dtype if op == "mixed_mm" else dtype
+        for name in (dtype, other):
+            if name not in ITEM_SIZES:
+                raise InputError(f"unknown dtype {name!r}; known: {', '.join(ITEM_SIZES)}")
+        for name, size in (("m", m), ("n", n), ("k", k)):
+            if type(size) is not int or size < 0:
+                raise InputError(f"{op}: {name} must be an integer of at least 0, got {size!r}")
+        out = out_dtype or _default_out(op, dtype, fusion)
+        return cls(
+            op,
+            m,
+            n,
+            k,
+            Operand(dtype, contiguous(m, k, dtype, transposed=layout[0] == "t")),
+            Operand(other, contiguous(k, n, other, transposed=layout[1] == "t")),
+            out,
+            dense_bias(op, m, n, bias, dtype),
+            fusion=fusion,
+            numerics=default_numerics(dtype, tf32),
+            constant=constant_weight,
+            device=device or arch,
+            l2=l2,
+        )
+
+    @classmethod
+    def from_tensors(cls, op: str, a: TensorInfo, b: TensorInfo, **rest: Any) -> Problem:
+        """A problem from literal tensors: `a` is [M, K], `b` is [K, N] as the product sees it; `rest` are fields.
+
+        Raises InputError, for example when the inner sizes differ.
+        """
+        if len(a.sizes) != 2 or len(b.sizes) != 2:
+            raise InputError(f"{op}: operands have two dimensions, got {list(a.sizes)} and {list(b.sizes)}")
+        if a.sizes[1] != b.sizes[0]:
+            raise InputError(f"{op}: K differs: A is {list(a.sizes)} and B is {list(b.sizes)}")
+        (m, k), n = a.sizes, b.sizes[1]
+        rest.setdefault("out", _default_out(op, a.dtype, rest.get("fusion", "none")))
+        rest.setdefault("numerics", default_numerics(a.dtype))
+        return cls(op, m, n, k, a.operand, b.operand, **rest)
+
+    def resized(self, m: int, n: int, k: int) -> Problem:
+        """The same problem at other sizes, its classes unchanged."""
+        return replace(self, m=m, n=n, k=k)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point (or integer) operations: 2 m n k."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def bytes(self) -> int:
+        """The fewest bytes to move: each operand read once, the output written once."""
+        size = ITEM_SIZES
+        moved = self.m * self.k * size[self.a.dtype] + self.k * self.n * size[self.b.dtype]
+        moved += self.m * self.n * size[self.out]
+        if self.bias is not None:
+            elements = {"1d": self.n, "full": self.m * self.n, "column": self.m}[self.bias.kind]
+            moved += elements * size[self.bias.dtype]
+        return moved
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A literal tensor: dtype name, sizes, strides and storage offset in elements."""
+
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def operand(self) -> Operand:
+        """Its class in the key."""
+        return Operand(self.dtype, classify(self.sizes, self.strides, self.offset, self.dtype))
+
+
+@dataclass(frozen=True)
+class Query:
+    """A Problem to look up on a Device. `ranges` holds (smallest, largest or None) for each size that is symbolic;
+    the problem then carries the hints. `l2` says which protocol's verdict is asked for."""
+
+    problem: Problem
+    device: Device
+    ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    l2: str = "cold"
+
+
+def default_numerics(dtype: str, tf32: bool = False) -> Numerics:
+    """What torch does for `dtype` unless told otherwise: fp32 accumulation, reduced split-K sums for 16-bit floats."""
+    acc = {"fp64": "fp64", "int8": "int32"}.get(dtype, "fp32")
+    return Numerics("tf32" if tf32 else "ieee", acc, reduced=dtype in ("bf16", "fp16"))
+
+
+def dense_bias(op: str, m: int, n: int, kind: str | None, dtype: str) -> Bias | None:
+    """The dense bias of `kind` for an [m, n] output; `1d` is the default of addmm, no bias of the other ops."""
+    kind = kind or ("1d" if op == "addmm" else "none")
+    if kind == "none":
+        return None
+    if kind not in BIAS_KINDS:
+        raise InputError(f"unknown bias {kind!r}; known: none, {', '.join(BIAS_KINDS)}")
+    rows, columns = {"1d": (1, n), "full": (m, n), "column": (m, 1)}[kind]
+    return Bias(kind, dtype, contiguous(rows, columns, dtype).align)
+
+
+def _default_out(op: str, dtype: str, fusion: str) -> str:
+    if op == "int_mm":
+        return "bf16" if fusion == "scale" else "int32"
+    return dtype
+
+
+_SIZE, _WORD = r"(?:0|[1-9]\d{0,9})", r"[a-z0-9:\-]+"
+_TEXT = re.compile(
+    rf"(?P<op>[a-z_]+) m=(?P<m>{_SIZE}) n=(?P<n>{_SIZE}) k=(?P<k>{_SIZE}) a=(?P<a>{_WORD}) b=(?P<b>{_WORD})"
+    rf" out=(?P<out>{_WORD}) bias=(?P<bias>{_WORD}) scalars=(?P<scalars>{_WORD}) fusion=(?P<fusion>{_WORD})"
+    r" fp32=(?P<fp32>[a-z0-9]+) acc=(?P<acc>[a-z0-9]+) reduced=(?P<reduced>[01])"
+    r" deterministic=(?P<deterministic>[01]) constant=(?P<constant>[01])"
+)

@@ -1,0 +1,104 @@
+"""Everything a user can set: the environment variables, and the Policy of a lookup."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmdb import canonical
+from gemmdb.errors import InputError
+
+ON_MISS = ("aten", "live", "error")
+
+ENVIRONMENT = {
+    "GEMMDB_TABLES": f"tables to use before all others, separated by {os.pathsep!r}",
+    "GEMMDB_USER_TABLE": "the file that live tuning writes to and that is read after GEMMDB_TABLES",
+    "GEMMDB_ON_MISS": "what a miss does: aten (default), live or error",
+    "GEMMDB_DISABLE": "1 switches gemmdb off: torch.compile behaves as if it were not there",
+    "GEMMDB_LOG": "a logging level, for example INFO or DEBUG",
+}
+"""Every environment variable that gemmdb reads, and what it is for."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What may be served. Part of every compile-cache key, through `text`.
+
+    `min_gain`: gain over ATen that anything else must have (0.02 is 2%). `unverified_gain`: the same for rows measured
+    under another toolchain. `near_loss`: largest expected loss of a `near` answer. `range_regret`: worst loss allowed
+    over a symbolic size's range. `near`, `sku`, `model`: which rungs are asked after `exact`. `allow`, `deny`: regular
+    expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order
+    depends on M.
+    """
+
+    on_miss: str = "aten"
+    min_gain: float = 0.02
+    unverified_gain: float = 0.05
+    near_loss: float = 0.05
+    range_regret: float = 0.01
+    near: bool = True
+    sku: bool = False
+    model: bool = False
+    allow: str = ""
+    deny: str = ""
+    batch_invariant: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on_miss not in ON_MISS:
+            raise InputError(f"on_miss={self.on_miss!r}: known are {', '.join(ON_MISS)}")
+        for pattern in (self.allow, self.deny):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise InputError(f"not a regular expression: {pattern!r} ({error})") from error
+
+    @property
+    def text(self) -> str:
+        """The canonical form."""
+        return canonical.encode(
+            "policy",
+            ((name, getattr(self, name)) for name in self.__dataclass_fields__),
+        )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The environment, read once. `tables`: named explicitly, in order. `user_table`: the file that `live` writes."""
+
+    tables: tuple[Path, ...]
+    user_table: Path
+    on_miss: str
+    disabled: bool
+    log: str
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """The settings of `environ` (default: the process's). Raises InputError for an unknown GEMMDB_ON_MISS."""
+        env = os.environ if environ is None else environ
+        on_miss = env.get("GEMMDB_ON_MISS") or "aten"
+        if on_miss not in ON_MISS:
+            raise InputError(f"GEMMDB_ON_MISS={on_miss!r}: known are {', '.join(ON_MISS)}")
+        named = (part for part in env.get("GEMMDB_TABLES", "").split(os.pathsep) if part)
+        user = env.get("GEMMDB_USER_TABLE") or str(data_home(env) / "user.db")
+        return cls(
+            tuple(Path(part).expanduser() for part in named),
+            Path(user).expanduser(),
+            on_miss,
+            env.get("GEMMDB_DISABLE", "") not in ("", "0"),
+            env.get("GEMMDB_LOG", ""),
+        )
+
+
+def data_home(environ: Mapping[str, str] | None = None) -> Path:
+    """`$XDG_DATA_HOME/gemmdb`, where `gemmdb build` writes and the Catalog looks."""
+    env = os.environ if environ is None else environ
+    base = env.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
+    return Path(base) / "gemmdb"
+
+
+def shipped_tables() -> Path:
+    """The folder of the tables that came with the package."""
+    return Path(__file__).parent / "tables"

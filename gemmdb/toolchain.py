@@ -1,0 +1,97 @@
+"""Toolchain: the software a measurement is true for, and for how long."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemmdb import canonical
+from gemmdb.errors import InputError
+
+_FIELDS = ("torch", "triton", "cuda", "cutlass", "driver", "gemmdb", "source")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Versions, empty where a part was not involved; `source` is the hash of the kernel's source where it is ours or a
+    template's, so that a row outlives releases that did not change its kernel."""
+
+    torch: str = ""
+    triton: str = ""
+    cuda: str = ""
+    cutlass: str = ""
+    driver: str = ""
+    gemmdb: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for name in _FIELDS:
+            if len(getattr(self, name)) > 80:
+                raise InputError(f"toolchain: {name} is longer than 80 characters")
+
+    @cached_property
+    def text(self) -> str:
+        """The canonical form; `parse` reads it back."""
+        return canonical.encode("toolchain", ((name, getattr(self, name)) for name in _FIELDS))
+
+    @cached_property
+    def key(self) -> int:
+        """The 64-bit key of the canonical form."""
+        return canonical.key(self.text)
+
+    @classmethod
+    def parse(cls, text: str) -> Toolchain:
+        """The toolchain of a canonical form; raises InputError unless `text` is what `Toolchain.text` writes."""
+        part = canonical.decode("toolchain", text)
+        if tuple(part) != _FIELDS:
+            raise InputError(f"malformed toolchain {text[:200]!r}")
+        toolchain = cls(**{name: value or "" for name, value in part.items()})
+        if toolchain.text != text:
+            raise InputError(f"not a canonical toolchain: {text[:200]!r}")
+        return toolchain
+
+    @property
+    def klass(self) -> str:
+        """The toolchain class that verdicts are pooled in.
+
+        On a GPU the CUDA major, since the reference is cuBLAS; on a CPU the torch minor, since oneDNN, MKL and the C++
+        template come with it.
+        """
+        if self.cuda:
+            return f"cuda{self.cuda.split('.')[0]}"
+        return f"cpu-torch{minor(self.torch)}"
+
+
+def minor(version: str) -> str:
+    """`2.13` of `2.13.0+cpu`; the text itself when it is no version."""
+    match = re.match(r"(\d+\.\d+)", version)
+    return match[1] if match else version
+
+
+@functools.cache
+def installed(kind: str) -> Toolchain | None:
+    """The toolchain of this environment for devices of `kind`, None without torch. Reads package metadata only: torch
+    itself is not imported."""
+    torch = _version("torch")
+    if torch is None:
+        return None
+    if kind == "cpu":
+        return Toolchain(torch=torch, gemmdb=_version("gemmdb") or "")
+    cuda = re.search(r"\+cu(\d+)(\d)$", torch)
+    return Toolchain(
+        torch=torch,
+        triton=_version("triton") or "",
+        cuda=f"{cuda[1]}.{cuda[2]}" if cuda else "",
+        cutlass=_version("nvidia-cutlass") or "",
+        gemmdb=_version("gemmdb") or "",
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

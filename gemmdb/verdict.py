@@ -1,0 +1,114 @@
+"""Verdicts: what the Measurements of a problem say, as a pure function of them, in any order, pooled over runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from gemmdb.config import ATEN, Config
+from gemmdb.device import Device
+from gemmdb.measurement import UNSAFE, Measurement, Protocol, Status
+from gemmdb.problem import Problem
+from gemmdb.toolchain import Toolchain
+
+TIE = 0.01
+"""Two configs closer than this, relative, are tied whatever their intervals say."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The pick for a Problem on a Device under a Protocol and a toolchain class.
+
+    `ties`: all configs as good as the best, the pick first. `ratio`: the pick's time relative to ATen. `spread`: half
+    the width of its 95% interval, relative. `expected_us`: microseconds of one call; `aten_us`: the reference's.
+    `toolchain`: the newest one that measured the pick. `runs`: how many runs did.
+    """
+
+    problem: Problem
+    device: Device
+    protocol: Protocol
+    klass: str
+    pick: Config
+    ties: tuple[Config, ...]
+    ratio: float
+    spread: float
+    expected_us: float
+    aten_us: float
+    toolchain: Toolchain
+    runs: int
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster than ATen the pick is."""
+        return 1 / self.ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """One config's full measurements on one problem, pooled over runs: medians of ratio to ATen and spread."""
+
+    config: Config
+    ratio: float
+    spread: float
+    rows: tuple[Measurement, ...]
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """The fixed order in which tied configs are preferred: ATen, then the cheaper compile, then the text."""
+        return self.config.spec.cost, self.config.text
+
+
+def pool(rows: Iterable[Measurement]) -> list[Pooled]:
+    """The servable configs of one problem, fastest first. A config that ever was wrong or crashed is not among them."""
+    by_config: dict[Config, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        by_config[row.config].append(row)
+    pooled = [_pool_one(config, rows) for config, rows in by_config.items()]
+    return sorted((p for p in pooled if p is not None), key=lambda p: (p.ratio, p.order))
+
+
+def decide(rows: Iterable[Measurement]) -> Verdict | None:
+    """The Verdict of the rows of one (problem, device, protocol, toolchain class); None while ATen has no full row."""
+    pooled = pool(rows)
+    reference = next((p for p in pooled if p.config == ATEN), None)
+    if reference is None:
+        return None
+    best = pooled[0]
+    ties = sorted((p for p in pooled if tied(best, p)), key=lambda p: p.order)
+    pick = ties[0]
+    aten_us = median(row.times.median_us for row in reference.rows if row.times)
+    first = pick.rows[0]
+    return Verdict(
+        first.problem,
+        first.device,
+        first.protocol,
+        first.toolchain.klass,
+        pick.config,
+        tuple(p.config for p in ties),
+        pick.ratio,
+        pick.spread,
+        pick.ratio * aten_us,
+        aten_us,
+        max((row.toolchain for row in pick.rows), key=lambda toolchain: toolchain.text),
+        len({row.run for row in pick.rows}),
+    )
+
+
+def tied(best: Pooled, other: Pooled) -> bool:
+    """Whether `other` cannot be told from the `best`: within 1%, or within both intervals together."""
+    return other.ratio <= best.ratio * (1 + max(TIE, best.spread + other.spread))
+
+
+def _pool_one(config: Config, rows: list[Measurement]) -> Pooled | None:
+    if any(row.status in UNSAFE for row in rows):
+        return None
+    full = sorted((row for row in rows if row.status is Status.OK), key=lambda row: row.text)
+    times = [row.times for row in full if row.times]
+    if not times:
+        return None
+    ratios = [1.0] if config == ATEN else [t.ratio for t in times]
+    ratio = median(ratios)
+    between = (max(ratios) - min(ratios)) / 2 / ratio
+    return Pooled(config, ratio, max(between, median(t.spread for t in times)), tuple(full))

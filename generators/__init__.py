@@ -1,0 +1,1 @@
+"""The offline phase: shapes, candidates, measurement, verification, storage."""

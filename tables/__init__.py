@@ -1,0 +1,1 @@
+"""The shipped tables, with their provenance in `manifest.json`."""
