@@ -155,7 +155,7 @@ class Problem:
 
     @cached_property
     def family(self) -> str:
-        """The canonical form without op and sizes: problems of one family may stand in for each other on rung `near`."""
+        """The canonical form without op and sizes: problems of one family may stand in for each other (rung `near`)."""
         bias = "none" if self.bias is None else self.bias.text
         rules = self.numerics
         return (

@@ -95,8 +95,8 @@ class Settings:
 def data_home(environ: Mapping[str, str] | None = None) -> Path:
     """`$XDG_DATA_HOME/gemmdb`, where `gemmdb build` writes and the Catalog looks."""
     env = os.environ if environ is None else environ
-    base = env.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
-    return Path(base) / "gemmdb"
+    base = env.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "gemmdb"
 
 
 def shipped_tables() -> Path:
