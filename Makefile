@@ -1,0 +1,36 @@
+# Two commands do everything, set-up included: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+BIN := $(VENV)/bin
+
+.PHONY: demo test check docs clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
+	$(BIN)/python benchmarks/demo.py
+
+test: $(VENV)/.installed  ## all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed  ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p gemmdb
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.installed  ## the generated CLI reference
+	$(BIN)/python -m gemmdb.cli.reference > docs/cli.md
+
+# torch first: whatever depends on it must find this build and not fetch another.
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'gemmdb needs Python 3.11 or newer; set PYTHON=python3.x'; exit 2; }
+	@command -v $${CXX:-g++} >/dev/null || { echo 'torch.compile needs a C++ compiler on a CPU; install g++'; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .demo build dist gemmdb.egg-info

@@ -1,0 +1,157 @@
+"""The main job, end to end: record a program's GEMMs, build a measured table for them, compile against it, compare.
+
+    python benchmarks/demo.py               everything (what `make demo` runs); a second run measures nothing new
+    python benchmarks/demo.py --compare     only the last step, with the table that is there
+
+Writes `.demo/workload.jsonl`, `.demo/table.db` and `.demo/result.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+DEMO = HERE.parent / ".demo"
+WORKLOAD, TABLE, RESULT = DEMO / "workload.jsonl", DEMO / "table.db", DEMO / "result.json"
+ROUNDS = 60
+
+
+def main() -> None:
+    DEMO.mkdir(exist_ok=True)
+    if "--compare" not in sys.argv:
+        record_and_build()
+    result = compare()
+    RESULT.write_text(json.dumps(result, indent=1))
+    show(result)
+
+
+def record_and_build() -> None:
+    """The two offline steps, through the command a user would type. Recording again would only repeat itself."""
+    if not WORKLOAD.exists():
+        gemmdb("record", "--out", str(WORKLOAD), "--", sys.executable, str(HERE / "demo_model.py"))
+    gemmdb("build", "--arch", "cpu", "--shapes", str(WORKLOAD), "--effort", "quick", "--out", str(TABLE))
+    gemmdb("coverage", str(WORKLOAD), tables=str(TABLE))
+
+
+def gemmdb(*arguments: str, tables: str = "") -> None:
+    """Runs `gemmdb ARGUMENTS`; a failure ends the demo with the command's own words."""
+    print(f"\n$ gemmdb {' '.join(arguments)}", flush=True)
+    environ = {**os.environ, "GEMMDB_TABLES": tables}
+    done = subprocess.run([sys.executable, "-m", "gemmdb", *arguments], env=environ, check=False)
+    if done.returncode != 0:
+        sys.exit(done.returncode)
+
+
+def compare() -> dict[str, Any]:
+    """Compiles every part in three ways in this one process, each with an empty kernel cache, and runs them in turn."""
+    import torch
+    import torch._inductor.config
+    from demo_model import parts
+
+    import gemmdb.inductor
+
+    torch._inductor.config.freezing = True
+    os.environ["GEMMDB_TABLES"] = str(TABLE)
+    modes: dict[str, Callable[[Any], Any]] = {
+        "default": torch.compile,
+        "max-autotune": lambda module: torch.compile(module, mode="max-autotune"),
+        "gemmdb": lambda module: torch.compile(module, backend="gemmdb", options={"on_miss": "error"}),
+    }
+    with torch.no_grad():
+        warm_up()
+        compiled, compile_s = {}, {}
+        for mode, compile_as in modes.items():
+            compiled[mode], compile_s[mode] = compile_all(compile_as)
+        stats = gemmdb.inductor.stats()
+        runs = {part.name: run_in_turn(part, compiled) for part in parts()}
+        errors = {part.name: max_error(part, compiled["gemmdb"][part.name]) for part in parts()}
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "compile_s": compile_s,
+        "run_us": runs,
+        "max_error": errors,
+        "stats": stats.as_dict(),
+    }
+
+
+def warm_up() -> None:
+    """Pays what the first compile of a process pays (imports, the compiler's precompiled header), for none of the modes."""
+    import torch
+
+    with fresh_cache():
+        torch.compile(torch.nn.Linear(64, 64).eval())(torch.randn(2, 64))
+
+
+def fresh_cache() -> Any:
+    """An empty kernel cache for the time of a `with`."""
+    from torch._inductor.utils import fresh_cache
+
+    return fresh_cache()
+
+
+def compile_all(compile_as: Callable[[Any], Any]) -> tuple[dict[str, Any], float]:
+    """Every part compiled in one way, and the seconds to the first results, from an empty kernel cache."""
+    import torch
+    from demo_model import parts
+
+    torch._dynamo.reset()
+    compiled = {part.name: (compile_as(part.module), part.x) for part in parts()}
+    with fresh_cache():
+        start = time.perf_counter()
+        for function, x in compiled.values():
+            function(x)
+        seconds = time.perf_counter() - start
+    return {name: function for name, (function, _) in compiled.items()}, seconds
+
+
+def run_in_turn(part: Any, compiled: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Median microseconds of a call per mode; the modes take turns, so that drift and other load meet all of them."""
+    times: dict[str, list[float]] = {mode: [] for mode in compiled}
+    for round_ in range(ROUNDS + 5):
+        for mode, functions in compiled.items():
+            start = time.perf_counter_ns()
+            functions[part.name](part.x)
+            if round_ >= 5:
+                times[mode].append((time.perf_counter_ns() - start) / 1e3)
+    return {mode: statistics.median(values) for mode, values in times.items()}
+
+
+def max_error(part: Any, function: Any) -> float:
+    """The largest error against the float64 (or integer) reference, relative to its largest value."""
+    reference = part.reference()
+    return float((function(part.x).double() - reference).abs().max() / reference.abs().max())
+
+
+def show(result: dict[str, Any]) -> None:
+    """The short table of the whole run."""
+    stats = result["stats"]
+    print(f"\n{'GEMM':<44} {'rung':<6} {'kernel':<18} {'time':>9} {'default':>9} {'gain':>6}")
+    for row in stats["products"]:
+        print(
+            f"{row['summary']:<44} {row['rung']:<6} {row['kernel']:<18} {row['expected_us']:>7.1f}us"
+            f" {row['aten_us']:>7.1f}us {row['aten_us'] / row['expected_us']:>5.2f}x"
+        )
+    print(f"\nkernels benchmarked at compile time with gemmdb: {stats['benchmarked']}")
+    print(f"\n{'':<22}" + "".join(f"{mode:>14}" for mode in result["compile_s"]))
+    print(f"{'compile, seconds':<22}" + "".join(f"{value:>14.1f}" for value in result["compile_s"].values()))
+    for name, runs in result["run_us"].items():
+        print(f"{'run ' + name + ', us':<22}" + "".join(f"{value:>14.0f}" for value in runs.values()))
+    worst = max(result["max_error"].items(), key=lambda item: item[1])
+    print(f"\nmaximum error against eager float64, relative: {worst[1]:.1e} ({worst[0]})")
+
+
+if __name__ == "__main__":
+    main()
