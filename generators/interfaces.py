@@ -1,0 +1,123 @@
+"""What a device backend gives to a build: a space of candidates, and measurers that time them.
+
+`build`, `search`, `queue` and `pool` know no device: everything they need of one is in these protocols. A backend for
+a new kind of device is one `Backend`, registered in `gemmdb.generators.backends`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol as Interface
+
+from gemmdb.config import Config
+from gemmdb.device import Device
+from gemmdb.generators.effort import Effort
+from gemmdb.measurement import Measurement, Protocol, Status, Times
+from gemmdb.problem import Problem
+from gemmdb.toolchain import Toolchain
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one candidate: the measured part of a Measurement, with the same rules on status and times."""
+
+    config: Config
+    status: Status
+    times: Times | None = None
+    error: float | None = None
+    compile_s: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A config to try on a problem; `illegal` is the reason of the legality rule that excludes it, empty when none
+    does. An illegal candidate becomes a row and is never run."""
+
+    config: Config
+    illegal: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """All the work on one problem under one protocol: the unit that is claimed, measured and stored as a whole."""
+
+    problem: Problem
+    protocol: Protocol
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def legal(self) -> tuple[Config, ...]:
+        """The configs to run, in order."""
+        return tuple(c.config for c in self.candidates if not c.illegal)
+
+
+class Space(Interface):
+    """Which configs to try. Pure: no clock, device, environment or disk of its own."""
+
+    def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
+        """The candidates of a problem, without repeats, ATen first. Equal arguments give equal answers, on which
+        resuming a build rests."""
+
+
+class Measurer(Interface):
+    """Times candidates on one device, in isolated worker processes."""
+
+    def prepare(self, jobs: Sequence[Job]) -> None:
+        """Compile what these jobs will need. May block or work in the background; `measure` waits for what it needs.
+        A failure to compile is not raised here: it is the outcome of the candidate."""
+
+    def measure(
+        self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
+    ) -> Sequence[Outcome]:
+        """One outcome per config, in order: checked for correctness, then timed with `samples` samples each,
+        interleaved with each other and with ATen, which is measured along even when it is not asked for.
+
+        Never raises for a candidate: one that fails to compile, raises, crashes, hangs, runs out of memory or
+        computes wrong results has an outcome that says so, and the others are measured all the same.
+        """
+
+    def renew(self) -> None:
+        """The next `measure` runs in a new process."""
+
+    def close(self) -> None:
+        """End all worker processes. Idempotent, and may be called from another thread to stop a `measure`."""
+
+
+class Backend(Interface):
+    """Everything a build needs to know of a kind of device."""
+
+    device: Device
+    toolchain: Toolchain
+    space: Space
+    lanes: int
+    """How many measurers may work at the same time: one per GPU, one for a CPU."""
+    overlap: bool
+    """Whether preparing the next jobs leaves the timings of the current ones undisturbed."""
+
+    def protocols(self, effort: Effort) -> Sequence[Protocol]:
+        """The protocols that each problem is measured under."""
+
+    def measurer(self, lane: int, effort: Effort) -> Measurer:
+        """The measurer of lane 0 to `lanes` - 1."""
+
+    def provenance(self) -> dict[str, object]:
+        """JSON-ready device readings for the run's record: clocks, caches, power caps."""
+
+
+def row(job: Job, outcome: Outcome, backend: Backend, run: str) -> Measurement:
+    """The Measurement of an outcome. Raises InputError when its status and times do not go together."""
+    return Measurement(
+        job.problem,
+        outcome.config,
+        backend.device,
+        job.protocol,
+        backend.toolchain,
+        run,
+        outcome.status,
+        outcome.times,
+        outcome.error,
+        outcome.compile_s,
+        outcome.detail,
+    )
