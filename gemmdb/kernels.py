@@ -44,6 +44,7 @@ class Kernel:
     """One kernel of a backend: the ops it solves, the device kinds it runs on and the domain of each parameter.
 
     `cost` orders kernels by what it costs to compile one: a tie between measured times goes to the smaller cost.
+    `splits` names the parameters that say into how many parts the sum over K is split; 0 leaves it to the backend.
     """
 
     backend: str
@@ -52,6 +53,7 @@ class Kernel:
     devices: tuple[str, ...]
     cost: int
     params: Mapping[str, Domain] = field(default_factory=dict)
+    splits: tuple[str, ...] = ()
 
 
 _ALL = (
@@ -63,7 +65,7 @@ _ALL = (
     Kernel("cpp", "packed_gemm", ("mm", "addmm", "int_mm", "mixed_mm"), ("cpu",), 3, {
         "threads_m": IntRange(0, 4096), "threads_n": IntRange(0, 4096), "threads_k": IntRange(0, 4096),
         "blocks_m": IntRange(0, 2**20), "blocks_n": IntRange(0, 2**20), "blocks_k": IntRange(0, 2**20),
-    }),
+    }, splits=("threads_k",)),
 )  # fmt: skip
 
 KERNELS: Mapping[tuple[str, str], Kernel] = {(kernel.backend, kernel.name): kernel for kernel in _ALL}

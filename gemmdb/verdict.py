@@ -59,6 +59,11 @@ class Pooled:
         """The fixed order in which tied configs are preferred: ATen, then the cheaper compile, then the text."""
         return self.config.spec.cost, self.config.text
 
+    @property
+    def servable(self) -> bool:
+        """Whether a run measured it in full; the short estimate of a slow candidate is not enough to be picked."""
+        return any(row.status is Status.OK for row in self.rows)
+
 
 def pool(rows: Iterable[Measurement]) -> list[Pooled]:
     """The servable configs of one problem, fastest first. A config that ever was wrong or crashed is not among them."""

@@ -1,0 +1,38 @@
+"""Which config may run on which problem at all, each rule stated once with its reason beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from gemmdb.config import Config
+from gemmdb.device import Device
+from gemmdb.problem import Problem
+
+
+def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str] = ()) -> str | None:
+    """Why `config` cannot run on `problem`, None when it can. `symbolic`: which of `m`, `n`, `k` are not fixed when the
+    kernel is compiled."""
+    spec = config.spec
+    if problem.op not in spec.ops:
+        return f"{config.name} does not solve {problem.op}"
+    if device.kind not in spec.devices:
+        return f"{config.name} does not run on {device.kind}"
+    return _packed_gemm(config, problem, device, symbolic) if config.backend == "cpp" else None
+
+
+def _packed_gemm(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    values = {name: int(value) for name, value in config.params}
+    threads = [values[f"threads_{size}"] for size in "mnk"]
+    blocks = {size: values[f"blocks_{size}"] for size in "mnk"}
+    if "n" in symbolic or "k" in symbolic:
+        return "the C++ template packs its weight for fixed N and K"
+    if "m" in symbolic and any((*threads, *blocks.values())):
+        return "for a symbolic M the C++ template blocks at run time, so an explicit blocking would be ignored"
+    if any(threads) and math.prod(threads) != device.units:
+        return f"the factors {threads} do not multiply to the {device.units} threads of the device"
+    for size, count in blocks.items():
+        # A register block is at least one element wide, and the template clips larger counts: another config in disguise.
+        if count > getattr(problem, size):
+            return f"{count} register blocks along {size}={getattr(problem, size)}"
+    return None
