@@ -1,0 +1,135 @@
+"""The application: the commands, and the one place where an exception becomes an exit code and a line on stderr."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import gemmdb
+from gemmdb.cli import build, coverage, diff, doctor, explain, lookup, merge, record, tables, verify
+from gemmdb.cli.output import note, one_line
+from gemmdb.errors import GemmdbError
+
+INTERRUPTED = 130
+BAD_INPUT = 2
+UNEXPECTED = 70
+"""EX_SOFTWARE of sysexits.h."""
+
+app = typer.Typer(
+    name="gemmdb",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+for function in (
+    record.record,
+    build.build,
+    coverage.coverage,
+    lookup.lookup,
+    explain.explain,
+    tables.tables,
+    verify.verify,
+    merge.merge,
+    diff.diff,
+    doctor.doctor,
+):
+    # COMMAND of `record` has options of its own: what follows the first word of it is not ours.
+    app.command(context_settings={"allow_interspersed_args": function is not record.record})(function)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"gemmdb {gemmdb.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def gemmdb_command(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Tuned GEMM kernels for torch.compile, looked up instead of searched.
+
+    \b
+    The usual flow:
+      gemmdb record -- python train.py                  # which GEMMs the program compiles: workload.jsonl
+      gemmdb build --arch native --shapes workload.jsonl   # measure them, once per kind of machine
+      gemmdb coverage workload.jsonl                    # which of them the tables answer now
+    and in the program
+      torch.compile(model, backend="gemmdb")            # looks up, benchmarks nothing
+
+    \b
+    Exit codes: 0 done, 1 a negative answer (a miss, a difference, a problem found), 2 bad usage or bad input,
+    70 a bug in gemmdb, 130 interrupted. Anything but 0 and 1 leaves one line on stderr.
+
+    \b
+    Environment: GEMMDB_TABLES, GEMMDB_USER_TABLE, GEMMDB_LOG; `gemmdb doctor` shows what they say.
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command of `arguments`; returns its exit code. Never raises."""
+    _route_warnings()
+    try:
+        with typer.main.get_command(app).make_context("gemmdb", list(arguments)) as context:
+            context.command.invoke(context)
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:
+        return _exit_code(error)
+    return 0
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _exit_code(error: BaseException) -> int:
+    """The exit code of what ended a command; prints the line that goes with it."""
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        note("interrupted")
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        # Whoever read stdout has seen enough; without this, Python complains when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if isinstance(error, GemmdbError):
+        note(str(error))
+        return BAD_INPUT
+    if hasattr(error, "format_message"):
+        # A usage error, of click or of the copy of click inside newer Typers.
+        command = getattr(getattr(error, "ctx", None), "command_path", "gemmdb")
+        note(f"{str(error.format_message()).rstrip('.')}; see {command} --help")
+        return BAD_INPUT
+    if isinstance(error, OSError) and error.filename is not None:
+        note(f"{error.filename}: {error.strerror}")
+        return BAD_INPUT
+    note(f"unexpected {type(error).__name__}: {one_line(str(error))[:300]} (GEMMDB_LOG=DEBUG shows the traceback)")
+    logging.getLogger("gemmdb").debug("traceback", exc_info=error)
+    return UNEXPECTED
+
+
+def _route_warnings() -> None:
+    """Warnings and log records of the library become lines like the command's own; GEMMDB_LOG sets the level."""
+    level = logging.getLevelName(os.environ.get("GEMMDB_LOG", "").upper() or "WARNING")
+    logger = logging.getLogger("gemmdb")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("gemmdb: %(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False
+    logger.setLevel(level if isinstance(level, int) else logging.WARNING)
+    warnings.showwarning = lambda message, *_, **__: note(str(message))

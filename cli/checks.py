@@ -1,0 +1,172 @@
+"""What `gemmdb doctor` looks at. Each check tries the thing itself, in a process of its own where it can crash."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmdb import hardware
+from gemmdb.catalog import Catalog
+from gemmdb.errors import GemmdbError
+from gemmdb.settings import ENVIRONMENT, Settings
+
+OK, MISSING, BROKEN = "ok", "missing", "broken"
+PROBE_SECONDS = 180
+"""Compiling a first function with torch.compile takes 5 to 30 s; a probe that takes longer is stuck."""
+
+TORCH_PROBE = """
+import json, torch
+facts = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "gpus": torch.cuda.device_count()}
+device = "cuda" if facts["gpus"] else "cpu"
+x = torch.ones(4, 4, device=device)
+facts["product"] = float((x @ x)[0, 0]) == 4
+print(json.dumps(facts))
+"""
+COMPILE_PROBE = """
+import torch
+device = "cuda" if torch.cuda.device_count() else "cpu"
+x = torch.arange(8., device=device)
+assert torch.equal(torch.compile(lambda t: t * 2 + 1)(x), x * 2 + 1)
+"""
+CPP_SOURCE = "#include <omp.h>\nint threads() { return omp_get_max_threads(); }\n"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report. `state`: `ok`, `missing` (gemmdb works without it, less) or `broken`. `detail`: what was
+    found. `remedy`: what would add or mend it, empty when there is nothing to do."""
+
+    name: str
+    state: str
+    detail: str
+    remedy: str = ""
+
+
+def checks(compile_probe: bool = True) -> list[Check]:
+    """All checks, in order. `compile_probe`: also compile a small function with torch.compile."""
+    torch = _torch()
+    found = [_python(), _sqlite(), torch, _triton(), _compiler(), *_packages()]
+    if compile_probe and torch.state == OK:
+        found.append(_torch_compile())
+    return [*found, *_environment(), *_catalog()]
+
+
+def _python() -> Check:
+    return Check("python", OK, f"{platform.python_version()} {sys.executable}")
+
+
+def _sqlite() -> Check:
+    try:
+        with sqlite3.connect(":memory:") as connection:
+            connection.execute("create table t (key integer primary key) without rowid")
+    except sqlite3.Error as error:
+        return Check("sqlite", BROKEN, str(error), "use a Python whose sqlite3 module works")
+    return Check("sqlite", OK, sqlite3.sqlite_version)
+
+
+def _torch() -> Check:
+    if importlib.util.find_spec("torch") is None:
+        return Check("torch", MISSING, "building and compiling need it, looking up does not", "pip install torch")
+    done = _probe([sys.executable, "-c", TORCH_PROBE])
+    if isinstance(done, str):
+        return Check("torch", BROKEN, done, "pip install --force-reinstall torch")
+    facts = json.loads(done.stdout.splitlines()[-1])
+    if not facts["product"]:
+        return Check("torch", BROKEN, "a 4x4 product of ones is wrong", "pip install --force-reinstall torch")
+    cuda = f"CUDA {facts['cuda']}, {facts['gpus']} GPU(s)" if facts["cuda"] else "CPU only"
+    return Check("torch", OK, f"{facts['torch']}, {cuda}")
+
+
+def _torch_compile() -> Check:
+    with tempfile.TemporaryDirectory(prefix="gemmdb-doctor-") as cache:
+        # A cache of its own: a cached kernel would hide a compiler that no longer works.
+        done = _probe([sys.executable, "-c", COMPILE_PROBE], TORCHINDUCTOR_CACHE_DIR=cache)
+    if isinstance(done, str):
+        return Check("torch.compile", BROKEN, done, "see the C++ compiler above; on a GPU, triton")
+    return Check("torch.compile", OK, "compiled and ran a small function")
+
+
+def _triton() -> Check:
+    if importlib.util.find_spec("triton") is None:
+        needed = hardware.cuda() is not None
+        detail = "GPU kernels need it" if needed else "only GPU kernels need it"
+        return Check("triton", MISSING, detail, "it comes with the CUDA wheel of torch" if needed else "")
+    done = _probe([sys.executable, "-c", "import triton, triton.language; print(triton.__version__)"])
+    if isinstance(done, str):
+        return Check("triton", BROKEN, done, "pip install --force-reinstall torch (it pins its triton)")
+    return Check("triton", OK, done.stdout.strip())
+
+
+def _compiler() -> Check:
+    names = [os.environ.get("CXX", ""), "g++", "clang++"]
+    path = next((found for name in names if name and (found := shutil.which(name))), None)
+    remedy = "apt-get install g++ (or your system's package of it), or set CXX"
+    if path is None:
+        return Check("C++ compiler", MISSING, "torch.compile on a CPU needs it", remedy)
+    with tempfile.TemporaryDirectory(prefix="gemmdb-doctor-") as folder:
+        source = Path(folder, "probe.cpp")
+        source.write_text(CPP_SOURCE)
+        done = _probe([path, "-shared", "-fPIC", "-fopenmp", str(source), "-o", str(source.with_suffix(".so"))])
+    if isinstance(done, str):
+        return Check("C++ compiler", BROKEN, f"{path}: {done}", remedy)
+    return Check("C++ compiler", OK, f"{path}, with OpenMP")
+
+
+def _packages() -> list[Check]:
+    found = []
+    for package, extra in (("sqlite-utils", ""), ("jinja2", "build"), ("sympy", "build"), ("nvidia-cutlass", "cutlass")):
+        try:
+            found.append(Check(package, OK, importlib.metadata.version(package)))
+        except importlib.metadata.PackageNotFoundError:
+            remedy = f"pip install 'gemmdb[{extra}]'" if extra else f"pip install {package}"
+            found.append(Check(package, MISSING, f"the extra '{extra}' brings it" if extra else "", remedy))
+    return found
+
+
+def _environment() -> list[Check]:
+    return [Check(name, OK, os.environ[name]) for name in ENVIRONMENT if os.environ.get(name)]
+
+
+def _catalog() -> list[Check]:
+    """The tables one by one, then whether one of them covers this machine's device."""
+    found = []
+    try:
+        catalog = Catalog.load(Settings.read(), strict=True)
+    except GemmdbError as error:
+        found.append(Check("catalog", BROKEN, str(error), "move the file away, or take it out of GEMMDB_TABLES"))
+        catalog = Catalog.load(Settings.read())
+    for table in catalog.tables:
+        devices = ", ".join(device.sku for device in table.devices())
+        found.append(Check("table", OK, f"{table.path}: {devices}"))
+    device = hardware.native()
+    covering = [str(table.path) for table in catalog.tables if device in table.devices()]
+    if covering:
+        return [*found, Check("this device", OK, f"{device.sku} ({device.arch}): covered by {', '.join(covering)}")]
+    detail = f"{device.sku} ({device.arch}, {device.units} units): no table covers it"
+    return [*found, Check("this device", MISSING, detail, "gemmdb build --arch native")]
+
+
+def _probe(command: list[str], **environment: str) -> subprocess.CompletedProcess[str] | str:
+    """Run `command`: what it printed, or in one line what went wrong."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_SECONDS, env={**os.environ, **environment}
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{type(error).__name__}: {error}"
+    if done.returncode == 0:
+        return done
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else f"exit code {done.returncode}"
+
+

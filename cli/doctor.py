@@ -1,0 +1,36 @@
+"""`gemmdb doctor`: what is installed, what works here, what is missing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from gemmdb.cli.options import JsonFlag
+from gemmdb.cli.output import say_json, say_table
+
+
+def doctor(json: JsonFlag = False) -> None:
+    """Check what is installed, whether it works, and what to do about the rest.
+
+    Compiles a small function to try torch.compile itself, which takes 5 to 30 seconds.
+
+    \b
+    Examples:
+      gemmdb doctor
+      gemmdb doctor --json
+
+    \b
+    Exit codes: 0 nothing is broken (something may be missing), 1 something is, 2 bad usage.
+    """
+    # Subprocesses and temporary folders, which no other command needs.
+    from gemmdb.cli.checks import BROKEN, checks
+
+    found = checks()
+    if json:
+        say_json([asdict(check) for check in found])
+    else:
+        rows = ((check.state, check.name, check.detail, check.remedy) for check in found)
+        say_table(("state", "what", "found", "to do"), rows)
+    if any(check.state == BROKEN for check in found):
+        raise typer.Exit(1)

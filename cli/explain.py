@@ -1,0 +1,77 @@
+"""`gemmdb explain`: the whole ladder for one problem."""
+
+from __future__ import annotations
+
+import typer
+
+from gemmdb.catalog import Catalog
+from gemmdb.cli.lookup import hit_facts
+from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
+from gemmdb.cli.output import one_line, say, say_facts, say_json
+from gemmdb.ladder import Step, explain as explain_query
+from gemmdb.problem import Query
+from gemmdb.settings import Policy, Settings
+from gemmdb.toolchain import installed
+
+
+@takes(ProblemOptions)
+def explain(options: ProblemOptions, json: JsonFlag = False) -> None:
+    """Show the whole ladder for one problem: what each rung said, and why.
+
+    Every rung is asked, also those after the one that answers. The flags are those of `gemmdb lookup`.
+
+    \b
+    Examples:
+      gemmdb explain --op mm --m 16 --n 4096 --k 4096 --dtype bf16
+      gemmdb explain --op int_mm --m 32 --n 4096 --k 4096 --arch sm90 --json
+
+    \b
+    Exit codes: 0 a rung answers, 1 none does, 2 bad usage or bad input.
+    """
+    problem = options.problem()
+    settings = Settings.read()
+    catalog = Catalog.load(settings)
+    query = Query(problem, catalog.resolve(problem.device), l2=problem.l2)
+    policy = Policy(on_miss=settings.on_miss)
+    steps = explain_query(query, catalog, policy, installed(query.device.kind))
+    answer = next((step.rung for step in steps if step.hit is not None), "miss")
+    if json:
+        say_json(_document(query, catalog, steps, answer))
+    else:
+        say_facts(_question(query, catalog))
+        for step in steps:
+            _say_step(step)
+        say(f"answer: {answer}")
+    if answer == "miss":
+        raise typer.Exit(1)
+
+
+def _question(query: Query, catalog: Catalog) -> list[tuple[str, str]]:
+    named = ", ".join(str(table.path) for table in catalog.tables)
+    return [("problem", query.problem.text), ("device", query.device.text), ("tables", named or "none")]
+
+
+def _say_step(step: Step) -> None:
+    say(f"{step.rung}: {one_line(step.reason)}")
+    facts = [(f"  {name}", str(value)) for name, value in step.evidence.items()]
+    if step.hit is not None:
+        facts += [(f"  {name}", value) for name, value in hit_facts(step.hit) if name not in step.evidence]
+    say_facts(facts)
+
+
+def _document(query: Query, catalog: Catalog, steps: list[Step], answer: str) -> dict[str, object]:
+    return {
+        "problem": query.problem.text,
+        "device": query.device.text,
+        "tables": [str(table.path) for table in catalog.tables],
+        "steps": [
+            {
+                "rung": step.rung,
+                "reason": step.reason,
+                "evidence": step.evidence,
+                "hit": None if step.hit is None else step.hit.as_dict(),
+            }
+            for step in steps
+        ],
+        "answer": answer,
+    }

@@ -1,0 +1,55 @@
+"""`gemmdb lookup`: the kernel for one problem."""
+
+from __future__ import annotations
+
+import typer
+
+import gemmdb
+from gemmdb.cli.output import microseconds, note, say, say_facts, say_json
+from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
+from gemmdb.config import ATEN, Config
+from gemmdb.hit import Hit
+
+
+@takes(ProblemOptions)
+def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
+    """Look one problem up: which kernel, on which rung, how fast.
+
+    Nothing is timed, and torch is not needed. The rungs are exact, near, sku and model; `gemmdb explain` says what each
+    of them had to say.
+
+    \b
+    Examples:
+      gemmdb lookup --op mm --m 16 --n 4096 --k 4096 --dtype bf16
+      gemmdb lookup --op mixed_mm --m 8 --n 28672 --k 8192 --weight-dtype int8 --device "NVIDIA H200" --json
+
+    \b
+    Exit codes: 0 found, 1 a miss, 2 bad usage or bad input.
+    """
+    problem = options.problem()
+    hit = gemmdb.lookup(problem)
+    if json:
+        say_json({"rung": "miss"} if hit is None else hit.as_dict())
+    elif hit is None:
+        say("miss")
+        note(f"no table answers {problem.text}; `gemmdb explain` with the same flags says why")
+    else:
+        say_facts(hit_facts(hit))
+    if hit is None:
+        raise typer.Exit(1)
+
+
+def hit_facts(hit: Hit) -> list[tuple[str, str]]:
+    """What a person wants to know of a hit: name and value."""
+    return [
+        ("rung", hit.rung),
+        ("kernel", kernel_text(hit.config)),
+        ("expected", f"{microseconds(hit.expected_us)}, {hit.speedup:.2f}x ATen"),
+        ("table", hit.table),
+        *((name, str(value)) for name, value in hit.evidence.items()),
+    ]
+
+
+def kernel_text(config: Config) -> str:
+    """The config as text, with a word on what ATen's default is."""
+    return f"{config.text} (what Inductor takes by default)" if config == ATEN else config.text

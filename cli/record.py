@@ -1,0 +1,47 @@
+"""`gemmdb record`: which GEMMs does a program compile, and how often."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gemmdb.cli.output import count, note
+from gemmdb.errors import InputError
+
+
+def record(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The program and its arguments.")],
+    out: Annotated[Path, typer.Option(help="The workload; what is recorded is added to it.")] = Path("workload.jsonl"),
+) -> None:
+    """Run a program and write down the GEMMs that its torch.compile calls compile.
+
+    Every Python process that COMMAND starts is recorded, and the program itself is not changed. Each line of the
+    workload is one problem with how often it occurs. `gemmdb build --shapes` and `gemmdb coverage` read it.
+
+    \b
+    Examples:
+      gemmdb record -- python train.py
+      gemmdb record --out decode.jsonl -- python -m serve --batch 8
+
+    \b
+    Exit codes: that of COMMAND (128 + n when signal n ended it); 2 when it cannot be started.
+    """
+    # Reading a workload needs the generators, which are not needed to start the program.
+    from gemmdb.cli.recording import run
+
+    if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
+        raise InputError(f"cannot write {out}: it is a directory, or is in one that is missing or read-only")
+    before = _problems(out)
+    recorded = run(command, out)
+    after = _problems(out)
+    if recorded.exit_code:
+        note(f"COMMAND ended with exit code {recorded.exit_code}")
+    if after == before == 0:
+        note(f"nothing was recorded: {recorded.obstacle}")
+    else:
+        new = f", {after - before} of them new" if before else ""
+        note(f"{count(after, 'problem')} in {out}{new}; next: gemmdb build --arch native --shapes {out}")
+    raise typer.Exit(recorded.exit_code)

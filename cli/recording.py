@@ -1,0 +1,106 @@
+"""Running a command with recording switched on in every Python process that it starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from gemmdb.errors import InputError
+
+STARTUP = Path(__file__).with_name("startup.py")
+_SHELL_SIGNAL_BASE = 128
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What came of a run: the exit code of the command (128 + n after signal n), how many Python processes started,
+    how many of them imported torch, and why recording could not be switched on, one line per process."""
+
+    exit_code: int
+    pythons: int
+    torches: int
+    failures: tuple[str, ...]
+
+    @property
+    def obstacle(self) -> str:
+        """Why a run recorded nothing."""
+        if self.failures:
+            return f"recording could not start in {self.failures[0]}"
+        if not self.pythons:
+            return "no Python of COMMAND read PYTHONPATH: python -I, -E and -S ignore it, sudo and containers drop it"
+        if not self.torches:
+            return f"{self.pythons} Python process(es) ran, none imported torch"
+        return "torch was imported, but torch.compile compiled no matrix product: is the model compiled, and run?"
+
+
+def run(command: Sequence[str], workload: Path) -> Recorded:
+    """Run `command` to its end with stdin, stdout and stderr passed through; what it compiles is appended to
+    `workload`. Signals that would end this process go to the command. Raises InputError when it cannot be started."""
+    with tempfile.TemporaryDirectory(prefix="gemmdb-record-") as folder:
+        here = Path(folder)
+        (here / "sitecustomize.py").write_text(STARTUP.read_text())
+        (here / "target").write_text(str(workload.absolute()))
+        exit_code = _run(command, _environment(here))
+        failures = (path.read_text() for path in sorted(here.glob("failed-*")))
+        return Recorded(
+            exit_code,
+            len(list(here.glob("python-*"))),
+            len(list(here.glob("torch-*"))),
+            tuple(failures),
+        )
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """This process's environment with `folder` before everything that PYTHONPATH already has."""
+    former = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{former}" if former else str(folder)}
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> int:
+    children: list[subprocess.Popen[bytes]] = []
+    with _forwarding(children):
+        try:
+            children.append(subprocess.Popen(command, env=environment))
+        except OSError as error:
+            raise InputError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
+        code = children[0].wait()
+    return code if code >= 0 else _SHELL_SIGNAL_BASE - code
+
+
+@contextmanager
+def _forwarding(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Pass signals on to the child instead of ending on them, so that the end of the recording can be reported."""
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        for child in children:
+            if not (number == signal.SIGINT and _in_foreground()):
+                child.send_signal(number)
+
+    passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = {number: signal.signal(number, forward) for number in passed_on}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _in_foreground() -> bool:
+    """Whether a Ctrl-C at the terminal reaches the child by itself, since it goes to the whole foreground group."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

@@ -1,0 +1,87 @@
+"""The command-line reference, docs/cli.md, generated from the application itself: `python -m gemmdb.cli.reference > docs/cli.md`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from gemmdb.cli.app import app
+
+INTRODUCTION = """\
+# Command line
+
+Generated from the commands themselves by `python -m gemmdb.cli.reference > docs/cli.md`; a test compares the two.
+Answers go to stdout, everything else goes to stderr."""
+
+
+def render() -> str:
+    """The whole reference as Markdown."""
+    group: Any = typer.main.get_command(app)
+    sections = [INTRODUCTION, "## gemmdb", *_prose(group.help), _options(group)]
+    for name, command in group.commands.items():
+        sections += [f"## gemmdb {name}", f"`{_usage(name, command)}`", *_prose(command.help), _options(command)]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _prose(text: str) -> Iterator[str]:
+    """The help's paragraphs. A block marked with \\b, which the terminal keeps as it is, is kept as it is here: its
+    indented lines as code."""
+    for block in inspect.cleandoc(text).split("\n\n"):
+        lines = block.replace("\b\n", "").splitlines()
+        while lines:
+            indented = lines[0].startswith("  ")
+            size = next((i for i, line in enumerate(lines) if line.startswith("  ") != indented), len(lines))
+            part, lines = lines[:size], lines[size:]
+            body = "\n".join(line.removeprefix("  ") for line in part)
+            yield f"```sh\n{body}\n```" if indented else body
+
+
+def _usage(name: str, command: Any) -> str:
+    arguments = [_placeholder(p) for p in command.params if p.param_type_name == "argument"]
+    required = [f"{p.opts[0]} {_placeholder(p)}" for p in command.params if _is_option(p) and p.required]
+    separator = ["--"] if name == "record" else []
+    return " ".join(["gemmdb", name, *required, "[OPTIONS]", *separator, *arguments])
+
+
+def _options(command: Any) -> str:
+    rows = [_row(parameter) for parameter in command.params if _is_option(parameter)]
+    arguments = [
+        f"| `{_placeholder(p)}` | {_escape(p.help)} | |" for p in command.params if p.param_type_name == "argument"
+    ]
+    return "\n".join(["| option | meaning | default |", "|---|---|---|", *arguments, *rows]) if rows + arguments else ""
+
+
+def _row(parameter: Any) -> str:
+    flag = parameter.opts[0] if parameter.is_flag else f"{parameter.opts[0]} {_placeholder(parameter)}"
+    if parameter.required:
+        default = "required"
+    elif parameter.is_flag or parameter.default in (None, "", 0):
+        default = ""
+    else:
+        default = f"`{parameter.default}`"
+    return f"| `{flag}` | {_escape(parameter.help)} | {default} |"
+
+
+def _placeholder(parameter: Any) -> str:
+    if parameter.metavar:
+        return str(parameter.metavar)
+    return {"int": "N", "float": "X"}.get(_type_name(parameter), str(parameter.name).upper())
+
+
+def _type_name(parameter: Any) -> str:
+    return str(getattr(parameter.type, "name", "text")).removesuffix("eger").removesuffix(" range")
+
+
+def _is_option(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "option")
+
+
+def _escape(text: str | None) -> str:
+    return (text or "").replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print(render(), end="")

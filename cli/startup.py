@@ -1,0 +1,66 @@
+"""What `gemmdb record` puts first on PYTHONPATH, as `sitecustomize.py`: Python runs it whenever it starts.
+
+It waits for the program to import torch and then switches recording on; a program that never does pays for one more
+name comparison per import. It leaves a file per process in its own folder, so that `record` can say what was missing.
+It runs in whatever Python COMMAND starts, so it uses the standard library alone and breaks nothing when it fails.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would slow every start
+
+
+def leave(name: str, text: str = "") -> None:
+    """Leave the file `name`-<process id>: `python` was started, `torch` was imported, or the reason of a `failed`."""
+    try:
+        with open(os.path.join(HERE, f"{name}-{os.getpid()}"), "w") as file:  # noqa: PTH118
+            file.write(text)
+    except OSError:
+        pass  # the recording is over: this process outlived it
+
+
+def start() -> None:
+    """Switch recording on; the file `target` beside this one holds the path of the workload."""
+    leave("torch")
+    try:
+        from gemmdb.inductor import record
+
+        with open(os.path.join(HERE, "target")) as file:  # noqa: PTH118
+            record(file.read())
+    except Exception as error:
+        leave("failed", f"{sys.executable}: {type(error).__name__}: {error}")
+
+
+class WaitForTorch:
+    """An import finder that finds nothing itself."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
+        """Switch recording on just before `torch` is first loaded, then let the other finders find it."""
+        if name != "torch":
+            return None
+        sys.meta_path.remove(WaitForTorch)
+        start()
+        return importlib.util.find_spec(name)
+
+
+def chain() -> None:
+    """Run the sitecustomize that this one stands in front of, as if it were alone."""
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != HERE]  # noqa: PTH100
+    own = sys.modules.pop("sitecustomize")
+    try:
+        importlib.import_module("sitecustomize")
+    except ModuleNotFoundError as error:
+        if error.name != "sitecustomize":
+            raise
+        # There is none. The import system expects to find what it has just loaded.
+        sys.modules["sitecustomize"] = own
+
+
+if __name__ == "sitecustomize":
+    leave("python")
+    sys.meta_path.insert(0, WaitForTorch)
+    chain()

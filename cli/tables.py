@@ -1,0 +1,45 @@
+"""`gemmdb tables`: the catalog, with provenance."""
+
+from __future__ import annotations
+
+from gemmdb.catalog import Catalog
+from gemmdb.cli.options import JsonFlag
+from gemmdb.cli.output import note, say_json, say_table
+
+
+def tables(json: JsonFlag = False) -> None:
+    """List the tables in force, in the order in which a lookup asks them.
+
+    First those of GEMMDB_TABLES, then your own (GEMMDB_USER_TABLE and what `gemmdb build` wrote), then the shipped.
+
+    \b
+    Examples:
+      gemmdb tables
+      gemmdb tables --json
+
+    \b
+    Exit codes: 0 done, also when there is none; 2 bad usage or bad input.
+    """
+    entries = [entry for table in Catalog.load().tables for entry in table.summary()]
+    if json:
+        say_json(entries)
+        return
+    if not entries:
+        note("no tables: gemmdb build --arch native makes one for this machine")
+        return
+    say_table(
+        ("device", "arch", "origin", "problems", "measurements", "digest", "file"),
+        (
+            (
+                str(entry["device"]),
+                str(entry["arch"]),
+                str(entry["origin"]),
+                ", ".join(f"{op} {number:,}" for op, number in entry["problems"].items()),
+                f"{entry['measurements']:,}",
+                str(entry["digest"])[:12],
+                str(entry["path"]),
+            )
+            for entry in entries
+        ),
+        right=("measurements",),
+    )
