@@ -1,0 +1,51 @@
+"""`gemmdb.lookup`: the ladder over the tables and the policy that the environment names."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from gemmdb import ladder, toolchain
+from gemmdb.catalog import Catalog
+from gemmdb.hit import Hit
+from gemmdb.problem import Problem, Query
+from gemmdb.settings import Policy, Settings, data_home, shipped_tables
+
+
+def lookup(problem: Problem, device: str | None = None) -> Hit | None:
+    """The answer for `problem`, or None. Times nothing and ignores `on_miss`.
+
+    `device`: a SKU or an arch, default `problem.device`, else this machine. `problem.l2` says which protocol's verdict
+    is asked for. Raises InputError for a device that is in no table and not known.
+    """
+    catalog = current_catalog()
+    where = catalog.resolve(device or problem.device)
+    query = Query(problem, where, l2=problem.l2)
+    return ladder.lookup(query, catalog, Policy(), toolchain.installed(where.kind))
+
+
+def current_catalog() -> Catalog:
+    """The Catalog of the current environment, opened once per process and again when a table's file has changed."""
+    settings = Settings.read()
+    return _load(settings, _state(settings))
+
+
+@functools.lru_cache(maxsize=4)
+def _load(settings: Settings, state: tuple[tuple[str, int, int], ...]) -> Catalog:
+    return Catalog.load(settings)
+
+
+def _state(settings: Settings) -> tuple[tuple[str, int, int], ...]:
+    """Name, modification time and size of every file that may be a table, and of the write-ahead log beside it, which
+    is where SQLite first puts what a writer adds. An empty log is left by readers and says nothing."""
+    folders = (path for folder in (data_home(), shipped_tables()) for path in folder.glob("*.db"))
+    tables = sorted({*settings.tables, settings.user_table, *folders})
+    files = []
+    for path in (name for table in tables for name in (table, Path(f"{table}-wal"))):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        if status.st_size:
+            files.append((str(path), status.st_mtime_ns, status.st_size))
+    return tuple(files)

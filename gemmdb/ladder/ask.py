@@ -1,0 +1,88 @@
+"""What every rung is asked and what it answers: Ask and Step."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from gemmdb.device import Device
+from gemmdb.errors import TableError
+from gemmdb.hit import Hit
+from gemmdb.problem import Problem, Query
+from gemmdb.settings import Policy
+from gemmdb.table import Table
+from gemmdb.toolchain import Toolchain
+
+LOG = logging.getLogger("gemmdb")
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one rung said: its Hit, or None and the reason, in words and numbers; `evidence` is JSON-ready."""
+
+    rung: str
+    hit: Hit | None
+    reason: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One lookup: the query, the tables in order, the policy and the toolchain that will run the answer (None: unknown,
+    and then every row counts as measured under the right one)."""
+
+    query: Query
+    tables: tuple[Table, ...]
+    policy: Policy
+    toolchain: Toolchain | None
+
+    @property
+    def problem(self) -> Problem:
+        """The problem, with the hints of symbolic sizes."""
+        return self.query.problem
+
+    @property
+    def device(self) -> Device:
+        """The device that the answer is for."""
+        return self.query.device
+
+    @property
+    def klass(self) -> str | None:
+        """The class of the running toolchain, None when it is unknown."""
+        return None if self.toolchain is None else self.toolchain.klass
+
+    @property
+    def symbolic(self) -> tuple[str, ...]:
+        """Which of `m`, `n`, `k` have more than one value."""
+        return tuple(name for name, (low, high) in self.query.ranges.items() if low != high)
+
+    def at(self, problem: Problem) -> Ask:
+        """The same question about another problem."""
+        return replace(self, query=replace(self.query, problem=problem))
+
+    def read(
+        self, method: Callable[Concatenate[Table, P], T], table: Table, *args: P.args, **kwargs: P.kwargs
+    ) -> T | None:
+        """`method` of the table; None, with one warning, when the table turns out to be broken.
+
+        Raises TableError under the strict policy (`on_miss="error"`).
+        """
+        try:
+            return method(table, *args, **kwargs)
+        except TableError as error:
+            if self.policy.on_miss == "error":
+                raise
+            _warn(str(table.path), str(error))
+            return None
+
+
+@functools.cache
+def _warn(path: str, message: str) -> None:
+    """Cached, so that a broken table is reported once and not at every lookup."""
+    LOG.warning("gemmdb: skipping the table %s: %s", path, message)

@@ -1,0 +1,137 @@
+"""Symbolic sizes: one kernel must serve a whole range, so its worst regret over the range decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any
+
+from gemmdb.config import ATEN, Config
+from gemmdb.errors import InputError
+from gemmdb.hit import Hit
+from gemmdb.ladder.ask import Ask, Step
+from gemmdb.ladder.exact import exact
+from gemmdb.ladder.forecast import Forecast, measured
+from gemmdb.ladder.gate import required_gain
+from gemmdb.ladder.near import forecast_near, near
+from gemmdb.problem import Problem
+
+LARGEST = 65536
+"""Where an open range is taken to end: `mark_dynamic` leaves [2, inf), and nothing is measured far above this."""
+MOST_BUCKETS = 64
+"""More buckets than this, from several symbolic sizes, are not looked at: ATen is served."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    problem: Problem
+    forecast: Forecast
+
+
+def ranged(ask: Ask) -> Step:
+    """The answer for the whole range of the symbolic sizes, in three cases.
+
+    A config other than ATen, when its regret in every bucket is within `Policy.range_regret` and it gains enough at the
+    hint. ATen, when the hint has an answer but no config qualifies; the evidence says why. None, when the hint has
+    none. The classes of the problem, alignment among them, are taken to hold over the range. Raises InputError for a
+    range of another size than m, n and k, or an empty one.
+    """
+    problems = buckets(ask)
+    hint = exact(ask)
+    hint = hint if hint.hit else near(ask)
+    if hint.hit is None:
+        return Step("range", None, f"the hint has no answer: {hint.reason}")
+    if len(problems) > MOST_BUCKETS:
+        return _aten(ask, hint.hit, f"more than {MOST_BUCKETS} buckets are not compared")
+    answered = list(_answers(ask, problems))
+    if len(answered) < len(problems):
+        missing = problems[len(answered)]
+        reason = f"no measured or near answer at m={missing.m} n={missing.n} k={missing.k}"
+        return _aten(ask, hint.hit, reason)
+    return _one_config(ask, hint.hit, answered)
+
+
+def buckets(ask: Ask) -> list[Problem]:
+    """The problem at the end points and the powers of two of each range, and at the hint; at most MOST_BUCKETS + 1.
+
+    An open range ends at LARGEST or at the hint. A size of 0 is left out: there is nothing to compute.
+    """
+    sizes = {name: {int(getattr(ask.problem, name))} for name in ("m", "n", "k")}
+    for name, (low, high) in ask.query.ranges.items():
+        if name not in sizes or low < 0 or (high is not None and high < low):
+            raise InputError(f"no such range: {name} from {low} to {high}")
+        top = max(low, *sizes[name], LARGEST if high is None else min(high, LARGEST))
+        powers = {2**exponent for exponent in range(top.bit_length())}
+        sizes[name] |= {size for size in powers | {low, top} if size >= max(low, 1)}
+    grid = product(*(sorted(values) for values in sizes.values()))
+    return [ask.problem.resized(m, n, k) for m, n, k in islice(grid, MOST_BUCKETS + 1)]
+
+
+def _answers(ask: Ask, problems: list[Problem]) -> Iterator[_Bucket]:
+    """The forecast of each bucket, ending before the first that has none."""
+    for problem in problems:
+        at = ask.at(problem)
+        forecast = measured(at)
+        if forecast is None and ask.policy.near:
+            guess = forecast_near(at)
+            forecast = guess if isinstance(guess, Forecast) else None
+        if forecast is None:
+            return
+        yield _Bucket(problem, forecast)
+
+
+def _one_config(ask: Ask, hint: Hit, answered: list[_Bucket]) -> Step:
+    """Of the configs that hold the regret everywhere, the one with the least total time relative to ATen."""
+    at_hint = next(one.forecast for one in answered if one.problem == ask.problem)
+    verified = False if any(one.forecast.verified is False for one in answered) else at_hint.verified
+    needed = required_gain(ask.policy, verified)
+    enough = [c for c, gained in at_hint.gains.items() if c != ATEN and gained >= needed]
+    worst = {config: _worst_regret(ask, config, answered) for config in enough}
+    fits = [config for config in enough if worst[config] <= ask.policy.range_regret]
+    if not fits:
+        least = min(worst.values(), default=math.inf)
+        reason = (
+            f"the least worst regret of any config is {least:.1%}" if worst else "no config gains enough at the hint"
+        )
+        return _aten(ask, hint, reason)
+    best = min(fits, key=lambda c: (sum(math.log(one.forecast.ratios[c]) for one in answered), c.text))
+    rungs = {one.forecast.rung for one in answered}
+    evidence = {
+        "range": _ranges(ask),
+        "worst_regret": worst[best],
+        "buckets": [_bucket(one, best) for one in answered],
+        "verified": verified,
+    }
+    ratio = at_hint.ratios[best]
+    rung = "exact" if rungs == {"exact"} else "near"
+    hit = Hit(rung, best, ratio * at_hint.aten_us, 1 / ratio, at_hint.table, evidence)
+    reason = f"{best.name} loses at most {worst[best]:.1%} in each of {len(answered)} buckets"
+    return Step("range", hit, reason, evidence)
+
+
+def _worst_regret(ask: Ask, config: Config, answered: list[_Bucket]) -> float:
+    """Infinite where a bucket does not know the config, or only with more doubt than the policy allows."""
+    worst = 0.0
+    for one in answered:
+        if one.forecast.doubt.get(config, math.inf) > ask.policy.near_loss:
+            return math.inf
+        worst = max(worst, one.forecast.regret(config))
+    return worst
+
+
+def _aten(ask: Ask, hint: Hit, reason: str) -> Step:
+    """ATen for the range. When the hint was answered by a config, its time says what ATen takes there."""
+    evidence = {"range": _ranges(ask), "reason": reason, "hint": dict(hint.evidence)}
+    hit = Hit(hint.rung, ATEN, hint.expected_us * hint.speedup, 1.0, hint.table, evidence)
+    return Step("range", hit, f"ATen for the range: {reason}", evidence)
+
+
+def _ranges(ask: Ask) -> dict[str, list[int | None]]:
+    return {name: [low, high] for name, (low, high) in ask.query.ranges.items()}
+
+
+def _bucket(one: _Bucket, config: Config) -> dict[str, Any]:
+    sizes = {"m": one.problem.m, "n": one.problem.n, "k": one.problem.k}
+    return {**sizes, "rung": one.forecast.rung, "regret": one.forecast.regret(config)}
