@@ -1,0 +1,15 @@
+"""The Inductor integration: products that a table knows get the table's kernel, and nothing is benchmarked.
+
+    >>> import gemmdb.inductor
+    >>> gemmdb.inductor.enable()            # or torch.compile(model, backend="gemmdb")
+    >>> gemmdb.inductor.stats()["rungs"]
+
+Importing this imports no torch; `enable()` waits for the program to import Inductor by itself.
+"""
+
+from gemmdb.inductor.enable import disable, enable, force, record
+from gemmdb.inductor.journal import reset_stats, stats
+
+forced = force
+
+__all__ = ["disable", "enable", "force", "forced", "record", "reset_stats", "stats"]

@@ -1,0 +1,78 @@
+"""Inductor IR nodes: their layout as the key sees it, and constants made from constants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._inductor import ir
+from torch._inductor.virtualized import V
+
+from gemmdb.layout import classify
+from gemmdb.problem import Operand, Problem
+
+
+def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
+    """`problem` with the layouts that its operands have in the IR, where those are settled already.
+
+    Only for plain products of two matrices: packed linears have erased their weight's layout.
+    """
+    matrices = [arg for arg in args if _is_matrix(arg)]
+    if problem.op == "addmm" and len(args) >= 3:
+        matrices = [arg for arg in args[1:3] if _is_matrix(arg)]
+    if len(matrices) != 2 or len(args) > 3 or not _sizes_match(problem, matrices):
+        return problem
+    a, b = (_operand(node, known) for node, known in zip(matrices, (problem.a, problem.b), strict=True))
+    return problem if (a, b) == (problem.a, problem.b) else replace(problem, a=a, b=b)
+
+
+def _is_matrix(node: Any) -> bool:
+    return isinstance(node, ir.TensorBox) and len(node.get_size()) == 2
+
+
+def _sizes_match(problem: Problem, matrices: list[Any]) -> bool:
+    found = [[_number(size) for size in node.get_size()] for node in matrices]
+    return found == [[problem.m, problem.k], [problem.k, problem.n]]
+
+
+def _number(size: Any) -> int | None:
+    try:
+        return int(size)
+    except TypeError:
+        return None
+
+
+def _operand(node: Any, known: Operand) -> Operand:
+    layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
+    if not isinstance(layout, ir.FixedLayout):
+        # flexible: Inductor has not decided yet, and will follow the strides that the graph pass saw
+        return known
+    numbers = [_number(part) for part in (*layout.size, *layout.stride, layout.offset)]
+    if None in numbers:
+        return known
+    size, stride, offset = numbers[:2], numbers[2:4], numbers[4]
+    return Operand(known.dtype, classify(size, stride, offset, known.dtype))  # type: ignore[arg-type]
+
+
+def _constant_value(node: Any) -> torch.Tensor:
+    layout = node.get_layout()
+    tensor = V.graph.constants[node.get_name()]
+    sizes = [int(size) for size in layout.size]
+    strides = [int(stride) for stride in layout.stride]
+    return tensor.as_strided(sizes, strides, int(layout.offset))
+
+
+def cast_constant(node: Any, dtype: Any) -> Any:
+    """A new constant with the values of the constant behind `node` (through views), cast to `dtype`."""
+    return V.graph.add_tensor_constant(_constant_value(node).to(dtype))
+
+
+def ones(w: Any, a: Any) -> Any:
+    """A constant vector of ones over the columns of `w`, in the dtype of `a`."""
+    return V.graph.add_tensor_constant(torch.ones(int(w.get_size()[1]), dtype=a.get_dtype()))
+
+
+def dense(vector: Any) -> Any:
+    """`vector` in memory without gaps: the weight-only kernels read their scale by pointer, whatever its stride."""
+    return ir.ExternKernel.require_contiguous(ir.ExternKernel.realize_input(ir.ExternKernel.copy_input(vector)))

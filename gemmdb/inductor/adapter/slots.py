@@ -1,0 +1,82 @@
+"""Our passes in Inductor's pass slots, beside those that the user or a framework put there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import custom_graph_pass
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+
+class GraphPass(CustomGraphPass):  # type: ignore[misc]
+    """One of our passes in the form that Inductor takes. Its uuid is part of every compile-cache key."""
+
+    def __init__(self, body: Any) -> None:
+        self.body = body
+
+    def __call__(self, graph: Any) -> None:
+        self.body(graph)
+
+    def uuid(self) -> Any | None:
+        """Version, policy, tables and thread count (the C++ template bakes it in); None means: not to be cached."""
+        identity = self.body.identity
+        return None if identity is None else f"{type(self.body).__name__} {identity} threads={torch.get_num_threads()}"
+
+    def __deepcopy__(self, memo: Any) -> GraphPass:
+        # Inductor copies its config now and then; the session holds open files.
+        return self
+
+
+class Chain(CustomGraphPass):  # type: ignore[misc]
+    """The user's pass and then ours, for torch before 2.13, where a slot holds one pass."""
+
+    def __init__(self, user: Any, ours: GraphPass) -> None:
+        self.user, self.ours = user, ours
+
+    def __call__(self, graph: Any) -> None:
+        self.user(graph)
+        self.ours(graph)
+
+    def uuid(self) -> Any | None:
+        """Both uuids; None, which bypasses the cache, when the user's pass has none."""
+        uuids = (self.user.uuid() if isinstance(self.user, CustomGraphPass) else None, self.ours.uuid())
+        return None if None in uuids else uuids
+
+    def __deepcopy__(self, memo: Any) -> Chain:
+        return self
+
+
+def _takes_lists() -> bool:
+    # torch 2.13 and later
+    return hasattr(custom_graph_pass, "get_custom_graph_passes")
+
+
+def compose(user: Any, ours: GraphPass) -> Any:
+    """What to put into a pass slot that holds `user` (None, a pass, or a list of passes): theirs first, then ours."""
+    if user is None:
+        return ours
+    if _takes_lists():
+        return [*(user if isinstance(user, (list, tuple)) else [user]), ours]
+    return Chain(user, ours)
+
+
+def holds_ours(slot: Any) -> bool:
+    """Whether one of our passes is in `slot` already."""
+    if isinstance(slot, (list, tuple)):
+        return any(holds_ours(item) for item in slot)
+    return isinstance(slot, (GraphPass, Chain))
+
+
+def patches_for(bodies: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """`given` config patches with `bodies` (our passes by slot) added to what the user set there or in the config;
+    `given` itself when ours are in force already."""
+    added = {}
+    for slot, body in bodies.items():
+        user = (given or {}).get(slot, getattr(inductor_config, slot))
+        if holds_ours(user):
+            return dict(given) if given else None
+        added[slot] = compose(user, GraphPass(body))
+    return {**(given or {}), **added}

@@ -1,0 +1,114 @@
+"""What Inductor is doing right now: its config, its lowering table, the graph being lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
+from torch._inductor import ir
+from torch._inductor.lowering import lowerings
+from torch._inductor.virtualized import V
+
+
+def benchmarks() -> int:
+    """How often Inductor has benchmarked so far: choice lists, and paddings (pad_mm runs in default mode too)."""
+    names = ("select_algorithm_autotune", "pad_mm_bench")
+    return sum(int(counters["inductor"].get(name, 0)) for name in names)
+
+
+def autotuning() -> bool:
+    """Whether the compile in progress would benchmark GEMMs if left alone."""
+    return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
+
+
+def freezing() -> bool:
+    """Whether parameters become constants in the compile in progress."""
+    return bool(inductor_config.freezing)
+
+
+def deterministic() -> bool:
+    """Whether this compile must take deterministic kernels."""
+    return torch.are_deterministic_algorithms_enabled() or bool(getattr(inductor_config, "deterministic", False))
+
+
+def frozen_parameters() -> int:
+    """How many of the first placeholders of the joint graph freezing will turn into constants."""
+    context = torch._guards.TracingContext.try_get()
+    flat = getattr(context, "params_flat_unwrap_subclasses", None) if context is not None else None
+    return len(flat) if freezing() and flat is not None else 0
+
+
+def wrap_lowering(target: Any, wrap: Callable[[Any], Any]) -> None:
+    """Replace the lowering of an operator (of all overloads of a packet) by `wrap(lowering)`, once."""
+    overloads = [target]
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        overloads += [getattr(target, name) for name in target.overloads()]
+    for overload in overloads:
+        original = lowerings.get(overload)
+        if original is not None and not getattr(original, "_gemmdb", False):
+            lowerings[overload] = wrap(original)
+
+
+def lowering_of(target: Any) -> Any:
+    """Inductor's lowering of `target`."""
+    return lowerings[target]
+
+
+def register_own(target: Any, lower: Callable[..., Any]) -> None:
+    """Register the lowering of an operator of ours, once."""
+    from torch._inductor.lowering import register_lowering
+
+    if target not in lowerings:
+        register_lowering(target, type_promotion_kind=None)(lower)
+
+
+def current_node() -> Any:
+    """The FX node that is being lowered, or None."""
+    graph = V.graph
+    return getattr(graph, "current_node", None)
+
+
+@contextmanager
+def only_aten() -> Iterator[None]:
+    """Inside, every GEMM lowering has ATen (oneDNN, MKL) as its one choice, so that nothing is timed."""
+    with inductor_config.patch(max_autotune=False, max_autotune_gemm=False):
+        yield
+
+
+@contextmanager
+def only_cpp(threads: tuple[int, int, int] | None, blocks: tuple[int, int, int] | None) -> Iterator[None]:
+    """Inside, every GEMM lowering has Inductor's C++ template as its one choice, or none at all where it is not legal.
+
+    `threads`: threads along M, N, K. `blocks`: cache blocks along M, N, K, in register blocks. The template renders
+    once while it is lowered and keeps both for the final code. None: the template's own rule.
+    """
+    patches: dict[str, Any] = {"max_autotune": False, "max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
+    if threads is not None:
+        patches["cpp.gemm_thread_factors"] = ",".join(map(str, threads))
+    if blocks is not None:
+        patches["cpp.gemm_cache_blocking"] = ",".join(map(str, blocks))
+    with inductor_config.patch(patches):
+        yield
+
+
+@contextmanager
+def searching() -> Iterator[None]:
+    """Inside, GEMM lowerings search as under max_autotune_gemm."""
+    with inductor_config.patch(max_autotune_gemm=True):
+        yield
+
+
+def operations() -> int:
+    """How many operations the graph being lowered has so far."""
+    return len(V.graph.operations)
+
+
+def made_cpp_template(since: int) -> bool:
+    """Whether one of the operations after the first `since` is a C++ template."""
+    return any(isinstance(operation, ir.CppTemplateBuffer) for operation in V.graph.operations[since:])
+
+

@@ -1,0 +1,136 @@
+"""Ways in: `enable()` for the whole process, `force` for one block, `record` for a workload file.
+
+None of them imports torch. What has to be wrapped in Inductor is wrapped when the program imports it, by a post-import
+hook, so that a program which never compiles pays nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gemmdb.config import Config
+from gemmdb.inductor import session
+from gemmdb.inductor.recording import recording
+from gemmdb.problem import Problem
+from gemmdb.settings import Policy, Settings
+
+_TRIGGER = "torch._inductor.compile_fx"
+
+
+def enable(
+    on_miss: str | None = None, tables: Sequence[str | Path] = (), policy: Policy | None = None
+) -> None:
+    """Let every compile of this process look its GEMMs up. Calling it again replaces the settings.
+
+    `on_miss`: `aten`, `live` or `error`; default GEMMDB_ON_MISS. `tables`: files to ask before all others. `policy`:
+    everything else that may be set. The tables are opened at the first compile. Raises InputError.
+    """
+    settings = Settings.read()
+    chosen = policy_of(on_miss, policy, settings)
+    paths = tuple(Path(path) for path in tables)
+    session.set_log_level()
+    session.set_enabled(lambda: session.from_tables(chosen, paths, Settings.read()))
+    install()
+
+
+def disable() -> None:
+    """Undo `enable`: later compiles are Inductor's own. What is compiled already stays."""
+    session.set_enabled(None)
+
+
+def policy_of(on_miss: str | None, policy: Policy | None, settings: Settings) -> Policy:
+    """`policy` with the `on_miss` that was asked for; without a policy, GEMMDB_ON_MISS decides."""
+    if policy is None:
+        return Policy(on_miss=on_miss or settings.on_miss)
+    return policy if on_miss is None else replace(policy, on_miss=on_miss)
+
+
+@contextmanager
+def force(chooser: Config | Callable[[Problem], Config | None], key: str | None = None) -> Iterator[None]:
+    """Inside, compiles of this thread give each product the config that `chooser` says (None: Inductor's own).
+
+    The generator measures its candidates through this. `chooser`: one Config for every product, or a function of the
+    Problem. `key` stands for `chooser` in compile-cache keys; a Config is its own key, and a function without one keeps
+    its graphs out of the caches. A backward is steered too, whenever it is compiled.
+    """
+    install()
+    if isinstance(chooser, Config):
+        chosen = chooser
+        made = session.from_chooser(lambda problem: chosen, key or chosen.text)
+    else:
+        made = session.from_chooser(chooser, key)
+    with session.use(made):
+        yield
+
+
+@contextmanager
+def record(path: str | Path) -> Iterator[None]:
+    """Append every GEMM that is compiled inside to the workload file `path`, with how often its graph was called.
+
+    With gemmdb not enabled, the products are looked at and left as Inductor has them.
+    """
+    install()
+    watching = session.from_chooser(lambda problem: None, "record")
+    with recording(Path(path)):
+        if session.current() is None:
+            with session.use(watching):
+                yield
+        else:
+            yield
+
+
+def install() -> None:
+    """Wrap Inductor now if it is loaded, else as soon as the program imports it. Idempotent."""
+    if _TRIGGER in sys.modules and not _is_loading(sys.modules[_TRIGGER]):
+        _wrap()
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def _wrap() -> None:
+    from gemmdb.inductor import install as parts
+
+    parts.install()
+
+
+def _is_loading(module: Any) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds nothing itself: lets the other finders find Inductor, and wraps it once it is executed."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """The spec of Inductor's entry module with our loader around its own; None for every other module."""
+        if name != _TRIGGER:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: Any) -> Any:
+        """What the module's own loader makes."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        """Execute the module, then wrap it."""
+        self._loader.exec_module(module)
+        _wrap()
+
+    def __getattr__(self, name: str) -> Any:
+        # get_source and the like, for inspect
+        return getattr(self._loader, name)

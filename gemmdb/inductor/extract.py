@@ -1,0 +1,213 @@
+"""FX values to the key: sizes to hints and ranges, strides and offset to layout classes, torch's state to numerics.
+
+Sympy and symbolic integers end here; what leaves is made of plain integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gemmdb import hardware
+from gemmdb.device import Device
+from gemmdb.inductor.adapter import state
+from gemmdb.layout import classify
+from gemmdb.problem import Bias, Numerics, TensorInfo, default_numerics
+
+DTYPES = {
+    torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
+    torch.int8: "int8", torch.uint8: "uint8", torch.int32: "int32",
+}  # fmt: skip
+
+Range = tuple[int, int | None]
+aten = torch.ops.aten
+
+
+class Unsupported(Exception):
+    """This product has no Problem: a dtype or a shape outside the key."""
+
+
+def value(node: Any) -> Any:
+    """The fake tensor of an FX node; raises Unsupported for anything else."""
+    val = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(val, torch.Tensor):
+        raise Unsupported("no tensor metadata")
+    return val
+
+
+def dtype_name(dtype: Any) -> str:
+    """The key's name of a torch dtype."""
+    if dtype not in DTYPES:
+        raise Unsupported(f"dtype {dtype}")
+    return DTYPES[dtype]
+
+
+def hint(size: Any) -> int:
+    """The size Inductor would tune for: itself, or the hint of a symbolic one."""
+    if isinstance(size, int):
+        return size
+    node = size.node
+    known = node.hint if node.has_hint() else None
+    if known is None:
+        raise Unsupported("unbacked size")
+    return int(known)
+
+
+def bounds(size: Any) -> Range | None:
+    """(smallest, largest or None) of a symbolic size, None for a plain one."""
+    if isinstance(size, int):
+        return None
+    from torch.utils._sympy.value_ranges import bound_sympy
+
+    shape_env = size.node.shape_env
+    if size.node.expr.is_number:
+        return None
+    found = bound_sympy(size.node.expr, shape_env.var_to_range)
+    lower = int(found.lower) if found.lower.is_finite else 0
+    upper = found.upper
+    # sys.maxsize - 1 stands for "no bound" in a ShapeEnv.
+    unbounded = not upper.is_finite or int(upper) >= 2**31
+    return max(lower, 0), None if unbounded else int(upper)
+
+
+def tensor(val: Any, sizes: Sequence[int] | None = None, strides: Sequence[int] | None = None) -> TensorInfo:
+    """The literal description of a fake tensor, or of another view of it (`sizes`, `strides`)."""
+    return TensorInfo(
+        dtype_name(val.dtype),
+        tuple(hint(s) for s in val.shape) if sizes is None else tuple(sizes),
+        tuple(hint(s) for s in val.stride()) if strides is None else tuple(strides),
+        hint(val.storage_offset()),
+    )
+
+
+def matrix(val: Any) -> TensorInfo:
+    """`val` as [rows, last size]: how a linear sees an activation of any rank."""
+    info = tensor(val)
+    if len(info.sizes) == 2:
+        return info
+    if len(info.sizes) < 2:
+        raise Unsupported("a vector")
+    rows, columns = 1, info.sizes[-1]
+    for size in info.sizes[:-1]:
+        rows *= size
+    inner = info.strides[-2] if _collapses(info) else columns
+    unit = info.strides[-1] if _collapses(info) else 1
+    return TensorInfo(info.dtype, (rows, columns), (inner, unit), info.offset)
+
+
+def _collapses(info: TensorInfo) -> bool:
+    """Whether the leading dimensions can be viewed as one; Inductor copies to dense rows if not."""
+    for i in range(len(info.sizes) - 2):
+        if info.sizes[i] != 1 and info.strides[i] != info.strides[i + 1] * info.sizes[i + 1]:
+            return False
+    return True
+
+
+def bias(val: Any, m: int, n: int) -> Bias:
+    """The bias class of an addmm for an [m, n] output: `1d`, `full` or `column`, after broadcasting."""
+    info = tensor(val)
+    sizes, strides = info.sizes, info.strides
+    if len(sizes) < 2:
+        sizes, strides = (1,) * (2 - len(sizes)) + sizes, (0,) * (2 - len(strides)) + strides
+    broadcast_rows = sizes[0] == 1 or strides[0] == 0
+    broadcast_columns = (sizes[1] == 1 or strides[1] == 0) and n != 1
+    if broadcast_rows:
+        layout = classify((1, sizes[1]), (sizes[1], strides[1]), info.offset, info.dtype)
+        return Bias("1d", info.dtype, layout.align)
+    if broadcast_columns:
+        layout = classify((m, 1), (strides[0], 1), info.offset, info.dtype)
+        return Bias("column", info.dtype, layout.align)
+    return Bias("full", info.dtype, classify(sizes, strides, info.offset, info.dtype).align)
+
+
+def scalars(alpha: Any, beta: Any) -> str:
+    """The class of alpha and beta."""
+    if beta == 0:
+        return "beta0"
+    return "unit" if alpha == 1 and beta == 1 else "general"
+
+
+def numerics(dtype: str, device_type: str) -> Numerics:
+    """What torch's settings let the kernel do for inputs of `dtype` on a device."""
+    base = default_numerics(dtype)
+    fp32 = _fp32_mode(device_type) if dtype == "fp32" else "ieee"
+    reduced = base.reduced
+    if device_type == "cuda" and reduced:
+        name = "allow_fp16_reduced_precision_reduction" if dtype == "fp16" else "allow_bf16_reduced_precision_reduction"
+        reduced = bool(getattr(torch.backends.cuda.matmul, name))
+    return Numerics(fp32, base.acc, reduced, state.deterministic())
+
+
+def _fp32_mode(device_type: str) -> str:
+    if device_type == "cuda":
+        try:
+            return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+        except RuntimeError:
+            # torch forbids reading the old switch once the new one was set
+            return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+    mode = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", "none")
+    if mode in ("bf16", "tf32"):
+        return str(mode)
+    return "bf16" if torch.get_float32_matmul_precision() == "medium" else "ieee"
+
+
+def device(of: Any) -> Device:
+    """The Device of a torch device; the CPU with the threads that torch uses now."""
+    if of.type == "cpu":
+        return hardware.cpu(torch.get_num_threads())
+    found = hardware.cuda(of.index or 0) if of.type == "cuda" else None
+    if found is None:
+        raise Unsupported(f"device {of.type}")
+    return found
+
+
+_VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default,
+          aten.squeeze.default, aten.squeeze.dim, aten.expand.default)  # fmt: skip
+_CASTS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
+
+
+def users(node: Any) -> list[Any]:
+    """Who uses the value of `node`, looking through views."""
+    found = []
+    for user in node.users:
+        found += users(user) if user.target in _VIEWS else [user]
+    return found
+
+
+def is_pointwise(node: Any) -> bool:
+    """Whether `node` is an elementwise operator, which Inductor can fuse into a template."""
+    tags = getattr(node.target, "tags", ())
+    return node.op == "call_function" and (torch.Tag.pointwise in tags or node.target in _CASTS)
+
+
+def scale_user(node: Any) -> Any:
+    """The multiplication by a per-channel or per-tensor scale that alone uses `node`, through views and casts."""
+    found = users(node)
+    while len(found) == 1 and found[0].target in _CASTS:
+        node = found[0]
+        found = users(node)
+    if len(found) != 1 or found[0].target is not aten.mul.Tensor:
+        return None
+    multiply = found[0]
+    others = [arg for arg in multiply.args if isinstance(arg, torch.fx.Node) and not _leads_to(arg, node)]
+    if not others:
+        return multiply
+    try:
+        shape = value(others[0]).shape
+    except Unsupported:
+        return None
+    return multiply if all(size == 1 for size in shape[:-1]) else None
+
+
+def _leads_to(node: Any, source: Any) -> bool:
+    while node is not source and node.target in _VIEWS:
+        node = node.args[0]
+    return node is source
+
+
+def fusion(node: Any) -> str:
+    """`pointwise` when every user is elementwise, so that it becomes the kernel's epilogue; else `none`."""
+    found = users(node)
+    return "pointwise" if found and all(is_pointwise(user) for user in found) else "none"

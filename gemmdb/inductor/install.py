@@ -1,0 +1,56 @@
+"""Put the parts together inside a loaded Inductor: passes, lowerings, artefact hooks. Imported by `enable` only."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from gemmdb.errors import InputError, TableError
+from gemmdb.inductor import live, lowering, passes, session
+from gemmdb.inductor.adapter import hooks, state
+from gemmdb.inductor.journal import JOURNAL, count_benchmarks_with
+
+_lock = threading.Lock()
+_done = False
+
+
+def install() -> None:
+    """Wrap Inductor's entry point, lowerings and compiled graphs. Idempotent; changes nothing while not enabled."""
+    global _done
+    with _lock:
+        if _done:
+            return
+        hooks.wrap_compile_fx(bodies, _after)
+        hooks.hook_artefacts(JOURNAL.take, JOURNAL.add)
+        lowering.register()
+        live.register()
+        count_benchmarks_with(state.benchmarks)
+        _done = True
+
+
+def bodies() -> Mapping[str, Any] | None:
+    """Our passes by slot for the session in force, None without one. Tables that cannot be read are a warning, and
+    fail the compile in strict mode only."""
+    try:
+        found = session.current()
+    except (TableError, InputError):
+        raise
+    except Exception as error:
+        JOURNAL.error(f"session: {type(error).__name__}: {error}")
+        session.log.warning("gemmdb is out of action: %s", error)
+        return None
+    return None if found is None else slots(found)
+
+
+def slots(of: session.Session) -> Mapping[str, Any]:
+    """Our passes by slot for one session."""
+    return {"joint_custom_pre_pass": passes.JointPass(of), "post_grad_custom_post_pass": passes.PostGradPass(of)}
+
+
+def _after(ok: bool) -> None:
+    # A graph that became an artefact took its events along; what is left belongs to AOTInductor, or to a failure.
+    if ok:
+        JOURNAL.add(JOURNAL.take())
+    else:
+        JOURNAL.drop()

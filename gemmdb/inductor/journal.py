@@ -1,0 +1,153 @@
+"""Journal: which products were compiled, and what became of each. Right on warm caches too.
+
+The events of a graph travel inside the compiled artefact (adapter.hook_artefacts), so that a graph that comes out of
+the FX graph cache or the AOTAutograd cache reports the same events as the compile that made it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gemmdb.hit import RUNGS
+
+
+@dataclass
+class Event:
+    """One product of one graph. `rung`: where the answer came from, `aten` and `live` for a miss, `uncovered` for a
+    GEMM that gemmdb does not steer (`problem` is then its name). `config`: canonical text of what was lowered. `note`:
+    why it is not what the table said."""
+
+    problem: str
+    rung: str
+    config: str = ""
+    device: str = ""
+    expected_us: float | None = None
+    speedup: float | None = None
+    table: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    ranges: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+
+class Journal:
+    """All events of the process. `pending` are those of the graph that this thread is compiling."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self.events: list[Event] = []
+        self.errors: list[str] = []
+        self.listeners: list[Callable[[list[Event], Any], None]] = []
+
+    def pending(self) -> list[Event]:
+        """The events of the graph being compiled in this thread, not yet part of the journal."""
+        if not hasattr(self._local, "pending"):
+            self._local.pending = []
+        events: list[Event] = self._local.pending
+        return events
+
+    def take(self) -> str:
+        """The pending events as JSON; nothing is pending afterwards."""
+        events = self.pending()
+        self._local.pending = []
+        return json.dumps([asdict(event) for event in events], default=str)
+
+    def drop(self) -> None:
+        """Forget what is pending: its compile failed."""
+        self._local.pending = []
+
+    def add(self, text: str | None, artefact: Any = None) -> None:
+        """Enter the events of a compiled graph, cold or from a cache; `artefact` is the graph, None for AOTInductor."""
+        events = [Event(**item) for item in json.loads(text or "[]")]
+        if not events:
+            return
+        with self._lock:
+            self.events.extend(events)
+        for listener in list(self.listeners):
+            listener(events, artefact)
+
+    def error(self, text: str) -> None:
+        """Note a failure inside gemmdb; the compile went on without it."""
+        with self._lock:
+            self.errors.append(text)
+
+    def clear(self) -> None:
+        """Start over."""
+        with self._lock:
+            self.events.clear()
+            self.errors.clear()
+
+
+JOURNAL = Journal()
+_benchmarks: Callable[[], int] = int
+_baseline = 0
+
+
+def count_benchmarks_with(reader: Callable[[], int]) -> None:
+    """Let `reader` say how many kernels Inductor has benchmarked in this process so far."""
+    global _benchmarks, _baseline
+    _benchmarks = reader
+    _baseline = reader()
+
+
+def reset_stats() -> None:
+    """Forget every event and start counting benchmarks anew."""
+    global _baseline
+    JOURNAL.clear()
+    _baseline = _benchmarks()
+
+
+def stats() -> dict[str, Any]:
+    """What was compiled since the start or `reset_stats`, JSON-ready, also when graphs came from a warm cache.
+
+    `products`: one entry per distinct outcome with `problem`, `rung`, `backend`, `kernel`, `config`, `expected_us`,
+    `speedup_vs_aten`, `table`, `evidence`, `ranges`, `note` and `count`; `rungs`: products per rung; `hits`, `misses`;
+    `uncovered`: GEMMs by name that gemmdb does not steer; `benchmarked`: times that Inductor benchmarked a choice list
+    or a padding; `errors`: failures inside gemmdb, which never fail a compile.
+    """
+    rungs: Counter[str] = Counter()
+    uncovered: Counter[str] = Counter()
+    merged: dict[tuple[str, ...], dict[str, Any]] = {}
+    for event in list(JOURNAL.events):
+        if event.rung == "uncovered":
+            uncovered[event.problem] += 1
+            continue
+        rungs[event.rung] += 1
+        identity = (event.problem, event.rung, event.config, event.note, event.device)
+        entry = merged.setdefault(identity, _entry(event))
+        entry["count"] += 1
+    hits = sum(rungs[rung] for rung in (*RUNGS, "forced"))
+    return {
+        "products": list(merged.values()),
+        "rungs": dict(rungs),
+        "hits": hits,
+        "misses": sum(rungs.values()) - hits,
+        "uncovered": dict(uncovered),
+        # Counters can be cleared behind our back (torch._dynamo.reset, tests), hence the floor.
+        "benchmarked": max(0, _benchmarks() - _baseline),
+        "errors": list(JOURNAL.errors),
+    }
+
+
+def _entry(event: Event) -> dict[str, Any]:
+    backend, _, rest = event.config.partition(":")
+    return {
+        "problem": event.problem,
+        "rung": event.rung,
+        "backend": backend,
+        "kernel": rest.partition(" ")[0],
+        "config": event.config,
+        "expected_us": event.expected_us,
+        "speedup_vs_aten": event.speedup,
+        "table": event.table,
+        "evidence": dict(event.evidence),
+        "ranges": dict(event.ranges),
+        "device": event.device,
+        "note": event.note,
+        "count": 0,
+    }

@@ -1,0 +1,158 @@
+"""Lowerings: carry out the Decision that a pass left on the node, with exactly one choice, so nothing is timed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gemmdb.config import ATEN, Config
+from gemmdb.errors import MissError, TableError
+from gemmdb.inductor import legality, live, ops, passes
+from gemmdb.inductor.adapter import ir_view, state
+from gemmdb.inductor.passes import DECISION
+from gemmdb.inductor.session import Decision, is_default
+
+aten = torch.ops.aten
+
+
+def steered_targets() -> list[Any]:
+    """The operators whose lowering obeys a Decision on the node being lowered."""
+    targets: list[Any] = [aten.mm.default, aten.addmm.default, aten._int_mm.default, aten._weight_int8pack_mm]
+    if torch._C._has_mkldnn:
+        targets.append(torch.ops.mkldnn._linear_pointwise)
+        if torch._C.has_mkl:
+            targets.append(torch.ops.mkl._mkl_linear)
+    return targets
+
+
+def register() -> None:
+    """Wrap the lowerings of the steered operators and register that of `gemmdb::mixed_mm`. Idempotent."""
+    for target in steered_targets():
+        state.wrap_lowering(target, steer)
+    state.register_own(ops.register(), lower_mixed)
+
+
+def steer(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, except on nodes that carry a Decision."""
+
+    @functools.wraps(original)
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        node = state.current_node()
+        decision = node.meta.get(DECISION) if node is not None else None
+        if decision is None or node.target is ops.register():
+            return original(*args, **kwargs)
+        return carry_out(decision, original, args, kwargs)
+
+    lower._gemmdb = True  # type: ignore[attr-defined]
+    return lower
+
+
+def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Lower one product as decided; ATen, with a note in the journal, where that turns out not to be possible."""
+    if decision.config is None:
+        return live.search(decision, functools.partial(original, *args, **kwargs))
+    config = _confirmed(decision, args)
+    if config.backend == "cpp":
+        result = _cpp(decision, config, functools.partial(original, *args, **kwargs))
+        if result is not None:
+            return result
+    elif not is_default(config):
+        _note(decision, f"{config.name} is not a choice of this operator")
+    with state.only_aten():
+        return original(*args, **kwargs)
+
+
+def _confirmed(decision: Decision, args: tuple[Any, ...]) -> Config:
+    """The decided config, looked up again if the IR's operands are not those that the graph pass saw."""
+    assert decision.config is not None
+    problem = ir_view.confirm(decision.problem, args)
+    if problem == decision.problem:
+        return decision.config
+    try:
+        again = passes.decide(decision.session, replace(decision.query, problem=problem))
+    except (MissError, TableError):
+        raise
+    event, new = decision.event, again.event
+    event.problem, event.rung, event.config, event.note = new.problem, new.rung, new.config, new.note
+    event.expected_us, event.speedup, event.table, event.evidence = (
+        new.expected_us, new.speedup, new.table, new.evidence,
+    )  # fmt: skip
+    return again.config or ATEN
+
+
+def _cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
+    """The product as Inductor's C++ template with the config's blocking; None when it is not legal here."""
+    values = config.values
+    threads, blocks = (_factors(values, name) for name in ("threads", "blocks"))
+    if threads is not None and threads[0] * threads[1] * threads[2] != torch.get_num_threads():
+        _note(decision, f"the config is for {threads[0] * threads[1] * threads[2]} threads")
+        return None
+    since = state.operations()
+    try:
+        with state.only_cpp(threads, blocks):
+            result = lower()
+    except Exception as error:
+        _note(decision, f"the C++ template refused: {type(error).__name__}")
+        return None
+    if not state.made_cpp_template(since):
+        _note(decision, "the C++ template is not legal here")
+    return result
+
+
+def _factors(values: Any, name: str) -> tuple[int, int, int] | None:
+    """(m, n, k) of a blocking parameter, None when any is 0: the template's own rule."""
+    found = (int(values[f"{name}_m"]), int(values[f"{name}_n"]), int(values[f"{name}_k"]))
+    return found if all(found) else None
+
+
+def _note(decision: Decision, why: str) -> None:
+    decision.event.config, decision.event.note = ATEN.text, why
+
+
+def lower_mixed(a: Any, w: Any, scale: Any = None) -> Any:
+    """Lower `gemmdb::mixed_mm`. Whatever happens, no call of our operator is left in the output code."""
+    node = state.current_node()
+    decision = node.meta.get(DECISION) if node is not None else None
+    if decision is not None and decision.config is None:
+        return live.search(decision, functools.partial(_cast_product, a, w, scale))
+    if decision is not None and not is_default(decision.config):
+        config = _confirmed(decision, (a, w))
+        refusal = legality.refuses(config, decision.problem)
+        result = None
+        if refusal is None and not is_default(config):
+            result = _mixed_with(decision, config, a, w, scale)
+        elif refusal is not None:
+            _note(decision, refusal)
+        if result is not None:
+            return result
+    with state.only_aten():
+        return _cast_product(a, w, scale)
+
+
+def _mixed_with(decision: Decision, config: Config, a: Any, w: Any, scale: Any) -> Any:
+    if config.backend == "cpp" and (decision.problem.a.dtype, decision.problem.b.dtype) != ("bf16", "int8"):
+        # No micro kernel dequantises these, so the weight is cast once, at compile time.
+        weight = ir_view.cast_constant(w, a.get_dtype())
+        lower: Callable[[], Any] = functools.partial(_product, a, weight, scale)
+    else:
+        transposed = state.lowering_of(aten.permute.default)(w, [1, 0])
+        vector = ir_view.ones(w, a) if scale is None else ir_view.dense(scale)
+        lower = functools.partial(state.lowering_of(aten._weight_int8pack_mm.default), a, transposed, vector)
+    if config.backend == "cpp":
+        return _cpp(decision, config, lower)
+    with state.only_aten():
+        return lower()
+
+
+def _cast_product(a: Any, w: Any, scale: Any) -> Any:
+    cast = state.lowering_of(torch.ops.prims.convert_element_type.default)
+    return _product(a, cast(w, a.get_dtype()), scale)
+
+
+def _product(a: Any, w: Any, scale: Any) -> Any:
+    result = state.lowering_of(aten.mm.default)(a, w)
+    return result if scale is None else state.lowering_of(aten.mul.Tensor)(result, scale)

@@ -1,0 +1,197 @@
+"""Int8-weight products in the joint graph: every spelling of x @ w.to(x.dtype), with its scale and bias.
+
+Later is too late: freezing folds most casts into a 16-bit weight, and Inductor's weight-only pattern takes some of the
+rest. A product that is not rewritten is marked, so that the post-grad stage still knows what it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gemmdb.inductor import extract, ops
+from gemmdb.inductor.extract import Unsupported, value
+from gemmdb.problem import TensorInfo
+
+aten = torch.ops.aten
+_CAST = torch.ops.prims.convert_element_type.default
+_TRANSPOSES = (aten.t.default, aten.permute.default)
+_RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+_WEIGHTS = (torch.int8, torch.uint8)
+
+
+@dataclass
+class Mixed:
+    """One product. `weight`: the int8 or uint8 node; `transposed`: it is stored [N, K]. `scale`: per-channel or
+    per-tensor scale, applied before the product (`early`) or by `multiply` after it; None without. `bias`: what addmm
+    or `add` adds."""
+
+    node: Any
+    a: Any
+    weight: Any
+    transposed: bool
+    scale: Any = None
+    early: bool = False
+    multiply: Any = None
+    bias: Any = None
+
+    def mark(self, constant: bool) -> dict[str, Any]:
+        """What the post-grad stage needs to build the same Problem, of plain values."""
+        info = extract.tensor(value(self.weight))
+        if not self.transposed:
+            info = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
+        m, n = extract.matrix(value(self.a)).sizes[0], info.sizes[0]
+        bias = None if self.bias is None else extract.bias(value(self.bias), m, n).text
+        fused = "scale" if self.scale is not None else extract.fusion(self.node)
+        return {
+            "dtype": info.dtype, "sizes": info.sizes, "strides": info.strides, "offset": info.offset,
+            "constant": constant, "fusion": "none" if bias and fused == "pointwise" else fused, "bias": bias,
+        }  # fmt: skip
+
+
+def find(node: Any) -> Mixed | None:
+    """The mixed product whose multiplication is `node`, None for anything else."""
+    if node.target is aten.mm.default:
+        a, b = node.args[:2]
+        bias = None
+    elif node.target is aten.addmm.default and not node.kwargs:
+        bias, a, b = node.args[:3]
+    else:
+        return None
+    try:
+        found = _weight(node, a, b)
+        if found is None or value(a).dtype not in (torch.float16, torch.bfloat16):
+            return None
+        found.bias = bias
+        return _with_users(found)
+    except Unsupported:
+        return None
+
+
+def _weight(node: Any, a: Any, b: Any) -> Mixed | None:
+    """Walk from the product's B through transposes, one scale and the cast to the integer weight."""
+    transposed, scale, cast = False, None, False
+    while b.op == "call_function":
+        if b.target in _TRANSPOSES and value(b).dim() == 2:
+            if b.target is aten.permute.default and list(b.args[1]) == [0, 1]:
+                return None
+            transposed = not transposed
+            b = b.args[0]
+        elif b.target is _CAST and not cast and value(b).dtype == value(a).dtype:
+            cast, b = True, b.args[0]
+        elif b.target is aten.mul.Tensor and scale is None and not cast:
+            b, scale = _scaled_weight(b, transposed)
+            if scale is None:
+                return None
+        else:
+            return None
+    if not cast or value(b).dtype not in _WEIGHTS or value(b).dim() != 2:
+        return None
+    return Mixed(node, a, b, transposed, scale, early=scale is not None)
+
+
+def _scaled_weight(multiply: Any, transposed: bool) -> tuple[Any, Any]:
+    """(cast weight, scale) of a multiplication whose scale runs along N, or is one number; (weight, None) if not."""
+    along_k = 1 if transposed else 0
+    for weight, scale in (multiply.args, multiply.args[::-1]):
+        if not isinstance(weight, torch.fx.Node) or not isinstance(scale, torch.fx.Node):
+            continue
+        if value(multiply).shape != value(weight).shape or value(scale).dtype != value(weight).dtype:
+            continue
+        shape = (1, 1, *value(scale).shape)[-2:]
+        if value(scale).dim() <= 2 and shape[along_k] == 1:
+            return weight, scale
+    return multiply, None
+
+
+def _with_users(found: Mixed) -> Mixed:
+    """Add the scale that alone uses the product, and the bias that is alone added after it."""
+    last = found.node
+    if found.scale is None and found.bias is None:
+        multiply, scale = _single(last, aten.mul.Tensor)
+        if multiply is not None:
+            found.scale, found.multiply, last = scale, multiply, multiply
+    if found.bias is None:
+        _, found.bias = _single(last, aten.add.Tensor)
+    return found
+
+
+def _single(node: Any, target: Any) -> tuple[Any, Any]:
+    """(user, other operand) when `node`, through reshapes, is used once, by `target` with a vector over N or a number
+    of the same dtype; else (None, None)."""
+    source = node
+    while len(source.users) == 1 and next(iter(source.users)).target in _RESHAPES:
+        source = next(iter(source.users))
+    if len(source.users) != 1:
+        return None, None
+    user = next(iter(source.users))
+    if user.target is not target or user.kwargs or len(user.args) != 2:
+        return None, None
+    other = user.args[1] if user.args[0] is source else user.args[0]
+    if not isinstance(other, torch.fx.Node) or value(other).dtype != value(node).dtype:
+        return None, None
+    shape = value(other).shape
+    if value(user).shape != value(source).shape or any(size != 1 for size in shape[:-1]):
+        return None, None
+    return user, other
+
+
+def rewrite(graph: Any, found: Mixed) -> None:
+    """Put `gemmdb::mixed_mm` in the product's place, its scale inside. A bias stays a pointwise addition after it."""
+    node = found.node
+    with graph.inserting_before(found.multiply or node):
+        weight = _call(graph, aten.permute.default, (found.weight, [1, 0])) if found.transposed else found.weight
+        scale = _vector(graph, found, value(weight).shape[1])
+        new = _call(graph, ops.register(), (found.a, weight) if scale is None else (found.a, weight, scale))
+        if node.target is aten.addmm.default:
+            added = _call(graph, aten.add.Tensor, (new, found.bias))
+    result = added if node.target is aten.addmm.default else new
+    for made in {new, result}:
+        # stack trace, partitioner and recompute tags of the product it replaces
+        made.meta = {**node.meta, "val": made.meta["val"], **_tensor_meta(made)}
+    node.replace_all_uses_with(result)
+    if found.multiply is not None:
+        multiply = found.multiply
+        kept = next(arg for arg in multiply.args if arg is not found.scale)
+        _move_after(result, kept)
+        multiply.replace_all_uses_with(kept)
+        graph.erase_node(multiply)
+    graph.erase_node(node)
+
+
+def _move_after(node: Any, last: Any) -> None:
+    """Move the reshapes from `node` to `last` behind `node`: they stood before the scale that is now inside it."""
+    chain = []
+    while last is not node:
+        chain.append(last)
+        last = last.args[0]
+    for reshape in chain:
+        node.append(reshape)
+
+
+def _vector(graph: Any, found: Mixed, n: Any) -> Any:
+    """The scale as [N], None without one."""
+    if found.scale is None:
+        return None
+    if value(found.scale).numel() == 1:
+        one = _call(graph, aten.reshape.default, (found.scale, [1]))
+        return _call(graph, aten.expand.default, (one, [n]))
+    if value(found.scale).dim() == 1:
+        return found.scale
+    return _call(graph, aten.reshape.default, (found.scale, [n]))
+
+
+def _call(graph: Any, target: Any, args: tuple[Any, ...]) -> Any:
+    node = graph.call_function(target, args)
+    inputs = [value(arg) if isinstance(arg, torch.fx.Node) else arg for arg in args]
+    with inputs[0].fake_mode:
+        node.meta["val"] = target(*inputs)
+    return node
+
+
+def _tensor_meta(node: Any) -> dict[str, Any]:
+    from torch.fx.passes.shape_prop import _extract_tensor_metadata
+
+    return {"tensor_meta": _extract_tensor_metadata(node.meta["val"])}

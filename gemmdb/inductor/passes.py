@@ -1,0 +1,144 @@
+"""The two graph passes: they look each product up, write down the answer, and leave it on the node for the lowering.
+
+mm, addmm, int_mm and packed linears keep their operator: the answer is node metadata, which the lowering reads. So a
+miss changes nothing at all, and a hit stays visible to every later pass and layout rule that names the operator. Only
+an int8-weight product that hits is rewritten, at the joint stage.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from gemmdb.config import ATEN
+from gemmdb.errors import MissError, TableError
+from gemmdb.hit import Hit
+from gemmdb.inductor import legality, mixed, ops, products
+from gemmdb.inductor.adapter import state
+from gemmdb.inductor.extract import Unsupported
+from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.inductor.session import Decision, Session, is_default
+from gemmdb.problem import Query
+
+log = logging.getLogger("gemmdb")
+DECISION = "gemmdb_decision"
+"""Node metadata: the Decision that the lowering carries out."""
+
+
+class JointPass:
+    """Finds int8-weight products; rewrites those whose verdict Inductor would not carry out by itself."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.identity = session.identity
+
+    def __call__(self, graph: Any) -> None:
+        placeholders = graph.find_nodes(op="placeholder")
+        constants = set(placeholders[: state.frozen_parameters()])
+        rewritten = False
+        for node in list(graph.nodes):
+            found = mixed.find(node)
+            if found is None:
+                continue
+            try:
+                rewritten |= self._visit(graph, found, found.weight in constants or found.weight.op == "get_attr")
+            except (MissError, TableError):
+                raise
+            except Exception as error:
+                _note_failure("joint pass", error)
+        if rewritten:
+            graph.eliminate_dead_code()
+
+    def _visit(self, graph: Any, found: mixed.Mixed, constant: bool) -> bool:
+        found.node.meta[products.MARK] = found.mark(constant)
+        try:
+            product = products.product(found.node)
+        except Unsupported:
+            return False
+        if product is None:
+            return False
+        hit = ask(self.session, product.query)
+        if hit is None or is_default(hit.config) or legality.refuses(hit.config, product.query.problem):
+            return False
+        mixed.rewrite(graph, found)
+        return True
+
+
+class PostGradPass:
+    """Looks every product of the final graph up; this is where events are counted."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.identity = session.identity
+
+    def __call__(self, graph: Any) -> None:
+        for node in graph.nodes:
+            try:
+                self._visit(node)
+            except (MissError, TableError):
+                raise
+            except Unsupported as error:
+                JOURNAL.pending().append(Event(f"{node.target}: {error}", "uncovered"))
+            except Exception as error:
+                _note_failure("post-grad pass", error)
+
+    def _visit(self, node: Any) -> None:
+        if node.op != "call_function":
+            return
+        name = products.uncovered(node)
+        if name is not None:
+            JOURNAL.pending().append(Event(name, "uncovered"))
+            return
+        product = products.product(node)
+        if product is None:
+            return
+        decision = decide(self.session, product.query)
+        JOURNAL.pending().append(decision.event)
+        if self._must_steer(node, decision):
+            node.meta[DECISION] = decision
+
+    def _must_steer(self, node: Any, decision: Decision) -> bool:
+        """Inductor's default is left alone, except where Inductor would then benchmark, and for our own operator."""
+        if not is_default(decision.config):
+            return True
+        return state.autotuning() or node.target is ops.register()
+
+
+def ask(session: Session, query: Query) -> Hit | None:
+    """The lookup; a failure inside it is a miss, and under `on_miss="error"` a broken table raises TableError."""
+    try:
+        return session.find(query)
+    except Exception as error:
+        if session.policy.on_miss == "error":
+            raise error if isinstance(error, TableError) else TableError(f"lookup failed: {error}") from error
+        _note_failure("lookup", error)
+        return None
+
+
+def decide(session: Session, query: Query) -> Decision:
+    """Look `query` up and say what to do. Raises MissError for a miss under `on_miss="error"`."""
+    hit = ask(session, query)
+    event = Event(query.problem.text, "aten", ATEN.text, query.device.text, ranges=dict(query.ranges))
+    if hit is None:
+        if session.policy.on_miss == "error":
+            raise MissError(f"no table answers for {query.problem.text} on {query.device.text}")
+        if session.policy.on_miss == "live":
+            event.rung, event.config = "live", ""
+            return Decision(session, query, None, event)
+        return Decision(session, query, ATEN, event)
+    event.rung, event.config, event.table = hit.rung, hit.config.text, hit.table
+    event.expected_us, event.speedup, event.evidence = hit.expected_us, hit.speedup, hit.evidence
+    refusal = None if is_default(hit.config) else legality.refuses(hit.config, query.problem, dict(query.ranges))
+    if refusal is not None:
+        event.config, event.note = ATEN.text, refusal
+        return Decision(session, query, ATEN, event)
+    return Decision(session, query, hit.config, event)
+
+
+def _note_failure(where: str, error: Exception) -> None:
+    text = f"{where}: {type(error).__name__}: {error}"
+    JOURNAL.error(text)
+    log.warning("gemmdb stepped aside: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
+
+
+__all__ = ["DECISION", "JointPass", "PostGradPass", "ask", "decide"]

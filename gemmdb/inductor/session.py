@@ -1,0 +1,136 @@
+"""Session: what one compile asks, and by which policy. Decision: what was answered for one product of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmdb.config import ATEN, Config
+from gemmdb.hit import Hit
+from gemmdb.problem import Problem, Query
+from gemmdb.settings import Policy, Settings
+from gemmdb.toolchain import installed
+
+if TYPE_CHECKING:
+    from gemmdb.inductor.journal import Event
+
+log = logging.getLogger("gemmdb")
+
+Find = Callable[[Query], Hit | None]
+
+
+@dataclass(frozen=True)
+class Session:
+    """`find` answers a query. `identity` is the part of the compile-cache key that stands for `find`; None keeps the
+    graph out of every cache. `user_table` is where live timings go."""
+
+    find: Find
+    policy: Policy
+    identity: str | None
+    user_table: Path | None = None
+
+
+@dataclass
+class Decision:
+    """What to do with one product. `config` None means that Inductor searches (`live`). `event` is its journal entry,
+    which the lowering corrects if it cannot do what the table says."""
+
+    session: Session
+    query: Query
+    config: Config | None
+    event: Event = field(compare=False)
+
+    @property
+    def problem(self) -> Problem:
+        """The product's problem."""
+        return self.query.problem
+
+
+_override: ContextVar[Session | None] = ContextVar("gemmdb_session", default=None)
+_enabled: Session | Callable[[], Session] | None = None
+_lock = threading.Lock()
+
+
+def current() -> Session | None:
+    """The session in force: that of `use`, else the enabled one, else None. GEMMDB_DISABLE switches off both."""
+    global _enabled
+    if Settings.read().disabled:
+        return None
+    override = _override.get()
+    if override is not None:
+        return override
+    with _lock:
+        if callable(_enabled) and not isinstance(_enabled, Session):
+            _enabled = _enabled()
+        return _enabled
+
+
+def set_enabled(session: Session | Callable[[], Session] | None) -> None:
+    """Make `session` (or what the function returns at the first compile) the one of the whole process."""
+    global _enabled
+    with _lock:
+        _enabled = session
+
+
+def is_enabled() -> bool:
+    """Whether `enable` is in force."""
+    return _enabled is not None
+
+
+@contextmanager
+def use(session: Session) -> Iterator[None]:
+    """Compile with `session` inside the block, in this thread."""
+    token = _override.set(session)
+    try:
+        yield
+    finally:
+        _override.reset(token)
+
+
+def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings | None = None) -> Session:
+    """The session that asks the Catalog: `tables`, then GEMMDB_TABLES, the user's own, the shipped ones.
+
+    A broken table leaves a warning and its place empty; under `on_miss="error"` it raises TableError.
+    """
+    from gemmdb.catalog import Catalog
+    from gemmdb.ladder import lookup
+
+    settings = settings or Settings.read()
+    catalog = Catalog.load(settings, tables=tables, strict=policy.on_miss == "error")
+
+    def find(query: Query) -> Hit | None:
+        return lookup(query, catalog, policy, installed(query.device.kind))
+
+    identity = f"{policy.text} catalog={catalog.identity()}"
+    return Session(find, policy, identity, settings.user_table)
+
+
+def from_chooser(chooser: Callable[[Problem], Config | None], key: str | None) -> Session:
+    """The session that gives each product what `chooser` says and leaves it alone on None; no table is read."""
+
+    def find(query: Query) -> Hit | None:
+        config = chooser(query.problem)
+        if config is None:
+            return None
+        return Hit("forced", config, 0.0, 1.0, "", {})
+
+    return Session(find, Policy(), None if key is None else f"forced {key}")
+
+
+def is_default(config: Config | None) -> bool:
+    """Whether `config` is Inductor's own choice, left alone."""
+    return config == ATEN
+
+
+def set_log_level() -> None:
+    """Apply GEMMDB_LOG; an unknown level is ignored."""
+    level = logging.getLevelName(os.environ.get("GEMMDB_LOG", "").upper() or "WARNING")
+    if isinstance(level, int):
+        log.setLevel(level)
