@@ -7,7 +7,7 @@
 Importing this imports no torch; `enable()` waits for the program to import Inductor by itself.
 """
 
-from gemmdb.inductor.enable import disable, enable, force, record
+from gemmdb.inductor.entry import disable, enable, force, record
 from gemmdb.inductor.journal import reset_stats, stats
 
 forced = force

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.inductor import enable, session
+from gemmdb.inductor import entry, session
 from gemmdb.settings import Policy, Settings
 
 _OWN = "gemmdb."
@@ -17,9 +17,7 @@ _OWN = "gemmdb."
 def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Any:
     """Compile an FX graph. `mode` and `options` are Inductor's; options `gemmdb.on_miss`, `gemmdb.tables` and
     `gemmdb.policy` are `enable`'s arguments. Raises InputError for another `gemmdb.` option."""
-    from torch._inductor.compile_fx import compile_fx
-
-    enable.install()
+    entry.install()
     patches: dict[str, Any] = {}
     if mode is not None and mode != "default":
         from torch._inductor import list_mode_options
@@ -27,10 +25,9 @@ def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping
         patches.update(list_mode_options(mode))
     own, theirs = split(options or {})
     patches.update(theirs)
-    # The attribute, not the name imported above: it may have been wrapped a moment ago.
-    import torch._inductor.compile_fx as entry
+    import torch._inductor.compile_fx as inductor
 
-    run = functools.partial(entry.compile_fx or compile_fx, model, inputs, config_patches=patches or None)
+    run = functools.partial(inductor.compile_fx, model, inputs, config_patches=patches or None)
     if not own and session.current() is not None:
         return run()
     if Settings.read().disabled:
@@ -50,7 +47,7 @@ def split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _session(own: Mapping[str, Any]) -> session.Session:
     settings = Settings.read()
-    policy = enable.policy_of(own.get("on_miss"), own.get("policy"), settings)
+    policy = entry.policy_of(own.get("on_miss"), own.get("policy"), settings)
     tables = tuple(Path(path) for path in own.get("tables", ()))
     return _cached(policy, tables, settings, _stamp(settings, tables))
 

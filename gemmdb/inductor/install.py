@@ -1,4 +1,4 @@
-"""Put the parts together inside a loaded Inductor: passes, lowerings, artefact hooks. Imported by `enable` only."""
+"""Put the parts together inside a loaded Inductor: passes, lowerings, artefact hooks. Imported by `entry` only."""
 
 from __future__ import annotations
 

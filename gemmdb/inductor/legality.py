@@ -30,7 +30,7 @@ def _default(config: Config, problem: Problem, ranges: Mapping[str, Any]) -> str
 def _int8pack(config: Config, problem: Problem, ranges: Mapping[str, Any]) -> str | None:
     if problem.b.dtype != "int8":
         return "_weight_int8pack_mm takes an int8 weight"
-    if not problem.b.layout.order == "col":
+    if problem.b.layout.order != "col":
         return "_weight_int8pack_mm takes a dense [N, K] weight"
     if problem.a.dtype != "bf16":
         # other dtypes have no kernel of their own: ATen converts the activations at each call

@@ -139,13 +139,22 @@ def _mixed_with(decision: Decision, config: Config, a: Any, w: Any, scale: Any) 
         weight = ir_view.cast_constant(w, a.get_dtype())
         lower: Callable[[], Any] = functools.partial(_product, a, weight, scale)
     else:
-        transposed = state.lowering_of(aten.permute.default)(w, [1, 0])
-        vector = ir_view.ones(w, a) if scale is None else ir_view.dense(scale)
-        lower = functools.partial(state.lowering_of(aten._weight_int8pack_mm.default), a, transposed, vector)
+        lower = functools.partial(_weight_only, a, w, scale, config.backend)
     if config.backend == "cpp":
         return _cpp(decision, config, lower)
     with state.only_aten():
         return lower()
+
+
+def _weight_only(a: Any, w: Any, scale: Any, backend: str) -> Any:
+    """The product by the lowering of `_weight_int8pack_mm`: ATen's kernel, or the C++ template that dequantises."""
+    lower = state.lowering_of(aten._weight_int8pack_mm.default)
+    transposed = state.lowering_of(aten.permute.default)(w, [1, 0])
+    if scale is not None and (backend == "aten" or ir_view.is_dense(scale)):
+        return lower(a, transposed, ir_view.dense(scale))
+    result = lower(a, transposed, ir_view.ones(w, a))
+    # The template asserts that its scale is a buffer, not a view.
+    return result if scale is None else state.lowering_of(aten.mul.Tensor)(result, scale)
 
 
 def _cast_product(a: Any, w: Any, scale: Any) -> Any:

@@ -2,7 +2,7 @@
 
 Only the int8-weight product needs one: it must survive from the joint stage, where its cast is still to be seen, to
 the lowering. mm, addmm, int_mm and packed linears keep their own operators and carry the decision as node metadata, so
-that every pass and layout rule of Inductor that names them still applies (graph.py keeps such lists as local variables).
+that every pass and layout rule of Inductor that names them still applies (graph.py keeps such lists as locals).
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import torch
 from gemmdb.errors import InputError
 from gemmdb.inductor import extract, ops
 from gemmdb.inductor.extract import Range, Unsupported, value
-
 from gemmdb.problem import Bias, Problem, Query, TensorInfo
 
 aten = torch.ops.aten
@@ -128,7 +127,7 @@ def _int_mm(node: Any) -> Product | None:
     return _two_operands("int_mm", node, value(a), value(b), _constant(b), rest)
 
 
-def _two_operands(op: str, node: Any, a: Any, b: Any, constant: bool, rest: dict[str, Any]) -> Product:
+def _two_operands(op: str, node: Any, a: Any, b: Any, constant: bool, rest: dict[str, Any]) -> Product | None:
     infos = extract.tensor(a), extract.tensor(b)
     numerics = extract.numerics(infos[0].dtype, a.device.type)
     problem = Problem.from_tensors(op, *infos, constant=constant, numerics=numerics, **rest)
@@ -179,7 +178,7 @@ def _linear(node: Any, x: Any, weight: Any, bias: Any, fusion: str) -> Product |
 def _weight_only(node: Any) -> Product | None:
     """Inductor's own pattern: x [.., K], int8 weight [N, K], scale [N]."""
     x, weight = value(node.kwargs["x"]), value(node.kwargs["weight"])
-    return _mixed(node, x, extract.tensor(weight), True, _constant(node.kwargs["weight"]), "scale", None)
+    return _mixed(node, x, extract.tensor(weight), _constant(node.kwargs["weight"]), "scale", None)
 
 
 def _mixed_op(node: Any) -> Product | None:
@@ -189,7 +188,7 @@ def _mixed_op(node: Any) -> Product | None:
     scale = node.args[2] if len(node.args) > 2 else None
     fusion = "scale" if scale is not None else node.meta.get(MARK, {}).get("fusion", "none")
     bias = node.meta.get(MARK, {}).get("bias")
-    return _mixed(node, x, stored, True, _constant(node.args[1]), fusion, Bias.parse(bias) if bias else None)
+    return _mixed(node, x, stored, _constant(node.args[1]), fusion, Bias.parse(bias) if bias else None)
 
 
 def _marked(node: Any, x: Any, bias: Any, mark: Any = None) -> Product | None:
@@ -197,16 +196,13 @@ def _marked(node: Any, x: Any, bias: Any, mark: Any = None) -> Product | None:
     mark = mark or node.meta[MARK]
     info = TensorInfo(mark["dtype"], tuple(mark["sizes"]), tuple(mark["strides"]), mark["offset"])
     found = Bias.parse(mark["bias"]) if mark["bias"] else None
-    return _mixed(node, value(x), info, True, mark["constant"], mark["fusion"], found)
+    return _mixed(node, value(x), info, mark["constant"], mark["fusion"], found)
 
 
-def _mixed(
-    node: Any, x: Any, weight: TensorInfo, transposed: bool, constant: bool, fusion: str, bias: Bias | None
-) -> Product:
-    """The product of `x` [.., K] with a weight whose literal tensor is [N, K] (`transposed`) or [K, N]."""
+def _mixed(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, bias: Bias | None) -> Product | None:
+    """The product of `x` [.., K] with a weight that is described as [N, K]."""
     a = extract.matrix(x)
-    sizes, strides = (weight.sizes[::-1], weight.strides[::-1]) if transposed else (weight.sizes, weight.strides)
-    b = TensorInfo(weight.dtype, sizes, strides, weight.offset)
+    b = TensorInfo(weight.dtype, weight.sizes[::-1], weight.strides[::-1], weight.offset)
     rest = {"numerics": extract.numerics(a.dtype, x.device.type), "constant": constant, "fusion": fusion, "bias": bias}
     problem = Problem.from_tensors("mixed_mm", a, b, **rest)
     m = x.numel() // x.shape[-1] if x.dim() > 2 else x.shape[0]

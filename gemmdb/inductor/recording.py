@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,31 @@ from typing import Any
 from gemmdb.inductor.journal import JOURNAL, Event
 
 
-class Recorder:
-    """Collects the products of the graphs that become ready, and how often each graph runs."""
+class Recording:
+    """Collects the products of the graphs that become ready, and how often each graph runs, until `stop`, the end of a
+    `with` block, or the end of the program."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_stop: Callable[[], None] = lambda: None) -> None:
         self.path = path
         self._graphs: list[tuple[list[Event], list[int]]] = []
         self._lock = threading.Lock()
+        self._on_stop = on_stop
+        JOURNAL.listeners.append(self)
+        atexit.register(self.write)
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop listening, and write."""
+        with contextlib.suppress(ValueError):
+            JOURNAL.listeners.remove(self)
+        atexit.unregister(self.write)
+        self._on_stop()
+        self.write()
 
     def __call__(self, events: list[Event], artefact: Any) -> None:
         """Take note of one graph; a listener of the Journal."""
@@ -85,18 +103,3 @@ def _locked(file: Any) -> Iterator[None]:
         yield
     finally:
         fcntl.flock(file, fcntl.LOCK_UN)
-
-
-@contextmanager
-def recording(path: Path) -> Iterator[Recorder]:
-    """Record into `path` inside the block. A program that exits inside it is recorded as well."""
-    recorder = Recorder(path)
-    JOURNAL.listeners.append(recorder)
-    atexit.register(recorder.write)
-    try:
-        yield recorder
-    finally:
-        with contextlib.suppress(ValueError):
-            JOURNAL.listeners.remove(recorder)
-        atexit.unregister(recorder.write)
-        recorder.write()

@@ -55,11 +55,12 @@ class Decision:
 
 _override: ContextVar[Session | None] = ContextVar("gemmdb_session", default=None)
 _enabled: Session | Callable[[], Session] | None = None
+_fallback: Session | None = None
 _lock = threading.Lock()
 
 
 def current() -> Session | None:
-    """The session in force: that of `use`, else the enabled one, else None. GEMMDB_DISABLE switches off both."""
+    """The session in force: that of `use`, else the enabled one, else the recorder's. None with GEMMDB_DISABLE."""
     global _enabled
     if Settings.read().disabled:
         return None
@@ -69,7 +70,7 @@ def current() -> Session | None:
     with _lock:
         if callable(_enabled) and not isinstance(_enabled, Session):
             _enabled = _enabled()
-        return _enabled
+        return _enabled or _fallback
 
 
 def set_enabled(session: Session | Callable[[], Session] | None) -> None:
@@ -79,9 +80,10 @@ def set_enabled(session: Session | Callable[[], Session] | None) -> None:
         _enabled = session
 
 
-def is_enabled() -> bool:
-    """Whether `enable` is in force."""
-    return _enabled is not None
+def set_fallback(session: Session | None) -> None:
+    """What compiles use while nothing is enabled: record mode looks at the products and changes nothing."""
+    global _fallback
+    _fallback = session
 
 
 @contextmanager

@@ -73,6 +73,14 @@ def ones(w: Any, a: Any) -> Any:
     return V.graph.add_tensor_constant(torch.ones(int(w.get_size()[1]), dtype=a.get_dtype()))
 
 
+def is_dense(vector: Any) -> bool:
+    """Whether `vector` is a buffer without gaps already."""
+    layout = vector.maybe_get_layout() if hasattr(vector, "maybe_get_layout") else None
+    return layout is not None and list(layout.stride) == [1] and layout.offset == 0
+
+
 def dense(vector: Any) -> Any:
     """`vector` in memory without gaps: the weight-only kernels read their scale by pointer, whatever its stride."""
-    return ir.ExternKernel.require_contiguous(ir.ExternKernel.realize_input(ir.ExternKernel.copy_input(vector)))
+    if is_dense(vector):
+        return vector
+    return ir.ExternKernel.require_contiguous(ir.ExternKernel.copy_input(vector))

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
+
+
+@functools.cache
+def code_digest() -> str:
+    """A digest of the sources of this package: another version of gemmdb must not be served old graphs."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 class GraphPass(CustomGraphPass):  # type: ignore[misc]
@@ -21,9 +33,11 @@ class GraphPass(CustomGraphPass):  # type: ignore[misc]
         self.body(graph)
 
     def uuid(self) -> Any | None:
-        """Version, policy, tables and thread count (the C++ template bakes it in); None means: not to be cached."""
+        """Our code, policy, tables and thread count (the C++ template bakes it in); None means: not to be cached."""
         identity = self.body.identity
-        return None if identity is None else f"{type(self.body).__name__} {identity} threads={torch.get_num_threads()}"
+        if identity is None:
+            return None
+        return f"{type(self.body).__name__} {code_digest()} {identity} threads={torch.get_num_threads()}"
 
     def __deepcopy__(self, memo: Any) -> GraphPass:
         # Inductor copies its config now and then; the session holds open files.

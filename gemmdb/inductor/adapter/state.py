@@ -110,5 +110,3 @@ def operations() -> int:
 def made_cpp_template(since: int) -> bool:
     """Whether one of the operations after the first `since` is a C++ template."""
     return any(isinstance(operation, ir.CppTemplateBuffer) for operation in V.graph.operations[since:])
-
-

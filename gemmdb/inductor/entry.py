@@ -17,16 +17,14 @@ from typing import Any
 
 from gemmdb.config import Config
 from gemmdb.inductor import session
-from gemmdb.inductor.recording import recording
+from gemmdb.inductor.recording import Recording
 from gemmdb.problem import Problem
 from gemmdb.settings import Policy, Settings
 
 _TRIGGER = "torch._inductor.compile_fx"
 
 
-def enable(
-    on_miss: str | None = None, tables: Sequence[str | Path] = (), policy: Policy | None = None
-) -> None:
+def enable(on_miss: str | None = None, tables: Sequence[str | Path] = (), policy: Policy | None = None) -> None:
     """Let every compile of this process look its GEMMs up. Calling it again replaces the settings.
 
     `on_miss`: `aten`, `live` or `error`; default GEMMDB_ON_MISS. `tables`: files to ask before all others. `policy`:
@@ -70,20 +68,15 @@ def force(chooser: Config | Callable[[Problem], Config | None], key: str | None 
         yield
 
 
-@contextmanager
-def record(path: str | Path) -> Iterator[None]:
-    """Append every GEMM that is compiled inside to the workload file `path`, with how often its graph was called.
+def record(path: str | Path) -> Recording:
+    """Append every GEMM that is compiled from now on to the workload file `path`, with how often its graph was called.
 
-    With gemmdb not enabled, the products are looked at and left as Inductor has them.
+    Until the program ends, or as a context manager until the block ends; the file is written then. While gemmdb is not
+    enabled, products are looked at and left as Inductor has them.
     """
     install()
-    watching = session.from_chooser(lambda problem: None, "record")
-    with recording(Path(path)):
-        if session.current() is None:
-            with session.use(watching):
-                yield
-        else:
-            yield
+    session.set_fallback(session.from_chooser(lambda problem: None, "record"))
+    return Recording(Path(path), on_stop=lambda: session.set_fallback(None))
 
 
 def install() -> None:
