@@ -22,9 +22,10 @@ _NONE = "~"
 def key(text: str) -> int:
     """The 64-bit key of a canonical text, signed so that SQLite stores it as an INTEGER.
 
-    Keys can be made to collide, so whoever finds a row by its key compares the text as well.
+    Keys can be made to collide, so whoever finds a row by its key compares the text as well. Raises InputError for a
+    text with lone surrogates, as `encode` does.
     """
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
+    return int.from_bytes(hashlib.blake2b(_bytes(text), digest_size=8).digest(), "big", signed=True)
 
 
 def encode(kind: str, fields: Iterable[tuple[str, Scalar]]) -> str:
@@ -62,7 +63,14 @@ def _encode_value(value: Scalar) -> str:
 def _escape(value: str) -> str:
     if _PLAIN.fullmatch(value):
         return value
-    return "".join(c if _PLAIN.fullmatch(c) else "".join(f"%{b:02X}" for b in c.encode()) for c in value)
+    return "".join(c if _PLAIN.fullmatch(c) else "".join(f"%{b:02X}" for b in _bytes(c)) for c in value)
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"not Unicode text: {text[:80]!r}") from error
 
 
 def _unescape(value: str) -> str:

@@ -35,7 +35,8 @@ class Device:
     def __post_init__(self) -> None:
         if self.kind not in KINDS or not _ARCH.fullmatch(self.arch):
             raise InputError(f"no such device: kind {self.kind[:40]!r}, arch {self.arch[:40]!r}")
-        if not 0 < len(self.sku) <= 120 or not self.sku.isprintable() or not self.units > 0 <= self.memory_gib:
+        words = 0 < len(self.sku) <= 120 and len(self.isa) <= 40 and f"{self.sku}{self.isa}".isprintable()
+        if not words or not self.units > 0 <= self.memory_gib:
             raise InputError(f"no such device: {self.sku[:120]!r} with {self.units} units, {self.memory_gib} GiB")
 
     @cached_property

@@ -32,7 +32,7 @@ def _packed_gemm(config: Config, problem: Problem, device: Device, symbolic: Col
     if any(threads) and math.prod(threads) != device.units:
         return f"the factors {threads} do not multiply to the {device.units} threads of the device"
     for size, count in blocks.items():
-        # A register block is at least one element wide, and the template clips larger counts: another config in disguise.
+        # A register block is at least one element wide, and the template clips what is larger: an alias of another.
         if count > getattr(problem, size):
             return f"{count} register blocks along {size}={getattr(problem, size)}"
     return None

@@ -64,8 +64,12 @@ class Protocol:
             "hot",
         ):
             raise InputError(f"no such protocol: clock {self.clock[:20]!r}, l2 {self.l2[:20]!r}")
-        if not (0 < self.unroll <= 10_000 and 0 < self.samples <= 1_000_000 and 0 < self.version <= 1000):
+        counts = (self.unroll, self.samples, self.version)
+        whole = all(type(count) is int for count in counts)
+        if not (whole and 0 < self.unroll <= 10_000 and 0 < self.samples <= 1_000_000 and 0 < self.version <= 1000):
             raise InputError(f"no such protocol: unroll {self.unroll}, samples {self.samples}, version {self.version}")
+        if not 0 < len(self.reference) <= 80 or not self.reference.isprintable():
+            raise InputError(f"no such protocol: reference {self.reference[:80]!r}")
 
     @cached_property
     def text(self) -> str:
@@ -111,6 +115,9 @@ class Times:
     aten_us: float
 
     def __post_init__(self) -> None:
+        for name in ("median_us", "low_us", "high_us", "aten_us"):
+            # A subclass of float (numpy's) has another repr, which is what the canonical form is made of.
+            object.__setattr__(self, name, _plain(getattr(self, name)))
         numbers = (self.median_us, self.low_us, self.high_us, self.aten_us)
         if not all(isinstance(x, float) and math.isfinite(x) and 0 < x < 1e12 for x in numbers) or self.samples < 1:
             raise InputError(f"impossible times: {self}")
@@ -155,6 +162,8 @@ class Measurement:
             raise InputError(f"malformed run id {self.run[:80]!r}")
         if len(self.detail) > MAX_DETAIL or not self.detail.isprintable():
             raise InputError(f"{self.config.name}: detail must be one line of at most {MAX_DETAIL} characters")
+        for name in ("error", "compile_s"):
+            object.__setattr__(self, name, _float(name, getattr(self, name)))
 
     @cached_property
     def text(self) -> str:
@@ -173,6 +182,20 @@ class Measurement:
     def key(self) -> int:
         """The 64-bit key of the canonical form: the same row has the same key in every table."""
         return canonical.key(self.text)
+
+
+def _plain(value: float) -> float:
+    return float(value) if isinstance(value, float) else value
+
+
+def _float(name: str, value: float | None) -> float | None:
+    """`value` as the one float that a table gives back for it: NaN is stored as infinity, and zero has no sign."""
+    if value is None:
+        return None
+    try:
+        return math.inf if math.isnan(value) else float(value) + 0.0
+    except TypeError as error:
+        raise InputError(f"{name} must be a number, got {str(value)[:80]!r}") from error
 
 
 def one_line(text: str) -> str:

@@ -21,6 +21,7 @@ SCALAR_CLASSES = ("unit", "beta0", "general")
 FUSIONS = ("none", "scale", "pointwise")
 FP32_MODES = ("ieee", "tf32", "bf16")
 LARGEST_SIZE = 2**31 - 1
+_ALIGNS = {str(align): align for align in (1, 2, 4, 8, 16)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,9 @@ class Operand:
     def parse(cls, text: str) -> Operand:
         """The operand of a text; raises InputError."""
         parts = text.split(":")
-        if len(parts) != 3 or not parts[2].isdecimal():
+        if len(parts) != 3 or parts[2] not in _ALIGNS:
             raise InputError(f"malformed operand {text[:80]!r}")
-        return cls(parts[0], Layout(parts[1], int(parts[2])))
+        return cls(parts[0], Layout(parts[1], _ALIGNS[parts[2]]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,9 @@ class Bias:
         if text == "none":
             return None
         parts = text.split(":")
-        if len(parts) != 3 or not parts[2].isdecimal():
+        if len(parts) != 3 or parts[2] not in _ALIGNS:
             raise InputError(f"malformed bias {text[:80]!r}")
-        return cls(parts[0], parts[1], int(parts[2]))
+        return cls(parts[0], parts[1], _ALIGNS[parts[2]])
 
 
 @dataclass(frozen=True, slots=True)

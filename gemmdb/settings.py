@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -49,6 +50,9 @@ class Policy:
     def __post_init__(self) -> None:
         if self.on_miss not in ON_MISS:
             raise InputError(f"on_miss={self.on_miss!r}: known are {', '.join(ON_MISS)}")
+        for name in ("min_gain", "unverified_gain", "near_loss", "range_regret"):
+            if not math.isfinite(getattr(self, name)):
+                raise InputError(f"{name} must be a finite number, got {getattr(self, name)}")
         for pattern in (self.allow, self.deny):
             try:
                 re.compile(pattern)

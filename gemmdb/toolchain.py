@@ -7,6 +7,7 @@ import importlib.metadata
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from gemmdb import canonical
 from gemmdb.errors import InputError
@@ -73,21 +74,34 @@ def minor(version: str) -> str:
 
 @functools.cache
 def installed(kind: str) -> Toolchain | None:
-    """The toolchain of this environment for devices of `kind`, None without torch. Reads package metadata only: torch
-    itself is not imported."""
+    """The toolchain of this environment for devices of `kind`; None without torch, or when its build is not for such
+    devices. Reads the package's files only: torch itself is not imported."""
     torch = _version("torch")
     if torch is None:
         return None
+    build = _torch_build()
+    torch = build.get("__version__", torch)
     if kind == "cpu":
         return Toolchain(torch=torch, gemmdb=_version("gemmdb") or "")
-    cuda = re.search(r"\+cu(\d+)(\d)$", torch)
+    if kind == "cuda" and "cuda" not in build:
+        return None
     return Toolchain(
         torch=torch,
         triton=_version("triton") or "",
-        cuda=f"{cuda[1]}.{cuda[2]}" if cuda else "",
+        cuda=build.get("cuda", ""),
         cutlass=_version("nvidia-cutlass") or "",
         gemmdb=_version("gemmdb") or "",
     )
+
+
+def _torch_build() -> dict[str, str]:
+    """The string constants of `torch/version.py`: the metadata of a wheel from PyPI does not name its CUDA."""
+    try:
+        path = importlib.metadata.distribution("torch").locate_file("torch/version.py")
+        text = Path(str(path)).read_text()
+    except OSError:
+        return {}
+    return dict(re.findall(r"^(\w+)(?::[^=\n]*)? = '([^'\n]+)'", text, re.MULTILINE))
 
 
 def _version(package: str) -> str | None:

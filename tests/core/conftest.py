@@ -1,0 +1,131 @@
+"""Hypothesis strategies for the core's values, handed out by one fixture."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import strategies as st
+
+from gemmdb.config import Config
+from gemmdb.device import KINDS, Device
+from gemmdb.kernels import KERNELS, IntRange, Kernel
+from gemmdb.layout import ITEM_SIZES, ORDERS, Layout
+from gemmdb.measurement import Measurement, Protocol, Status, Times
+from gemmdb.problem import (
+    BIAS_KINDS,
+    FLOATS,
+    FUSIONS,
+    SCALAR_CLASSES,
+    WEIGHT_DTYPES,
+    Bias,
+    Numerics,
+    Operand,
+    Problem,
+)
+from gemmdb.toolchain import Toolchain
+
+SIZES = st.one_of(st.integers(0, 70), st.sampled_from([4096, 14336, 2**31 - 1]))
+ALIGNS = st.sampled_from([1, 2, 4, 8, 16])
+NAMES = st.text(max_size=40)
+PRINTABLE = st.text(min_size=1, max_size=60).filter(str.isprintable)
+MICROSECONDS = st.floats(1e-3, 1e9)
+
+
+@st.composite
+def _problem(draw):
+    op = draw(st.sampled_from(["mm", "addmm", "int_mm", "mixed_mm"]))
+    if op in ("mm", "addmm"):
+        a = b = draw(st.sampled_from(FLOATS))
+    elif op == "int_mm":
+        a = b = "int8"
+    else:
+        a, b = draw(st.sampled_from(["bf16", "fp16"])), draw(st.sampled_from(WEIGHT_DTYPES))
+    layouts = st.builds(Layout, st.sampled_from(ORDERS), ALIGNS)
+    biases = st.builds(Bias, st.sampled_from(BIAS_KINDS), st.sampled_from(sorted(ITEM_SIZES)), ALIGNS)
+    bias = draw(biases) if op == "addmm" else None
+    if op == "mixed_mm":
+        bias = draw(st.none() | biases)
+    numerics = Numerics(
+        draw(st.sampled_from(["ieee", "tf32", "bf16"])) if a == "fp32" else "ieee",
+        draw(st.sampled_from(["fp32", "fp16", "fp64", "int32"])),
+        draw(st.booleans()),
+        draw(st.booleans()),
+    )
+    return Problem(
+        op,
+        *(draw(SIZES) for _ in "mnk"),
+        Operand(a, draw(layouts)),
+        Operand(b, draw(layouts)),
+        draw(st.sampled_from(sorted(ITEM_SIZES))),
+        bias,
+        draw(st.sampled_from(SCALAR_CLASSES)),
+        draw(st.sampled_from(FUSIONS)),
+        numerics,
+        draw(st.booleans()),
+    )
+
+
+@st.composite
+def _config(draw):
+    kernel: Kernel = draw(st.sampled_from(list(KERNELS.values())))
+    values = {}
+    for name, domain in kernel.params.items():
+        if isinstance(domain, IntRange):
+            choice = st.integers(domain.low, domain.high)
+            if domain.power_of_two:
+                exponents = range(domain.high.bit_length())
+                choice = st.sampled_from([2**e for e in exponents if 2**e in domain])
+        else:
+            choice = st.sampled_from(domain.values)
+        values[name] = draw(choice)
+    return Config.of(kernel.backend, kernel.name, **values)
+
+
+@st.composite
+def _measurement(draw, values):
+    status = draw(st.sampled_from(Status))
+    low, mid, high = sorted(draw(MICROSECONDS) for _ in range(3))
+    times = Times(mid, low, high, draw(st.integers(1, 1000)), draw(MICROSECONDS))
+    return Measurement(
+        draw(values.problems),
+        draw(values.configs),
+        draw(values.devices),
+        draw(values.protocols),
+        draw(values.toolchains),
+        draw(st.from_regex(r"[A-Za-z0-9_.:\-]{1,64}", fullmatch=True)),
+        status,
+        times if status in (Status.OK, Status.SLOW) else None,
+        draw(st.none() | st.floats(0, 10)),
+        draw(st.none() | st.floats(0, 1000)),
+        draw(st.just("") | PRINTABLE),
+    )
+
+
+@pytest.fixture(scope="session")
+def some():
+    """Strategies: `problems`, `configs`, `devices`, `protocols`, `toolchains`, `measurements`, `operands` text."""
+    values = SimpleNamespace(
+        problems=_problem(),
+        configs=_config(),
+        devices=st.builds(
+            Device,
+            st.sampled_from(KINDS),
+            st.from_regex(r"[a-z][a-z0-9_]{1,15}", fullmatch=True),
+            PRINTABLE,
+            st.integers(1, 10_000),
+            st.integers(0, 1000),
+            st.booleans(),
+            st.sampled_from(["-", "avx512_bf16", "neon"]),
+        ),
+        protocols=st.builds(
+            Protocol,
+            st.sampled_from(["graph", "host", "model"]),
+            st.sampled_from(["cold", "hot"]),
+            st.integers(1, 10_000),
+            st.integers(1, 1_000_000),
+            st.sampled_from(["aten:default"]),
+            st.integers(1, 1000),
+        ),
+        toolchains=st.builds(Toolchain, *(NAMES for _ in range(7))),
+    )
+    values.measurements = _measurement(values)
+    return values

@@ -1,0 +1,76 @@
+"""Settings from the environment, and the Policy."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemmdb.errors import InputError
+from gemmdb.settings import ON_MISS, Policy, Settings, data_home
+
+
+def test_the_defaults_of_an_empty_environment():
+    settings = Settings.read({"HOME": "/home/user"})
+    assert (settings.tables, settings.on_miss, settings.disabled, settings.log) == ((), "aten", False, "")
+    assert settings.user_table == data_home({}) / "user.db"
+
+
+def test_every_variable_is_read():
+    settings = Settings.read(
+        {
+            "GEMMDB_TABLES": os.pathsep.join(["/a.db", "", "/b.db"]),
+            "GEMMDB_USER_TABLE": "/mine.db",
+            "GEMMDB_ON_MISS": "error",
+            "GEMMDB_DISABLE": "1",
+            "GEMMDB_LOG": "DEBUG",
+        }
+    )
+    assert settings == Settings((Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG")
+
+
+@pytest.mark.parametrize(("value", "disabled"), [("", False), ("0", False), ("1", True), ("yes", True)])
+def test_disable(value, disabled):
+    assert Settings.read({"GEMMDB_DISABLE": value}).disabled is disabled
+
+
+def test_the_data_home_follows_xdg():
+    assert data_home({"XDG_DATA_HOME": "/data"}) == Path("/data/gemmdb")
+    assert Settings.read({"XDG_DATA_HOME": "/data"}).user_table == Path("/data/gemmdb/user.db")
+
+
+def test_an_unknown_on_miss_names_the_known_ones():
+    with pytest.raises(InputError, match="GEMMDB_ON_MISS='never': known are aten, live, error"):
+        Settings.read({"GEMMDB_ON_MISS": "never"})
+    with pytest.raises(InputError, match="known are aten, live, error"):
+        Policy(on_miss="never")
+
+
+@pytest.mark.parametrize("field", ["allow", "deny"])
+def test_a_broken_regular_expression_is_refused(field):
+    with pytest.raises(InputError, match="not a regular expression"):
+        Policy(**{field: "("})
+
+
+@pytest.mark.parametrize("field", ["min_gain", "unverified_gain", "near_loss", "range_regret"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_limit_must_be_a_number(field, value):
+    """A gain that is not a number compares false with everything, so it would let every config through."""
+    with pytest.raises(InputError, match=field):
+        Policy(**{field: value})
+
+
+POLICIES = st.builds(
+    Policy,
+    st.sampled_from(ON_MISS),
+    *(st.floats(0, 1) for _ in range(4)),
+    *(st.booleans() for _ in range(3)),
+    *(st.sampled_from(["", "cpp", "a b", "pingpong|stream"]) for _ in range(2)),
+    st.booleans(),
+)
+
+
+@given(one=POLICIES, other=POLICIES)
+def test_policies_differ_in_text_when_they_differ(one, other):
+    assert (one.text == other.text) == (one == other)
