@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -65,23 +66,47 @@ class Pooled:
         return any(row.status is Status.OK for row in self.rows)
 
 
-def pool(rows: Iterable[Measurement]) -> list[Pooled]:
-    """The servable configs of one problem, fastest first. A config that ever was wrong or crashed is not among them."""
-    by_config: dict[Config, list[Measurement]] = defaultdict(list)
+def pool(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> list[Pooled]:
+    """The servable configs of one problem, fastest first: measured in full, and never wrong or crashed, be it in these
+    rows or among the `banned`."""
+    return _pool(rows, banned, (Status.OK,))
+
+
+def pool_slow(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> list[Pooled]:
+    """As `pool`, with the configs of which only the short estimate of a `slow` row exists."""
+    return _pool(rows, banned, (Status.OK, Status.SLOW))
+
+
+def unsafe(rows: Iterable[Measurement]) -> frozenset[Config]:
+    """The configs that any of the rows of a problem shows to be wrong or to crash."""
+    return frozenset(row.config for row in rows if row.status in UNSAFE)
+
+
+def decide_all(rows: Iterable[Measurement]) -> list[Verdict]:
+    """The verdicts of all rows of one problem on one device, one for each protocol and toolchain class that has one.
+
+    A config that was wrong or crashed under any of them is served under none: it is a fault of the kernel.
+    """
+    rows = list(rows)
+    groups: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
     for row in rows:
-        by_config[row.config].append(row)
-    pooled = [_pool_one(config, rows) for config, rows in by_config.items()]
-    return sorted((p for p in pooled if p is not None), key=lambda p: (p.ratio, p.order))
+        groups[row.protocol.text, row.toolchain.klass].append(row)
+    banned = unsafe(rows)
+    found = (decide(groups[name], banned) for name in sorted(groups))
+    return [verdict for verdict in found if verdict is not None]
 
 
-def decide(rows: Iterable[Measurement]) -> Verdict | None:
+def decide(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> Verdict | None:
     """The Verdict of the rows of one (problem, device, protocol, toolchain class); None while ATen has no full row."""
-    pooled = pool(rows)
+    pooled = pool(rows, banned)
     reference = next((p for p in pooled if p.config == ATEN), None)
     if reference is None:
         return None
     best = pooled[0]
     ties = sorted((p for p in pooled if tied(best, p)), key=lambda p: p.order)
+    if ties[0] is not reference:
+        # A noisy config can be tied with the best and yet be slower than ATen, which is not.
+        ties = [p for p in ties if p.ratio < 1]
     pick = ties[0]
     aten_us = median(row.times.median_us for row in reference.rows if row.times)
     first = pick.rows[0]
@@ -96,7 +121,7 @@ def decide(rows: Iterable[Measurement]) -> Verdict | None:
         pick.spread,
         pick.ratio * aten_us,
         aten_us,
-        max((row.toolchain for row in pick.rows), key=lambda toolchain: toolchain.text),
+        max((row.toolchain for row in pick.rows), key=age),
         len({row.run for row in pick.rows}),
     )
 
@@ -106,14 +131,31 @@ def tied(best: Pooled, other: Pooled) -> bool:
     return other.ratio <= best.ratio * (1 + max(TIE, best.spread + other.spread))
 
 
-def _pool_one(config: Config, rows: list[Measurement]) -> Pooled | None:
-    if any(row.status in UNSAFE for row in rows):
-        return None
-    full = sorted((row for row in rows if row.status is Status.OK), key=lambda row: row.text)
-    times = [row.times for row in full if row.times]
+def age(toolchain: Toolchain) -> tuple[tuple[tuple[int, ...], ...], str]:
+    """A key that orders toolchains from old to new: the numbers of their versions (2.9 before 2.13), then the text."""
+    versions = (toolchain.torch, toolchain.triton, toolchain.cuda, toolchain.cutlass, toolchain.gemmdb)
+    return tuple(tuple(map(int, re.findall(r"\d+", version))) for version in versions), toolchain.text
+
+
+def _pool(rows: Iterable[Measurement], banned: Collection[Config], statuses: Sequence[Status]) -> list[Pooled]:
+    by_config: dict[Config, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        by_config[row.config].append(row)
+    pooled = [
+        _pool_one(config, rows, statuses)
+        for config, rows in by_config.items()
+        if config not in banned and not any(row.status in UNSAFE for row in rows)
+    ]
+    return sorted((p for p in pooled if p is not None), key=lambda p: (p.ratio, p.order))
+
+
+def _pool_one(config: Config, rows: list[Measurement], statuses: Sequence[Status]) -> Pooled | None:
+    timed = next((found for s in statuses if (found := [row for row in rows if row.status is s])), [])
+    timed.sort(key=lambda row: row.text)
+    times = [row.times for row in timed if row.times]
     if not times:
         return None
     ratios = [1.0] if config == ATEN else [t.ratio for t in times]
     ratio = median(ratios)
     between = (max(ratios) - min(ratios)) / 2 / ratio
-    return Pooled(config, ratio, max(between, median(t.spread for t in times)), tuple(full))
+    return Pooled(config, ratio, max(between, median(t.spread for t in times)), tuple(timed))

@@ -1,0 +1,128 @@
+"""Catalog: the ordered tables in force, and the device that a name stands for in them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmdb import canonical, hardware
+from gemmdb.device import Device
+from gemmdb.errors import InputError, TableError
+from gemmdb.settings import Settings, data_home, shipped_tables
+from gemmdb.table import Table
+
+_log = logging.getLogger("gemmdb")
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table file to open. `origin`: `explicit` (an argument or GEMMDB_TABLES), `user` or `shipped`."""
+
+    path: Path
+    origin: str
+
+
+class Catalog:
+    """The tables in the order in which they are asked; a snapshot of which files there were when it was loaded."""
+
+    def __init__(self, entries: Sequence[tuple[Source, Table]]) -> None:
+        self._entries = tuple(entries)
+        self.tables = tuple(table for _, table in self._entries)
+
+    @classmethod
+    def load(cls, settings: Settings | None = None, *, tables: Sequence[Path] = (), strict: bool = False) -> Catalog:
+        """Open the explicit `tables`, those of GEMMDB_TABLES, the user's own and the shipped, in this order.
+
+        A file that cannot be used is left out with one warning; with `strict` it is a TableError. A file of the user's
+        that does not exist yet is no fault.
+        """
+        entries = []
+        for source in sources(settings or Settings.read(), tables):
+            try:
+                entries.append((source, Table.open(source.path, immutable=source.origin == "shipped")))
+            except TableError as error:
+                if strict:
+                    raise
+                _warn(str(error))
+        return cls(entries)
+
+    def identity(self) -> str:
+        """What compile-cache keys hold of the tables: digests of the shipped and explicit ones, generations of the
+        user's, which live tuning does not raise, so that a row it wrote leaves compiled graphs valid."""
+        parts = [
+            f"{table.uid}:{table.generation}" if source.origin == "user" else table.digest
+            for source, table in self._entries
+        ]
+        return f"{canonical.key(' '.join(parts)) % 2**64:016x}"
+
+    def resolve(self, name: str | None) -> Device:
+        """The device that a SKU or arch names: None is this machine's. Of several the one whose SKU it is, else this
+        machine's own, else the first in the tables. Raises InputError for a name that no table and not this machine
+        knows."""
+        native = hardware.native()
+        if name is None:
+            return native
+        known = [device for table in self.tables for device in table.devices()]
+        named = [device for device in (native, *known) if device.named(name)]
+        by_sku = [device for device in named if device.sku.lower() == name.lower()]
+        found = _preferred(by_sku, native, known) or _preferred(named, native, known)
+        if found is None:
+            names = sorted({text for device in (native, *known) for text in (device.sku, device.arch)})
+            raise InputError(f"no table has a device {name!r}; known here: {', '.join(names)}")
+        return found
+
+    def close(self) -> None:
+        """Close every table."""
+        for table in self.tables:
+            table.close()
+
+
+def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:
+    """The files that a Catalog opens, each once, in order; whether they can be used is not looked at."""
+    found: dict[Path, Source] = {}
+    for source in _all_sources(settings, tables):
+        found.setdefault(Path(os.path.realpath(source.path)), source)
+    return list(found.values())
+
+
+def _all_sources(settings: Settings, tables: Sequence[Path]) -> Iterator[Source]:
+    for path in (*tables, *settings.tables):
+        yield Source(Path(path), "explicit")
+    for path in (settings.user_table, *_databases(data_home())):
+        if _written(path):
+            yield Source(path, "user")
+    for path in _databases(shipped_tables()):
+        yield Source(path, "shipped")
+
+
+def _databases(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == ".db")
+    except OSError:
+        return []
+
+
+def _written(path: Path) -> bool:
+    """Whether there is anything yet: a build that just began has made its file and written nothing."""
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _preferred(named: Sequence[Device], native: Device, known: Sequence[Device]) -> Device | None:
+    """This machine's own device when tables have it or no other is named, else the first."""
+    measured = [device for device in named if device in known]
+    if native in measured or not measured:
+        return next((device for device in named if device == native), None)
+    return measured[0]
+
+
+def _warn(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        _log.warning("%s (this table is not used)", message)

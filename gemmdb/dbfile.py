@@ -1,0 +1,98 @@
+"""A table file opened for reading as data from a stranger: read-only, checked before anything is believed."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from pathlib import Path
+
+from gemmdb import schema
+from gemmdb.errors import TableError
+
+BUSY_S = 5.0
+"""How long a reader waits for a writer's commit, which takes milliseconds."""
+
+_PRAGMAS = "PRAGMA trusted_schema=OFF; PRAGMA query_only=ON; PRAGMA cell_size_check=ON; PRAGMA cache_size=-16384"
+_MMAP = "PRAGMA mmap_size=4294967296"
+
+
+def connect(path: Path, immutable: bool = False) -> sqlite3.Connection:
+    """A read-only connection to the table at `path`, its schema checked. Raises TableError, one line with the remedy.
+
+    `immutable` promises that nobody writes the file while it is open: no locks are taken and the file is mapped. The
+    file is never opened by other means than SQLite's, since closing any descriptor of a file drops the process's locks
+    on it.
+    """
+    _check_file(path)
+    try:
+        return _connect(path, immutable)
+    except sqlite3.DatabaseError as error:
+        if not _needs_recovery(error):
+            raise broken(path, error) from error
+    try:
+        recover(path)
+        return _connect(path, immutable)
+    except sqlite3.DatabaseError as error:
+        raise broken(path, error) from error
+
+
+def recover(path: Path) -> None:
+    """Roll back what a killed writer left half done, for which SQLite must open the file for writing."""
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_S)
+    try:
+        db.execute("PRAGMA trusted_schema=OFF")
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    finally:
+        db.close()
+
+
+def broken(path: Path, error: Exception) -> TableError:
+    """What SQLite said about the file, as the TableError to raise."""
+    text = str(error)
+    if "locked" in text:
+        return TableError(f"{path} is locked by another process; try again when its writer is done")
+    if "not a database" in text:
+        return TableError(f"{path} is not a SQLite file; name a table that `gemmdb build` wrote")
+    if "unable to open" in text or "readonly" in text:
+        return TableError(f"{path} cannot be opened ({text}); check that it is still there, and its permissions")
+    if "is full" in text or "disk I/O" in text:
+        return TableError(f"{path} cannot be used ({text}); check the disk and its free space")
+    return TableError(f"{path} is corrupted ({text}); restore it or rebuild it with `gemmdb build`")
+
+
+def _connect(path: Path, immutable: bool) -> sqlite3.Connection:
+    options = "mode=ro&immutable=1" if immutable else "mode=ro"
+    uri = f"{path.absolute().as_uri()}?{options}"
+    db = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        for pragma in _PRAGMAS.split("; "):
+            db.execute(pragma)
+        if immutable:
+            db.execute(_MMAP)
+        schema.check(db, path)
+        if path.stat().st_size % int(db.execute("PRAGMA page_size").fetchone()[0]):
+            raise TableError(f"{path} is truncated; restore it or rebuild it with `gemmdb build`")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _check_file(path: Path) -> None:
+    try:
+        found = path.stat()
+    except FileNotFoundError as error:
+        raise TableError(f"{path} does not exist; make it with `gemmdb build --out {path}`") from error
+    except (OSError, ValueError) as error:
+        raise TableError(f"{path} cannot be read ({error}); check the path and its permissions") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise TableError(f"{path} is a directory, not a table; name a .db file in it")
+    if not stat.S_ISREG(found.st_mode):
+        raise TableError(f"{path} is not a regular file; name a table that `gemmdb build` wrote")
+    if found.st_size == 0:
+        raise TableError(f"{path} is empty; fill it with `gemmdb build --out {path}`")
+
+
+def _needs_recovery(error: sqlite3.DatabaseError) -> bool:
+    name = getattr(error, "sqlite_errorname", "")
+    return name.startswith("SQLITE_READONLY") or name.startswith("SQLITE_CANTOPEN")

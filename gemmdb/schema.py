@@ -1,0 +1,103 @@
+"""SQL names and data definitions of a table file, and the check that a file has exactly these.
+
+Nothing but the statements below may stand in a file: a view, a trigger, a virtual table or a generated column runs SQL
+of whoever made the file, and a missing index makes a lookup a scan.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from gemmdb.errors import TableError
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x676D6462
+"""`gmdb` in the file's header: tells a table from any other SQLite file."""
+
+SCHEMA = {
+    "meta": "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "problem": "CREATE TABLE problem (id INTEGER PRIMARY KEY, text TEXT NOT NULL, op TEXT NOT NULL,"
+    " m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL, family INTEGER NOT NULL)",
+    "problem_family": "CREATE INDEX problem_family ON problem (family, n, k, m)",
+    "config": "CREATE TABLE config (id INTEGER PRIMARY KEY, text TEXT NOT NULL)",
+    "device": "CREATE TABLE device (id INTEGER PRIMARY KEY, text TEXT NOT NULL, figures TEXT NOT NULL)",
+    "protocol": "CREATE TABLE protocol (id INTEGER PRIMARY KEY, text TEXT NOT NULL)",
+    "toolchain": "CREATE TABLE toolchain (id INTEGER PRIMARY KEY, text TEXT NOT NULL)",
+    "run": "CREATE TABLE run (id INTEGER PRIMARY KEY, text TEXT NOT NULL, provenance TEXT NOT NULL)",
+    "measurement": "CREATE TABLE measurement (problem INTEGER NOT NULL, device INTEGER NOT NULL, id INTEGER NOT NULL,"
+    " config INTEGER NOT NULL, protocol INTEGER NOT NULL, toolchain INTEGER NOT NULL, run INTEGER NOT NULL,"
+    " status TEXT NOT NULL, median_us REAL, low_us REAL, high_us REAL, samples INTEGER, aten_us REAL, error REAL,"
+    " compile_s REAL, detail TEXT NOT NULL, PRIMARY KEY (problem, device, id)) WITHOUT ROWID",
+    "verdict": "CREATE TABLE verdict (problem INTEGER NOT NULL, device INTEGER NOT NULL, protocol INTEGER NOT NULL,"
+    " klass TEXT NOT NULL, pick INTEGER NOT NULL, ties BLOB NOT NULL, ratio REAL NOT NULL, spread REAL NOT NULL,"
+    " expected_us REAL NOT NULL, aten_us REAL NOT NULL, toolchain INTEGER NOT NULL, runs INTEGER NOT NULL,"
+    " PRIMARY KEY (problem, device, protocol, klass)) WITHOUT ROWID",
+    "pending": "CREATE TABLE pending (problem INTEGER NOT NULL, device INTEGER NOT NULL,"
+    " PRIMARY KEY (problem, device)) WITHOUT ROWID",
+}
+"""Every table and index of schema version 1 by name, with the statement that makes it.
+
+Ids are the 64-bit keys of canonical texts, so `id` columns are equal for equal content in every file. Verdict rows are
+small (no text in them), which keeps the B-tree of a million of them three levels deep. `pending` holds the
+(problem, device) pairs whose verdicts are older than their measurements.
+"""
+
+_FOREIGN = {
+    "sqlite_stat1": "CREATE TABLE sqlite_stat1(tbl,idx,stat)",
+    "sqlite_stat4": "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)",
+}
+"""What SQLite's own ANALYZE leaves in a file."""
+
+MIGRATIONS_TABLE = "_sqlite_migrations"
+"""Where the writer's migration library notes what it applied; never read here."""
+
+VERDICT_SQL = (
+    "SELECT verdict.protocol, klass, ties, ratio, spread, expected_us, aten_us, toolchain, runs, pick, text"
+    " FROM verdict JOIN problem ON problem.id = verdict.problem WHERE verdict.problem = ? AND verdict.device = ?"
+)
+"""The lookup: the primary key of `verdict`, with the problem's text by its rowid to rule out a key collision."""
+
+COLUMNS = (
+    "problem", "device", "id", "config", "protocol", "toolchain", "run", "status", "median_us", "low_us", "high_us",
+    "samples", "aten_us", "error", "compile_s", "detail",
+)  # fmt: skip
+"""The columns of `measurement`, in order."""
+
+
+def check(db: sqlite3.Connection, path: Path) -> None:
+    """Raise TableError unless the file is a gemmdb table of the schema this gemmdb reads, and nothing besides.
+
+    sqlite3.DatabaseError passes through.
+    """
+    if _pragma(db, "application_id") != APPLICATION_ID:
+        raise TableError(f"{path} is a SQLite file but not a gemmdb table; make tables with `gemmdb build`")
+    version = _pragma(db, "user_version")
+    if version > SCHEMA_VERSION:
+        raise TableError(f"{path} has schema {version} and this gemmdb reads up to {SCHEMA_VERSION}: upgrade gemmdb")
+    if version < SCHEMA_VERSION:
+        raise TableError(f"{path} has no readable schema (version {version}); rebuild it with `gemmdb build`")
+    found = {name: (kind, table, sql) for kind, name, table, sql in db.execute(_MASTER)}
+    for name, (kind, table, sql) in found.items():
+        if not _allowed(name, kind, table, sql):
+            raise TableError(f"{path} holds a {kind} {name[:60]!r} that no gemmdb table has; do not use this file")
+    missing = SCHEMA.keys() - found.keys()
+    if missing:
+        raise TableError(f"{path} lacks {', '.join(sorted(missing))}; rebuild it with `gemmdb build`")
+
+
+_MASTER = "SELECT type, name, tbl_name, sql FROM sqlite_master"
+
+
+def _allowed(name: str, kind: str, table: str, sql: str | None) -> bool:
+    if name in SCHEMA or name in _FOREIGN:
+        return sql == SCHEMA.get(name, _FOREIGN.get(name))
+    if kind == "index" and sql is None:
+        return True
+    if table != MIGRATIONS_TABLE or sql is None:
+        return False
+    return sql.startswith(("CREATE TABLE", "CREATE UNIQUE INDEX", "CREATE INDEX"))
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return int(db.execute(f"PRAGMA {name}").fetchone()[0])

@@ -1,0 +1,213 @@
+"""Table: one file of measurements and the verdicts derived from them, read-only, safe in threads and after a fork."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gemmdb import dbfile, nearest, schema
+from gemmdb.device import Device
+from gemmdb.measurement import Measurement
+from gemmdb.problem import Problem
+from gemmdb.rows import Parts
+from gemmdb.verdict import Pooled, Verdict, age, pool_slow, unsafe
+
+_GROUP = f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
+_ALL = (
+    f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE (problem, device, id) > (?, ?, ?)"
+    " ORDER BY problem, device, id LIMIT 1000"
+)
+_open_tables: weakref.WeakSet[Table] = weakref.WeakSet()
+_inherited: list[sqlite3.Connection] = []
+"""Connections that a fork left in this process; SQLite forbids even to close them here."""
+
+
+class Table:
+    """One open file. Everything read from it is validated; TableError says what is wrong with it.
+
+    `digest`: the content digest, equal for equal measurements whatever the order they came in. `generation`: how often
+    build, merge or import changed it; `uid` tells two files of one generation apart. All three as of opening.
+    """
+
+    def __init__(self, path: Path, immutable: bool = False) -> None:
+        self.path = path
+        self._immutable = immutable
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = dbfile.connect(path, immutable)
+        self._parts = Parts(path, self._fetch)
+        meta = dict(self._fetch("SELECT name, value FROM meta", ()))
+        try:
+            self.digest = f"{int(meta['digest'], 16):032x}"
+            self.generation = int(meta["generation"])
+            self.uid = f"{int(meta['uid'], 16):016x}"
+        except (KeyError, ValueError, TypeError) as error:
+            self.close()
+            raise self._parts.error("its digest or generation is malformed") from error
+        _open_tables.add(self)
+
+    @classmethod
+    def open(cls, path: Path, *, immutable: bool = False) -> Table:
+        """The table at `path`; `immutable` promises that no process writes the file. Raises TableError."""
+        return cls(Path(path), immutable)
+
+    def close(self) -> None:
+        """Close the file. Idempotent; a later call on the table opens it again."""
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+            self._db = None
+
+    def devices(self) -> tuple[Device, ...]:
+        """The devices with measurements in this file, with their figures, in the order of their canonical forms."""
+        keys = [key for (key,) in self._fetch("SELECT id FROM device ORDER BY text", ())]
+        return tuple(self._parts.device(key) for key in keys)
+
+    def verdict(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> Verdict | None:
+        """The verdict on a problem, None when the file has none. `klass` None takes the newest toolchain's."""
+        known = self._parts.find_device(device)
+        if known is None:
+            return None
+        rows = self._fetch(schema.VERDICT_SQL, (problem.key, known.key))
+        found = [row for row in rows if self._parts.protocol(row[0]).l2 == l2 and (klass is None or row[1] == klass)]
+        if not found:
+            return None
+        row = found[0] if len(found) == 1 else max(found, key=self._rank)
+        return self._verdict(row, problem, known)
+
+    def verdicts(self, problem: Problem, device: Device) -> list[Verdict]:
+        """All verdicts on a problem, of every protocol and toolchain class, in a fixed order."""
+        known = self._parts.find_device(device)
+        if known is None:
+            return []
+        rows = self._fetch(schema.VERDICT_SQL, (problem.key, known.key))
+        found = (self._verdict(row, problem, known) for row in sorted(rows))
+        return [verdict for verdict in found if verdict is not None]
+
+    def neighbours(self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64) -> list[Problem]:
+        """The problems of the same op and family that have a verdict on the device, the nearest in log M, N, K first,
+        the problem itself included; at most `limit`."""
+        protocols = [key for (key,) in self._fetch("SELECT id FROM protocol", ())]
+        wanted = [key for key in protocols if self._parts.protocol(key).l2 == l2]
+        keys = nearest.keys(self._fetch, problem, device.key, wanted, limit) if wanted else []
+        found = (self._parts.problem(key) for key in keys)
+        return [p for p in found if p.op == problem.op and p.family == problem.family]
+
+    def rows(self, problem: Problem, device: Device) -> list[Measurement]:
+        """Every measurement of a problem on a device, failures included, in a fixed order."""
+        found = self._fetch(_GROUP, (problem.key, device.key))
+        if found and self._parts.problem(problem.key).text != problem.text:
+            return []
+        return [self._parts.measurement(row) for row in found]
+
+    def pooled(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> list[Pooled]:
+        """Every timed config of a problem, fastest first: measured in full, or `slow` by its short estimate."""
+        rows = self.rows(problem, device)
+        banned = unsafe(rows)
+        kept = (r for r in rows if r.protocol.l2 == l2 and (klass is None or r.toolchain.klass == klass))
+        return pool_slow(kept, banned)
+
+    def measurements(self) -> Iterator[Measurement]:
+        """All measurements. Read in small pieces, so that no writer waits for a slow consumer."""
+        last = (-(2**63), -(2**63), -(2**63))
+        while found := self._fetch(_ALL, last):
+            for row in found:
+                yield self._parts.measurement(row)
+            last = found[-1][:3]
+
+    def summary(self) -> list[dict[str, Any]]:
+        """One JSON-ready entry per device, with the keys of `gemmdb tables --json`."""
+        pairs = "(SELECT DISTINCT problem, device FROM measurement)"
+        ops = self._fetch(
+            f"SELECT device, op, count(*) FROM {pairs} AS pair JOIN problem ON problem.id = pair.problem"
+            " GROUP BY device, op ORDER BY op",
+            (),
+        )
+        counts = self._fetch("SELECT device, protocol, count(*) FROM measurement GROUP BY device, protocol", ())
+        return [self._summary(device, ops, counts) for device in self.devices()]
+
+    def provenance(self) -> list[dict[str, Any]]:
+        """What each run recorded of itself, JSON-ready, by run id."""
+        found = []
+        for run, text in self._fetch("SELECT text, provenance FROM run ORDER BY text", ()):
+            try:
+                provenance = json.loads(text)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise self._parts.error("a run's provenance is not JSON") from error
+            if not isinstance(provenance, dict):
+                raise self._parts.error("a run's provenance is not a JSON object")
+            found.append({"run": run, **provenance})
+        return found
+
+    def _summary(self, device: Device, ops: Sequence[Any], counts: Sequence[Any]) -> dict[str, Any]:
+        rows = {self._parts.protocol(key): count for owner, key, count in counts if owner == device.key}
+        modelled = bool(rows) and all(protocol.clock == "model" for protocol in rows)
+        return {
+            "path": str(self.path),
+            "arch": device.arch,
+            "device": device.sku,
+            "schema_version": schema.SCHEMA_VERSION,
+            "digest": self.digest,
+            "origin": "modelled" if modelled else "measured",
+            "problems": {op: count for owner, op, count in ops if owner == device.key},
+            "measurements": sum(rows.values()),
+        }
+
+    def _verdict(self, row: tuple[Any, ...], problem: Problem, device: Device) -> Verdict | None:
+        protocol, klass, keys, ratio, spread, expected_us, aten_us, toolchain, runs, pick, text = row
+        if text != problem.text:
+            return None
+        ties = self._parts.ties(keys, problem, device)
+        known = self._parts.toolchain(toolchain)
+        try:
+            plausible = 0 < ratio < 1e12 and 0 <= spread < 1e12 and 0 < expected_us < 1e12 and 0 < aten_us < 1e12
+        except TypeError:
+            plausible = False
+        if not plausible or type(runs) is not int or ties[0].key != pick or known.klass != klass:
+            raise self._parts.error("a verdict is malformed")
+        return Verdict(
+            problem,
+            device,
+            self._parts.protocol(protocol),
+            klass,
+            ties[0],
+            ties,
+            ratio,
+            spread,
+            expected_us,
+            aten_us,
+            known,
+            runs,
+        )
+
+    def _rank(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        protocol, toolchain = self._parts.protocol(row[0]), self._parts.toolchain(row[7])
+        measured = protocol.clock != "model"
+        return measured, protocol.version, age(toolchain), protocol.samples, protocol.text, row[1]
+
+    def _fetch(self, sql: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        try:
+            with self._lock:
+                if self._db is None:
+                    self._db = dbfile.connect(self.path, self._immutable)
+                return self._db.execute(sql, args).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise dbfile.broken(self.path, error) from error
+
+
+def _after_fork() -> None:
+    """In a child: leave the parent's connections alone and open the files anew when they are next asked for."""
+    for table in _open_tables:
+        if table._db is not None:
+            _inherited.append(table._db)
+        table._db = None
+        table._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
