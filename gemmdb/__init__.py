@@ -6,6 +6,7 @@
 Importing this loads the standard library only; `gemmdb.inductor` is what imports torch.
 """
 
+from gemmdb.api import lookup
 from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.errors import GemmdbError, InputError, MissError, TableError
@@ -34,4 +35,5 @@ __all__ = [
     "TableError",
     "Toolchain",
     "Verdict",
+    "lookup",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 
 from gemmdb import ladder, toolchain
 from gemmdb.catalog import Catalog
@@ -30,22 +29,19 @@ def current_catalog() -> Catalog:
     return _load(settings, _state(settings))
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=1)
 def _load(settings: Settings, state: tuple[tuple[str, int, int], ...]) -> Catalog:
     return Catalog.load(settings)
 
 
 def _state(settings: Settings) -> tuple[tuple[str, int, int], ...]:
-    """Name, modification time and size of every file that may be a table, and of the write-ahead log beside it, which
-    is where SQLite first puts what a writer adds. An empty log is left by readers and says nothing."""
+    """Name, modification time and size of every file that may be a table."""
     folders = (path for folder in (data_home(), shipped_tables()) for path in folder.glob("*.db"))
-    tables = sorted({*settings.tables, settings.user_table, *folders})
     files = []
-    for path in (name for table in tables for name in (table, Path(f"{table}-wal"))):
+    for path in sorted({*settings.tables, settings.user_table, *folders}):
         try:
             status = path.stat()
         except OSError:
             continue
-        if status.st_size:
-            files.append((str(path), status.st_mtime_ns, status.st_size))
+        files.append((str(path), status.st_mtime_ns, status.st_size))
     return tuple(files)

@@ -13,11 +13,6 @@ from gemmdb.problem import Problem
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str] = ()) -> str | None:
     """Why `config` cannot run on `problem`, None when it can. `symbolic`: which of `m`, `n`, `k` are not fixed when the
     kernel is compiled."""
-    spec = config.spec
-    if problem.op not in spec.ops:
-        return f"{config.name} does not solve {problem.op}"
-    if device.kind not in spec.devices:
-        return f"{config.name} does not run on {device.kind}"
     return _packed_gemm(config, problem, device, symbolic) if config.backend == "cpp" else None
 
 

@@ -78,11 +78,11 @@ class Ask:
         except TableError as error:
             if self.policy.on_miss == "error":
                 raise
-            _warn(str(table.path), str(error))
+            _warn(str(error))
             return None
 
 
 @functools.cache
-def _warn(path: str, message: str) -> None:
-    """Cached, so that a broken table is reported once and not at every lookup."""
-    LOG.warning("gemmdb: skipping the table %s: %s", path, message)
+def _warn(message: str) -> None:
+    """Cached, so that a broken table is reported once and not at every lookup. The message names the table."""
+    LOG.warning("gemmdb: this table is left out: %s", message)

@@ -57,6 +57,8 @@ def _choose(ask: Ask, table: Table, verdict: Verdict) -> tuple[Config, float, li
     ratios = {one.config: one.ratio for one in pooled if one.servable}
     others = [config for config in verdict.ties[1:] if config in ratios]
     for config in dict.fromkeys((*others, *ratios)):
+        if config == verdict.pick:
+            continue
         if config == ATEN:
             break
         if (reason := objection(ask, config)) is None:

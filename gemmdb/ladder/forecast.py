@@ -65,7 +65,7 @@ def surface(ask: Ask, table: Table, problem: Problem) -> Surface | None:
     classes = (None,) if ask.klass is None else (ask.klass, None)
     for klass in classes:
         rows = ask.read(Table.pooled, table, problem, ask.device, ask.query.l2, klass) or []
-        pooled = {one.config: one for one in rows if one.rows[0].protocol.clock != "model"}
+        pooled = {one.config: one for one in rows if all(row.protocol.clock != "model" for row in one.rows)}
         if ATEN in pooled:
             aten_us = median(row.times.median_us for row in pooled[ATEN].rows if row.times)
             verified = None if ask.klass is None else klass is not None
