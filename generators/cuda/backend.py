@@ -1,0 +1,69 @@
+"""NVIDIA GPUs as a Backend of the generator."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from gemmdb.device import Device
+from gemmdb.errors import InputError
+from gemmdb.generators.cuda.measurer import CompilePool, CudaMeasurer
+from gemmdb.generators.cuda.space import CudaSpace
+from gemmdb.generators.effort import Effort
+from gemmdb.hardware import cuda
+from gemmdb.measurement import Protocol
+from gemmdb.toolchain import Toolchain, installed
+
+UNROLL = 10
+"""Calls per graph: one replay costs 5 to 7 us by itself."""
+_READINGS = ("driver_version", "clocks.sm", "clocks.mem", "power.limit", "temperature.gpu")
+
+
+class CudaBackend:
+    """The GPUs of this host that equal the first. Raises InputError without a GPU or without torch."""
+
+    overlap = True
+
+    def __init__(self, device: Device | None = None) -> None:
+        found, toolchain = device or cuda(), installed("cuda")
+        if found is None or toolchain is None:
+            raise InputError("building a table for a GPU needs a GPU, torch and triton")
+        self.device: Device = found
+        self.toolchain: Toolchain = toolchain
+        self.space = CudaSpace()
+        self.lanes = sum(cuda(index) == found for index in range(_count()))
+        shared = int(found.figures.get("smem_bytes", 48 * 1024))
+        self._pool = CompilePool(int(found.arch.removeprefix("sm")), shared)
+
+    def protocols(self, effort: Effort) -> Sequence[Protocol]:
+        """CUDA graphs of ten calls, one protocol per cache state of the effort."""
+        return [Protocol("graph", state, UNROLL, effort.samples) for state in effort.states]
+
+    def measurer(self, lane: int, effort: Effort) -> CudaMeasurer:
+        """The measurer of GPU number `lane`; all share one pool of compilers."""
+        return CudaMeasurer(lane, effort, self._pool)
+
+    def close(self) -> None:
+        """End the processes that compile."""
+        self._pool.close()
+
+    def provenance(self) -> dict[str, object]:
+        """Driver, clocks, power limit and temperature as nvidia-smi reads them, empty without it."""
+        try:
+            reply = _smi(f"--query-gpu={','.join(_READINGS)}")
+        except (OSError, subprocess.SubprocessError):
+            return {}
+        return dict(zip(_READINGS, (value.strip() for value in reply[0].split(",")), strict=False)) if reply else {}
+
+
+def _count() -> int:
+    try:
+        return len(_smi("--query-gpu=index"))
+    except (OSError, subprocess.SubprocessError):
+        return 1
+
+
+def _smi(query: str) -> list[str]:
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+    reply = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    return reply.stdout.splitlines()

@@ -1,0 +1,68 @@
+"""Compiles units with Triton, with or without a GPU present; a pool of processes fills Triton's on-disk cache."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemmdb.generators.cuda.render import Unit
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What compiling a unit gave: `kernel` (a triton CompiledKernel) or the reason it failed, and the seconds spent."""
+
+    kernel: Any
+    failure: str
+    seconds: float
+
+
+def compile_unit(unit: Unit, capability: int) -> Compiled:
+    """Compile for compute capability `capability` (90 for sm90). Finished units come from Triton's on-disk cache."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    start = time.perf_counter()
+    divisible = {(i,): [["tt.divisibility", 16]] for i, (name, _) in enumerate(unit.args) if name in unit.divisible}
+    try:
+        source = ASTSource(fn=load(unit), signature=dict(unit.args), constexprs={}, attrs=divisible)
+        options = {"num_warps": unit.warps, "num_stages": unit.stages}
+        kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    except Exception as error:
+        return Compiled(None, f"{type(error).__name__}: {error}", time.perf_counter() - start)
+    return Compiled(kernel, "", time.perf_counter() - start)
+
+
+def warm(unit: Unit, capability: int) -> tuple[str, str, float, int]:
+    """Compile in a pool's process: (unit key, failure, seconds, bytes of shared memory); the result is on disk."""
+    done = compile_unit(unit, capability)
+    shared = int(done.kernel.metadata.shared) if done.kernel is not None else 0
+    return unit.key, done.failure, done.seconds, shared
+
+
+def load(unit: Unit) -> Any:
+    """The jitted function of a unit. Triton reads sources from files, so the source is kept beside Triton's cache."""
+    path = _folder() / f"gemmdb_{unit.key}.py"
+    if not path.exists():
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            file.write(unit.source)
+        os.replace(file.name, path)  # noqa: PTH105
+    spec = importlib.util.spec_from_file_location(f"gemmdb_{unit.key}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {path}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.kernel
+
+
+def _folder() -> Path:
+    home = os.environ.get("TRITON_CACHE_DIR") or str(Path.home() / ".triton" / "cache")
+    folder = Path(home) / "gemmdb"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,54 @@
+"""The kernels around ATen's product, as Inductor's default fuses them, and the read that flushes L2."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from gemmdb.generators.cuda.render import HEAD, POINTERS, TL, Launch, Unit, reduction_launch
+from gemmdb.problem import Problem
+
+CAST_BLOCK, READ_BLOCK, READ_STEPS = 1024, 4096, 8
+
+
+def cast(problem: Problem) -> Launch:
+    """Casts the dense weight of a mixed_mm, `B`, to the activation's dtype, into `cast`."""
+    lines = (
+        f"at = tl.program_id(0).to(tl.int64) * {CAST_BLOCK} + tl.arange(0, {CAST_BLOCK})",
+        "inside = at < elements",
+        f"tl.store(cast + at, tl.load(B + at, mask=inside).to(tl.{TL[problem.a.dtype]}), mask=inside)",
+    )
+    args = (("B", POINTERS[problem.b.dtype]), ("cast", POINTERS[problem.a.dtype]), ("elements", "i32"))
+    elements = problem.n * problem.k
+    return Launch(_unit(lines, args, elements % 16 == 0, 4), (math.ceil(elements / CAST_BLOCK), 1, 1))
+
+
+def after(problem: Problem, dtype: str) -> Launch:
+    """Applies the problem's scale or pointwise function to the `product` of ATen, in `dtype`, into `out`.
+
+    An addmm's bias is already in the product.
+    """
+    alone = replace(problem, op="mm", bias=None) if problem.op == "addmm" else problem
+    return reduction_launch(alone, 1, ("product", POINTERS[dtype]))
+
+
+def read(words: int) -> Launch:
+    """Reads `words` int32 of `data` and keeps nothing: a flush of L2 that leaves no dirty line behind, and the least
+    time that a kernel which reads its operands once can take."""
+    lines = (
+        f"acc = tl.zeros(({READ_BLOCK},), dtype=tl.int32)",
+        f"for step in range({READ_STEPS}):",
+        f"    at = (tl.program_id(0).to(tl.int64) * {READ_STEPS} + step) * {READ_BLOCK} + tl.arange(0, {READ_BLOCK})",
+        "    acc += tl.load(data + at, mask=at < elements, other=0)",
+        # The sum is stored when it is a number that the data makes unlikely: the compiler cannot drop the reads.
+        "if tl.sum(acc) == 123456789:",
+        "    tl.store(sink, 1)",
+    )
+    args = (("data", "*i32"), ("sink", "*i32"), ("elements", "i32"))
+    return Launch(_unit(lines, args, words % 16 == 0, 8), (math.ceil(words / (READ_BLOCK * READ_STEPS)), 1, 1))
+
+
+def _unit(lines: tuple[str, ...], args: tuple[tuple[str, str], ...], even: bool, warps: int) -> Unit:
+    source = f"{HEAD}def kernel({', '.join(n for n, _ in args)}):\n" + "".join(f"    {line}\n" for line in lines)
+    divisible = tuple(n for n, t in args if t.startswith("*") or even)
+    return Unit(source, args, divisible, warps, 3)

@@ -1,0 +1,80 @@
+"""Which of our Triton kernels' configs can run on which problem and GPU; each rule with its reason."""
+
+from __future__ import annotations
+
+import math
+
+from gemmdb.config import Config
+from gemmdb.device import Device
+from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.problem import Operand, Problem
+
+SHARED_BYTES = 227 * 1024
+"""Shared memory of a block where the device does not say: Hopper's."""
+GEMV_ROWS = 8
+_LARGEST_OFFSET = 2**31
+
+
+def illegal(config: Config, problem: Problem, device: Device) -> str:
+    """Why a triton config must not run, in one phrase; empty when nothing speaks against it."""
+    if problem.op not in config.spec.ops or device.kind not in config.spec.devices:
+        return f"{config.name} does not solve {problem.op} on {device.kind}"
+    if 0 in (problem.m, problem.n, problem.k):
+        return "there is nothing to compute in a product of size zero"
+    if problem.scalars != "unit":
+        return "the epilogue has no alpha and beta"
+    for operand, (rows, columns) in _operands(problem):
+        if operand.layout.order in ("broadcast", "strided"):
+            return f"a {operand.layout.order} operand has no row start to step by"
+        if rows * columns >= _LARGEST_OFFSET:
+            return "offsets within an operand are 32 bits wide"
+    return _tile(config, problem, device) if config.kernel == "tile" else _gemv(config, problem)
+
+
+def shared_bytes(config: Config, problem: Problem) -> int:
+    """Shared memory that the pipelined operand tiles take, in bytes: a lower bound of what the kernel takes."""
+    value = config.values
+    m, n, k = (int(value[f"block_{axis}"]) for axis in "mnk")
+    stage = m * k * ITEM_SIZES[problem.a.dtype] + n * k * ITEM_SIZES[problem.b.dtype]
+    return stage * max(int(value["stages"]) - 1, 1)
+
+
+def _operands(problem: Problem) -> tuple[tuple[Operand, tuple[int, int]], ...]:
+    return (problem.a, (problem.m, problem.k)), (problem.b, (problem.k, problem.n))
+
+
+def _tile(config: Config, problem: Problem, device: Device) -> str:
+    value = config.values
+    split = int(value["split_k"])
+    if (split == 1) != (value["reduce"] == "none"):
+        return "partial sums are reduced when K is split, and only then"
+    if split > math.ceil(problem.k / int(value["block_k"])):
+        return f"K={problem.k} has fewer than {split} steps of {value['block_k']}"
+    if problem.op == "int_mm" and int(value["block_k"]) < 32:
+        return "the matrix unit takes 32 int8 of K at once"
+    if problem.op != "mixed_mm" and value["dequant"] != "cast":
+        return "there is nothing to dequantise"
+    if split * (problem.m + 256) * (problem.n + 256) >= _LARGEST_OFFSET:
+        return "offsets within the partial sums are 32 bits wide"
+    if shared_bytes(config, problem) > int(device.figures.get("smem_bytes", SHARED_BYTES)):
+        return "the pipeline's stages do not fit into shared memory"
+    return _tma(problem) if value["load"] == "tma" else ""
+
+
+def _tma(problem: Problem) -> str:
+    for operand, _ in _operands(problem):
+        if operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
+            return "the tensor copy engine wants rows that start at multiples of 16 bytes"
+    return ""
+
+
+def _gemv(config: Config, problem: Problem) -> str:
+    if problem.m > GEMV_ROWS:
+        return f"more than {GEMV_ROWS} rows do not fit into registers"
+    if not problem.a.layout.order.startswith("row") or (not problem.b.layout.order.startswith("col") and problem.n > 1):
+        return "K has to run along memory in both operands"
+    if problem.op != "mixed_mm" and config.values["dequant"] != "cast":
+        return "there is nothing to dequantise"
+    if problem.numerics.fp32 != "ieee":
+        return "the products are full fp32"
+    return ""

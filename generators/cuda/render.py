@@ -1,0 +1,245 @@
+"""Renders a Config of one of our Triton kernels into compilable units and the launches that solve a Problem with them.
+
+Pure: no GPU, torch or triton. A unit does not depend on sizes beyond their divisibility, so that one compiled unit
+serves every problem of a sweep; a launch adds the grid.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+
+from gemmdb import kernels_triton
+from gemmdb.config import Config
+from gemmdb.problem import Operand, Problem
+
+TL = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int8": "int8", "uint8": "uint8", "int32": "int32"}
+"""Triton's name of each dtype."""
+
+POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "int8": "*i8", "uint8": "*u8", "int32": "*i32"}
+HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
+REDUCE_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One kernel to compile: Python source, argument (name, Triton type) pairs, the arguments known to be multiples of
+    16 (pointers: 16-byte aligned), warps and pipeline stages."""
+
+    source: str
+    args: tuple[tuple[str, str], ...]
+    divisible: tuple[str, ...]
+    warps: int
+    stages: int
+
+    @functools.cached_property
+    def key(self) -> str:
+        """16 hexadecimal digits that name the unit."""
+        text = repr((self.source, self.args, self.divisible, self.warps, self.stages))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A unit with its grid; its arguments are looked up by name among the tensors and sizes of the problem."""
+
+    unit: Unit
+    grid: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What solves a problem: launches in order, and the scratch they need.
+
+    `partials`: elements of fp32 (int32 for int_mm) partial sums; `counters`: int32 counters, zero before the first
+    launch and after each; `tma`: whether a launch builds tensor maps and so needs a scratch allocator.
+    """
+
+    launches: tuple[Launch, ...]
+    partials: int = 0
+    counters: int = 0
+    tma: bool = False
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    """The Plan of a legal triton config for a problem. Raises KeyError for a kernel that has no template."""
+    return {"tile": _tile, "gemv": _gemv}[config.kernel](problem, config)
+
+
+def _tile(problem: Problem, config: Config) -> Plan:
+    values = {name.upper(): value for name, value in config.params}
+    split, reduce = int(values["SPLIT_K"]), values["REDUCE"]
+    names: dict[str, Any] = {
+        **values, **_common(problem), "LOAD": values["LOAD"], "EVEN_K": problem.k % int(values["BLOCK_K"]) == 0,
+        "SWAP": bool(values["SWAP"]),
+    }  # fmt: skip
+    tiles = math.ceil(problem.m / int(values["BLOCK_M"])) * math.ceil(problem.n / int(values["BLOCK_N"]))
+    partial = split > 1 and reduce == "kernel"
+    tile = int(values["BLOCK_M"]) * int(values["BLOCK_N"])
+    scratch = (problem.m * problem.n if partial else tiles * tile) * split if split > 1 else 0
+    extra = ["partials", "counters"] if reduce == "fixup" else []
+    main = _unit(problem, "tile", names, extra, partial, (int(values["WARPS"]), int(values["STAGES"])))
+    launches = [Launch(main, (tiles, split, 1))]
+    if partial:
+        acc = "*i32" if problem.op == "int_mm" else "*fp32"
+        launches.append(reduction_launch(problem, split, ("partials", acc)))
+    return Plan(tuple(launches), scratch, tiles if reduce == "fixup" else 0, values["LOAD"] == "tma")
+
+
+def _gemv(problem: Problem, config: Config) -> Plan:
+    values = {name.upper(): value for name, value in config.params}
+    rows = 1 << (problem.m - 1).bit_length()
+    names = {**values, **_common(problem), "ROWS": rows, "EVEN_K": problem.k % int(values["BLOCK_K"]) == 0}
+    unit = _unit(problem, "gemv", names, [], False, (int(values["WARPS"]), int(values["STAGES"])))
+    return Plan((Launch(unit, (math.ceil(problem.n / int(values["BLOCK_N"])), 1, 1)),))
+
+
+def _common(problem: Problem) -> dict[str, Any]:
+    return {
+        "OP": {"addmm": "mm"}.get(problem.op, problem.op),
+        "A_ROW": _row_major(problem.a),
+        "B_ROW": _row_major(problem.b),
+        "A_DTYPE": TL[problem.a.dtype],
+        "B_DTYPE": problem.b.dtype,
+        "M_EVEN": not _row_major(problem.a) and problem.m % 16 == 0,
+        "N_EVEN": problem.n % 16 == 0,
+        "PRECISION": problem.numerics.fp32,
+    }
+
+
+def _row_major(operand: Operand) -> bool:
+    return operand.layout.order.startswith("row")
+
+
+def _unit(
+    problem: Problem, template: str, names: Mapping[str, Any], extra: list[str], partial: bool, shape: tuple[int, int]
+) -> Unit:
+    hooks = _Hooks(problem, tuple(extra), partial)
+    text = _environment().from_string(kernels_triton.source(template)).render(
+        **names, def_kernel=hooks.def_kernel, size=hooks.size, stride=hooks.stride, store_output=hooks.store_output
+    )  # fmt: skip
+    constants = "".join(f"    {n}: tl.constexpr = {v!r}\n" for n, v in sorted(names.items()) if isinstance(v, int))
+    return hooks.unit(HEAD + text.lstrip().replace("    #constants#\n", constants), *shape)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+
+
+@dataclass(frozen=True)
+class _Hooks:
+    """The template hooks of a kernel that stands alone: dense strides are the sizes, and the epilogue is explicit."""
+
+    problem: Problem
+    extra: tuple[str, ...]
+    partial: bool
+
+    def args(self) -> list[tuple[str, str]]:
+        problem, acc = self.problem, "*i32" if self.problem.op == "int_mm" else "*fp32"
+        found = [("A", POINTERS[problem.a.dtype]), ("B", POINTERS[problem.b.dtype])]
+        if not self.partial:
+            found += _epilogue_args(problem)
+        found += [("partials" if self.partial else "out", acc if self.partial else POINTERS[problem.out])]
+        found += [(name, {"partials": acc, "counters": "*i32"}[name]) for name in self.extra]
+        return [*found, ("M", "i32"), ("N", "i32"), ("K", "i32"), *self._strides()]
+
+    def _strides(self) -> list[tuple[str, str]]:
+        pairs = (("lda", self.problem.a), ("ldb", self.problem.b))
+        return [(name, "i32") for name, operand in pairs if operand.layout.order.endswith("-padded")]
+
+    def def_kernel(self, *_: str) -> str:
+        names = [name for name, _ in self.args()]
+        return f"def kernel({', '.join(f'arg_{n}' if n in 'MNK' else n for n in names)}):\n    #constants#"
+
+    def size(self, name: str, dim: int) -> str:
+        return "arg_" + {("A", 0): "M", ("A", 1): "K", ("B", 0): "K", ("B", 1): "N"}[name, dim]
+
+    def stride(self, name: str, dim: int) -> str:
+        operand, leading = {"A": (self.problem.a, "lda"), "B": (self.problem.b, "ldb")}[name]
+        if dim == (1 if _row_major(operand) else 0):
+            return "1"
+        if operand.layout.order.endswith("-padded"):
+            return leading
+        return {("A", 0): "K", ("A", 1): "M", ("B", 0): "N", ("B", 1): "K"}[name, dim]
+
+    def store_output(
+        self, indices: tuple[str, ...], value: str, mask: str, indent_width: int = 4, val_shape: object = None
+    ) -> str:
+        if self.partial:
+            k, m, n = indices
+            lines = [f"tl.store(partials + ({k} * M + {m}) * N + {n}, {value}, mask={mask})"]
+        else:
+            lines = epilogue(self.problem, indices, value, mask)
+        return ("\n" + " " * indent_width).join(lines)
+
+    def unit(self, source: str, warps: int, stages: int) -> Unit:
+        args = tuple((f"arg_{n}" if n in "MNK" else n, t) for n, t in self.args())
+        # M steps through memory only where A is transposed; elsewhere one kernel serves every M.
+        rows = 1 if _row_major(self.problem.a) else self.problem.m
+        sizes = {"arg_M": rows, "arg_N": self.problem.n, "arg_K": self.problem.k}
+        # A leading dimension is only passed when the layout says how it is aligned, in elements.
+        sizes |= {"lda": self.problem.a.layout.align, "ldb": self.problem.b.layout.align}
+        divisible = tuple(n for n, t in args if t.startswith("*") or sizes[n] % 16 == 0)
+        return Unit(source, args, divisible, warps, stages)
+
+
+def _epilogue_args(problem: Problem) -> list[tuple[str, str]]:
+    found = []
+    if problem.bias is not None:
+        found.append(("bias", POINTERS[problem.bias.dtype]))
+    if problem.fusion == "scale":
+        found.append(("scale", POINTERS[problem.out] if problem.out in ("bf16", "fp16") else "*fp32"))
+    return found
+
+
+def epilogue(problem: Problem, indices: tuple[str, ...], value: str, mask: str) -> list[str]:
+    """Statements that apply the problem's scale, bias and pointwise function to `value` and store it.
+
+    The scale is one value per column, in the output's dtype, as weight-only and dynamic quantisation have it; the
+    pointwise function is relu, which stands for any cheap one.
+    """
+    m, n = indices
+    lines = []
+    if problem.fusion != "none" or problem.bias is not None:
+        lines.append(f"result = {value}.to(tl.float32)")
+        value = "result"
+    if problem.fusion == "scale":
+        lines.append(f"result = result * tl.load(scale + {n}, mask={n} < N, other=0).to(tl.float32)")
+    if problem.bias is not None:
+        where = {"1d": f"{n}", "full": f"{m} * N + {n}", "column": f"{m}"}[problem.bias.kind]
+        lines.append(f"result = result + tl.load(bias + {where}, mask={mask}, other=0).to(tl.float32)")
+    if problem.fusion == "pointwise":
+        lines.append("result = tl.maximum(result, 0.0)")
+    lines.append(f"tl.store(out + {m}.to(tl.int64) * N + {n}, {value}.to(out.dtype.element_ty), mask={mask})")
+    return lines
+
+
+def reduction(problem: Problem, split: int, source: tuple[str, str]) -> Unit:
+    """Sums `split` results [split, M, N] of the (name, type) `source` in a fixed order and applies the epilogue."""
+    name = source[0]
+    args = [source, *_epilogue_args(problem), ("out", POINTERS[problem.out]), ("M", "i32"), ("N", "i32")]
+    body = [
+        f"at = tl.program_id(0) * {REDUCE_BLOCK} + tl.arange(0, {REDUCE_BLOCK})",
+        "inside = at < M * N",
+        f"acc = tl.load({name} + at, mask=inside, other=0)",
+        f"for part in tl.static_range(1, {split}):",
+        f"    acc += tl.load({name} + part * M * N + at, mask=inside, other=0)",
+        "idx_m = at // N",
+        "idx_n = at % N",
+        *epilogue(problem, ("idx_m", "idx_n"), "acc", "inside"),
+    ]
+    text = f"{HEAD}def kernel({', '.join(n for n, _ in args)}):\n" + "".join(f"    {line}\n" for line in body)
+    divisible = tuple(n for n, t in args if t.startswith("*") or (n == "N" and problem.n % 16 == 0))
+    return Unit(text, tuple(args), divisible, 4, 1)
+
+
+def reduction_launch(problem: Problem, split: int, source: tuple[str, str]) -> Launch:
+    """`reduction` with its grid."""
+    return Launch(reduction(problem, split, source), (math.ceil(problem.m * problem.n / REDUCE_BLOCK), 1, 1))
