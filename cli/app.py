@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 from typing import Annotated
@@ -122,14 +123,21 @@ def _exit_code(error: BaseException) -> int:
     return UNEXPECTED
 
 
+class _Notes(logging.Handler):
+    """Log records as lines on stderr; a traceback, which only DEBUG asks for, as it is."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage().removeprefix("gemmdb: "))
+        if record.exc_info:
+            traceback.print_exception(record.exc_info[1])
+
+
 def _route_warnings() -> None:
     """Warnings and log records of the library become lines like the command's own; GEMMDB_LOG sets the level."""
     level = logging.getLevelName(os.environ.get("GEMMDB_LOG", "").upper() or "WARNING")
     logger = logging.getLogger("gemmdb")
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("gemmdb: %(message)s"))
-        logger.addHandler(handler)
+    if not any(isinstance(handler, _Notes) for handler in logger.handlers):
+        logger.addHandler(_Notes())
         logger.propagate = False
     logger.setLevel(level if isinstance(level, int) else logging.WARNING)
     warnings.showwarning = lambda message, *_, **__: note(str(message))

@@ -124,7 +124,12 @@ def _compiler() -> Check:
 
 def _packages() -> list[Check]:
     found = []
-    for package, extra in (("sqlite-utils", ""), ("jinja2", "build"), ("sympy", "build"), ("nvidia-cutlass", "cutlass")):
+    for package, extra in (
+        ("sqlite-utils", ""),
+        ("jinja2", "build"),
+        ("sympy", "build"),
+        ("nvidia-cutlass", "cutlass"),
+    ):
         try:
             found.append(Check(package, OK, importlib.metadata.version(package)))
         except importlib.metadata.PackageNotFoundError:
@@ -168,5 +173,3 @@ def _probe(command: list[str], **environment: str) -> subprocess.CompletedProces
         return done
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     return lines[-1].strip() if lines else f"exit code {done.returncode}"
-
-

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import typer
 
+from gemmdb.api import current_catalog
 from gemmdb.catalog import Catalog
 from gemmdb.cli.lookup import hit_facts
 from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
 from gemmdb.cli.output import one_line, say, say_facts, say_json
 from gemmdb.ladder import Step, explain as explain_query
 from gemmdb.problem import Query
-from gemmdb.settings import Policy, Settings
+from gemmdb.settings import Policy
 from gemmdb.toolchain import installed
 
 
@@ -29,11 +30,9 @@ def explain(options: ProblemOptions, json: JsonFlag = False) -> None:
     Exit codes: 0 a rung answers, 1 none does, 2 bad usage or bad input.
     """
     problem = options.problem()
-    settings = Settings.read()
-    catalog = Catalog.load(settings)
+    catalog = current_catalog()
     query = Query(problem, catalog.resolve(problem.device), l2=problem.l2)
-    policy = Policy(on_miss=settings.on_miss)
-    steps = explain_query(query, catalog, policy, installed(query.device.kind))
+    steps = explain_query(query, catalog, Policy(), installed(query.device.kind))
     answer = next((step.rung for step in steps if step.hit is not None), "miss")
     if json:
         say_json(_document(query, catalog, steps, answer))

@@ -9,7 +9,10 @@ from typing import Annotated
 import typer
 
 from gemmdb.cli.output import count, note
+from gemmdb.cli.recording import run
 from gemmdb.errors import InputError
+from gemmdb.generators import workload
+from gemmdb.settings import Settings
 
 
 def record(
@@ -29,19 +32,22 @@ def record(
     \b
     Exit codes: that of COMMAND (128 + n when signal n ended it); 2 when it cannot be started.
     """
-    # Reading a workload needs the generators, which are not needed to start the program.
-    from gemmdb.cli.recording import run
-
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
         raise InputError(f"cannot write {out}: it is a directory, or is in one that is missing or read-only")
     before = _problems(out)
     recorded = run(command, out)
     after = _problems(out)
+    obstacle = "GEMMDB_DISABLE is set" if Settings.read().disabled else recorded.obstacle
     if recorded.exit_code:
         note(f"COMMAND ended with exit code {recorded.exit_code}")
     if after == before == 0:
-        note(f"nothing was recorded: {recorded.obstacle}")
+        note(f"nothing was recorded: {obstacle}")
     else:
         new = f", {after - before} of them new" if before else ""
         note(f"{count(after, 'problem')} in {out}{new}; next: gemmdb build --arch native --shapes {out}")
     raise typer.Exit(recorded.exit_code)
+
+
+def _problems(path: Path) -> int:
+    """How many problems a workload holds; 0 when there is no file yet. Raises InputError when it is no workload."""
+    return len({entry.problem for entry in workload.read(path)}) if path.exists() else 0

@@ -1,0 +1,147 @@
+"""`gemmdb build`: measure a table."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gemmdb.cli.options import takes
+from gemmdb.cli.output import note, say_facts
+from gemmdb.cli.progress import BuildProgress
+from gemmdb.errors import InputError
+from gemmdb.measurement import TIMED
+from gemmdb.problem import Problem
+from gemmdb.settings import data_home
+from gemmdb.table import Table
+from gemmdb.verdict import TIE
+
+if TYPE_CHECKING:
+    from gemmdb.generators.build import BuildReport, BuildRequest
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """The flags of `gemmdb build`."""
+
+    arch: Annotated[
+        str, typer.Option(help="native, cpu, sm80, sm90, ...: what to measure; it must be in this machine.")
+    ]
+    ops: Annotated[str, typer.Option(help="Ops, separated by commas.")] = "mm,addmm,int_mm,mixed_mm"
+    dtypes: Annotated[
+        str | None, typer.Option(help="Activation dtypes, separated by commas [default: those of the shapes].")
+    ] = None
+    shapes: Annotated[
+        str | None,
+        typer.Option(metavar="PRESET|FILE", help="A preset, or a workload of `gemmdb record` [default: quick]."),
+    ] = None
+    effort: Annotated[str, typer.Option(help="How many candidates: quick, standard or full.")] = "quick"
+    out: Annotated[Path | None, typer.Option(help="The table [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")] = None
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs to use [default: all].")] = None
+    ray: Annotated[str | None, typer.Option(metavar="ADDRESS|local", help="Spread the work over a Ray cluster.")] = None
+    modelled: Annotated[
+        bool, typer.Option("--modelled", help="Predict instead of measure, for an arch that is not in this machine.")
+    ] = False
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also say of every candidate that failed why.")] = False
+
+    def request(self) -> BuildRequest:
+        """What the library is asked to build."""
+        from gemmdb.generators.build import BuildRequest
+
+        return BuildRequest(
+            self.arch,
+            _words(self.ops),
+            _words(self.dtypes or ""),
+            self.shapes,
+            self.effort,
+            self.out,
+            self.gpus,
+            self.ray,
+            self.modelled,
+        )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+@takes(BuildOptions)
+def build(options: BuildOptions) -> None:
+    """Measure every candidate kernel for a list of GEMMs and write the table.
+
+    What is measured is in the file at once, so a build can be stopped at any time: run it again and it goes on where it
+    was. A problem that the file already has is not measured again. Lookups find the default file by themselves.
+
+    \b
+    Examples:
+      gemmdb build --arch native
+      gemmdb build --arch native --shapes workload.jsonl --effort standard
+      gemmdb build --arch sm90 --ops mixed_mm --dtypes bf16,fp16 --out h200.db --gpus 4
+
+    \b
+    Exit codes: 0 done (candidates that failed are rows of the table), 2 bad usage or bad input, 130 interrupted.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("building measures with torch, which is not installed: pip install torch 'gemmdb[build]'")
+    # The generators load sqlite-utils, and more, which other commands do without.
+    from gemmdb.generators import shapes
+    from gemmdb.generators.build import build as build_table
+
+    request = options.request()
+    with BuildProgress() as progress:
+        report = build_table(request, progress)
+    problems = shapes.select(shapes.load(request.shapes, report.device.kind), request.ops, request.dtypes)
+    if options.verbose:
+        _note_failures(report, problems)
+    say_facts(_summary(request, report, problems))
+    if report.interrupted:
+        note(f"interrupted; what was measured is kept in {report.out}: the same command goes on from there")
+        raise typer.Exit(130)
+
+
+def _summary(request: BuildRequest, report: BuildReport, problems: Sequence[Problem]) -> list[tuple[str, str]]:
+    """Name and value of each line of the final summary."""
+    statuses = ", ".join(f"{number:,} {status}" for status, number in report.statuses.items())
+    done = f"{report.measured} of {report.jobs} measured now in {report.seconds:.0f} s"
+    done += f", {report.before} known before" if report.before else ""
+    done += f", {report.elsewhere} by another build" if report.elsewhere else ""
+    next_step = f"gemmdb coverage {request.shapes}" if request.shapes and Path(request.shapes).is_file() else ""
+    facts = [
+        ("device", f"{report.device.sku} ({report.device.arch})"),
+        ("problems", f"{report.problems:,}"),
+        ("measurements", done),
+        ("candidates", f"{report.rows:,} new rows: {statuses}" if statuses else "no new rows"),
+        ("verdicts", _gains(report, problems)),
+        ("table", str(report.out)),
+        ("next", next_step or "gemmdb tables"),
+    ]
+    if report.out.absolute().parent != data_home().absolute():
+        facts[-1] = ("next", f"GEMMDB_TABLES={report.out} {facts[-1][1]}")
+    return facts
+
+
+def _gains(report: BuildReport, problems: Sequence[Problem]) -> str:
+    """How many verdicts beat ATen and by how much, over all problems asked for, measured now or before."""
+    table = Table.open(report.out)
+    found = [verdict for problem in problems if (verdict := table.verdict(problem, report.device)) is not None]
+    table.close()
+    gains = sorted(verdict.speedup for verdict in found if verdict.speedup > 1 + TIE)
+    if not gains:
+        return f"{len(found):,}, of which none beats ATen"
+    mean = math.exp(sum(map(math.log, gains)) / len(gains))
+    return f"{len(found):,}, of which {len(gains):,} beat ATen, {mean:.2f}x on average and {gains[-1]:.2f}x at most"
+
+
+def _note_failures(report: BuildReport, problems: Sequence[Problem]) -> None:
+    """A line on stderr for every row of these problems without times."""
+    table = Table.open(report.out)
+    for problem in problems:
+        for row in table.rows(problem, report.device):
+            if row.status not in TIMED:
+                note(f"{row.status}: {row.config.text} on {problem.text}: {row.detail or 'no detail'}")
+    table.close()

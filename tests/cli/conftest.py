@@ -1,0 +1,116 @@
+"""A table with real rows, and two ways to run the command: in this process, and as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gemmdb.cli.app import run
+from gemmdb.config import ATEN, Config
+from gemmdb.device import Device
+from gemmdb.generators.store import Store
+from gemmdb.measurement import Measurement, Protocol, Status, Times
+from gemmdb.problem import Problem
+from gemmdb.toolchain import Toolchain, installed
+
+DEVICE = Device("cpu", "cpu", "Example CPU", 2, isa="avx2")
+PROTOCOL = Protocol("host", "cold", 1, 30)
+PACKED = Config.of("cpp", "packed_gemm", threads_m=1, threads_n=2, threads_k=1, blocks_m=0, blocks_n=0, blocks_k=0)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def measured(problem: Problem, config: Config, us: float, aten_us: float, run_id: str) -> Measurement:
+    """A full row with an interval of 1% around `us`."""
+    times = Times(us, us * 0.995, us * 1.005, 30, aten_us)
+    toolchain = installed("cpu") or Toolchain(torch="2.13.0")
+    return Measurement(problem, config, DEVICE, PROTOCOL, toolchain, run_id, Status.OK, times)
+
+
+@pytest.fixture
+def problem() -> Problem:
+    """The problem that the table has a fast kernel for."""
+    return Problem.gemm("mm", m=16, n=512, k=1024, dtype="fp32", constant_weight=True)
+
+
+@pytest.fixture
+def make_table(tmp_path: Path, problem: Problem) -> Callable[..., Path]:
+    """Writes a table: `make_table(name, us=...)`, where `us` is the time of the fast kernel; ATen takes 100."""
+
+    def make(name: str, us: float = 50.0) -> Path:
+        path = tmp_path / name
+        with Store.open(path) as store:
+            run_id = store.begin_run({"command": "tests"})
+            store.add([measured(problem, ATEN, 100.0, 100.0, run_id), measured(problem, PACKED, us, 100.0, run_id)])
+            store.refresh()
+        return path
+
+    return make
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    """An environment in which no table is found but those that a test names, with `tmp_path` as working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("GEMMDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return os.environ
+
+
+@pytest.fixture
+def table(environment: Mapping[str, str], make_table: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table in force: GEMMDB_TABLES names it."""
+    path = make_table("mine.db")
+    monkeypatch.setenv("GEMMDB_TABLES", str(path))
+    return path
+
+
+@pytest.fixture
+def gemmdb(environment: Mapping[str, str], capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Runs a command in this process: `gemmdb("lookup", "--op", "mm", ...)`."""
+
+    def command(*arguments: str) -> Done:
+        capfd.readouterr()
+        code = run(arguments)
+        return Done(code, *capfd.readouterr())
+
+    return command
+
+
+@pytest.fixture
+def process(environment: Mapping[str, str]) -> Callable[..., Done]:
+    """Runs a command as a process of its own."""
+
+    def command(*arguments: str, **more: str) -> Done:
+        done = subprocess.run(start(arguments), capture_output=True, text=True, env={**os.environ, **more}, timeout=120)
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return command
+
+
+def start(arguments: Sequence[str]) -> list[str]:
+    """The command line that runs `gemmdb` with this Python."""
+    return [sys.executable, "-m", "gemmdb", *arguments]
+
+
+@pytest.fixture
+def flags(problem: Problem) -> list[str]:
+    """The flags of `gemmdb lookup` for `problem` on the table's device."""
+    return (
+        f"--op mm --m {problem.m} --n {problem.n} --k {problem.k} --dtype fp32 --constant-weight --device".split()
+        + [DEVICE.sku]
+    )

@@ -1,0 +1,186 @@
+"""Exit codes, one-line errors and help of the application as a whole."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import gemmdb as library
+from gemmdb.cli import app, tables
+
+COMMANDS = ["record", "build", "coverage", "lookup", "explain", "tables", "verify", "merge", "diff", "doctor"]
+
+
+def test_help_lists_every_command_and_the_usual_flow(process):
+    done = process("--help")
+    assert (done.code, done.err) == (0, "")
+    positions = [done.out.index(f"gemmdb {name}") for name in ("record", "build", "coverage")]
+    assert positions == sorted(positions)
+    assert 'torch.compile(model, backend="gemmdb")' in done.out
+    for name in COMMANDS:
+        assert f"\n  {name} " in done.out
+
+
+def test_no_arguments_is_help(gemmdb):
+    assert gemmdb().out == gemmdb("--help").out
+    assert gemmdb().code == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_teaches(gemmdb, name):
+    done = gemmdb(name, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert "Examples:\n" in done.out
+    assert f"gemmdb {name}" in done.out.split("Examples:")[1]
+    assert "Exit codes:" in done.out
+
+
+def test_version(process):
+    assert process("--version").out == f"gemmdb {library.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["frobnicate"], ["--frob"], ["lookup"], ["merge", "a.db"], ["verify"], ["verify", "x", "y"], ["record"],
+     ["build", "--gpus", "many"], ["verify", "x.db", "--remeasure", "-3"], ["coverage", "w", "--jsn"]],
+)  # fmt: skip
+def test_bad_usage_is_one_line_and_exit_2(process, arguments):
+    done = process(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("gemmdb: ")
+    assert done.err.count("\n") == 1
+
+
+def broken(kind: str, good: Path) -> Path:
+    """A file that is no usable table, of that kind."""
+    path = good.with_name(f"{kind}.db")
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "text":
+        path.write_text("not a database, but long enough to have a header" * 10)
+    elif kind == "empty":
+        path.touch()
+    elif kind == "foreign":
+        sqlite3.connect(path).executescript("create table t (x)").close()
+    elif kind == "newer":
+        shutil.copy(good, path)
+        with sqlite3.connect(path) as connection:
+            connection.execute("pragma user_version = 99")
+        connection.close()
+    elif kind == "truncated":
+        path.write_bytes(good.read_bytes()[:5000])
+    return path
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "text", "empty", "foreign", "newer", "truncated"])
+@pytest.mark.parametrize("command", [["verify", "{}"], ["merge", "{}", "--out", "c.db"], ["diff", "good.db", "{}"]])
+def test_a_file_that_is_no_table_is_one_line_and_exit_2(gemmdb, make_table, kind, command):
+    path = broken(kind, make_table("good.db"))
+    done = gemmdb(*(word.format(path) for word in command))
+    assert (done.code, done.out) == (2, ""), done
+    assert done.err.count("\n") == 1
+    assert path.name in done.err
+    assert not Path("c.db").exists()
+
+
+def test_a_broken_table_in_force_is_a_warning(gemmdb, make_table, flags, monkeypatch):
+    good = make_table("good.db")
+    text = broken("text", good)
+    monkeypatch.setenv("GEMMDB_TABLES", f"{text}{os.pathsep}{good}")
+    done = gemmdb("lookup", *flags)
+    assert done.code == 0
+    assert done.err.count("\n") == 1
+    assert text.name in done.err
+
+
+def test_bad_environment_is_one_line_and_exit_2(process):
+    done = process("tables", GEMMDB_ON_MISS="perhaps")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "GEMMDB_ON_MISS" in done.err
+
+
+def test_a_closed_pipe_is_quiet(table):
+    script = f"{sys.executable} -m gemmdb tables --json | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def crash(monkeypatch):
+    """Makes `gemmdb tables` raise what a test gives."""
+
+    def install(error: BaseException) -> None:
+        def raising(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(tables.Catalog, "load", raising)
+
+    return install
+
+
+def test_a_bug_is_one_line_and_exit_70(gemmdb, crash):
+    crash(ValueError("two\nlines"))
+    done = gemmdb("tables")
+    assert (done.code, done.out) == (app.UNEXPECTED, "")
+    assert done.err.count("\n") == 1
+    assert "ValueError: two lines" in done.err
+    assert "GEMMDB_LOG=DEBUG" in done.err
+
+
+def test_debug_shows_the_traceback(gemmdb, crash, monkeypatch):
+    monkeypatch.setenv("GEMMDB_LOG", "debug")
+    crash(ValueError("x"))
+    assert "Traceback" in gemmdb("tables").err
+    monkeypatch.delenv("GEMMDB_LOG")
+    assert "Traceback" not in gemmdb("tables").err
+    assert logging.getLogger("gemmdb").level == logging.WARNING
+
+
+def test_ctrl_c_is_130(gemmdb, crash):
+    crash(KeyboardInterrupt())
+    done = gemmdb("tables")
+    assert (done.code, done.out, done.err) == (130, "", "gemmdb: interrupted\n")
+
+
+def test_tables_json(gemmdb, table):
+    done = gemmdb("tables", "--json")
+    (entry,) = json.loads(done.out)
+    assert list(entry) == ["path", "arch", "device", "schema_version", "digest", "origin", "problems", "measurements"]
+    assert entry["path"] == str(table)
+    assert (entry["arch"], entry["device"], entry["origin"]) == ("cpu", "Example CPU", "measured")
+    assert (entry["problems"], entry["measurements"]) == ({"mm": 1}, 2)
+
+
+def test_tables_text(gemmdb, table):
+    done = gemmdb("tables")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[1].split()[:3] == ["Example", "CPU", "cpu"]
+    assert str(table) in done.out
+
+
+def test_no_tables(gemmdb):
+    assert gemmdb("tables", "--json").out == "[]\n"
+    done = gemmdb("tables")
+    assert (done.code, done.out) == (0, "")
+    assert "gemmdb build" in done.err
+
+
+def test_help_and_lookup_are_quick(process, table, flags):
+    """Both take 0.1 s on two slow cores; importing torch or sqlite-utils by accident takes 0.25 s to 2 s more."""
+
+    def seconds(*arguments: str) -> float:
+        start = time.perf_counter()
+        process(*arguments)
+        return time.perf_counter() - start
+
+    assert min(seconds("--help") for _ in range(3)) < 0.5
+    assert min(seconds("lookup", *flags) for _ in range(3)) < 0.5

@@ -1,0 +1,111 @@
+"""`gemmdb lookup` and `gemmdb explain` on a real table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def test_hit_names_rung_kernel_and_time(gemmdb, table, flags):
+    done = gemmdb("lookup", *flags)
+    assert (done.code, done.err) == (0, "")
+    lines = dict(line.split(None, 1) for line in done.out.splitlines())
+    assert lines["rung"].strip() == "exact"
+    assert lines["kernel"].startswith("cpp:packed_gemm")
+    assert lines["expected"] == "50.00 us, 2.00x ATen"
+    assert lines["table"] == str(table)
+
+
+def test_json_hit_has_the_fixed_keys(gemmdb, table, flags):
+    done = gemmdb("lookup", *flags, "--json")
+    hit = json.loads(done.out)
+    assert list(hit) == [
+        "rung", "backend", "kernel", "params", "expected_us", "speedup_vs_aten", "table", "evidence",
+    ]  # fmt: skip
+    assert (hit["rung"], hit["backend"], hit["kernel"]) == ("exact", "cpp", "packed_gemm")
+    assert hit["params"]["threads_n"] == 2
+    assert hit["expected_us"] == pytest.approx(50)
+    assert hit["speedup_vs_aten"] == pytest.approx(2)
+
+
+def test_json_miss_is_one_object_and_exit_1(gemmdb, environment):
+    done = gemmdb("lookup", "--op", "mm", "--m", "1", "--n", "2", "--k", "3", "--json")
+    assert json.loads(done.out) == {"rung": "miss"}
+    assert (done.code, done.err) == (1, "")
+
+
+def test_miss_without_json_says_where_to_go_on(gemmdb, environment):
+    done = gemmdb("lookup", "--op", "mm", "--m", "1", "--n", "2", "--k", "3")
+    assert (done.code, done.out) == (1, "miss\n")
+    assert "gemmdb explain" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_another_flag_is_another_problem(gemmdb, table, flags):
+    assert gemmdb("lookup", *flags, "--tf32").code == 1
+    assert gemmdb("lookup", *flags, "--fusion", "pointwise").code == 1
+    assert gemmdb("lookup", *flags, "--l2", "hot").code == 1
+
+
+def test_arch_finds_the_device(gemmdb, table, flags):
+    named = flags[: flags.index("--device")]
+    assert gemmdb("lookup", *named, "--arch", "cpu").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--op conv --m 1 --n 1 --k 1", "unknown op 'conv'"),
+        ("--op mm --m -1 --n 1 --k 1", "m must be"),
+        ("--op mm --m x --n 1 --k 1", "--m"),
+        ("--op mm --m 1 --n 1", "--k"),
+        ("--op mm --m 99999999999 --n 1 --k 1", "m must be"),
+        ("--op mm --m 1 --n 1 --k 1 --dtype fp7", "unknown dtype 'fp7'"),
+        ("--op mm --m 1 --n 1 --k 1 --layout xy", "unknown layout 'xy'"),
+        ("--op mm --m 1 --n 1 --k 1 --bias 1d", "bias"),
+        ("--op int_mm --m 1 --n 1 --k 1 --dtype bf16", "cannot multiply"),
+        ("--op mm --m 1 --n 1 --k 1 --fusion soft", "'soft'"),
+        ("--op mm --m 1 --n 1 --k 1 --l2 warm", "unknown l2 state 'warm'"),
+        ("--op mm --m 1 --n 1 --k 1 --device A --arch cpu", "exclude each other"),
+        ("--op mm --m 1 --n 1 --k 1 --device Nonesuch", "Nonesuch"),
+        ("--op mm --m 1 --n 1 --k 1 --frob", "--frob"),
+    ],
+)
+@pytest.mark.parametrize("command", ["lookup", "explain"])
+def test_bad_flags_are_one_line_and_exit_2(gemmdb, environment, command, arguments, words):
+    done = gemmdb(command, *arguments.split())
+    assert (done.code, done.out) == (2, "")
+    assert done.err.count("\n") == 1
+    assert words in done.err
+
+
+def test_explain_asks_every_rung(gemmdb, table, flags):
+    done = gemmdb("explain", *flags, "--json")
+    answer = json.loads(done.out)
+    assert done.code == 0
+    assert answer["answer"] == "exact"
+    assert [step["rung"] for step in answer["steps"]][:2] == ["exact", "near"]
+    assert all(step["reason"] for step in answer["steps"])
+    assert answer["steps"][0]["hit"]["kernel"] == "packed_gemm"
+    assert answer["tables"] == [str(table)]
+
+
+def test_explain_text_says_why_a_rung_declines(gemmdb, environment):
+    done = gemmdb("explain", "--op", "mm", "--m", "1", "--n", "2", "--k", "3")
+    assert done.code == 1
+    assert done.out.endswith("answer: miss\n")
+    for rung in ("exact", "near"):
+        assert f"\n{rung}: " in done.out
+
+
+def test_lookup_imports_no_torch_and_no_sqlite_utils(process, table, flags, tmp_path: Path):
+    script = (
+        "import sys; from gemmdb.cli.app import run; code = run(sys.argv[1:]);"
+        "sys.exit(code or any(name in sys.modules for name in ('torch', 'triton', 'sqlite_utils', 'rich.console')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script, "lookup", *flags], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,174 @@
+"""`gemmdb record` around real programs; compiling with torch is in test_record_torch.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gemmdb.cli.recording import run
+
+
+def test_passes_streams_and_the_exit_code_through(environment, tmp_path: Path):
+    program = "import sys; data = sys.stdin.read(); print(data.upper()); print('e', file=sys.stderr); sys.exit(7)"
+    done = subprocess.run(
+        [sys.executable, "-m", "gemmdb", "record", "--", sys.executable, "-c", program],
+        input="abc", capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 7
+    assert done.stdout == "ABC\n"
+    assert done.stderr.splitlines()[0] == "e"
+    assert not (tmp_path / "workload.jsonl").exists()
+
+
+def test_options_of_the_command_are_not_ours(gemmdb):
+    done = gemmdb("record", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--out", "x", "--help")
+    assert (done.code, done.out) == (0, "['--out', 'x', '--help']\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ([sys.executable, "-c", "pass"], "none imported torch"),
+        ([sys.executable, "-I", "-c", "pass"], "python -I"),
+        (["true"], "python -I"),
+    ],
+)
+def test_nothing_recorded_says_why(gemmdb, command, words):
+    done = gemmdb("record", "--", *command)
+    assert done.code == 0
+    assert "nothing was recorded" in done.err
+    assert words in done.err
+
+
+def test_a_command_that_is_not_there(gemmdb):
+    done = gemmdb("record", "--", "no-such-program")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.count("\n") == 1
+    assert "no-such-program" in done.err
+
+
+@pytest.mark.parametrize("out", [".", "missing/workload.jsonl"])
+def test_a_workload_that_cannot_be_written(gemmdb, out):
+    done = gemmdb("record", "--out", out, "--", "true")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert out in done.err
+
+
+def test_a_file_that_is_no_workload_is_not_added_to(gemmdb, tmp_path: Path):
+    Path("notes.txt").write_text("hello\n")
+    done = gemmdb("record", "--out", "notes.txt", "--", "true")
+    assert done.code == 2
+    assert Path("notes.txt").read_text() == "hello\n"
+
+
+def test_a_killed_command(environment, tmp_path: Path):
+    assert run(["sh", "-c", "kill -9 $$"], tmp_path / "w.jsonl").exit_code == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_go_to_the_command(environment, number):
+    program = (
+        f"import signal, sys, time\nsignal.signal({int(number)}, lambda *_: sys.exit(5))\n"
+        "print('ready', flush=True)\ntime.sleep(30)"
+    )
+    # A session of its own: no terminal that would deliver the signal to the command by itself.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gemmdb", "record", "--", sys.executable, "-c", program],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 5
+    assert "exit code 5" in err
+
+
+def test_the_users_own_sitecustomize_still_runs(environment, tmp_path: Path, monkeypatch, capfd):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("MARK = 'theirs'\n")
+    monkeypatch.setenv("PYTHONPATH", str(own))
+    program = "import sys, sitecustomize; print(sitecustomize.MARK, sys.path[1])"
+    assert run([sys.executable, "-c", program], tmp_path / "w.jsonl").exit_code == 0
+    assert capfd.readouterr().out == f"theirs {own}\n"
+
+
+def test_a_broken_sitecustomize_is_reported_as_python_does(environment, tmp_path: Path, monkeypatch, capfd):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import no_such_module\n")
+    monkeypatch.setenv("PYTHONPATH", str(own))
+    assert run([sys.executable, "-c", "print('on')"], tmp_path / "w.jsonl").exit_code == 0
+    done = capfd.readouterr()
+    assert done.out == "on\n"
+    assert "no_such_module" in done.err
+
+
+def test_children_of_children_are_recorded_and_torch_is_not_imported(environment, tmp_path: Path):
+    inner = "import sys; sys.exit('torch' in sys.modules or 'gemmdb' in sys.modules)"
+    outer = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {inner!r}]))"
+    recorded = run([sys.executable, "-c", outer], tmp_path / "w.jsonl")
+    assert (recorded.exit_code, recorded.pythons, recorded.torches) == (0, 2, 0)
+
+
+def test_an_interpreter_without_gemmdb_is_named(environment, tmp_path: Path):
+    (tmp_path / "torch.py").write_text("")
+    program = f"import sys; sys.path[:] = [{str(tmp_path)!r}, *[p for p in sys.path if 'lib' in p]];"
+    program += "sys.modules['gemmdb'] = None; import torch; print('ran')"
+    recorded = run([sys.executable, "-c", program], tmp_path / "w.jsonl")
+    assert (recorded.exit_code, recorded.torches) == (0, 1)
+    assert "ModuleNotFoundError" in recorded.obstacle
+    assert sys.executable in recorded.obstacle
+
+
+def test_startup_costs_little(environment, tmp_path: Path):
+    def seconds(environ: dict[str, str]) -> float:
+        def once() -> float:
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-c", "import json, decimal"], env=environ, check=True)
+            return time.perf_counter() - start
+
+        return min(once() for _ in range(5))
+
+    from gemmdb.cli import recording
+
+    (tmp_path / "sitecustomize.py").write_text(recording.STARTUP.read_text())
+    plain = seconds(dict(os.environ))
+    hooked = seconds({**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert hooked - plain < 0.03
+
+
+TRAIN = """
+import torch
+linear = torch.nn.Linear(64, 32)
+with torch.no_grad():
+    compiled = torch.compile(linear)
+    for _ in range(3):
+        compiled(torch.randn(8, 64))
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_compiled_model_is_recorded_in_every_process(environment, tmp_path: Path, monkeypatch, capfd):
+    pytest.importorskip("torch")
+    from gemmdb.cli.app import run as run_command
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    Path("train.py").write_text(TRAIN)
+    assert run_command(["record", "--", sys.executable, "train.py"]) == 0
+    assert "1 problem in workload.jsonl" in capfd.readouterr().err
+    lines = [json.loads(line) for line in Path("workload.jsonl").read_text().splitlines()]
+    assert any(" m=8 n=32 k=64 " in line["problem"] for line in lines)
+
+    # Again, from a child process and a warm compile cache: the problem is known already.
+    Path("outer.py").write_text("import subprocess, sys; subprocess.run([sys.executable, 'train.py'], check=True)")
+    assert run_command(["record", "--", sys.executable, "outer.py"]) == 0
+    assert "1 problem in workload.jsonl, 0 of them new" in capfd.readouterr().err
