@@ -62,18 +62,17 @@ def gemmdb_command(
 
     \b
     The usual flow:
-      gemmdb record -- python train.py                  # which GEMMs the program compiles: workload.jsonl
-      gemmdb build --arch native --shapes workload.jsonl   # measure them, once per kind of machine
-      gemmdb coverage workload.jsonl                    # which of them the tables answer now
-    and in the program
-      torch.compile(model, backend="gemmdb")            # looks up, benchmarks nothing
+      gemmdb record -- python train.py                     # its GEMMs, into workload.jsonl
+      gemmdb build --arch native --shapes workload.jsonl   # measure them, once per kind of device
+      gemmdb coverage workload.jsonl                       # which of them the tables answer now
+    and in the program torch.compile(model, backend="gemmdb"), which benchmarks nothing.
 
     \b
-    Exit codes: 0 done, 1 a negative answer (a miss, a difference, a problem found), 2 bad usage or bad input,
-    70 a bug in gemmdb, 130 interrupted. Anything but 0 and 1 leaves one line on stderr.
+    Exit codes: 0 done; 1 a negative answer: a miss, a difference, a problem found;
+    2 bad usage or bad input, with one line on stderr; 70 a bug in gemmdb; 130 interrupted.
 
-    \b
-    Environment: GEMMDB_TABLES, GEMMDB_USER_TABLE, GEMMDB_LOG; `gemmdb doctor` shows what they say.
+    Environment: GEMMDB_TABLES, GEMMDB_USER_TABLE, GEMMDB_ON_MISS, GEMMDB_DISABLE and GEMMDB_LOG; `gemmdb doctor` shows
+    those that are set.
     """
     if context.invoked_subcommand is None:
         print(context.get_help())

@@ -32,13 +32,19 @@ class BuildOptions:
     arch: Annotated[
         str, typer.Option(help="native, cpu, sm80, sm90, ...: what to measure; it must be in this machine.")
     ]
-    ops: Annotated[str, typer.Option(help="Ops, separated by commas.")] = "mm,addmm,int_mm,mixed_mm"
+    ops: Annotated[
+        str | None,
+        typer.Option(help="mm, addmm, int_mm, mixed_mm, separated by commas [default: those of the shapes]."),
+    ] = None
     dtypes: Annotated[
         str | None, typer.Option(help="Activation dtypes, separated by commas [default: those of the shapes].")
     ] = None
     shapes: Annotated[
         str | None,
-        typer.Option(metavar="PRESET|FILE", help="A preset, or a workload of `gemmdb record` [default: quick]."),
+        typer.Option(
+            metavar="PRESET|FILE",
+            help="A preset, a workload of `gemmdb record`, or a shapes file [default: the device's preset].",
+        ),
     ] = None
     effort: Annotated[str, typer.Option(help="How many candidates: quick, standard or full.")] = "quick"
     out: Annotated[Path | None, typer.Option(help="The table [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")] = None
@@ -55,7 +61,7 @@ class BuildOptions:
 
         return BuildRequest(
             self.arch,
-            _words(self.ops),
+            _words(self.ops or ""),
             _words(self.dtypes or ""),
             self.shapes,
             self.effort,
@@ -72,7 +78,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 @takes(BuildOptions)
 def build(options: BuildOptions) -> None:
-    """Measure every candidate kernel for a list of GEMMs and write the table.
+    """Measure every candidate kernel and write a table.
 
     What is measured is in the file at once, so a build can be stopped at any time: run it again and it goes on where it
     was. A problem that the file already has is not measured again. Lookups find the default file by themselves.

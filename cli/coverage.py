@@ -14,7 +14,7 @@ def coverage(
     workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="What `gemmdb record` wrote.")],
     json: JsonFlag = False,
 ) -> None:
-    """Say how much of a recorded workload the tables answer, before it is deployed.
+    """Say how much of a recorded workload the tables answer.
 
     Hits are counted per rung, misses are ranked by their share of the time. GEMMs that gemmdb does not steer (bmm,
     scaled_mm, convolutions) are named and counted.

@@ -15,7 +15,7 @@ def diff(
     b: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
     json: JsonFlag = False,
 ) -> None:
-    """Compare two tables: measurements and verdicts that only one has, and verdicts that changed.
+    """Compare two tables: their rows, and their verdicts.
 
     \b
     Examples:

@@ -11,9 +11,9 @@ from gemmdb.cli.output import say_json, say_table
 
 
 def doctor(json: JsonFlag = False) -> None:
-    """Check what is installed, whether it works, and what to do about the rest.
+    """Check what is installed, works, and is missing.
 
-    Compiles a small function to try torch.compile itself, which takes 5 to 30 seconds.
+    Says what to do about the rest. Compiles a small function to try torch.compile itself, which takes 5 to 30 seconds.
 
     \b
     Examples:

@@ -9,7 +9,8 @@ from gemmdb.catalog import Catalog
 from gemmdb.cli.lookup import hit_facts
 from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
 from gemmdb.cli.output import one_line, say, say_facts, say_json
-from gemmdb.ladder import Step, explain as explain_query
+from gemmdb.ladder import Step
+from gemmdb.ladder import explain as explain_query
 from gemmdb.problem import Query
 from gemmdb.settings import Policy
 from gemmdb.toolchain import installed
@@ -17,7 +18,7 @@ from gemmdb.toolchain import installed
 
 @takes(ProblemOptions)
 def explain(options: ProblemOptions, json: JsonFlag = False) -> None:
-    """Show the whole ladder for one problem: what each rung said, and why.
+    """Show what every rung says to one problem, and why.
 
     Every rung is asked, also those after the one that answers. The flags are those of `gemmdb lookup`.
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import typer
 
 import gemmdb
-from gemmdb.cli.output import microseconds, note, say, say_facts, say_json
 from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
+from gemmdb.cli.output import microseconds, note, say, say_facts, say_json
 from gemmdb.config import ATEN, Config
 from gemmdb.hit import Hit
 
 
 @takes(ProblemOptions)
 def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
-    """Look one problem up: which kernel, on which rung, how fast.
+    """Look one problem up: the kernel, the rung, the time.
 
     Nothing is timed, and torch is not needed. The rungs are exact, near, sku and model; `gemmdb explain` says what each
     of them had to say.

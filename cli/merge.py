@@ -15,7 +15,7 @@ def merge(
     inputs: Annotated[list[Path], typer.Argument(metavar="A B...", help="Tables; they are only read.")],
     out: Annotated[Path, typer.Option(help="The table to write; it must not exist.")],
 ) -> None:
-    """Write the union of the measurements of several tables into a new one.
+    """Write the union of several tables into one.
 
     The order of the inputs does not matter, and merging a table twice adds nothing. Verdicts are decided anew from the
     union.

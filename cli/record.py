@@ -19,7 +19,7 @@ def record(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The program and its arguments.")],
     out: Annotated[Path, typer.Option(help="The workload; what is recorded is added to it.")] = Path("workload.jsonl"),
 ) -> None:
-    """Run a program and write down the GEMMs that its torch.compile calls compile.
+    """Write down the GEMMs that a program compiles.
 
     Every Python process that COMMAND starts is recorded, and the program itself is not changed. Each line of the
     workload is one problem with how often it occurs. `gemmdb build --shapes` and `gemmdb coverage` read it.
@@ -34,20 +34,25 @@ def record(
     """
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
         raise InputError(f"cannot write {out}: it is a directory, or is in one that is missing or read-only")
-    before = _problems(out)
+    before, _ = _recorded(out)
     recorded = run(command, out)
-    after = _problems(out)
+    after, uncovered = _recorded(out)
     obstacle = "GEMMDB_DISABLE is set" if Settings.read().disabled else recorded.obstacle
     if recorded.exit_code:
         note(f"COMMAND ended with exit code {recorded.exit_code}")
-    if after == before == 0:
+    if after == before == 0 and not uncovered:
         note(f"nothing was recorded: {obstacle}")
     else:
         new = f", {after - before} of them new" if before else ""
-        note(f"{count(after, 'problem')} in {out}{new}; next: gemmdb build --arch native --shapes {out}")
+        named = f"; not steered: {', '.join(uncovered)}" if uncovered else ""
+        note(f"{count(after, 'problem')} in {out}{new}{named}; next: gemmdb build --arch native --shapes {out}")
     raise typer.Exit(recorded.exit_code)
 
 
-def _problems(path: Path) -> int:
-    """How many problems a workload holds; 0 when there is no file yet. Raises InputError when it is no workload."""
-    return len({entry.problem for entry in workload.read(path)}) if path.exists() else 0
+def _recorded(path: Path) -> tuple[int, list[str]]:
+    """How many problems a workload holds, and the names of GEMMs in it that gemmdb does not steer; nothing when there
+    is no file yet. Raises InputError when it is no workload."""
+    if not path.exists():
+        return 0, []
+    found = workload.read(path)
+    return len({entry.problem for entry in found.entries}), sorted(found.uncovered)

@@ -1,4 +1,4 @@
-"""The command-line reference, docs/cli.md, generated from the application itself: `python -m gemmdb.cli.reference > docs/cli.md`."""
+"""The command-line reference: `python -m gemmdb.cli.reference > docs/cli.md` generates it from the application."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from gemmdb.cli.app import app
+from gemmdb.settings import ENVIRONMENT
 
 INTRODUCTION = """\
 # Command line
@@ -23,6 +24,7 @@ def render() -> str:
     sections = [INTRODUCTION, "## gemmdb", *_prose(group.help), _options(group)]
     for name, command in group.commands.items():
         sections += [f"## gemmdb {name}", f"`{_usage(name, command)}`", *_prose(command.help), _options(command)]
+    sections += ["## Environment", _environment()]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -37,6 +39,11 @@ def _prose(text: str) -> Iterator[str]:
             part, lines = lines[:size], lines[size:]
             body = "\n".join(line.removeprefix("  ") for line in part)
             yield f"```sh\n{body}\n```" if indented else body
+
+
+def _environment() -> str:
+    rows = [f"| `{name}` | {_escape(meaning)} |" for name, meaning in ENVIRONMENT.items()]
+    return "\n".join(["| variable | meaning |", "|---|---|", *rows])
 
 
 def _usage(name: str, command: Any) -> str:
@@ -62,17 +69,11 @@ def _row(parameter: Any) -> str:
         default = ""
     else:
         default = f"`{parameter.default}`"
-    return f"| `{flag}` | {_escape(parameter.help)} | {default} |"
+    return f"| `{_escape(flag)}` | {_escape(parameter.help)} | {default} |"
 
 
 def _placeholder(parameter: Any) -> str:
-    if parameter.metavar:
-        return str(parameter.metavar)
-    return {"int": "N", "float": "X"}.get(_type_name(parameter), str(parameter.name).upper())
-
-
-def _type_name(parameter: Any) -> str:
-    return str(getattr(parameter.type, "name", "text")).removesuffix("eger").removesuffix(" range")
+    return str(parameter.metavar or parameter.name.upper())
 
 
 def _is_option(parameter: Any) -> bool:

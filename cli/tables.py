@@ -8,9 +8,10 @@ from gemmdb.cli.output import note, say_json, say_table
 
 
 def tables(json: JsonFlag = False) -> None:
-    """List the tables in force, in the order in which a lookup asks them.
+    """List the tables in force, with what is in them.
 
-    First those of GEMMDB_TABLES, then your own (GEMMDB_USER_TABLE and what `gemmdb build` wrote), then the shipped.
+    In the order in which a lookup asks them: first those of GEMMDB_TABLES, then your own (GEMMDB_USER_TABLE and what
+    `gemmdb build` wrote), then the shipped.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table.")],
     remeasure: Annotated[int, typer.Option(metavar="N", min=0, help="Time N problems of it again, here.")] = 0,
 ) -> None:
-    """Check every row of a table, and optionally time a sample of it again.
+    """Check a table; with --remeasure, time it again.
 
     Checked: the file's structure, that each row is well-formed and under its right key, that the digest is that of the
     rows and the verdicts are what the rows say. Timing again needs the device that the table is for.

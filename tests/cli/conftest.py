@@ -110,7 +110,5 @@ def start(arguments: Sequence[str]) -> list[str]:
 @pytest.fixture
 def flags(problem: Problem) -> list[str]:
     """The flags of `gemmdb lookup` for `problem` on the table's device."""
-    return (
-        f"--op mm --m {problem.m} --n {problem.n} --k {problem.k} --dtype fp32 --constant-weight --device".split()
-        + [DEVICE.sku]
-    )
+    sizes = f"--op mm --m {problem.m} --n {problem.n} --k {problem.k} --dtype fp32 --constant-weight"
+    return [*sizes.split(), "--device", DEVICE.sku]
