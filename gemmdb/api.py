@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
-from gemmdb import ladder, toolchain
-from gemmdb.catalog import Catalog
+from gemmdb import toolchain
 from gemmdb.hit import Hit
 from gemmdb.problem import Problem, Query
 from gemmdb.settings import Policy, Settings, data_home, shipped_tables
+
+if TYPE_CHECKING:
+    from gemmdb.catalog import Catalog
 
 
 def lookup(problem: Problem, device: str | None = None) -> Hit | None:
@@ -17,6 +20,8 @@ def lookup(problem: Problem, device: str | None = None) -> Hit | None:
     `device`: a SKU or an arch, default `problem.device`, else this machine. `problem.l2` says which protocol's verdict
     is asked for. Raises InputError for a device that is in no table and not known.
     """
+    from gemmdb import ladder  # With SQLite behind it, this is what a program that looks nothing up need not load.
+
     catalog = current_catalog()
     where = catalog.resolve(device or problem.device)
     query = Query(problem, where, l2=problem.l2)
@@ -31,6 +36,8 @@ def current_catalog() -> Catalog:
 
 @functools.lru_cache(maxsize=1)
 def _load(settings: Settings, state: tuple[tuple[str, int, int], ...]) -> Catalog:
+    from gemmdb.catalog import Catalog
+
     return Catalog.load(settings)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,7 +53,7 @@ class Toolchain:
             raise InputError(f"not a canonical toolchain: {text[:200]!r}")
         return toolchain
 
-    @property
+    @cached_property
     def klass(self) -> str:
         """The toolchain class that verdicts are pooled in.
 
@@ -96,8 +95,10 @@ def installed(kind: str) -> Toolchain | None:
 
 def _torch_build() -> dict[str, str]:
     """The string constants of `torch/version.py`: the metadata of a wheel from PyPI does not name its CUDA."""
+    from importlib import metadata
+
     try:
-        path = importlib.metadata.distribution("torch").locate_file("torch/version.py")
+        path = metadata.distribution("torch").locate_file("torch/version.py")
         text = Path(str(path)).read_text()
     except OSError:
         return {}
@@ -105,7 +106,10 @@ def _torch_build() -> dict[str, str]:
 
 
 def _version(package: str) -> str | None:
+    # Imported where it is used: it takes longer than all of gemmdb's own modules.
+    from importlib import metadata
+
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None

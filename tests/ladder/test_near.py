@@ -1,0 +1,248 @@
+"""Rung `near`: predicted from all timings of the neighbours, bounded, and declined when unsure."""
+
+import json
+from dataclasses import replace
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from gemmdb.config import ATEN
+from gemmdb.ladder import explain, lookup
+from gemmdb.layout import Layout
+from gemmdb.measurement import Status
+from gemmdb.problem import Numerics, Operand, Problem
+from gemmdb.settings import Policy
+
+POLICY = Policy()
+FILES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def reason(lab, query, catalog, policy=POLICY):
+    return explain(query, catalog, policy)[1].reason
+
+
+def test_between_two_neighbours_the_times_are_interpolated(lab):
+    one, two = lab.cpp(), lab.cpp(blocks_m=1)
+    catalog = lab.catalog([
+        *lab.rows(lab.problem(m=32), {one: 0.50, two: 0.80}, aten_us=50.0),
+        *lab.rows(lab.problem(m=64), {one: 0.52, two: 0.90}, aten_us=100.0),
+    ])  # fmt: skip
+    hit = lookup(lab.query(lab.problem(m=45)), catalog, POLICY, lab.here)
+    assert (hit.rung, hit.config) == ("near", one)
+    assert 0.50 < 1 / hit.speedup < 0.52
+    assert 25.0 < hit.expected_us < 52.0
+    assert [n["problem"] for n in hit.evidence["neighbours"]] == [lab.problem(m=32).text, lab.problem(m=64).text]
+    assert 0 < hit.evidence["distance"] < 0.5
+    assert 0 <= hit.evidence["expected_loss"] <= POLICY.near_loss
+    assert hit.evidence["verified"] is True
+    assert json.loads(json.dumps(hit.as_dict())) == hit.as_dict()
+
+
+def test_the_nearest_winner_is_not_copied(lab):
+    """At M=33, `brittle` wins next door at 32 and is slow at 40, `steady` is nearly as good at both: the surface says
+    `steady` long before the middle."""
+    brittle, steady = lab.cpp(), lab.cpp(blocks_m=1)
+    catalog = lab.catalog([
+        *lab.rows(lab.problem(m=32), {brittle: 0.50, steady: 0.51}),
+        *lab.rows(lab.problem(m=40), {brittle: 0.90, steady: 0.52}),
+    ])  # fmt: skip
+    assert lookup(lab.query(lab.problem(m=34)), catalog, POLICY).config == steady
+
+
+def test_a_config_that_one_neighbour_did_not_time_takes_no_part(lab):
+    everywhere, once = lab.cpp(), lab.cpp(blocks_m=1)
+    catalog = lab.catalog([
+        *lab.rows(lab.problem(m=32), {everywhere: 0.8, once: 0.1}),
+        *lab.rows(lab.problem(m=48), {everywhere: 0.8}),
+    ])  # fmt: skip
+    hit = lookup(lab.query(lab.problem(m=40)), catalog, POLICY)
+    assert (hit.config, hit.evidence["configs"]) == (everywhere, 2)
+
+
+def test_one_neighbour_answers_only_within_its_bound(lab):
+    fast = lab.cpp()
+    catalog = lab.catalog([*lab.rows(lab.problem(m=100), {fast: 0.5})])
+    for m in (70, 100 * 3 // 2):
+        assert lookup(lab.query(lab.problem(m=m)), catalog, POLICY).config == fast
+    for m in (60, 151):
+        query = lab.query(lab.problem(m=m))
+        assert lookup(query, catalog, POLICY) is None
+        assert "too far" in reason(lab, query, catalog)
+        assert "m=100 n=256 k=256" in reason(lab, query, catalog)
+
+
+def test_neighbours_too_far_apart_do_not_bracket(lab):
+    fast = lab.cpp()
+    catalog = lab.catalog([row for m in (32, 1024) for row in lab.rows(lab.problem(m=m), {fast: 0.5})])
+    assert lookup(lab.query(lab.problem(m=180)), catalog, POLICY) is None
+    assert len(lookup(lab.query(lab.problem(m=36)), catalog, POLICY).evidence["neighbours"]) == 1
+
+
+def test_other_n_and_k_answer_within_their_bound_and_after_the_same_ones(lab):
+    fast, other = lab.cpp(), lab.cpp(blocks_m=1)
+    catalog = lab.catalog([
+        *lab.rows(lab.problem(m=64, n=1000), {fast: 0.5, other: 0.6}),
+        *lab.rows(lab.problem(m=64, n=1000, k=300), {fast: 0.5, other: 0.6}),
+    ])  # fmt: skip
+    hit = lookup(lab.query(lab.problem(m=64, n=1100)), catalog, POLICY)
+    assert (hit.config, len(hit.evidence["neighbours"])) == (fast, 2)
+    assert lookup(lab.query(lab.problem(m=64, n=1260)), catalog, POLICY) is None
+    same = lab.catalog([
+        *lab.rows(lab.problem(m=80, n=1100), {other: 0.5}),
+        *lab.rows(lab.problem(m=64, n=1000), {fast: 0.5}),
+    ])  # fmt: skip
+    assert lookup(lab.query(lab.problem(m=64, n=1100)), same, POLICY).config == other
+
+
+def test_a_gain_at_one_neighbour_only_is_not_trusted(lab):
+    """Where ATen changes kernels between two sizes, the gain is there at one of them and gone at the other."""
+    fast = lab.cpp()
+    crossing = lab.catalog([
+        *lab.rows(lab.problem(m=32), {fast: 0.6}),
+        *lab.rows(lab.problem(m=64), {fast: 1.0}),
+    ])  # fmt: skip
+    query = lab.query(lab.problem(m=45))
+    assert lookup(query, crossing, POLICY) is None
+    assert "over the policy's 5.0%" in reason(lab, query, crossing)
+    assert lookup(query, crossing, replace(POLICY, near_loss=1.0)).config == ATEN
+    mild = lab.catalog([
+        *lab.rows(lab.problem(m=48), {fast: 0.97}),
+        *lab.rows(lab.problem(m=56), {fast: 1.0}),
+    ])  # fmt: skip
+    hit = lookup(lab.query(lab.problem(m=52)), mild, POLICY)
+    assert (hit.rung, hit.config, hit.speedup) == ("near", ATEN, 1.0)
+
+
+def test_neighbours_that_disagree_are_declined(lab):
+    one, two = lab.cpp(), lab.cpp(blocks_m=1)
+    catalog = lab.catalog([
+        *lab.rows(lab.problem(m=32), {one: 0.5, two: 0.7}),
+        *lab.rows(lab.problem(m=64), {one: 0.7, two: 0.5}),
+    ])  # fmt: skip
+    assert lookup(lab.query(lab.problem(m=45)), catalog, POLICY) is None
+    lax = lookup(lab.query(lab.problem(m=45)), catalog, replace(POLICY, near_loss=0.5))
+    assert 0.05 < lax.evidence["expected_loss"] < 0.5
+
+
+def test_a_blocking_is_carried_over_only_where_it_is_legal(lab):
+    wide, plain = lab.cpp(blocks_m=10), lab.cpp()
+    catalog = lab.catalog([*lab.rows(lab.problem(m=10), {wide: 0.5, plain: 0.8})])
+    assert lookup(lab.query(lab.problem(m=11)), catalog, POLICY).config == wide
+    assert lookup(lab.query(lab.problem(m=9)), catalog, POLICY).config == plain
+
+
+def test_nothing_is_read_across_a_size_of_one(lab):
+    fast = lab.cpp()
+    catalog = lab.catalog([row for m in (1, 4) for row in lab.rows(lab.problem(m=m), {fast: 0.5})])
+    assert lookup(lab.query(lab.problem(m=2)), catalog, POLICY) is None
+    assert lookup(lab.query(lab.problem(m=3)), catalog, POLICY).config == fast
+
+
+def test_a_product_of_size_zero_has_no_neighbours(lab):
+    catalog = lab.catalog([*lab.rows(lab.problem(m=2), {})])
+    assert lookup(lab.query(lab.problem(m=0)), catalog, POLICY) is None
+
+
+def test_the_rung_can_be_switched_off(lab):
+    catalog = lab.catalog([*lab.rows(lab.problem(m=100), {lab.cpp(): 0.5})])
+    assert lookup(lab.query(lab.problem(m=101)), catalog, POLICY).rung == "near"
+    assert lookup(lab.query(lab.problem(m=101)), catalog, replace(POLICY, near=False)) is None
+
+
+def test_what_the_policy_denies_is_not_proposed(lab):
+    one, two = lab.cpp(), lab.cpp(blocks_m=1)
+    catalog = lab.catalog([*lab.rows(lab.problem(m=100), {one: 0.5, two: 0.6})])
+    assert lookup(lab.query(lab.problem(m=101)), catalog, replace(POLICY, deny="blocks_m=0")).config == two
+    assert lookup(lab.query(lab.problem(m=101)), catalog, replace(POLICY, batch_invariant=True)).config == ATEN
+
+
+def test_wrong_and_slow_candidates_are_not_proposed(lab):
+    bad, slow, good = lab.cpp(), lab.cpp(blocks_m=1), lab.cpp(blocks_m=2)
+    measured = [*lab.rows(lab.problem(m=100), {bad: 0.2, good: 0.6})]
+    measured += [*lab.rows(lab.problem(m=100), {bad: 0.2}, run="later", status=Status.WRONG)]
+    measured += [*lab.rows(lab.problem(m=100), {slow: 0.58}, status=Status.SLOW)]
+    assert lookup(lab.query(lab.problem(m=101)), lab.catalog(measured), POLICY).config == good
+
+
+def test_rows_of_another_toolchain_class_need_more_gain(lab):
+    fast = lab.cpp()
+    catalog = lab.catalog([*lab.rows(lab.problem(m=100), {fast: 0.96}, torch="2.12.0")])
+    query = lab.query(lab.problem(m=101))
+    assert lookup(query, catalog, POLICY).config == fast
+    hit = lookup(query, catalog, replace(POLICY, near_loss=0.1), lab.here)
+    assert (hit.config, hit.evidence["verified"]) == (ATEN, False)
+
+
+def test_neighbours_come_from_all_tables(lab):
+    fast = lab.cpp()
+    below, above = ([*lab.rows(lab.problem(m=m), {fast: 0.5})] for m in (32, 64))
+    hit = lookup(lab.query(lab.problem(m=45)), lab.catalog(below, above), POLICY)
+    assert len({neighbour["table"] for neighbour in hit.evidence["neighbours"]}) == 2
+
+
+BASE = Problem.gemm("mm", m=64, n=256, k=256, dtype="fp32", constant_weight=True)
+OTHER_FAMILIES = {
+    "layout": Problem.gemm("mm", m=64, n=256, k=256, dtype="fp32", constant_weight=True, layout="nn"),
+    "order": replace(BASE, a=Operand("fp32", Layout("row-padded", 4))),
+    "alignment": replace(BASE, a=Operand("fp32", Layout("row", 2))),
+    "dtype": Problem.gemm("mm", m=64, n=256, k=256, dtype="bf16", constant_weight=True),
+    "out dtype": Problem.gemm("mm", m=64, n=256, k=256, dtype="fp32", constant_weight=True, out_dtype="bf16"),
+    "tf32": replace(BASE, numerics=Numerics("tf32")),
+    "determinism": replace(BASE, numerics=Numerics(deterministic=True)),
+    "fusion": replace(BASE, fusion="pointwise"),
+    "constant": replace(BASE, constant=False),
+    "op": Problem.gemm("addmm", m=64, n=256, k=256, dtype="fp32", constant_weight=True),
+    "scalars": replace(BASE, scalars="general"),
+}
+
+
+@FILES
+@given(
+    stored=st.sampled_from(sorted(OTHER_FAMILIES)),
+    asked=st.sampled_from(["base", *sorted(OTHER_FAMILIES)]),
+    m=st.integers(60, 70),
+    units=st.sampled_from([2, 4]),
+)
+def test_near_never_crosses_classes_or_devices(lab, stored, asked, m, units):
+    problem = OTHER_FAMILIES[stored]
+    question = (BASE if asked == "base" else OTHER_FAMILIES[asked]).resized(m, 256, 256)
+    assume(question != problem)
+    device = replace(lab.cpu, units=units)
+    catalog = lab.catalog([*lab.rows(problem, {lab.cpp(): 0.5})])
+    hit = lookup(lab.query(question, device), catalog, replace(POLICY, near_loss=10.0))
+    assert (hit is not None) == (stored == asked and units == 2)
+
+
+@FILES
+@given(known=st.integers(2, 5000), m=st.integers(2, 10_000), n=st.integers(100, 400))
+def test_near_declines_exactly_beyond_the_bound(lab, known, m, n):
+    assume((m, n) != (known, 256))
+    catalog = lab.catalog([*lab.rows(lab.problem(m=known), {lab.cpp(): 0.5})])
+    hit = lookup(lab.query(lab.problem(m=m, n=n)), catalog, replace(POLICY, near_loss=10.0))
+    inside = max(m / known, known / m) <= 1.5 and max(n / 256, 256 / n) <= 1.25
+    assume(lab.problem(n=n).family == lab.problem().family)
+    assert (hit is not None) == inside
+
+
+@FILES
+@given(
+    ratios=st.lists(st.tuples(st.floats(0.3, 1.5), st.floats(0.3, 1.5)), min_size=3, max_size=3),
+    m=st.integers(33, 63),
+    near_loss=st.floats(0, 0.5),
+)
+def test_what_is_served_is_within_the_policy_and_repeatable(lab, ratios, m, near_loss):
+    configs = [lab.cpp(blocks_m=count) for count in range(3)]
+    catalog = lab.catalog([
+        *lab.rows(lab.problem(m=32), {c: low for c, (low, _) in zip(configs, ratios, strict=True)}),
+        *lab.rows(lab.problem(m=64), {c: high for c, (_, high) in zip(configs, ratios, strict=True)}),
+    ])  # fmt: skip
+    policy = replace(POLICY, near_loss=near_loss)
+    hit = lookup(lab.query(lab.problem(m=m)), catalog, policy)
+    assert lookup(lab.query(lab.problem(m=m)), catalog, policy) == hit
+    if hit is None:
+        return
+    assert hit.evidence["expected_loss"] <= near_loss
+    if hit.config != ATEN:
+        assert max(ratios[configs.index(hit.config)]) < 1 / 1.02 + 1e-9
+        low, high = sorted(ratios[configs.index(hit.config)])
+        assert low - 1e-9 <= 1 / hit.speedup <= high + 1e-9

@@ -1,0 +1,57 @@
+"""The order in which modules may import each other, and what `import gemmdb` costs."""
+
+from __future__ import annotations
+
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+HEAVY = ("torch", "triton", "typer", "sqlite_utils", "rich", "jinja2", "sympy", "numpy")
+LIMIT_MS = 60
+
+
+def test_the_layers_hold() -> None:
+    command = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
+    if command is None:
+        pytest.skip("import-linter is not installed: pip install 'gemmdb[dev]'")
+    done = subprocess.run([command, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_module_of_the_core_is_in_a_layer() -> None:
+    """A module that no contract names would be free to import anything."""
+    text = (ROOT / "pyproject.toml").read_text().partition("[tool.importlinter]")[2]
+    named = set(re.findall(r"gemmdb\.(\w+)", text))
+    present = {path.stem for path in (ROOT / "gemmdb").glob("*.py")} - {"__init__", "__main__"}
+    present |= {path.name for path in (ROOT / "gemmdb").iterdir() if (path / "__init__.py").exists()} - {"tables"}
+    assert present <= named, f"not in any import-linter contract: {sorted(present - named)}"
+
+
+def test_importing_gemmdb_loads_the_standard_library_only() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", "import gemmdb"], capture_output=True, text=True, check=True
+    )
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "gemmdb" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_importing_gemmdb_is_quick() -> None:
+    """Processor time, so that what else runs on the machine counts little; bare python and the import take turns."""
+    pairs = [(_processor_s("pass"), _processor_s("import gemmdb")) for _ in range(9)]
+    cost = statistics.median(full - bare for bare, full in pairs)
+    assert cost * 1000 < LIMIT_MS, f"{cost * 1000:.0f} ms"
+
+
+def _processor_s(code: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
