@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from gemmdb import canonical
+from gemmdb.canonical import lazy
 from gemmdb.device import Device
 from gemmdb.errors import InputError
 from gemmdb.layout import ITEM_SIZES, Layout, classify, contiguous
@@ -154,23 +154,23 @@ class Problem:
         if self.numerics.fp32 != "ieee" and a != "fp32":
             raise InputError(f"{self.op}: TF32 applies to fp32 inputs, not {a}")
 
-    @cached_property
+    @lazy
     def family(self) -> str:
         """The canonical form without op and sizes: problems of one family may stand in for each other (rung `near`)."""
         bias = "none" if self.bias is None else self.bias.text
         rules = self.numerics
         return (
             f"a={self.a.text} b={self.b.text} out={self.out} bias={bias} scalars={self.scalars} fusion={self.fusion}"
-            f" fp32={rules.fp32} acc={rules.acc} reduced={rules.reduced:d} deterministic={rules.deterministic:d}"
-            f" constant={self.constant:d}"
+            f" fp32={rules.fp32} acc={rules.acc} reduced={'01'[rules.reduced]}"
+            f" deterministic={'01'[rules.deterministic]} constant={'01'[self.constant]}"
         )
 
-    @cached_property
+    @lazy
     def text(self) -> str:
         """The canonical form, `mm m=16 n=4096 k=4096 a=bf16:row:8 b=bf16:col:8 ...`; `parse` reads it back."""
         return f"{self.op} m={self.m} n={self.n} k={self.k} {self.family}"
 
-    @cached_property
+    @lazy
     def key(self) -> int:
         """The 64-bit key of the canonical form."""
         return canonical.key(self.text)

@@ -44,7 +44,8 @@ class Parts:
         self._toolchains: dict[int, Toolchain] = {}
         self._runs: dict[int, str] = {}
         self._problems: dict[int, Problem] = {}
-        self._ties: dict[tuple[bytes, str, str], tuple[Config, ...]] = {}
+        self._families: dict[int, tuple[str, str]] = {}
+        self._ties: dict[tuple[int, bytes, str, str], tuple[Config, ...]] = {}
 
     def config(self, key: int) -> Config:
         """The config of a key."""
@@ -80,18 +81,32 @@ class Parts:
             found = self._load_device(device.key)
         return found if found.text == device.text else None
 
-    def ties(self, keys: bytes, problem: Problem, device: Device) -> tuple[Config, ...]:
-        """The configs of packed keys, at least one; each must exist for the problem's op on the device's kind."""
-        found = self._ties.get((keys, problem.op, device.kind))
+    def family(self, key: int) -> tuple[str, str]:
+        """The op and family of a family key, from any problem of it."""
+        found = self._families.get(key)
+        if found is None:
+            rows = self._fetch("SELECT id FROM problem WHERE family = ? LIMIT 1", (key,))
+            problem = self.problem(rows[0][0]) if rows else None
+            if problem is None or problem.family_key != key:
+                raise self.error("a family does not match its key")
+            found = problem.op, problem.family
+            _remember(self._families, key, found)
+        return found
+
+    def ties(self, pick: int, others: bytes, problem: Problem, device: Device) -> tuple[Config, ...]:
+        """The configs of the key `pick` and the packed keys of the `others`; each must exist for the problem's op on
+        the device's kind."""
+        name = (pick, others, problem.op, device.kind)
+        found = self._ties.get(name)
         if found is not None:
             return found
-        if not isinstance(keys, bytes) or not keys or len(keys) % 8:
+        if not isinstance(others, bytes) or len(others) % 8:
             raise self.error("a tie set is malformed")
-        configs = tuple(self.config(key) for key in unpack(keys))
+        configs = (self.config(pick), *(self.config(key) for key in unpack(others)))
         for config in configs:
             if problem.op not in config.spec.ops or device.kind not in config.spec.devices:
                 raise self.error(f"{config.name} does not solve {problem.op} on a {device.kind} device")
-        _remember(self._ties, (keys, problem.op, device.kind), configs)
+        _remember(self._ties, name, configs)
         return configs
 
     def measurement(self, row: Sequence[Any]) -> Measurement:

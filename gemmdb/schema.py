@@ -31,16 +31,17 @@ SCHEMA = {
     " compile_s REAL, detail TEXT NOT NULL, PRIMARY KEY (problem, device, id)) WITHOUT ROWID",
     "verdict": "CREATE TABLE verdict (problem INTEGER NOT NULL, device INTEGER NOT NULL, protocol INTEGER NOT NULL,"
     " klass TEXT NOT NULL, pick INTEGER NOT NULL, ties BLOB NOT NULL, ratio REAL NOT NULL, spread REAL NOT NULL,"
-    " expected_us REAL NOT NULL, aten_us REAL NOT NULL, toolchain INTEGER NOT NULL, runs INTEGER NOT NULL,"
+    " aten_us REAL NOT NULL, toolchain INTEGER NOT NULL, runs INTEGER NOT NULL, family INTEGER NOT NULL,"
+    " m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,"
     " PRIMARY KEY (problem, device, protocol, klass)) WITHOUT ROWID",
     "pending": "CREATE TABLE pending (problem INTEGER NOT NULL, device INTEGER NOT NULL,"
     " PRIMARY KEY (problem, device)) WITHOUT ROWID",
 }
 """Every table and index of schema version 1 by name, with the statement that makes it.
 
-Ids are the 64-bit keys of canonical texts, so `id` columns are equal for equal content in every file. Verdict rows are
-small (no text in them), which keeps the B-tree of a million of them three levels deep. `pending` holds the
-(problem, device) pairs whose verdicts are older than their measurements.
+Ids are the 64-bit keys of canonical texts, so `id` columns are equal for equal content in every file. A verdict holds
+its problem's family and sizes, which with the family's text are the problem's whole text: a key collision is ruled out
+without a second probe. `pending` holds the (problem, device) pairs whose verdicts are older than their measurements.
 """
 
 _FOREIGN = {
@@ -53,10 +54,10 @@ MIGRATIONS_TABLE = "_sqlite_migrations"
 """Where the writer's migration library notes what it applied; never read here."""
 
 VERDICT_SQL = (
-    "SELECT verdict.protocol, klass, ties, ratio, spread, expected_us, aten_us, toolchain, runs, pick, text"
-    " FROM verdict JOIN problem ON problem.id = verdict.problem WHERE verdict.problem = ? AND verdict.device = ?"
+    "SELECT protocol, pick, ties, ratio, spread, aten_us, toolchain, runs, family, m, n, k FROM verdict"
+    " WHERE problem = ? AND device = ?"
 )
-"""The lookup: the primary key of `verdict`, with the problem's text by its rowid to rule out a key collision."""
+"""The lookup: one probe of the primary key."""
 
 COLUMNS = (
     "problem", "device", "id", "config", "protocol", "toolchain", "run", "status", "median_us", "low_us", "high_us",

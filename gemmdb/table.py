@@ -73,12 +73,15 @@ class Table:
         known = self._parts.find_device(device)
         if known is None:
             return None
-        rows = self._fetch(schema.VERDICT_SQL, (problem.key, known.key))
-        found = [row for row in rows if self._parts.protocol(row[0]).l2 == l2 and (klass is None or row[1] == klass)]
+        parts = self._parts
+        found = [
+            row
+            for row in self._fetch(schema.VERDICT_SQL, (problem.key, known.key))
+            if parts.protocol(row[0]).l2 == l2 and (klass is None or parts.toolchain(row[6]).klass == klass)
+        ]
         if not found:
             return None
-        row = found[0] if len(found) == 1 else max(found, key=self._rank)
-        return self._verdict(row, problem, known)
+        return self._verdict(found[0] if len(found) == 1 else max(found, key=self._rank), problem, known)
 
     def verdicts(self, problem: Problem, device: Device) -> list[Verdict]:
         """All verdicts on a problem, of every protocol and toolchain class, in a fixed order."""
@@ -159,36 +162,38 @@ class Table:
         }
 
     def _verdict(self, row: tuple[Any, ...], problem: Problem, device: Device) -> Verdict | None:
-        protocol, klass, keys, ratio, spread, expected_us, aten_us, toolchain, runs, pick, text = row
-        if text != problem.text:
+        protocol, pick, others, ratio, spread, aten_us, toolchain, runs, family, m, n, k = row
+        parts = self._parts
+        # Together these are the problem's text: 64-bit keys can be made to collide.
+        if (m, n, k) != (problem.m, problem.n, problem.k) or parts.family(family) != (problem.op, problem.family):
             return None
-        ties = self._parts.ties(keys, problem, device)
-        known = self._parts.toolchain(toolchain)
+        ties = parts.ties(pick, others, problem, device)
+        known = parts.toolchain(toolchain)
         try:
-            plausible = 0 < ratio < 1e12 and 0 <= spread < 1e12 and 0 < expected_us < 1e12 and 0 < aten_us < 1e12
+            plausible = 0.0 < ratio < 1e12 and 0.0 <= spread < 1e12 and 0.0 < aten_us < 1e12 and runs > 0
         except TypeError:
             plausible = False
-        if not plausible or type(runs) is not int or ties[0].key != pick or known.klass != klass:
-            raise self._parts.error("a verdict is malformed")
+        if not plausible:
+            raise parts.error("a verdict is malformed")
         return Verdict(
             problem,
             device,
-            self._parts.protocol(protocol),
-            klass,
+            parts.protocol(protocol),
+            known.klass,
             ties[0],
             ties,
             ratio,
             spread,
-            expected_us,
+            ratio * aten_us,
             aten_us,
             known,
             runs,
         )
 
     def _rank(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
-        protocol, toolchain = self._parts.protocol(row[0]), self._parts.toolchain(row[7])
+        protocol, toolchain = self._parts.protocol(row[0]), self._parts.toolchain(row[6])
         measured = protocol.clock != "model"
-        return measured, protocol.version, age(toolchain), protocol.samples, protocol.text, row[1]
+        return measured, protocol.version, age(toolchain), protocol.samples, protocol.text
 
     def _fetch(self, sql: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
         try:

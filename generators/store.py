@@ -152,7 +152,7 @@ class Store:
         rows = [self._read.measurement(row) for row in db.execute(_GROUP, pair)]
         db.execute("DELETE FROM verdict WHERE problem = ? AND device = ?", pair)
         verdicts = [verdict_values(verdict) for verdict in decide_all(rows)]
-        db.executemany("INSERT INTO verdict VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", verdicts)
+        db.executemany(f"INSERT INTO verdict VALUES ({', '.join('?' * 15)})", verdicts)
         db.execute("DELETE FROM pending WHERE problem = ? AND device = ?", pair)
 
 
@@ -165,9 +165,11 @@ def record_live(path: Path, rows: Sequence[Measurement]) -> None:
 
 def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
     """A Verdict as a row of `verdict`."""
-    key = (verdict.problem.key, verdict.device.key, verdict.protocol.key, verdict.klass)
-    times = (verdict.ratio, verdict.spread, verdict.expected_us, verdict.aten_us)
-    return (*key, verdict.pick.key, pack(verdict.ties), *times, verdict.toolchain.key, verdict.runs)
+    problem = verdict.problem
+    key = (problem.key, verdict.device.key, verdict.protocol.key, verdict.klass)
+    pick = (verdict.pick.key, pack(verdict.ties[1:]), verdict.ratio, verdict.spread, verdict.aten_us)
+    sizes = (problem.family_key, problem.m, problem.n, problem.k)
+    return (*key, *pick, verdict.toolchain.key, verdict.runs, *sizes)
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
