@@ -93,8 +93,11 @@ class Backend(Interface):
     space: Space
     lanes: int
     """How many measurers may work at the same time: one per GPU, one for a CPU."""
+    chunk: int
+    """How many jobs a lane claims and prepares at a time."""
     overlap: bool
-    """Whether preparing the next jobs leaves the timings of the current ones undisturbed."""
+    """Whether a lane may prepare its next chunk before it measures the current one: `prepare` then returns at once, and
+    compiling leaves timings undisturbed."""
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """The protocols that each problem is measured under."""

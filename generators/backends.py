@@ -1,0 +1,39 @@
+"""The registry of device kinds that can be measured, and which of them an `--arch` means here."""
+
+from __future__ import annotations
+
+import importlib
+
+from gemmdb import hardware
+from gemmdb.device import Device
+from gemmdb.errors import InputError
+from gemmdb.generators.interfaces import Backend
+
+FACTORIES = {
+    "cpu": ("gemmdb.generators.cpu.backend", "CpuBackend"),
+    "cuda": ("gemmdb.generators.cuda.backend", "CudaBackend"),
+}
+"""Module and class of each backend by device kind; a class takes the Device and how many GPUs at most (None: all)."""
+
+
+def device_for(arch: str) -> Device:
+    """The device of this machine that `arch` means: `native`, `cpu`, or a GPU's arch. Raises InputError without it."""
+    if arch == "native":
+        return hardware.native()
+    if arch == "cpu":
+        return hardware.cpu()
+    gpu = hardware.cuda()
+    if gpu is not None and gpu.arch == arch:
+        return gpu
+    here = f"this machine has {gpu.sku} ({gpu.arch})" if gpu else "this machine has no GPU"
+    raise InputError(f"--arch {arch}: measuring needs such a GPU, and {here}; run the build where there is one")
+
+
+def backend_for(device: Device, gpus: int | None = None) -> Backend:
+    """The backend that measures on `device`, with at most `gpus` of its kind. Raises InputError for a kind that this
+    version cannot measure."""
+    if device.kind not in FACTORIES:
+        raise InputError(f"measuring on {device.kind} devices is not available in this version")
+    module, name = FACTORIES[device.kind]
+    backend: Backend = getattr(importlib.import_module(module), name)(device, gpus)
+    return backend

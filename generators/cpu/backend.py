@@ -1,0 +1,55 @@
+"""The CPU as a Backend of the generator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from gemmdb.device import Device
+from gemmdb.errors import InputError
+from gemmdb.generators.cpu.space import CpuSpace
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces import Measurer
+from gemmdb.hardware import cpu, last_level_cache_bytes
+from gemmdb.measurement import Protocol
+from gemmdb.toolchain import Toolchain, installed
+
+
+class CpuBackend:
+    """This machine's CPU with the threads that torch would use. Raises InputError without torch."""
+
+    lanes = 1
+    chunk = 4
+    overlap = False
+
+    def __init__(self, device: Device | None = None, gpus: int | None = None) -> None:
+        if gpus is not None:
+            raise InputError("--gpus: there are none to use when building for a CPU")
+        toolchain = installed("cpu")
+        if toolchain is None:
+            raise InputError("building a table needs torch: pip install torch")
+        self.device: Device = device or cpu()
+        self.toolchain: Toolchain = toolchain
+        self.space = CpuSpace()
+
+    def protocols(self, effort: Effort) -> Sequence[Protocol]:
+        """Host clock, one call per sample, one protocol per cache state of the effort."""
+        return [Protocol("host", state, 1, effort.samples) for state in effort.states]
+
+    def measurer(self, lane: int, effort: Effort) -> Measurer:
+        """The one measurer; as many compile workers as usable cores, at most 8."""
+        # This imports torch, which a build that finds everything done does not need.
+        from gemmdb.generators.cpu.measurer import CpuMeasurer
+
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return CpuMeasurer(effort, self.device.units, min(usable, 8))
+
+    def provenance(self) -> dict[str, object]:
+        """The cache that is evicted, and the frequency governor, which decides how steady the clock is."""
+        governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+        try:
+            steady = governor.read_text().strip()
+        except OSError:
+            steady = "unknown"
+        return {"last_level_cache_bytes": last_level_cache_bytes(), "governor": steady}

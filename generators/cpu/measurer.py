@@ -1,0 +1,153 @@
+"""The Measurer of a CPU: compiles in parallel workers first, then times alone in one worker."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gemmdb.config import ATEN, Config
+from gemmdb.generators import stats
+from gemmdb.generators.cpu import session
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces import Job, Outcome
+from gemmdb.generators.pool import Limits, Worker, spread
+from gemmdb.generators.reference import acceptable, tolerance
+from gemmdb.generators.worker import Reply, Task
+from gemmdb.measurement import MAX_DETAIL, Protocol, Status, Times
+from gemmdb.problem import Problem
+
+LOADED_BYTES = 2 * 2**30
+"""How much the candidates that are timed together may hold; each has its own packed copy of the weight."""
+
+
+@dataclass
+class CpuMeasurer:
+    """Times candidates with `threads` threads. `compilers`: how many workers compile at once.
+
+    All builds of this user on this machine time one after the other, and none compiles while another one times.
+    """
+
+    effort: Effort
+    threads: int
+    compilers: int
+    limits: Limits = field(default_factory=Limits)
+    _compiled: dict[tuple[Problem, Config], Outcome] = field(default_factory=dict)
+    _failed: dict[tuple[Problem, Config], Outcome] = field(default_factory=dict)
+    _loaded: dict[Config, float] = field(default_factory=dict)
+    _current: Problem | None = None
+
+    def __post_init__(self) -> None:
+        environment = {"OMP_NUM_THREADS": str(self.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        self._timer = Worker(environment, self.limits)
+        self._compilers = [Worker(environment, self.limits) for _ in range(self.compilers)]
+
+    def prepare(self, jobs: Sequence[Job]) -> None:
+        """Compile all candidates of the jobs into the compiler's cache on disk. Returns when all are done."""
+        pairs = dict.fromkeys((job.problem, config) for job in jobs for config in job.legal)
+        wanted = [pair for pair in pairs if pair not in self._compiled]
+        tasks = [Task(session.compile_only, (*pair, self.threads)) for pair in wanted]
+        with machine(exclusive=False):
+            replies = spread(self._compilers, self.effort.compile_s, tasks)
+        for pair, reply in zip(wanted, replies, strict=True):
+            seconds = reply.value if reply.status is Status.OK else None
+            self._compiled[pair] = Outcome(pair[1], reply.status, compile_s=seconds, detail=reply.detail)
+            if reply.status is not Status.OK:
+                self._failed[pair] = self._compiled[pair]
+
+    def measure(
+        self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
+    ) -> Sequence[Outcome]:
+        """One outcome per config, in order (see `interfaces.Measurer`)."""
+        others = [config for config in dict.fromkeys(configs) if config != ATEN]
+        size = max(2, LOADED_BYTES // max(problem.bytes, 1))
+        batches = [others[start : start + size] for start in range(0, len(others), size)] or [[]]
+        outcomes: dict[Config, Outcome] = {}
+        with machine(exclusive=True):
+            for batch in batches:
+                ready = [config for config in (ATEN, *batch) if self._load(problem, config)]
+                for config, times in self._time(problem, ready, protocol, samples).items():
+                    outcomes[config] = self._timed(problem, config, times)
+        reference = self._failed.get((problem, ATEN))
+        if reference is not None:
+            lost = f"no reference: {reference.status}: {reference.detail}"[:MAX_DETAIL]
+            return [self._failed.get((problem, c), Outcome(c, Status.ERROR, detail=lost)) for c in configs]
+        return [self._failed.get((problem, config)) or outcomes[config] for config in configs]
+
+    def renew(self) -> None:
+        """The next `measure` runs in a new process."""
+        self._timer.end()
+        self._loaded, self._current = {}, None
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in (self._timer, *self._compilers):
+            worker.close()
+
+    def _load(self, problem: Problem, config: Config) -> bool:
+        """Whether the candidate is in the worker, and right."""
+        if self._current != problem:
+            self._loaded, self._current = {}, problem
+        if (problem, config) in self._failed:
+            return False
+        if config in self._loaded:
+            return True
+        reply = self._call(self.effort.compile_s, session.load, problem, config, self.threads)
+        if reply.status is Status.OK and not acceptable(problem, reply.value, self._loaded.get(ATEN, math.inf)):
+            reply = Reply(reply.value, Status.WRONG, f"error {reply.value:.3g}, tolerated {tolerance(problem):.3g}")
+        if reply.status is not Status.OK:
+            self._fail(problem, config, reply)
+            return False
+        self._loaded[config] = reply.value
+        return True
+
+    def _time(self, problem: Problem, configs: list[Config], protocol: Protocol, samples: int) -> dict[Config, Times]:
+        """Times by config. When a round with several candidates fails, each has a round of its own, to find the one
+        that is to blame."""
+        if ATEN not in configs:
+            return {}
+        budget = self.effort.measure_s / 2
+        lost = [config for config in configs if not self._load(problem, config)]
+        if lost:
+            return self._time(problem, [config for config in configs if config not in lost], protocol, samples)
+        arguments = (problem, configs, protocol, samples, budget)
+        reply = self._call(self.effort.measure_s, session.time_round, *arguments)
+        if reply.status is Status.OK:
+            self._loaded = {config: self._loaded[config] for config in configs}
+            return {config: stats.times(reply.value[config], reply.value[ATEN]) for config in configs}
+        if len(configs) <= 2:
+            self._fail(problem, configs[-1], reply)
+            return self._time(problem, configs[:-1], protocol, samples)
+        times: dict[Config, Times] = {}
+        for config in configs[1:]:
+            times |= self._time(problem, [ATEN, config], protocol, samples)
+        return times
+
+    def _call(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Reply:
+        reply = self._timer.call(limit_s, function, *arguments)
+        if self._timer.pid is None:
+            self._loaded = {}
+        return reply
+
+    def _fail(self, problem: Problem, config: Config, reply: Reply) -> None:
+        error = reply.value if reply.status is Status.WRONG and math.isfinite(reply.value) else None
+        self._failed[problem, config] = Outcome(config, reply.status, error=error, detail=reply.detail)
+
+    def _timed(self, problem: Problem, config: Config, times: Times) -> Outcome:
+        compiled = self._compiled.get((problem, config))
+        return Outcome(config, Status.OK, times, self._loaded.get(config), compiled.compile_s if compiled else None)
+
+
+@contextmanager
+def machine(exclusive: bool) -> Iterator[None]:
+    """Hold this machine: alone (`exclusive`) to time, together with others to compile. Waits for it."""
+    path = Path(tempfile.gettempdir()) / f"gemmdb-{os.getuid()}.lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        yield

@@ -1,0 +1,119 @@
+"""A Problem as a small torch program: operands of its layout classes, and the module that multiplies them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gemmdb.generators.synthesis import literal, literal_bias
+from gemmdb.problem import Problem, TensorInfo
+
+DTYPES = {
+    "fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
+    "int32": torch.int32, "int8": torch.int8, "uint8": torch.uint8,
+}  # fmt: skip
+SCALARS = {"unit": (1.0, 1.0), "beta0": (1.0, 0.0), "general": (2.0, 0.4)}
+"""A representative (alpha, beta) of each scalar class."""
+FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
+"""`torch.set_float32_matmul_precision` by the `fp32` mode of Numerics."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The tensors of a product: `a` [m, k], `b` [k, n], a bias, and the scale [n] of a `scale` fusion."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    bias: torch.Tensor | None
+    scale: torch.Tensor | None
+
+
+class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
+    """The module of a Problem, spelled so that Inductor's default sees the op itself.
+
+    A constant weight, with its bias and scale, is a parameter; otherwise they are inputs after the activation. A `col`
+    operand is stored transposed and turned around in the graph, as `nn.Linear` does. An int8 weight is cast before it
+    is turned: in the other order Inductor's weight-only pattern would take the product away.
+    """
+
+    def __init__(self, problem: Problem, operands: Operands) -> None:
+        super().__init__()
+        self.problem = problem
+        self.has_bias, self.has_scale = operands.bias is not None, operands.scale is not None
+        rest = [_stored(problem.b.layout.order, operands.b)]
+        rest += [t for t in (operands.bias, operands.scale) if t is not None]
+        self.constants = torch.nn.ParameterList()
+        self.inputs: tuple[torch.Tensor, ...] = (_stored(problem.a.layout.order, operands.a), *rest)
+        if problem.constant:
+            self.constants = torch.nn.ParameterList(torch.nn.Parameter(t, requires_grad=False) for t in rest)
+            self.inputs = self.inputs[:1]
+
+    def forward(self, a: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        """The product [m, n] of the stored operands."""
+        tensors = [*self.constants, *rest]
+        b = tensors.pop(0)
+        bias = tensors.pop(0) if self.has_bias else None
+        scale = tensors.pop(0) if self.has_scale else None
+        problem = self.problem
+        if problem.op == "mixed_mm":
+            b = b.to(a.dtype)
+        a, b = _stored(problem.a.layout.order, a), _stored(problem.b.layout.order, b)
+        out = self.multiply(a, b, bias)
+        if out.dtype != to_torch(problem.out):
+            out = out.to(to_torch(problem.out))
+        if scale is not None:
+            out = out * scale
+        if bias is not None and problem.op == "mixed_mm":
+            out = out + bias
+        return torch.relu(out) if problem.fusion == "pointwise" else out
+
+    def multiply(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """The product itself, as its op spells it."""
+        if self.problem.op == "int_mm":
+            return torch._int_mm(a, b)
+        if self.problem.op == "addmm" and bias is not None:
+            alpha, beta = SCALARS[self.problem.scalars]
+            return torch.addmm(bias, a, b, alpha=alpha, beta=beta)
+        return torch.mm(a, b)
+
+
+def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
+    """Random operands of the problem's classes. The generator is its own: torch's global random state is untouched.
+
+    Activations are scaled so that the outputs stay near 1, or near 100 with integer weights: no dtype overflows.
+    Raises InputError when the sizes cannot have the layout classes.
+    """
+    random = torch.Generator(device=device).manual_seed(seed)
+    a = _filled(literal(problem.a, problem.m, problem.k), random, max(problem.k, 1) ** -0.5)
+    b = _filled(literal(problem.b, problem.k, problem.n), random, 1.0)
+    bias = None
+    if problem.bias is not None:
+        bias = _filled(literal_bias(problem.bias, problem.m, problem.n), random, 1.0)
+    scale = None
+    if problem.fusion == "scale":
+        dtype = to_torch(problem.out if problem.op == "int_mm" else problem.a.dtype)
+        scale = torch.rand(problem.n, generator=random, device=device).mul(0.01).add(0.001).to(dtype)
+    return Operands(a, b, bias, scale)
+
+
+def to_torch(dtype: str) -> torch.dtype:
+    """The torch dtype of a dtype name of the key."""
+    return DTYPES[dtype]
+
+
+def _filled(info: TensorInfo, random: torch.Generator, factor: float) -> torch.Tensor:
+    dtype = to_torch(info.dtype)
+    extent = sum(max(size - 1, 0) * stride for size, stride in zip(info.sizes, info.strides, strict=True)) + 1
+    elements = info.offset + extent
+    if dtype.is_floating_point:
+        kind = torch.float64 if dtype is torch.float64 else torch.float32
+        storage = torch.randn(elements, generator=random, device=random.device, dtype=kind).mul_(factor).to(dtype)
+    else:
+        low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1
+        storage = torch.randint(low, high, (elements,), generator=random, device=random.device, dtype=dtype)
+    return storage.as_strided(info.sizes, info.strides, info.offset)
+
+
+def _stored(order: str, matrix: torch.Tensor) -> torch.Tensor:
+    return matrix.t() if order.startswith("col") else matrix

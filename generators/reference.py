@@ -1,0 +1,98 @@
+"""Whether a result is right: the float64 (or exact) product, how far a result is from it, and what is tolerated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from gemmdb.generators.program import SCALARS, Operands, to_torch
+from gemmdb.problem import Problem
+
+EPSILONS = {"fp64": 2.0**-53, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8e4": 2.0**-4, "fp8e5": 2.0**-3}
+"""Unit roundoff by dtype name: half the gap between 1 and the next number."""
+INPUT_EPSILONS = {"ieee": 0.0, "tf32": 2.0**-11, "bf16": 2.0**-8}
+"""What an fp32 input loses before it is multiplied, by the `fp32` mode of Numerics."""
+ATEN_MULTIPLE = 4.0
+"""A candidate may err that many times more than ATen does on the same inputs."""
+ROW_FLOPS = 8e9
+"""Above this much float64 work, a sample of the rows is checked, the first and the last always among them."""
+
+
+def tolerance(problem: Problem) -> float:
+    """The largest error, as `Reference.error` counts it, that a right result can have.
+
+    The output is rounded once, and once more where a partial result passes through the output dtype (split sums, a
+    scale or an epilogue after the product): 4 roundings. Sums of k products in the accumulate dtype lose sqrt(k)
+    roundings of the sum's magnitude when they are independent: 4 of these cover the worst of millions of elements.
+    Inputs that are themselves rounded (TF32) add theirs. Integers are exact.
+    """
+    if problem.out in ("int32", "int8", "uint8"):
+        return 0.0
+    accumulate = 0.0 if problem.numerics.acc == "int32" else EPSILONS[problem.numerics.acc]
+    rounding = EPSILONS[problem.out] + INPUT_EPSILONS[problem.numerics.fp32]
+    return 4 * (rounding + accumulate * math.sqrt(max(problem.k, 1)))
+
+
+def acceptable(problem: Problem, error: float, aten_error: float) -> bool:
+    """Whether a result with `error` is right: within the tolerance, and at most 4 times less accurate than ATen's
+    unless both are below two roundings of the output."""
+    floor = 0.0 if problem.out not in EPSILONS else 2 * EPSILONS[problem.out]
+    return error <= tolerance(problem) and error <= max(ATEN_MULTIPLE * aten_error, floor)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The exact result [rows, n] of some rows of a product, and the magnitude of the sums behind it, in float64."""
+
+    rows: torch.Tensor
+    exact: torch.Tensor
+    magnitude: torch.Tensor
+
+    def error(self, result: torch.Tensor) -> float:
+        """The largest |result - exact| / (|exact| + magnitude); infinite for NaNs and wrong shapes.
+
+        The magnitude is the root of the sum of squares of what was added: a sum that cancels to nothing keeps the
+        rounding errors of its terms, and they are no fault of the kernel.
+        """
+        if result.ndim != 2 or result.shape[1] != self.exact.shape[1]:
+            return math.inf
+        if self.exact.numel() == 0:
+            return 0.0
+        wrong = (result[self.rows].double() - self.exact).abs()
+        error = torch.where(wrong == 0, wrong, wrong / (self.exact.abs() + self.magnitude)).max().item()
+        return math.inf if math.isnan(error) else error
+
+
+def reference(problem: Problem, operands: Operands) -> Reference:
+    """The Reference for literal operands, computed on the device where they are."""
+    rows = _rows(problem, operands.a.device)
+    a, b = operands.a[rows].double(), operands.b.double()
+    alpha, beta = SCALARS[problem.scalars]
+    exact, squares = alpha * (a @ b), alpha**2 * (a.square() @ b.square())
+    if operands.bias is not None:
+        bias = beta * operands.bias.double().expand(problem.m, problem.n)[rows]
+        exact, squares = exact + bias, squares + bias.square()
+    if operands.scale is not None:
+        scale = operands.scale.double()
+        exact, squares = exact * scale, squares * scale.square()
+    if problem.fusion == "pointwise":
+        exact = exact.relu()
+    return Reference(rows, exact, squares.sqrt())
+
+
+def poison(problem: Problem, device: torch.device) -> None:
+    """Fill memory of the output's size with garbage and free it, so that the next allocation of that size, which is
+    the output of the kernel under test, does not hold an earlier right result."""
+    dtype = to_torch(problem.out)
+    value = math.nan if dtype.is_floating_point else 113
+    torch.full((problem.m, problem.n), value, dtype=dtype, device=device)
+
+
+def _rows(problem: Problem, device: torch.device) -> torch.Tensor:
+    count = max(2, int(ROW_FLOPS / max(2 * problem.n * problem.k, 1)))
+    if problem.m <= count:
+        return torch.arange(problem.m, device=device)
+    inner = torch.randperm(problem.m - 2)[: count - 2] + 1
+    return torch.cat([torch.tensor([0, problem.m - 1]), inner]).sort().values.to(device)

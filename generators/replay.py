@@ -1,0 +1,48 @@
+"""A Measurer that answers from recorded Measurements, so that the whole search runs without a device or a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gemmdb.config import Config
+from gemmdb.generators.interfaces import Job, Outcome
+from gemmdb.measurement import Measurement, Protocol, Status
+from gemmdb.problem import Problem
+
+
+class Replay:
+    """Answers with the recorded row of a (problem, config), the first of several; `calls` is what it was asked for.
+
+    A config without a row is an `error`, as one that does not compile.
+    """
+
+    def __init__(self, rows: Iterable[Measurement]) -> None:
+        self._rows: dict[tuple[Problem, Config], Measurement] = {}
+        for row in rows:
+            self._rows.setdefault((row.problem, row.config), row)
+        self.calls: list[tuple[Problem, tuple[Config, ...], int]] = []
+        self.renewed = 0
+
+    def prepare(self, jobs: Sequence[Job]) -> None:
+        """Nothing to prepare."""
+
+    def measure(
+        self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
+    ) -> Sequence[Outcome]:
+        """The recorded outcomes; a row that was dropped as slow is timed like any other."""
+        self.calls.append((problem, tuple(configs), samples))
+        return [self._outcome(problem, config) for config in configs]
+
+    def renew(self) -> None:
+        """Count it."""
+        self.renewed += 1
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _outcome(self, problem: Problem, config: Config) -> Outcome:
+        row = self._rows.get((problem, config))
+        if row is None:
+            return Outcome(config, Status.ERROR, detail="not recorded")
+        status = Status.OK if row.status is Status.SLOW else row.status
+        return Outcome(config, status, row.times, row.error, row.compile_s, row.detail)

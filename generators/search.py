@@ -1,0 +1,95 @@
+"""The race: which candidates of a problem are measured how well. Pure over the Measurer that is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gemmdb.config import ATEN, Config
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces import Job, Measurer, Outcome
+from gemmdb.measurement import Status, Times
+
+TOO_GOOD = 0.5
+"""A candidate this much faster than ATen, or than the next one, is measured again before it is believed."""
+
+
+def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
+    """The outcomes of a job, one per candidate.
+
+    Every candidate gets an outcome whatever the others do, so which (problem, config) pairs end up in a table does not
+    depend on timing; only whether a right candidate is `ok` or `slow` does. ATen is always measured in full.
+    """
+    illegal = [Outcome(c.config, Status.ILLEGAL, detail=c.illegal) for c in job.candidates if c.illegal]
+    estimates = list(measurer.measure(job.problem, job.legal, job.protocol, effort.estimate))
+    failed = [outcome for outcome in estimates if outcome.times is None]
+    alive = [outcome for outcome in estimates if outcome.times is not None]
+    finalists = survivors(alive, effort)
+    slow = [replace(outcome, status=Status.SLOW) for outcome in alive if outcome.config not in finalists]
+    full = _measure(job, finalists, effort, measurer)
+    doubtful = too_good(full)
+    if doubtful:
+        again = {o.config: o for o in _measure(job, doubtful, effort, measurer)}
+        full = [_more_cautious(outcome, again.get(outcome.config)) for outcome in full]
+    full = [_with_compile_time(outcome, estimates) for outcome in full]
+    return illegal + failed + slow + full
+
+
+def winner(outcomes: Sequence[Outcome]) -> Config | None:
+    """The fastest config that is right, None when that is ATen or there is none."""
+    timed = [outcome for outcome in outcomes if outcome.status is Status.OK and outcome.times]
+    best = min(timed, key=lambda outcome: _ratio(outcome.times), default=None)
+    return None if best is None or best.config == ATEN else best.config
+
+
+def confirm(job: Job, config: Config, effort: Effort, measurer: Measurer) -> list[Outcome]:
+    """The outcomes of ATen and a winner, measured in full once more: rows beside the first ones, pooled with them."""
+    return _measure(job, [ATEN, config], effort, measurer)
+
+
+def survivors(estimates: Sequence[Outcome], effort: Effort) -> list[Config]:
+    """The configs that go on: ATen, the `keep` fastest, and whatever may still be within `drop` times the best.
+
+    The lower end of a candidate's interval is held against the upper end of the best one's: noise drops nobody.
+    """
+    timed = sorted((o for o in estimates if o.times), key=lambda o: _ratio(o.times))
+    if not timed:
+        return []
+    best = timed[0].times
+    limit = effort.drop * best.high_us / best.aten_us if best else 0.0
+    keep = max(effort.keep, 2)
+    return [
+        o.config
+        for place, o in enumerate(timed)
+        if o.config == ATEN or place < keep or (o.times and o.times.low_us / o.times.aten_us <= limit)
+    ]
+
+
+def too_good(outcomes: Sequence[Outcome]) -> list[Config]:
+    """The winner, when it takes less than half of the time of ATen and of any other: more often a mistake than luck."""
+    ranked = sorted((o for o in outcomes if o.times), key=lambda o: _ratio(o.times))
+    if len(ranked) < 2 or ranked[0].config == ATEN:
+        return []
+    first, second = _ratio(ranked[0].times), _ratio(ranked[1].times)
+    return [ranked[0].config] if first < TOO_GOOD and first < TOO_GOOD * second else []
+
+
+def _measure(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measurer) -> list[Outcome]:
+    return list(measurer.measure(job.problem, configs, job.protocol, effort.samples)) if configs else []
+
+
+def _more_cautious(first: Outcome, second: Outcome | None) -> Outcome:
+    if second is None:
+        return first
+    if first.times is None or second.times is None:
+        return first if first.times is None else second
+    return max(first, second, key=lambda outcome: _ratio(outcome.times))
+
+
+def _with_compile_time(outcome: Outcome, estimates: Sequence[Outcome]) -> Outcome:
+    known = next((e.compile_s for e in estimates if e.config == outcome.config), None)
+    return outcome if outcome.compile_s is not None else replace(outcome, compile_s=known)
+
+
+def _ratio(times: Times | None) -> float:
+    return times.ratio if times else float("inf")

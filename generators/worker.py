@@ -1,0 +1,82 @@
+"""What runs in the process that runs candidates: `main([REQUESTS, REPLIES, LIFELINE, MEMORY_BYTES])`, file descriptors.
+
+It reads pickled tasks from one pipe and answers each on another. It exits when its parent does, however that ends: the
+lifeline is a pipe that only the parent holds open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from gemmdb.measurement import Status, one_line
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call to make: an importable function and its arguments, all of which pickle, also to another host."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to a task: its value, or the status and the one line of what it raised."""
+
+    value: Any = None
+    status: Status = Status.OK
+    detail: str = ""
+
+
+def answer(task: Task) -> Reply:
+    """Make the call. Whatever it raises becomes a Reply; exhausted memory has its own status."""
+    try:
+        return Reply(task.function(*task.arguments))
+    except MemoryError as error:
+        return Reply(status=Status.OOM, detail=one_line(f"MemoryError: {error}"))
+    except Exception as error:
+        text = one_line(f"{type(error).__name__}: {error}")
+        memory = any(phrase in str(error).lower() for phrase in ("out of memory", "can't allocate memory"))
+        return Reply(status=Status.OOM if memory else Status.ERROR, detail=text)
+
+
+def serve(requests: Connection, replies: Connection) -> None:
+    """Answer tasks until the parent sends None or goes away."""
+    while True:
+        try:
+            task = requests.recv()
+        except EOFError:
+            return
+        if task is None:
+            return
+        reply = answer(task)
+        try:
+            replies.send(reply)
+        except (TypeError, ValueError, AttributeError) as error:
+            replies.send(Reply(status=Status.ERROR, detail=one_line(f"the result does not pickle: {error}")))
+
+
+def main(arguments: list[str]) -> None:
+    """Take over the three inherited pipes and serve; standard output goes to standard error."""
+    requests, replies, lifeline = (int(number) for number in arguments[:3])
+    if len(arguments) > 3:
+        limit = int(arguments[3])
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
+    with contextlib.suppress(BrokenPipeError):
+        serve(Connection(requests), Connection(replies))
+    os._exit(0)
+
+
+def _watch(lifeline: int) -> None:
+    os.read(lifeline, 1)
+    os._exit(1)
