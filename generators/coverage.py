@@ -1,0 +1,129 @@
+"""Coverage: which GEMMs of a workload the tables answer, and what the ones they do not answer cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gemmdb.catalog import Catalog
+from gemmdb.device import Device
+from gemmdb.generators.workload import Entry, Workload
+from gemmdb.hit import RUNGS, Hit
+from gemmdb.ladder import lookup
+from gemmdb.ladder.roofline import roofline_us
+from gemmdb.problem import Query
+from gemmdb.settings import Policy
+from gemmdb.toolchain import installed
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What one rung answers: `problems` distinct ones, `count` occurrences in compiled graphs, `calls` of these,
+    `share` of the workload's time, and how many of the problems it answers with ATen."""
+
+    problems: int
+    count: int
+    calls: int
+    share: float
+    aten: int
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A problem (canonical text) that no rung answers. `time_us`: one call by the roofline, since nothing is measured;
+    `share`: its calls' part of the workload's time; `ranges`: the sizes that were symbolic."""
+
+    problem: str
+    device: str
+    ranges: Mapping[str, tuple[int, int | None]]
+    count: int
+    calls: int
+    time_us: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """A workload's hits per rung, its misses by falling share of time, and (count, calls) of the GEMMs, by name, that
+    gemmdb does not steer. Shares are of the problems' time: what is not steered has no sizes, so it is in no share."""
+
+    problems: int
+    hits: Mapping[str, Tally]
+    misses: tuple[Miss, ...]
+    uncovered: Mapping[str, tuple[int, int]]
+
+    @property
+    def hit_share(self) -> float:
+        """The part of the time that some rung answers."""
+        return sum(tally.share for tally in self.hits.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `gemmdb coverage --json` prints."""
+        return {
+            "problems": self.problems,
+            "hit_share": self.hit_share,
+            "hits": {rung: asdict(tally) for rung, tally in self.hits.items()},
+            "misses": [asdict(miss) for miss in self.misses],
+            "uncovered": {name: {"count": n, "calls": calls} for name, (n, calls) in self.uncovered.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    entry: Entry
+    device: Device
+    hit: Hit | None
+
+    @property
+    def time_us(self) -> float:
+        """One call: as the hit expects it, else the roofline."""
+        return self.hit.expected_us if self.hit else roofline_us(self.entry.problem, self.device)
+
+    @property
+    def total_us(self) -> float:
+        """All calls; one per occurrence where none was counted."""
+        return self.time_us * (self.entry.calls or self.entry.count)
+
+
+def coverage(workload: Workload, catalog: Catalog, policy: Policy) -> Coverage:
+    """Ask the ladder about every entry, for the device that it was compiled for (this machine's where that is unknown).
+
+    Raises InputError for a device or a range that makes no sense.
+    """
+    asked = [_ask(entry, catalog, policy) for entry in workload.entries]
+    total = sum(one.total_us for one in asked) or 1.0
+    by_rung = {rung: [one for one in asked if one.hit and one.hit.rung == rung] for rung in RUNGS}
+    missed = sorted((one for one in asked if one.hit is None), key=lambda one: (-one.total_us, one.entry.problem.text))
+    return Coverage(
+        len(asked),
+        {rung: _tally(found, total) for rung, found in by_rung.items() if found},
+        tuple(_miss(one, total) for one in missed),
+        dict(sorted(workload.uncovered.items())),
+    )
+
+
+def _ask(entry: Entry, catalog: Catalog, policy: Policy) -> _Asked:
+    device = Device.parse(entry.device) if entry.device else catalog.resolve(None)
+    query = Query(entry.problem, device, _ranges(entry))
+    return _Asked(entry, device, lookup(query, catalog, policy, installed(device.kind)))
+
+
+def _ranges(entry: Entry) -> dict[str, tuple[int, int | None]]:
+    return {name: (low, high) for name, low, high in entry.ranges}
+
+
+def _tally(found: Sequence[_Asked], total: float) -> Tally:
+    return Tally(
+        len(found),
+        sum(one.entry.count for one in found),
+        sum(one.entry.calls for one in found),
+        sum(one.total_us for one in found) / total,
+        sum(one.hit is not None and (one.hit.backend, one.hit.kernel) == ("aten", "default") for one in found),
+    )
+
+
+def _miss(one: _Asked, total: float) -> Miss:
+    entry = one.entry
+    share = one.total_us / total
+    return Miss(entry.problem.text, one.device.sku, _ranges(entry), entry.count, entry.calls, one.time_us, share)

@@ -1,0 +1,66 @@
+"""Coverage of a workload: hits per rung, misses by their share of the time."""
+
+import json
+
+import pytest
+
+from gemmdb.device import Device
+from gemmdb.errors import InputError
+from gemmdb.generators.coverage import coverage
+from gemmdb.generators.workload import Entry, Workload
+from gemmdb.settings import Policy
+
+GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
+
+
+def test_hits_are_counted_per_rung_and_misses_ranked_by_their_time(lab):
+    catalog = lab.catalog([*lab.rows(lab.problem(m=64), {lab.cpp(): 0.5}), *lab.rows(lab.problem(m=900), {})])
+    large, small = lab.problem(m=64, n=4096, k=4096), lab.problem(m=64, n=512, k=512)
+    workload = Workload(
+        (
+            Entry(lab.problem(m=64), 2, 20, lab.cpu.text),
+            Entry(lab.problem(m=900), 1, 10, lab.cpu.text),
+            Entry(lab.problem(m=70), 1, 10, lab.cpu.text),
+            Entry(small, 1, 10, lab.cpu.text),
+            Entry(large, 1, 10, lab.cpu.text),
+            Entry(lab.problem(m=64), 1, 0, GPU.text),
+        ),
+        {"bmm": (3, 30)},
+    )
+    found = coverage(workload, catalog, Policy(unverified_gain=0.02))
+    exact, near = found.hits["exact"], found.hits["near"]
+    assert (exact.problems, exact.count, exact.calls, exact.aten) == (2, 3, 30, 1)
+    assert (near.problems, near.count, near.calls, near.aten) == (1, 1, 10, 0)
+    assert [miss.problem for miss in found.misses] == [large.text, small.text, lab.problem(m=64).text]
+    assert [miss.device for miss in found.misses] == ["Some CPU", "Some CPU", "Some GPU"]
+    assert found.misses[0].share > found.misses[1].share > found.misses[2].share > 0
+    assert found.hit_share + sum(miss.share for miss in found.misses) == pytest.approx(1.0)
+    assert found.uncovered == {"bmm": (3, 30)}
+    document = json.loads(json.dumps(found.as_dict()))
+    assert document["problems"] == 6
+    assert document["uncovered"] == {"bmm": {"count": 3, "calls": 30}}
+    assert document["misses"][0]["problem"] == large.text
+
+
+def test_calls_weigh_more_than_occurrences(lab):
+    often, rarely = lab.problem(m=64, n=512, k=512), lab.problem(m=64, n=520, k=520)
+    workload = Workload((Entry(rarely, 5, 5, lab.cpu.text), Entry(often, 1, 1000, lab.cpu.text)), {})
+    assert [miss.problem for miss in coverage(workload, lab.catalog(), Policy()).misses] == [often.text, rarely.text]
+
+
+def test_a_symbolic_size_is_asked_as_a_range(lab):
+    catalog = lab.catalog([*lab.rows(lab.problem(m=64), {lab.cpp(): 0.5})])
+    dynamic = Entry(lab.problem(m=64), 1, 1, lab.cpu.text, (("m", 2, None),))
+    assert coverage(Workload((dynamic,), {}), catalog, Policy()).hits["exact"].aten == 1
+    missing = Entry(lab.problem(m=9000), 1, 1, lab.cpu.text, (("m", 2, None),))
+    assert coverage(Workload((missing,), {}), catalog, Policy()).misses[0].ranges == {"m": (2, None)}
+
+
+def test_an_empty_workload_has_no_shares(lab):
+    found = coverage(Workload((), {}), lab.catalog(), Policy())
+    assert (found.problems, found.hits, found.misses, found.hit_share) == (0, {}, (), 0)
+
+
+def test_an_unreadable_device_is_bad_input(lab):
+    with pytest.raises(InputError, match="device"):
+        coverage(Workload((Entry(lab.problem(), device="a toaster"),), {}), lab.catalog(), Policy())
