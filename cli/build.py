@@ -53,7 +53,7 @@ class BuildOptions:
     modelled: Annotated[
         bool, typer.Option("--modelled", help="Predict instead of measure, for an arch that is not in this machine.")
     ] = False
-    verbose: Annotated[bool, typer.Option("--verbose", help="Also say of every candidate that failed why.")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also say why candidates failed or were excluded.")] = False
 
     def request(self) -> BuildRequest:
         """What the library is asked to build."""

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from gemmdb.cli.output import say
-
 
 def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table.")],

@@ -1,0 +1,131 @@
+"""`gemmdb build`: its errors, its progress, and one small build for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gemmdb.cli.progress import BuildProgress, left, sizes
+from gemmdb.generators.progress import State
+from gemmdb.problem import Problem
+from gemmdb.table import Table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--arch native --shapes nonesuch", "nonesuch"),
+        ("--arch native --ops conv", "unknown op 'conv'"),
+        ("--arch native --dtypes fp7", "unknown dtype 'fp7'"),
+        ("--arch native --effort heroic", "unknown effort 'heroic'"),
+        ("--arch sm999", "sm999"),
+        ("--arch native --gpus 0", "--gpus"),
+        ("--arch cpu --shapes notes.txt", "notes.txt:1"),
+        ("--arch cpu --shapes . ", "."),
+        ("--arch cpu --shapes one.jsonl --ops int_mm", "--ops"),
+        ("--arch cpu --shapes one.jsonl --out .", "."),
+        ("--arch cpu --shapes one.jsonl --out notes.txt", "notes.txt"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(gemmdb, one_problem, arguments, words):
+    Path("notes.txt").write_text("not a table and not a workload")
+    done = gemmdb("build", *arguments.split())
+    assert (done.code, done.out) == (2, "")
+    assert done.err.count("\n") == 1
+    assert words in done.err
+    assert Path("notes.txt").read_text() == "not a table and not a workload"
+
+
+def test_without_torch_the_line_says_what_to_install(gemmdb, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    done = gemmdb("build", "--arch", "native")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "pip install torch" in done.err
+    assert "gemmdb[build]" in done.err
+
+
+@pytest.fixture
+def one_problem(environment) -> Path:
+    """A shapes file with one small problem."""
+    path = Path("one.jsonl")
+    path.write_text(json.dumps({"op": "mm", "m": 4, "n": 48, "k": 64, "dtype": "fp32"}) + "\n")
+    return path
+
+
+@pytest.mark.timeout(240)
+def test_a_build_measures_once_and_is_found_by_lookup(gemmdb, one_problem, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(Path("cache").absolute()))
+    done = gemmdb("build", "--arch", "cpu", "--shapes", "one.jsonl", "--verbose")
+    assert done.code == 0, done.err
+    lines = dict(line.split(None, 1) for line in done.out.splitlines())
+    assert lines["problems"] == "1"
+    assert " ok" in lines["candidates"]
+    assert lines["next"] == "gemmdb coverage one.jsonl"
+    table = Path(lines["table"])
+    assert table.parent == Path(os.environ["XDG_DATA_HOME"]) / "gemmdb"
+
+    again = gemmdb("build", "--arch", "cpu", "--shapes", "one.jsonl")
+    assert "0 of 1 measured now" in again.out
+    assert "no new rows" in again.out
+
+    flags = ["--op", "mm", "--m", "4", "--n", "48", "--k", "64", "--dtype", "fp32", "--constant-weight", "--json"]
+    hit = json.loads(gemmdb("lookup", *flags).out)
+    assert (hit["rung"], hit["table"]) == ("exact", str(table))
+
+
+@pytest.mark.timeout(240)
+def test_ctrl_c_keeps_what_was_measured(environment):
+    pytest.importorskip("torch")
+    shapes = {"op": "mm", "m": [1, 2, 3, 4, 5, 6, 7, 8], "n": 48, "k": 64, "dtype": "fp32"}
+    Path("eight.json").write_text(json.dumps([shapes]))
+    command = [sys.executable, "-m", "gemmdb", "build", "--arch", "cpu", "--shapes", "eight.json", "--out", "mine.db"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while rows(Path("mine.db")) == 0 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == (
+        "gemmdb: interrupted; what was measured is kept in mine.db: the same command goes on from there"
+    )
+    assert "GEMMDB_TABLES=mine.db" in out
+    assert rows(Path("mine.db")) > 0
+
+
+def rows(path: Path) -> int:
+    """The measurements in a table; 0 while there is none."""
+    if not path.exists() or not path.stat().st_size:
+        return 0
+    return sum(entry["measurements"] for entry in Table.open(path).summary())
+
+
+def test_progress_off_a_terminal_is_a_line_now_and_then(capsys, monkeypatch):
+    monkeypatch.setattr("gemmdb.cli.progress.QUIET_SECONDS", 0.0)
+    problem = Problem.gemm("mm", m=16, n=4096, k=2048, dtype="bf16")
+    with BuildProgress() as progress:
+        progress.update(State(10, 3, 1, "measuring", problem, 65.0))
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert done.err == "gemmdb: 3/10 problems, measuring mm 16x4096x2048 bf16 about 65 s left\n"
+
+
+def test_progress_is_quiet_at_first(capsys):
+    with BuildProgress() as progress:
+        progress.update(State(10, 0))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_words_of_progress():
+    assert [left(None), left(30), left(600), left(3600 * 3)] == [
+        "", "about 30 s left", "about 10 min left", "about 3.0 h left",
+    ]  # fmt: skip
+    assert sizes(State(1, 0)) == ""
