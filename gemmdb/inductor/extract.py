@@ -14,7 +14,7 @@ from gemmdb import hardware
 from gemmdb.device import Device
 from gemmdb.inductor.adapter import state
 from gemmdb.layout import classify
-from gemmdb.problem import Bias, Numerics, TensorInfo, default_numerics
+from gemmdb.problem import LARGEST_SIZE, Bias, Numerics, TensorInfo, default_numerics
 
 DTYPES = {
     torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
@@ -65,11 +65,10 @@ def bounds(size: Any) -> Range | None:
     if size.node.expr.is_number:
         return None
     found = bound_sympy(size.node.expr, shape_env.var_to_range)
-    lower = int(found.lower) if found.lower.is_finite else 0
-    upper = found.upper
-    # sys.maxsize - 1 stands for "no bound" in a ShapeEnv.
-    unbounded = not upper.is_finite or int(upper) >= 2**31
-    return max(lower, 0), None if unbounded else int(upper)
+    # Anything but an integer is one of sympy's or torch's infinities; so is, in effect, what no int32 index reaches.
+    lower = int(found.lower) if found.lower.is_Integer else 0
+    upper = int(found.upper) if found.upper.is_Integer else LARGEST_SIZE
+    return max(lower, 0), None if upper >= LARGEST_SIZE else upper
 
 
 def tensor(val: Any, sizes: Sequence[int] | None = None, strides: Sequence[int] | None = None) -> TensorInfo:

@@ -9,7 +9,7 @@ from typing import Any
 from gemmdb.errors import InputError, TableError
 from gemmdb.inductor import live, lowering, passes, session
 from gemmdb.inductor.adapter import hooks, state
-from gemmdb.inductor.journal import JOURNAL, count_benchmarks_with
+from gemmdb.inductor.journal import BENCHMARKS, JOURNAL
 
 _lock = threading.Lock()
 _done = False
@@ -22,16 +22,18 @@ def install() -> None:
         if _done:
             return
         hooks.wrap_compile_fx(bodies, _after)
-        hooks.hook_artefacts(JOURNAL.take, JOURNAL.add)
+        hooks.hook_artefacts(_take, JOURNAL.add)
         lowering.register()
         live.register()
-        count_benchmarks_with(state.benchmarks)
+        BENCHMARKS.reader = state.benchmarks
+        BENCHMARKS.clear()
         _done = True
 
 
 def bodies() -> Mapping[str, Any] | None:
-    """Our passes by slot for the session in force, None without one. Tables that cannot be read are a warning, and
+    """Our passes by slot for the session in force, None without one; called when a compile begins. Tables that cannot be read are a warning, and
     fail the compile in strict mode only."""
+    BENCHMARKS.tick()
     try:
         found = session.current()
     except (TableError, InputError):
@@ -48,7 +50,13 @@ def slots(of: session.Session) -> Mapping[str, Any]:
     return {"joint_custom_pre_pass": passes.JointPass(of), "post_grad_custom_post_pass": passes.PostGradPass(of)}
 
 
+def _take() -> str:
+    BENCHMARKS.tick()
+    return JOURNAL.take()
+
+
 def _after(ok: bool) -> None:
+    BENCHMARKS.tick()
     # A graph that became an artefact took its events along; what is left belongs to AOTInductor, or to a failure.
     if ok:
         JOURNAL.add(JOURNAL.take())

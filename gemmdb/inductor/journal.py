@@ -84,22 +84,35 @@ class Journal:
 
 
 JOURNAL = Journal()
-_benchmarks: Callable[[], int] = int
-_baseline = 0
+class Benchmarks:
+    """How often Inductor has benchmarked since `clear`. Inductor's own counter can be reset by anyone at any time
+    (torch._dynamo.reset does), so its rises are added up at every compile."""
+
+    def __init__(self) -> None:
+        self.reader: Callable[[], int] = int
+        self._seen = 0
+        self._total = 0
+
+    def tick(self) -> int:
+        """Read the counter; returns the total."""
+        now = self.reader()
+        self._total += now - self._seen if now >= self._seen else now
+        self._seen = now
+        return self._total
+
+    def clear(self) -> None:
+        """Start over."""
+        self.tick()
+        self._total = 0
 
 
-def count_benchmarks_with(reader: Callable[[], int]) -> None:
-    """Let `reader` say how many kernels Inductor has benchmarked in this process so far."""
-    global _benchmarks, _baseline
-    _benchmarks = reader
-    _baseline = reader()
+BENCHMARKS = Benchmarks()
 
 
 def reset_stats() -> None:
     """Forget every event and start counting benchmarks anew."""
-    global _baseline
     JOURNAL.clear()
-    _baseline = _benchmarks()
+    BENCHMARKS.clear()
 
 
 def stats() -> dict[str, Any]:
@@ -128,8 +141,7 @@ def stats() -> dict[str, Any]:
         "hits": hits,
         "misses": sum(rungs.values()) - hits,
         "uncovered": dict(uncovered),
-        # Counters can be cleared behind our back (torch._dynamo.reset, tests), hence the floor.
-        "benchmarked": max(0, _benchmarks() - _baseline),
+        "benchmarked": BENCHMARKS.tick(),
         "errors": list(JOURNAL.errors),
     }
 

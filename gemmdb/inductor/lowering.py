@@ -88,9 +88,6 @@ def _cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
     """The product as Inductor's C++ template with the config's blocking; None when it is not legal here."""
     values = config.values
     threads, blocks = (_factors(values, name) for name in ("threads", "blocks"))
-    if threads is not None and threads[0] * threads[1] * threads[2] != torch.get_num_threads():
-        _note(decision, f"the config is for {threads[0] * threads[1] * threads[2]} threads")
-        return None
     since = state.operations()
     try:
         with state.only_cpp(threads, blocks):

@@ -58,7 +58,7 @@ class JointPass:
         if product is None:
             return False
         hit = ask(self.session, product.query)
-        if hit is None or is_default(hit.config) or legality.refuses(hit.config, product.query.problem):
+        if hit is None or is_default(hit.config) or legality.objection(hit.config, product.query):
             return False
         mixed.rewrite(graph, found)
         return True
@@ -128,7 +128,7 @@ def decide(session: Session, query: Query) -> Decision:
         return Decision(session, query, ATEN, event)
     event.rung, event.config, event.table = hit.rung, hit.config.text, hit.table
     event.expected_us, event.speedup, event.evidence = hit.expected_us, hit.speedup, hit.evidence
-    refusal = None if is_default(hit.config) else legality.refuses(hit.config, query.problem, dict(query.ranges))
+    refusal = None if is_default(hit.config) else legality.objection(hit.config, query)
     if refusal is not None:
         event.config, event.note = ATEN.text, refusal
         return Decision(session, query, ATEN, event)

@@ -1,0 +1,137 @@
+"""Fixtures: a clean Inductor and a clean gemmdb around each test, real tables, and programs in other processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+# Before torch is imported: parts of Inductor read it once.
+_FOLDER = "" if "TORCHINDUCTOR_CACHE_DIR" in os.environ else tempfile.mkdtemp(prefix="inductor-")
+if _FOLDER:
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = _FOLDER
+
+torch = pytest.importorskip("torch")
+
+import gemmdb.inductor  # noqa: E402
+from gemmdb import Config, Measurement, Problem, Protocol, Status, hardware  # noqa: E402
+from gemmdb.measurement import Times  # noqa: E402
+from gemmdb.toolchain import installed  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+CPP = Config.of("cpp", "packed_gemm", **{f"{what}_{size}": 0 for what in ("threads", "blocks") for size in "mnk"})
+INT8PACK = Config.of("aten", "int8pack_mm")
+ATEN = Config.of("aten", "default")
+PROTOCOL = Protocol("host", "cold", 1, 10)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_objects() -> Iterator[None]:
+    """Remove this process's Inductor cache at the end. One for all tests: a precompiled header costs ten seconds."""
+    yield
+    if _FOLDER:
+        shutil.rmtree(_FOLDER, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing enabled, nothing cached in memory, no table but the test's own, no graph from an earlier test."""
+    import torch._inductor.config as config
+
+    for name in [name for name in os.environ if name.startswith("GEMMDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    gemmdb.inductor.disable()
+    gemmdb.inductor.reset_stats()
+    with config.patch(fx_graph_cache=False, freezing=False, max_autotune=False, max_autotune_gemm=False):
+        yield
+    gemmdb.inductor.disable()
+
+
+def rows(problem: Problem, times: Mapping[Config, float], aten_us: float = 100.0) -> list[Measurement]:
+    """Measurements of one problem on this CPU: microseconds by config, ATen included."""
+    device, toolchain = hardware.cpu(torch.get_num_threads()), installed("cpu")
+    assert toolchain is not None
+    return [
+        Measurement(problem, config, device, PROTOCOL, toolchain, "test", Status.OK, Times(us, us, us, 10, aten_us))
+        for config, us in {ATEN: aten_us, **times}.items()
+    ]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Callable[..., Path]:
+    """Write a table in which each of the given problem texts is won by a config: table({text: config}, name)."""
+    pytest.importorskip("gemmdb.catalog")
+    store = pytest.importorskip("gemmdb.generators.store")
+
+    def write(winners: Mapping[str, Config], name: str = "table.db") -> Path:
+        path = tmp_path / name
+        with store.Store.open(path) as opened:
+            for text, config in winners.items():
+                times = {} if config == ATEN else {config: 50.0}
+                opened.add(rows(Problem.parse(text), times))
+            opened.refresh()
+        return path
+
+    return write
+
+
+def problems(stats: Mapping[str, Any] | None = None) -> list[str]:
+    """The problems that were compiled, one per product."""
+    entries = (stats or gemmdb.inductor.stats())["products"]
+    return [entry["problem"] for entry in entries for _ in range(entry["count"])]
+
+
+def lowered(stats: Mapping[str, Any] | None = None) -> list[Config]:
+    """The configs that were lowered, one per product."""
+    entries = (stats or gemmdb.inductor.stats())["products"]
+    return [Config.parse(entry["config"]) for entry in entries for _ in range(entry["count"])]
+
+
+def compiled(model: Any, *inputs: Any, **options: Any) -> Any:
+    """What the compiled model returns."""
+    torch._dynamo.reset()
+    return torch.compile(model, **options)(*inputs)
+
+
+def run(program: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()) -> Any:
+    """Run a program in a process of its own; returns the JSON of the last line that it prints."""
+    prelude = "import json, os, sys\n"
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", prelude + textwrap.dedent(program), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-4000:]
+    return json.loads(result.stdout.strip().splitlines()[-1])
+
+
+def close(found: Any, wanted: Any) -> None:
+    """Equal within the tolerance of the dtype, relative to the largest value."""
+    bound = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}.get(wanted.dtype, 0.0)
+    error = (found.double() - wanted.double()).abs().max().item() if wanted.numel() else 0.0
+    largest = wanted.double().abs().max().item() if wanted.numel() else 0.0
+    assert found.shape == wanted.shape
+    assert found.dtype == wanted.dtype
+    assert error <= bound * max(largest, 1e-6), (error, largest)
+
+
+@pytest.fixture
+def kit() -> SimpleNamespace:
+    """The helpers and configs of this file, by name."""
+    return SimpleNamespace(
+        CPP=CPP, INT8PACK=INT8PACK, ATEN=ATEN, ROOT=ROOT,
+        rows=rows, problems=problems, lowered=lowered, compiled=compiled, run=run, close=close,
+    )  # fmt: skip

@@ -1,0 +1,157 @@
+"""int8- and uint8-weight products: every spelling is found, in time, and computed right."""
+
+import itertools
+
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+from torch import nn
+from torch.nn.functional import linear
+
+import gemmdb.inductor
+from gemmdb.inductor import force
+
+N, K = 32, 64
+
+SPELLINGS = {
+    # name: (function of module and activation, fusion, bias) with the weight stored [N, K]
+    "linear": (lambda s, x: linear(x, s.w.to(x.dtype)), "none", False),
+    "matmul": (lambda s, x: x @ s.w.t().to(x.dtype), "none", False),
+    "linear scaled": (lambda s, x: linear(x, s.w.to(x.dtype)) * s.s, "scale", False),
+    "scale first": (lambda s, x: s.s * linear(x, s.w.to(x.dtype)), "scale", False),
+    "transpose, cast": (lambda s, x: (x @ s.w.t().to(x.dtype)) * s.s, "scale", False),
+    "cast, transpose": (lambda s, x: (x @ s.w.to(x.dtype).t()) * s.s, "scale", False),
+    "scaled weight": (lambda s, x: linear(x, s.w.to(x.dtype) * s.s[:, None]), "scale", False),
+    "scaled transposed weight": (lambda s, x: x @ (s.w.t().to(x.dtype) * s.s), "scale", False),
+    "per tensor": (lambda s, x: linear(x, s.w.to(x.dtype)) * s.one, "scale", False),
+    "per tensor, weight": (lambda s, x: linear(x, s.w.to(x.dtype) * s.one), "scale", False),
+    "scaled, bias": (lambda s, x: linear(x, s.w.to(x.dtype)) * s.s + s.b, "scale", True),
+    "bias": (lambda s, x: linear(x, s.w.to(x.dtype), s.b), "none", True),
+    "three dimensions": (lambda s, x: linear(x.view(2, 4, K), s.w.to(x.dtype)) * s.s + s.b, "scale", True),
+}
+
+
+class Quantised(nn.Module):
+    def __init__(self, weight_dtype, dtype, forward, stored_kn=False):
+        super().__init__()
+        low = 0 if weight_dtype == torch.uint8 else -100
+        w = torch.randint(low, 100, (N, K), dtype=weight_dtype)
+        self.register_buffer("w", w.t().contiguous() if stored_kn else w)
+        self.register_buffer("s", torch.rand(N).to(dtype) / 64)
+        self.register_buffer("one", (torch.rand(1) / 64).to(dtype))
+        self.register_buffer("b", torch.randn(N).to(dtype))
+        self.run = forward
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
+@pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_every_spelling(kit, spelling, freezing):
+    forward, fusion, bias = SPELLINGS[spelling]
+    for dtype, weight in itertools.product((torch.bfloat16, torch.float16), (torch.int8, torch.uint8)):
+        gemmdb.inductor.reset_stats()
+        model, x = Quantised(weight, dtype, forward).eval(), torch.randn(8, K).to(dtype)
+        with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
+            kit.close(kit.compiled(model, x), model(x))
+        stats = gemmdb.inductor.stats()
+        (text,) = kit.problems(stats)
+        assert text.startswith(f"mixed_mm m=8 n={N} k={K} ")
+        assert f" fusion={fusion} " in text
+        assert (" bias=1d:" in text) == bias
+        assert text.endswith(f"constant={freezing:d}")
+        legal = (dtype, weight) == (torch.bfloat16, torch.int8)
+        assert kit.lowered(stats) == [kit.INT8PACK if legal else kit.ATEN]
+        assert stats["errors"] == []
+        assert stats["benchmarked"] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("weight", [torch.int8, torch.uint8])
+@pytest.mark.parametrize("spelling", ["linear", "scaled, bias", "per tensor"])
+def test_the_template_on_a_constant_weight(kit, spelling, weight, dtype):
+    model, x = Quantised(weight, dtype, SPELLINGS[spelling][0]).eval(), torch.randn(8, K).to(dtype)
+    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
+        kit.close(kit.compiled(model, x), model(x))
+    assert kit.lowered() == [kit.CPP]
+
+
+@pytest.mark.parametrize("freezing", [False, True])
+def test_a_weight_stored_kn(kit, freezing):
+    def forward(s, x):
+        return (x @ s.w.to(x.dtype)) * s.s
+
+    model, x = Quantised(torch.int8, torch.bfloat16, forward, stored_kn=True).eval(), torch.randn(8, K).bfloat16()
+    with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
+        kit.close(kit.compiled(model, x), model(x))
+    assert " b=int8:row:16 " in kit.problems()[0]
+    assert kit.lowered() == [kit.ATEN]
+
+
+def test_a_vector_of_activations_and_dynamic_rows(kit):
+    model = Quantised(torch.int8, torch.bfloat16, SPELLINGS["linear scaled"][0]).eval()
+    with torch.no_grad(), force(kit.INT8PACK):
+        torch._dynamo.reset()
+        run = torch.compile(model, dynamic=True)
+        for rows in (8, 3, 1):
+            x = torch.randn(rows, K).bfloat16()
+            kit.close(run(x), model(x))
+    assert all(text.startswith("mixed_mm") for text in kit.problems())
+
+
+OTHERS = {
+    "a cast of floats": lambda s, x: x @ s.s.float().to(x.dtype)[:, None].expand(N, K).t(),
+    "a scale along K": lambda s, x: x @ (s.w.t().to(x.dtype) * s.k[:, None]),
+    "two weights": lambda s, x: x @ (s.w.to(x.dtype) + s.w.to(x.dtype)).t(),
+    "the weight in fp32": lambda s, x: x.float() @ s.w.t().to(torch.float32),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_patterns_are_left_alone(kit, name):
+    model = Quantised(torch.int8, torch.bfloat16, OTHERS[name])
+    model.register_buffer("k", torch.rand(K).bfloat16())
+    x = torch.randn(8, K).bfloat16()
+    with torch.no_grad(), force(kit.INT8PACK):
+        kit.close(kit.compiled(model, x), model(x))
+    assert not any(text.startswith("mixed_mm") for text in kit.problems())
+
+
+def test_a_product_with_two_users_keeps_its_value(kit):
+    def forward(s, x):
+        y = linear(x, s.w.to(x.dtype))
+        return y * s.s, y.float().sum()
+
+    model, x = Quantised(torch.int8, torch.bfloat16, forward).eval(), torch.randn(8, K).bfloat16()
+    with torch.no_grad(), force(kit.INT8PACK):
+        found, total = kit.compiled(model, x)
+        wanted, wanted_total = model(x)
+    kit.close(found, wanted)
+    assert abs(total - wanted_total) <= 0.02 * abs(wanted_total) + 10
+    assert kit.lowered() == [kit.INT8PACK]
+
+
+def test_gradients_through_a_mixed_product(kit):
+    model = Quantised(torch.int8, torch.bfloat16, SPELLINGS["linear scaled"][0])
+    x = torch.randn(8, K).bfloat16().requires_grad_()
+    with force(kit.INT8PACK):
+        kit.compiled(model, x).sum().backward()
+    (wanted,) = torch.autograd.grad(model(x).sum(), x)
+    kit.close(x.grad, wanted)
+
+
+def test_the_operator_itself(kit):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from gemmdb.inductor import ops
+
+    mixed_mm = ops.register()
+    assert ops.register() is mixed_mm
+    a, w, s = torch.randn(8, K).bfloat16(), torch.randint(-9, 9, (K, N), dtype=torch.int8), torch.rand(N).bfloat16()
+    kit.close(mixed_mm(a, w), a @ w.to(a.dtype))
+    kit.close(mixed_mm(a, w, s), (a @ w.to(a.dtype)) * s)
+    with FlopCounterMode(display=False) as counter:
+        torch.ops.gemmdb.mixed_mm(a, w)
+    assert counter.get_total_flops() == 2 * 8 * K * N
+    torch.library.opcheck(mixed_mm, (a, w, s), test_utils=("test_schema", "test_faketensor"))

@@ -1,0 +1,303 @@
+"""Which products are steered, and that the results stay right: shapes, layouts, dtypes, forward and backward, threads."""
+
+import threading
+
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+from torch import nn
+
+import gemmdb.inductor
+from gemmdb import Config
+from gemmdb.inductor import entry, force
+
+
+def mlp(dtype=torch.float32):
+    return nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 32)).eval().to(dtype)
+
+
+def watch(model, *inputs, **options):
+    """Compile with every product left alone; returns the result and the problems that were seen."""
+    seen = []
+    with force(lambda problem: seen.append(problem)):
+        torch._dynamo.reset()
+        return torch.compile(model, **options)(*inputs), seen
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_freezing_on_serves_the_packed_template(kit, dtype):
+    model, x = mlp(dtype), torch.randn(8, 64, dtype=dtype)
+    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
+        found = kit.compiled(model, x)
+    kit.close(found, model(x))
+    assert kit.lowered() == [kit.CPP, kit.CPP]
+    assert all("constant=1" in problem for problem in kit.problems())
+    assert [entry["note"] for entry in gemmdb.inductor.stats()["products"]] == ["", ""]
+    assert gemmdb.inductor.stats()["benchmarked"] == 0
+
+
+def test_freezing_off_refuses_the_packed_template_with_a_reason(kit):
+    model, x = mlp(), torch.randn(8, 64)
+    with torch.no_grad(), force(kit.CPP):
+        found = kit.compiled(model, x)
+    kit.close(found, model(x))
+    assert kit.lowered() == [kit.ATEN, kit.ATEN]
+    assert "constant" in gemmdb.inductor.stats()["products"][0]["note"]
+
+
+def test_explicit_blocking_reaches_the_generated_code(kit):
+    from torch._inductor.utils import run_and_get_code
+
+    threads = torch.get_num_threads()
+    blocks = {"threads_m": 1, "threads_n": threads, "threads_k": 1, "blocks_m": 1, "blocks_n": 1, "blocks_k": 16}
+    config = Config.of("cpp", "packed_gemm", **blocks)
+    model, x = nn.Linear(64, 64).eval(), torch.randn(4, 64)
+    with torch.no_grad(), inductor_config.patch(freezing=True), force(config):
+        found, code = run_and_get_code(torch.compile(model), x)
+    kit.close(found, model(x))
+    assert kit.lowered() == [config]
+    assert "Kc_blocks = 16;" in code[0]
+
+
+def test_a_hit_benchmarks_nothing_under_max_autotune(kit):
+    model, x = mlp(), torch.randn(8, 64)
+    options = {"freezing": True, "max_autotune": True}
+    with torch.no_grad(), inductor_config.patch(options), force(lambda problem: kit.ATEN):
+        kit.close(kit.compiled(model, x), model(x))
+    assert gemmdb.inductor.stats()["benchmarked"] == 0
+    assert kit.lowered() == [kit.ATEN, kit.ATEN]
+
+
+def test_the_benchmark_counter_sees_what_inductor_does_without_us(kit):
+    entry.install()
+    options = {"freezing": True, "max_autotune_gemm": True, "autotune_local_cache": False}
+    with torch.no_grad(), inductor_config.patch(options):
+        kit.compiled(nn.Linear(64, 32).eval(), torch.randn(4, 64))
+    assert gemmdb.inductor.stats()["benchmarked"] == 1
+
+
+def test_a_product_that_is_left_alone_gives_the_code_of_default_mode():
+    from torch._inductor.utils import run_and_get_code
+
+    x, w = torch.randn(8, 64), torch.randn(64, 32)
+
+    def product(x, w):
+        return torch.relu(x @ w) + 1
+
+    _, plain = run_and_get_code(torch.compile(product), x, w)
+    torch._dynamo.reset()
+    with force(lambda problem: None):
+        _, ours = run_and_get_code(torch.compile(product), x, w)
+    assert body(plain[0]) == body(ours[0])
+
+
+def body(code):
+    return [line for line in code.splitlines() if "AOT ID" not in line and not line.lstrip().startswith("#")]
+
+
+def test_static_and_dynamic_shapes(kit):
+    model = mlp()
+    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
+        torch._dynamo.reset()
+        run = torch.compile(model, dynamic=True)
+        for rows in (8, 5, 33):
+            x = torch.randn(rows, 64)
+            kit.close(run(x), model(x))
+    stats = gemmdb.inductor.stats()
+    assert kit.lowered(stats) == [kit.CPP, kit.CPP]
+    assert stats["products"][0]["ranges"] == {"m": [2, None]}
+    assert " m=8 " in stats["products"][0]["problem"]
+
+
+def test_bounds_of_mark_dynamic_narrow_the_range():
+    x = torch.randn(16, 64)
+    torch._dynamo.mark_dynamic(x, 0, min=4, max=256)
+    torch.compile(lambda x, w: x @ w)
+    with force(lambda problem: None):
+        torch._dynamo.reset()
+        torch.compile(lambda x, w: x @ w)(x, torch.randn(64, 32))
+    assert gemmdb.inductor.stats()["products"][0]["ranges"] == {"m": [4, 256]}
+
+
+def test_forward_and_lazily_compiled_backward(kit):
+    seen = []
+    w1, w2 = (torch.randn(*size, requires_grad=True) for size in ((64, 48), (48, 32)))
+    x = torch.randn(8, 64)
+    with force(lambda problem: seen.append(problem.text) or kit.ATEN):
+        loss = kit.compiled(lambda x, w1, w2: (torch.relu(x @ w1) @ w2).sum(), x, w1, w2)
+    forward = len(seen)
+    # Outside of the block, in a thread of its own: what the forward was compiled with still counts.
+    in_thread(loss.backward)
+    assert forward == 2
+    assert len(seen) == 5
+    assert len(kit.problems()) == 5
+    reference = torch.autograd.grad((torch.relu(x @ w1) @ w2).sum(), (w1, w2))
+    kit.close(w1.grad, reference[0])
+    kit.close(w2.grad, reference[1])
+
+
+def test_compiling_in_a_worker_thread(kit):
+    model, x = mlp(), torch.randn(8, 64)
+    found = []
+
+    def work():
+        with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
+            found.append(kit.compiled(model, x))
+
+    in_thread(work)
+    kit.close(found[0], model(x))
+    assert kit.lowered() == [kit.CPP, kit.CPP]
+
+
+def in_thread(work):
+    errors = []
+
+    def run():
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert not errors, errors
+
+
+WIDE = torch.randn(40, 72)
+LAYOUTS = {
+    "offset": (WIDE[1:33, 8:], "row-padded:4"),
+    "odd offset": (WIDE[:32, 1:65], "row-padded:1"),
+    "padded": (WIDE[:32, :64], "row-padded:4"),
+    "transposed": (torch.randn(64, 32).t(), "col:4"),
+    "broadcast": (torch.randn(1, 64).expand(32, 64), "broadcast:4"),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_storage_offsets_padded_and_sliced_operands(kit, name):
+    a, layout = LAYOUTS[name]
+    w = torch.randn(64, 16)
+    found, seen = watch(torch.matmul, a, w)
+    kit.close(found, a @ w)
+    assert seen[0].a.text == f"fp32:{layout}"
+    with inductor_config.patch(freezing=True), torch.no_grad(), force(kit.CPP):
+        kit.close(kit.compiled(Constant(w), a), a @ w)
+
+
+class Constant(nn.Module):
+    def __init__(self, w):
+        super().__init__()
+        self.w = nn.Parameter(w)
+
+    def forward(self, x):
+        return x @ self.w
+
+
+@pytest.mark.parametrize("sizes", [(0, 16, 8), (4, 0, 8), (4, 16, 0), (1, 16, 8), (4, 1, 8), (4, 16, 1), (1, 1, 1)])
+def test_zero_size_and_size_one_dimensions(kit, sizes):
+    m, k, n = sizes
+    a, w = torch.randn(m, k), torch.randn(k, n)
+    with force(lambda problem: kit.ATEN):
+        kit.close(kit.compiled(torch.matmul, a, w), a @ w)
+    assert gemmdb.inductor.stats()["errors"] == []
+    with inductor_config.patch(freezing=True), torch.no_grad(), force(kit.CPP):
+        kit.close(kit.compiled(Constant(w), a), a @ w)
+    assert gemmdb.inductor.stats()["errors"] == []
+
+
+@pytest.mark.parametrize(
+    ("bias", "alpha", "beta", "wanted"),
+    [
+        ((32,), 1, 1, ("1d", "unit")),
+        ((8, 32), 1, 1, ("full", "unit")),
+        ((8, 1), 1, 1, ("column", "unit")),
+        ((1, 32), 2.0, 0.4, ("1d", "general")),
+        ((32,), 1, 0, ("1d", "beta0")),
+    ],
+)
+def test_addmm_bias_and_scalars_are_in_the_key(kit, bias, alpha, beta, wanted):
+    inputs = torch.randn(bias), torch.randn(8, 64), torch.randn(64, 32)
+
+    def product(b, x, w):
+        return torch.addmm(b, x, w, alpha=alpha, beta=beta)
+
+    found, seen = watch(product, *inputs)
+    kit.close(found, product(*inputs))
+    addmm = [problem for problem in seen if problem.op == "addmm"]
+    if addmm:
+        assert (addmm[0].bias.kind, addmm[0].scalars) == wanted
+    else:
+        # Inductor drops the bias of beta=0
+        assert beta == 0
+
+
+def test_int_mm_with_its_scale(kit):
+    x = torch.randint(-100, 100, (32, 64), dtype=torch.int8)
+    w = torch.randint(-100, 100, (16, 64), dtype=torch.int8)
+    s = torch.rand(16)
+
+    def product(x, w, s):
+        return (torch._int_mm(x, w.t()) * s).bfloat16()
+
+    found, seen = watch(product, x, w, s)
+    kit.close(found, product(x, w, s))
+    assert (seen[0].op, seen[0].fusion, seen[0].out, seen[0].b.layout.order) == ("int_mm", "scale", "bf16", "col")
+    plain, seen = watch(lambda x, w: torch._int_mm(x, w.t()), x, w)
+    assert (seen[0].fusion, seen[0].out) == ("none", "int32")
+    assert torch.equal(plain, torch._int_mm(x, w.t()))
+
+
+def test_fusion_context(kit):
+    x, w = torch.randn(8, 64), torch.randn(64, 32)
+    wanted = {
+        "pointwise": lambda x, w: torch.relu(x @ w) * 3,
+        "none": lambda x, w: (x @ w).sum(0),
+    }
+    for fusion, product in wanted.items():
+        _, seen = watch(product, x, w)
+        assert [problem.fusion for problem in seen] == [fusion]
+
+
+def test_reduced_precision_of_fp32_is_in_the_key():
+    x, w = torch.randn(8, 64), torch.randn(64, 32)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        _, seen = watch(torch.matmul, x, w)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert seen[0].numerics.fp32 == "bf16"
+
+
+def test_activations_of_three_dimensions(kit):
+    for dtype in (torch.float32, torch.bfloat16):
+        gemmdb.inductor.reset_stats()
+        model, x = nn.Linear(64, 32).eval().to(dtype), torch.randn(2, 4, 64, dtype=dtype)
+        with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
+            kit.close(kit.compiled(model, x), model(x))
+        assert kit.lowered() == [kit.CPP]
+        assert " m=8 n=32 k=64 " in kit.problems()[0]
+
+
+@pytest.mark.parametrize("epilogue", [
+    lambda y: y * 3, lambda y: y * 3.3 - 1.234, torch.relu, nn.functional.relu6, lambda y: y / y.shape[0],
+    lambda y: y.double(), nn.functional.gelu, lambda y: y + y.mean(),
+], ids=["mul", "affine", "relu", "relu6", "shape", "dtype", "gelu", "reduction"])  # fmt: skip
+def test_epilogues_after_a_hit(kit, epilogue):
+    linear, x = nn.Linear(64, 32).eval(), torch.randn(8, 64)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = linear
+
+        def forward(self, x):
+            return epilogue(self.linear(x))
+
+    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
+        found = kit.compiled(Model(), x)
+        wanted = epilogue(linear(x))
+    kit.close(found.float(), wanted.float())
+    assert found.dtype == wanted.dtype
+    assert kit.lowered() == [kit.CPP]
