@@ -13,7 +13,7 @@ FACTORIES = {
     "cpu": ("gemmdb.generators.cpu.backend", "CpuBackend"),
     "cuda": ("gemmdb.generators.cuda.backend", "CudaBackend"),
 }
-"""Module and class of each backend by device kind; a class takes the Device and how many GPUs at most (None: all)."""
+"""Module and class of each backend by device kind; a class takes the Device and imports its libraries by itself."""
 
 
 def device_for(arch: str) -> Device:
@@ -29,11 +29,10 @@ def device_for(arch: str) -> Device:
     raise InputError(f"--arch {arch}: measuring needs such a GPU, and {here}; run the build where there is one")
 
 
-def backend_for(device: Device, gpus: int | None = None) -> Backend:
-    """The backend that measures on `device`, with at most `gpus` of its kind. Raises InputError for a kind that this
-    version cannot measure."""
+def backend_for(device: Device) -> Backend:
+    """The backend that measures on `device`. Raises InputError for a kind that this version cannot measure."""
     if device.kind not in FACTORIES:
         raise InputError(f"measuring on {device.kind} devices is not available in this version")
     module, name = FACTORIES[device.kind]
-    backend: Backend = getattr(importlib.import_module(module), name)(device, gpus)
+    backend: Backend = getattr(importlib.import_module(module), name)(device)
     return backend

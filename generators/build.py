@@ -125,7 +125,9 @@ class _Run:
             work = queue.Work(self.pending, self.store.path, self.backend, claims)
             stack.callback(work.stop.set)
             messages: SimpleQueue[Message] = SimpleQueue()
-            measurers = [self.backend.measurer(lane, self.effort) for lane in range(self.backend.lanes)]
+            stack.callback(self.backend.close)
+            count = min(self.backend.lanes, self.request.gpus or self.backend.lanes)
+            measurers = [self.backend.measurer(lane, self.effort) for lane in range(count)]
             for measurer in measurers:
                 stack.callback(measurer.close)
             lanes = [Lane(work, measurer, self.effort, messages) for measurer in measurers]
@@ -194,4 +196,7 @@ def _backend(request: BuildRequest) -> Backend:
         raise InputError("--ray: building on several hosts is not available in this version; build on each, then merge")
     if request.gpus is not None and request.gpus < 1:
         raise InputError(f"--gpus {request.gpus}: must be at least 1")
-    return backends.backend_for(backends.device_for(request.arch), request.gpus)
+    device = backends.device_for(request.arch)
+    if request.gpus is not None and device.kind == "cpu":
+        raise InputError("--gpus: a table for a CPU is measured on the CPU")
+    return backends.backend_for(device)

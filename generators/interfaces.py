@@ -105,6 +105,9 @@ class Backend(Interface):
     def measurer(self, lane: int, effort: Effort) -> Measurer:
         """The measurer of lane 0 to `lanes` - 1."""
 
+    def close(self) -> None:
+        """End what the measurers share, after they are closed. Idempotent."""
+
     def provenance(self) -> dict[str, object]:
         """JSON-ready device readings for the run's record: clocks, caches, power caps."""
 

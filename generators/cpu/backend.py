@@ -23,9 +23,7 @@ class CpuBackend:
     chunk = 4
     overlap = False
 
-    def __init__(self, device: Device | None = None, gpus: int | None = None) -> None:
-        if gpus is not None:
-            raise InputError("--gpus: there are none to use when building for a CPU")
+    def __init__(self, device: Device | None = None) -> None:
         toolchain = installed("cpu")
         if toolchain is None:
             raise InputError("building a table needs torch: pip install torch")
@@ -44,6 +42,9 @@ class CpuBackend:
 
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return CpuMeasurer(effort, self.device.units, min(usable, 8))
+
+    def close(self) -> None:
+        """Nothing is shared."""
 
     def provenance(self) -> dict[str, object]:
         """The cache that is evicted, and the frequency governor, which decides how steady the clock is."""
