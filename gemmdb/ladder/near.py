@@ -93,17 +93,16 @@ def _candidates(ask: Ask) -> list[_Candidate]:
     for table in ask.tables:
         problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, limit=CANDIDATES) or []
         for problem in problems:
-            if problem != query and problem.text not in found and _comparable(query, problem):
+            if problem != query and problem.text not in found and _same_side(query, problem):
                 found[problem.text] = _Candidate(problem, table, _distance(query, problem))
     return sorted(found.values(), key=lambda one: (one.distance, one.problem.text))
 
 
-def _comparable(query: Problem, other: Problem) -> bool:
-    """The same op and family, and on the same side of the matrix-vector products: a size of 1 is a kernel of its own in
-    every BLAS, so nothing is read across it."""
+def _same_side(query: Problem, other: Problem) -> bool:
+    """Whether both are on the same side of the matrix-vector products: a size of 1 is a kernel of its own in every
+    BLAS, so nothing is read across it."""
     sizes = zip((query.m, query.n, query.k), (other.m, other.n, other.k), strict=True)
-    same_side = all(other > 0 and (own == 1) == (other == 1) for own, other in sizes)
-    return same_side and other.op == query.op and other.family == query.family
+    return all(theirs > 0 and (own == 1) == (theirs == 1) for own, theirs in sizes)
 
 
 def _distance(query: Problem, other: Problem) -> float:

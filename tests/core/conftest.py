@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from gemmdb.config import Config
@@ -22,6 +23,10 @@ from gemmdb.problem import (
     Problem,
 )
 from gemmdb.toolchain import Toolchain
+
+# Other work on the machine must not fail a test.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 SIZES = st.one_of(st.integers(0, 70), st.sampled_from([4096, 14336, 2**31 - 1]))
 ALIGNS = st.sampled_from([1, 2, 4, 8, 16])
