@@ -67,6 +67,7 @@ class Plan:
     tma: bool = False
 
 
+@functools.lru_cache(maxsize=4096)
 def plan(problem: Problem, config: Config) -> Plan:
     """The Plan of a legal triton config for a problem. Raises KeyError for a kernel that has no template."""
     return {"tile": _tile, "gemv": _gemv}[config.kernel](problem, config)
@@ -121,7 +122,7 @@ def _unit(
     problem: Problem, template: str, names: Mapping[str, Any], extra: list[str], partial: bool, shape: tuple[int, int]
 ) -> Unit:
     hooks = _Hooks(problem, tuple(extra), partial)
-    text = _environment().from_string(kernels_triton.source(template)).render(
+    text = _template(template).render(
         **names, def_kernel=hooks.def_kernel, size=hooks.size, stride=hooks.stride, store_output=hooks.store_output
     )  # fmt: skip
     constants = "".join(f"    {n}: tl.constexpr = {v!r}\n" for n, v in sorted(names.items()) if isinstance(v, int))
@@ -129,8 +130,9 @@ def _unit(
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+def _template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    return environment.from_string(kernels_triton.source(name))
 
 
 @dataclass(frozen=True)
