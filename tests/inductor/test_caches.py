@@ -1,0 +1,89 @@
+"""Warm caches across processes: hits with the same tables, misses after a change, and the journal right on both."""
+
+import json
+
+import pytest
+
+# A graph without pointwise code, so that a process compiles no C++.
+PROGRAM = """
+import torch, gemmdb.inductor
+from torch._dynamo.utils import counters
+if os.environ.get("CHOICE") == "record":
+    keep = gemmdb.inductor.record(os.environ["WORKLOAD"])
+elif os.environ.get("CHOICE"):
+    from gemmdb import Config
+    block = gemmdb.inductor.force(lambda p: Config.of("aten", "default"), key=os.environ["CHOICE"])
+    block.__enter__()
+else:
+    gemmdb.inductor.enable()
+w1, w2 = (torch.ones(*s, requires_grad=True) for s in ((16, 8), (8, 4)))
+run = torch.compile(lambda x, w1, w2: x @ w1 @ w2)
+for _ in range(3):
+    run(torch.ones(2, 16), w1, w2).sum().backward()
+stats = gemmdb.inductor.stats()
+if os.environ.get("CHOICE") == "record":
+    keep.stop()
+inductor, aot = counters["inductor"], counters["aot_autograd"]
+print(json.dumps({
+    "fx": [inductor.get("fxgraph_cache_hit", 0), inductor.get("fxgraph_cache_miss", 0)],
+    "aot": [aot.get("autograd_cache_hit", 0), aot.get("autograd_cache_miss", 0)],
+    "problems": sorted((p["problem"], p["rung"], p["config"], p["count"]) for p in stats["products"]),
+    "errors": stats["errors"], "uncovered": stats["uncovered"],
+}))
+"""
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+
+
+def test_fx_graph_and_autograd_caches_hit_with_the_same_identity_and_miss_with_another(kit, cache):
+    cold = kit.run(PROGRAM, {**cache, "CHOICE": "A"})
+    warm = kit.run(PROGRAM, {**cache, "CHOICE": "A"})
+    other = kit.run(PROGRAM, {**cache, "CHOICE": "B"})
+    assert (cold["aot"], warm["aot"], other["aot"]) == ([0, 1], [1, 0], [0, 1])
+    assert (cold["fx"], warm["fx"], other["fx"]) == ([0, 2], [2, 0], [0, 2])
+    assert len(cold["problems"]) == 5
+    assert warm["problems"] == cold["problems"] == other["problems"]
+    assert warm["errors"] == []
+
+
+def test_the_fx_graph_cache_alone(kit, cache):
+    settings = {**cache, "CHOICE": "A", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
+    cold, warm = kit.run(PROGRAM, settings), kit.run(PROGRAM, settings)
+    assert (cold["fx"], warm["fx"]) == ([0, 2], [2, 0])
+    assert warm["problems"] == cold["problems"] != []
+
+
+def test_record_on_warm_caches(kit, cache, tmp_path):
+    lines = []
+    for name in ("cold", "warm"):
+        path = tmp_path / f"{name}.jsonl"
+        kit.run(PROGRAM, {**cache, "CHOICE": "record", "WORKLOAD": str(path)})
+        lines.append(sorted(path.read_text().splitlines()))
+    assert lines[0] == lines[1]
+    entries = [json.loads(line) for line in lines[0]]
+    assert {entry["calls"] for entry in entries} == {3}
+    assert {entry["count"] for entry in entries} == {1}
+    assert all(entry["problem"].startswith("mm ") and entry["device"].startswith("device ") for entry in entries)
+
+
+def test_a_table_change_misses_and_the_same_table_hits(kit, cache, table):
+    first = "mm m=2 n=8 k=16 a=fp32:row:4 b=fp32:row:4 out=fp32 bias=none scalars=unit fusion=none fp32=ieee acc=fp32 "
+    first += "reduced=0 deterministic=0 constant=0"
+    path = table({first: kit.ATEN})
+    settings = {**cache, "GEMMDB_TABLES": str(path)}
+    cold, warm = kit.run(PROGRAM, settings), kit.run(PROGRAM, settings)
+    assert (cold["aot"], warm["aot"]) == ([0, 1], [1, 0])
+    assert [first, "exact", "aten:default", 1] in cold["problems"]
+    assert warm["problems"] == cold["problems"]
+    table({first.replace("n=8", "n=9"): kit.ATEN})
+    assert kit.run(PROGRAM, settings)["aot"] == [0, 1]
+
+
+def test_without_gemmdb_the_graphs_are_others(kit, cache):
+    kit.run(PROGRAM, {**cache, "CHOICE": "A"})
+    disabled = kit.run(PROGRAM, {**cache, "CHOICE": "A", "GEMMDB_DISABLE": "1"})
+    assert disabled["aot"] == [0, 1]
+    assert disabled["problems"] == []

@@ -1,0 +1,198 @@
+"""What must never fail a compile, what must, and what others put into Inductor that must survive."""
+
+import json
+import threading
+
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+from torch import nn
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+import gemmdb.inductor
+from gemmdb import MissError, Policy, TableError
+from gemmdb.inductor import entry, force, session
+from gemmdb.inductor.recording import append
+
+X, W = torch.randn(8, 64), torch.randn(64, 32)
+
+
+def using(find, on_miss="aten"):
+    entry.install()
+    return session.use(session.Session(find, Policy(on_miss=on_miss), None))
+
+
+def raising(error):
+    def find(query):
+        raise error
+
+    return find
+
+
+def test_a_crash_in_the_lookup_never_fails_the_compile(kit):
+    with using(raising(RuntimeError("boom"))):
+        kit.close(kit.compiled(torch.matmul, X, W), X @ W)
+    assert "boom" in gemmdb.inductor.stats()["errors"][0]
+    assert gemmdb.inductor.stats()["rungs"] == {"aten": 1}
+
+
+def test_a_crash_in_the_extraction_never_fails_the_compile(kit, monkeypatch):
+    from gemmdb.inductor import extract
+
+    def broken(*_):
+        raise ZeroDivisionError("extraction")
+
+    monkeypatch.setattr(extract, "tensor", broken)
+    with force(lambda problem: kit.CPP):
+        kit.close(kit.compiled(torch.matmul, X, W), X @ W)
+    assert "extraction" in gemmdb.inductor.stats()["errors"][0]
+
+
+def test_strict_mode_names_the_problem(kit):
+    with using(lambda query: None, "error"), pytest.raises(Exception, match=r"mm m=8 n=32 k=64") as caught:
+        kit.compiled(torch.matmul, X, W)
+    assert root(caught.value, MissError)
+
+
+def test_strict_mode_fails_on_a_broken_table(kit):
+    with using(raising(TableError("damaged")), "error"), pytest.raises(Exception, match="damaged") as caught:
+        kit.compiled(torch.matmul, X, W)
+    assert root(caught.value, TableError)
+
+
+def test_strict_mode_is_content_with_hits(kit):
+    with using(force_find(kit.ATEN), "error"):
+        kit.close(kit.compiled(torch.matmul, X, W), X @ W)
+
+
+def force_find(config):
+    return session.from_chooser(lambda problem: config, None).find
+
+
+def root(error, kind):
+    """Whether `error` or what it wraps is of `kind`."""
+    while error is not None:
+        if isinstance(error, kind) or isinstance(getattr(error, "inner_exception", None), kind):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def test_a_corrupted_table_is_left_out(kit, tmp_path):
+    pytest.importorskip("gemmdb.catalog")
+    path = tmp_path / "broken.db"
+    path.write_bytes(b"SQLite format 3\x00" + bytes(range(256)) * 20)
+    gemmdb.inductor.enable(tables=[path])
+    kit.close(kit.compiled(torch.matmul, X, W), X @ W)
+    assert gemmdb.inductor.stats()["rungs"] == {"aten": 1}
+    gemmdb.inductor.enable(on_miss="error", tables=[path])
+    with pytest.raises(Exception, match=r"broken\.db"):
+        kit.compiled(torch.matmul, X, W)
+
+
+def test_disable_by_environment(kit, monkeypatch):
+    monkeypatch.setenv("GEMMDB_DISABLE", "1")
+    with force(raising_chooser):
+        kit.close(kit.compiled(torch.matmul, X, W), X @ W)
+    assert gemmdb.inductor.stats()["products"] == []
+
+
+def raising_chooser(problem):
+    raise AssertionError("asked although disabled")
+
+
+class Count(CustomGraphPass):
+    def __init__(self, name):
+        self.name, self.graphs = name, 0
+
+    def __call__(self, graph):
+        self.graphs += 1
+
+    def uuid(self):
+        return self.name
+
+
+def test_passes_that_the_user_set_are_kept(kit):
+    slots = ("joint_custom_pre_pass", "post_grad_custom_post_pass")
+    before, after, given = ({slot: Count(name + slot) for slot in slots} for name in ("before", "after", "given"))
+    with inductor_config.patch(before), force(lambda problem: None):
+        kit.compiled(torch.matmul, X, W)
+    with force(lambda problem: None):
+        with inductor_config.patch(after):
+            kit.compiled(torch.matmul, X, W)
+        kit.compiled(torch.matmul, X, W, options=given)
+    for passes in (before, after, given):
+        assert [each.graphs for each in passes.values()] == [1, 1]
+    assert len(kit.problems()) == 3
+
+
+def test_uuids_of_user_passes_are_folded_in():
+    from gemmdb.inductor import install
+    from gemmdb.inductor.adapter import slots
+
+    mine = slots.GraphPass(install.slots(session.from_chooser(lambda problem: None, "key"))["joint_custom_pre_pass"])
+    assert "key" in mine.uuid()
+    assert slots.Chain(Count("theirs"), mine).uuid() == ("theirs", mine.uuid())
+    assert slots.Chain(lambda graph: None, mine).uuid() is None
+    assert slots.GraphPass(install.slots(session.from_chooser(lambda problem: None, None))["joint_custom_pre_pass"]).uuid() is None
+
+
+def test_gemms_that_are_not_steered_are_counted_by_name(kit):
+    conv, image = nn.Conv2d(8, 4, 1).eval(), torch.randn(1, 8, 5, 5)
+
+    def model(a, b, x, image):
+        return torch.bmm(a, b).sum() + (x @ W).sum() + conv(image).sum()
+
+    a, b = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    with torch.no_grad(), force(lambda problem: None):
+        kit.close(kit.compiled(model, a, b, X, image), model(a, b, X, image))
+    assert gemmdb.inductor.stats()["uncovered"] == {"bmm": 1, "conv1x1": 1}
+    assert len(kit.problems()) == 1
+
+
+def test_events_survive_a_failed_compile(kit):
+    def broken(graph):
+        raise RuntimeError("a pass of the user's")
+
+    with force(lambda problem: None):
+        with inductor_config.patch(post_grad_custom_pre_pass=broken), pytest.raises(RuntimeError):
+            kit.compiled(torch.matmul, X, W)
+        kit.compiled(torch.matmul, X, W)
+    assert len(kit.problems()) == 1
+
+
+def test_live_searches_the_missed_product_only_and_keeps_the_timings(kit, tmp_path):
+    store = pytest.importorskip("gemmdb.generators.store")
+    from gemmdb.table import Table
+
+    path = tmp_path / "user.db"
+    model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 40)).eval()
+    chosen = session.from_chooser(lambda problem: kit.ATEN if problem.n == 48 else None, None)
+    entry.install()
+    options = {"freezing": True, "autotune_local_cache": False}
+    with torch.no_grad(), inductor_config.patch(options):
+        with session.use(session.Session(chosen.find, Policy(on_miss="live"), None, path)):
+            kit.close(kit.compiled(model, X), model(X))
+    stats = gemmdb.inductor.stats()
+    assert stats["rungs"] == {"forced": 1, "live": 1}
+    assert stats["benchmarked"] == 1
+    assert stats["errors"] == []
+    rows = list(Table.open(path).measurements())
+    assert {row.config.name for row in rows} == {"aten:default", "cpp:packed_gemm"}
+    assert {row.problem.n for row in rows} == {40}
+    assert store is not None
+
+
+def test_concurrent_writers_of_a_workload_lose_nothing(tmp_path):
+    path = tmp_path / "deep" / "workload.jsonl"
+
+    def write(number):
+        for i in range(50):
+            append(path, [json.dumps({"problem": f"{number} {i}" * 50})])
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({json.loads(line)["problem"] for line in path.read_text().splitlines()}) == 200
