@@ -8,9 +8,13 @@ from pathlib import Path
 
 from gemmdb import schema
 from gemmdb.errors import TableError
+from gemmdb.measurement import one_line
 
 BUSY_S = 5.0
 """How long a reader waits for a writer's commit, which takes milliseconds."""
+
+FAULTS = (sqlite3.Error, UnicodeDecodeError)
+"""What reading a damaged file raises; SQLite's message may quote bytes of it that are no text."""
 
 _PRAGMAS = "PRAGMA trusted_schema=OFF; PRAGMA query_only=ON; PRAGMA cell_size_check=ON; PRAGMA cache_size=-16384"
 _MMAP = "PRAGMA mmap_size=4294967296"
@@ -26,13 +30,13 @@ def connect(path: Path, immutable: bool = False) -> sqlite3.Connection:
     _check_file(path)
     try:
         return _connect(path, immutable)
-    except sqlite3.DatabaseError as error:
+    except FAULTS as error:
         if not _needs_recovery(error):
             raise broken(path, error) from error
     try:
         recover(path)
         return _connect(path, immutable)
-    except sqlite3.DatabaseError as error:
+    except FAULTS as error:
         raise broken(path, error) from error
 
 
@@ -48,7 +52,7 @@ def recover(path: Path) -> None:
 
 def broken(path: Path, error: Exception) -> TableError:
     """What SQLite said about the file, as the TableError to raise."""
-    text = str(error)
+    text = one_line(str(error))
     if "locked" in text:
         return TableError(f"{path} is locked by another process; try again when its writer is done")
     if "not a database" in text:
@@ -93,6 +97,6 @@ def _check_file(path: Path) -> None:
         raise TableError(f"{path} is empty; fill it with `gemmdb build --out {path}`")
 
 
-def _needs_recovery(error: sqlite3.DatabaseError) -> bool:
+def _needs_recovery(error: Exception) -> bool:
     name = getattr(error, "sqlite_errorname", "")
     return name.startswith("SQLITE_READONLY") or name.startswith("SQLITE_CANTOPEN")

@@ -69,7 +69,7 @@ COLUMNS = (
 def check(db: sqlite3.Connection, path: Path) -> None:
     """Raise TableError unless the file is a gemmdb table of the schema this gemmdb reads, and nothing besides.
 
-    sqlite3.DatabaseError passes through.
+    What SQLite raises passes through.
     """
     if _pragma(db, "application_id") != APPLICATION_ID:
         raise TableError(f"{path} is a SQLite file but not a gemmdb table; make tables with `gemmdb build`")

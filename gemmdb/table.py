@@ -56,6 +56,12 @@ class Table:
         """The table at `path`; `immutable` promises that no process writes the file. Raises TableError."""
         return cls(Path(path), immutable)
 
+    def __enter__(self) -> Table:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Close the file. Idempotent; a later call on the table opens it again."""
         with self._lock:
@@ -201,7 +207,7 @@ class Table:
                 if self._db is None:
                     self._db = dbfile.connect(self.path, self._immutable)
                 return self._db.execute(sql, args).fetchall()
-        except sqlite3.DatabaseError as error:
+        except dbfile.FAULTS as error:
             raise dbfile.broken(self.path, error) from error
 
 

@@ -231,5 +231,5 @@ def _check_target(path: Path) -> None:
 def _guard(path: Path) -> Iterator[None]:
     try:
         yield
-    except sqlite3.DatabaseError as error:
+    except dbfile.FAULTS as error:
         raise dbfile.broken(path, error) from error

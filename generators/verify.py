@@ -55,7 +55,7 @@ def verify(path: Path) -> list[Finding]:
     with contextlib.closing(dbfile.connect(path)) as db:
         try:
             return list(_findings(db, path))
-        except sqlite3.DatabaseError as error:
+        except dbfile.FAULTS as error:
             return [Finding("integrity", str(dbfile.broken(path, error)))]
 
 

@@ -1,0 +1,98 @@
+"""Verdicts as a pure function of measurements."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemmdb import Status
+from gemmdb.verdict import decide, decide_all, pool, pool_slow
+
+
+@given(data=st.data())
+def test_the_order_of_rows_does_not_count(kit, data):
+    rows = [row for row in data.draw(kit.rows()) if row.problem == kit.problem]
+    shuffled = data.draw(st.permutations(rows))
+    assert decide_all(rows) == decide_all(shuffled)
+
+
+@given(data=st.data())
+def test_a_pick_is_measured_in_full_never_wrong_and_not_slower_than_aten(kit, data):
+    rows = [row for row in data.draw(kit.rows()) if row.problem == kit.problem]
+    for verdict in decide_all(rows):
+        assert verdict.ratio <= 1
+        assert verdict.ties[0] == verdict.pick
+        assert len(set(verdict.ties)) == len(verdict.ties)
+        for config in verdict.ties:
+            assert not any(r.status in (Status.WRONG, Status.CRASH) for r in rows if r.config == config)
+            assert any(r.status is Status.OK for r in rows if r.config == config)
+
+
+def test_the_fastest_wins(kit):
+    verdict = decide([kit.row(), kit.row(kit.configs[1], 5.0), kit.row(kit.configs[2], 7.0)])
+    assert (verdict.pick, verdict.ties) == (kit.configs[1], (kit.configs[1],))
+    assert (verdict.expected_us, verdict.aten_us, verdict.speedup) == (5.0, 10.0, 2.0)
+
+
+@pytest.mark.parametrize(("us", "spread"), [(9.95, 0.0001), (9.0, 0.06)])
+def test_a_tie_goes_to_aten(kit, us, spread):
+    rows = [kit.row(spread=spread), kit.row(kit.configs[1], us, spread=spread)]
+    verdict = decide(rows)
+    assert verdict.pick == kit.aten
+    assert set(verdict.ties) == {kit.aten, kit.configs[1]}
+
+
+def test_a_noisy_config_slower_than_aten_is_in_no_tie_set(kit):
+    rows = [kit.row(), kit.row(kit.configs[1], 8.0), kit.row(kit.configs[2], 11.0, spread=0.5)]
+    verdict = decide([*rows, kit.row(kit.configs[3], 9.0, spread=0.2)])
+    assert set(verdict.ties) == {kit.configs[1], kit.configs[3]}
+
+
+@pytest.mark.parametrize("status", [Status.WRONG, Status.CRASH])
+def test_one_wrong_result_bars_a_config_in_every_run_protocol_and_class(kit, status):
+    rows = [kit.row(), kit.row(kit.configs[1], 5.0), kit.row(kit.configs[2], 7.0)]
+    elsewhere = kit.row(kit.configs[1], run="run-2", protocol=kit.hot, toolchain=kit.old, status=status)
+    assert [v.pick for v in decide_all(rows)] == [kit.configs[1]]
+    assert [v.pick for v in decide_all([*rows, elsewhere])] == [kit.configs[2]]
+
+
+def test_runs_are_pooled_by_the_median_and_their_disagreement_is_the_spread(kit):
+    aten = [kit.row(run=f"run-{i}") for i in (1, 2, 3)]
+    mine = [kit.row(kit.configs[1], us, run=f"run-{i}") for i, us in ((1, 4.0), (2, 5.0), (3, 8.0))]
+    verdict = decide([*aten, *mine])
+    assert (verdict.ratio, verdict.spread, verdict.runs) == (0.5, pytest.approx(0.4), 3)
+
+
+def test_nothing_is_decided_without_aten(kit):
+    assert decide([kit.row(kit.configs[1], 5.0)]) is None
+    assert decide([kit.row(status=Status.SLOW), kit.row(kit.configs[1], 5.0)]) is None
+    assert decide([]) is None
+
+
+def test_a_slow_estimate_is_pooled_for_prediction_but_never_picked(kit):
+    rows = [kit.row(), kit.row(kit.configs[1], 5.0, status=Status.SLOW)]
+    assert decide(rows).pick == kit.aten
+    assert [p.config for p in pool(rows)] == [kit.aten]
+    assert [(p.config, p.servable) for p in pool_slow(rows)] == [(kit.configs[1], False), (kit.aten, True)]
+
+
+def test_a_full_measurement_outranks_an_estimate(kit):
+    rows = [kit.row(kit.configs[1], 5.0, status=Status.SLOW), kit.row(kit.configs[1], 8.0, run="run-2")]
+    assert [p.ratio for p in pool_slow(rows)] == [0.8]
+
+
+def test_the_toolchain_is_the_newest_by_version_not_by_text(kit):
+    chains = [replace(kit.new, torch="2.13.0+cpu", gemmdb=version) for version in ("0.9.0", "0.10.0")]
+    rows = [kit.row(toolchain=chain) for chain in chains]
+    random.shuffle(rows)
+    assert decide(rows).toolchain.gemmdb == "0.10.0"
+
+
+def test_each_protocol_and_toolchain_class_has_its_own_verdict(kit):
+    rows = [kit.row(protocol=p, toolchain=t) for p in (kit.cold, kit.hot) for t in (kit.old, kit.new, kit.newer)]
+    found = {(v.protocol.l2, v.klass) for v in decide_all(rows)}
+    assert found == {(l2, klass) for l2 in ("cold", "hot") for klass in ("cpu-torch2.9", "cpu-torch2.13")}
