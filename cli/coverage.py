@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
+from gemmdb.api import current_catalog
 from gemmdb.cli.options import JsonFlag
+from gemmdb.cli.output import count, microseconds, note, say, say_json, say_table
+from gemmdb.generators import workload as workloads
+from gemmdb.generators.coverage import Coverage, Miss
+from gemmdb.generators.coverage import coverage as coverage_of
+from gemmdb.settings import Policy
 
 
 def coverage(
@@ -16,8 +22,8 @@ def coverage(
 ) -> None:
     """Say how much of a recorded workload the tables answer.
 
-    Hits are counted per rung, misses are ranked by their share of the time. GEMMs that gemmdb does not steer (bmm,
-    scaled_mm, convolutions) are named and counted.
+    Hits are counted per rung, misses are ranked by their share of the time, which for a miss is estimated. GEMMs that
+    gemmdb does not steer (bmm, scaled_mm, convolutions) are named and counted.
 
     \b
     Examples:
@@ -27,3 +33,43 @@ def coverage(
     \b
     Exit codes: 0 done, also when there are misses; 2 bad usage or bad input.
     """
+    found = coverage_of(workloads.read(workload), current_catalog(), Policy())
+    if json:
+        say_json(found.as_dict())
+    elif not found.problems and not found.uncovered:
+        note(f"{workload} is empty: gemmdb record -- COMMAND... writes one")
+    else:
+        _say(found)
+
+
+def _say(found: Coverage) -> None:
+    answered = sum(tally.problems for tally in found.hits.values())
+    say(f"{answered} of {count(found.problems, 'problem')} answered, {found.hit_share:.1%} of the time")
+    numbers = ("problems", "of them ATen", "in graphs", "calls", "of the time")
+    if found.hits:
+        say()
+        rows = (
+            (rung, str(t.problems), str(t.aten), str(t.count), str(t.calls), f"{t.share:.1%}")
+            for rung, t in found.hits.items()
+        )
+        say_table(("rung", *numbers), rows, right=numbers)
+    if found.misses:
+        say()
+        say_table(
+            ("of the time", "calls", "one call", "miss"),
+            (
+                (f"{miss.share:.1%}", str(miss.calls), f"~{microseconds(miss.time_us)}", _named(miss))
+                for miss in found.misses
+            ),
+            right=("of the time", "calls", "one call"),
+        )
+    if found.uncovered:
+        say()
+        names = ", ".join(f"{name} ({times} in graphs)" for name, (times, _) in found.uncovered.items())
+        say(f"not steered by gemmdb: {names}")
+
+
+def _named(miss: Miss) -> str:
+    """The problem, with the ranges of its symbolic sizes."""
+    ranges = ", ".join(f"{name} {low}..{'' if high is None else high}" for name, (low, high) in miss.ranges.items())
+    return f"{miss.problem} ({ranges})" if ranges else miss.problem

@@ -8,6 +8,9 @@ from typing import Annotated
 import typer
 
 from gemmdb.cli.options import JsonFlag
+from gemmdb.cli.output import count, say, say_json, say_table
+from gemmdb.generators.diff import Diff
+from gemmdb.generators.diff import diff as diff_of
 
 
 def diff(
@@ -25,3 +28,40 @@ def diff(
     \b
     Exit codes: 0 the same, 1 they differ, 2 bad usage or bad input.
     """
+    found = diff_of(a, b)
+    if json:
+        say_json(found.as_dict())
+    elif not found:
+        say("the same measurements and verdicts")
+    else:
+        _say(found)
+    if found:
+        raise typer.Exit(1)
+
+
+def _say(found: Diff) -> None:
+    sides = (("A", found.only_a, found.rows_a, found.decided_a), ("B", found.only_b, found.rows_b, found.decided_b))
+    for name, problems, rows, decided in sides:
+        say(
+            f"only in {name}: {count(rows, 'measurement')}, {count(len(problems), 'problem')},"
+            f" {count(len(decided), 'verdict')} on problems of both"
+        )
+    if not found.changed:
+        say("no verdict of both tables differs")
+        return
+    say()
+    say_table(
+        ("verdict", "speedup in A", "in B", "pick in A", "in B", "problem"),
+        (
+            (
+                "tied" if change.held else "changed",
+                f"{change.speedup_before:.2f}x",
+                f"{change.speedup_after:.2f}x",
+                change.before,
+                change.after,
+                f"{change.problem} on {change.device}",
+            )
+            for change in found.changed
+        ),
+        right=("speedup in A",),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -33,11 +34,11 @@ class Done:
     err: str
 
 
-def measured(problem: Problem, config: Config, us: float, aten_us: float, run_id: str) -> Measurement:
-    """A full row with an interval of 1% around `us`."""
-    times = Times(us, us * 0.995, us * 1.005, 30, aten_us)
+def measured(problem: Problem, config: Config, us: float, run_id: str, device: Device) -> Measurement:
+    """A full row with an interval of 1% around `us`; ATen takes 100."""
+    times = Times(us, us * 0.995, us * 1.005, 30, 100.0)
     toolchain = installed("cpu") or Toolchain(torch="2.13.0")
-    return Measurement(problem, config, DEVICE, PROTOCOL, toolchain, run_id, Status.OK, times)
+    return Measurement(problem, config, device, PROTOCOL, toolchain, run_id, Status.OK, times)
 
 
 @pytest.fixture
@@ -48,13 +49,14 @@ def problem() -> Problem:
 
 @pytest.fixture
 def make_table(tmp_path: Path, problem: Problem) -> Callable[..., Path]:
-    """Writes a table: `make_table(name, us=...)`, where `us` is the time of the fast kernel; ATen takes 100."""
+    """Writes a table: `make_table(name, us=...)`, where `us` is the time of the fast kernel."""
 
-    def make(name: str, us: float = 50.0) -> Path:
+    def make(name: str, us: float = 50.0, device: Device = DEVICE) -> Path:
         path = tmp_path / name
         with Store.open(path) as store:
             run_id = store.begin_run({"command": "tests"})
-            store.add([measured(problem, ATEN, 100.0, 100.0, run_id), measured(problem, PACKED, us, 100.0, run_id)])
+            times = {ATEN: 100.0, PACKED: us}
+            store.add(measured(problem, config, us, run_id, device) for config, us in times.items())
             store.refresh()
         return path
 
@@ -112,3 +114,18 @@ def flags(problem: Problem) -> list[str]:
     """The flags of `gemmdb lookup` for `problem` on the table's device."""
     sizes = f"--op mm --m {problem.m} --n {problem.n} --k {problem.k} --dtype fp32 --constant-weight"
     return [*sizes.split(), "--device", DEVICE.sku]
+
+
+@pytest.fixture
+def workload(environment: Mapping[str, str], problem: Problem) -> Path:
+    """A workload as `gemmdb record` writes it: the problem of the table, two misses, and what is not steered."""
+    large = Problem.gemm("addmm", m=512, n=4096, k=4096, dtype="fp32")
+    small = Problem.gemm("addmm", m=8, n=64, k=64, dtype="fp32")
+    lines: list[dict[str, object]] = [
+        {"problem": p.text, "count": 1, "calls": 10, "device": DEVICE.text, "ranges": {}}
+        for p in (small, problem, large)
+    ]
+    lines.append({"uncovered": "bmm", "count": 2, "calls": 20, "device": "", "ranges": {}})
+    path = Path("workload.jsonl")
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path

@@ -80,6 +80,10 @@ def test_a_build_measures_once_and_is_found_by_lookup(gemmdb, one_problem, monke
     hit = json.loads(gemmdb("lookup", *flags).out)
     assert (hit["rung"], hit["table"]) == ("exact", str(table))
 
+    done = gemmdb("verify", str(table), "--remeasure", "5")
+    assert done.code in (0, 1), done.err
+    assert " of 1 verdicts hold; " in done.out
+
 
 @pytest.mark.timeout(240)
 def test_ctrl_c_keeps_what_was_measured(environment):

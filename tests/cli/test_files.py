@@ -1,0 +1,130 @@
+"""`merge`, `diff`, `verify` and `coverage` on real tables and workloads."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gemmdb.table import Table
+
+
+def test_merge_is_the_union(gemmdb, make_table):
+    a, b = make_table("a.db"), make_table("b.db")
+    done = gemmdb("merge", str(a), str(b), str(a), "--out", "c.db")
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "gemmdb: 4 measurements of 3 tables in c.db\n"
+    assert Table.open(Path("c.db")).summary()[0]["measurements"] == 4
+    assert gemmdb("verify", "c.db").code == 0
+
+
+def test_merge_into_an_input_adds_to_it(gemmdb, make_table):
+    a, b = make_table("a.db"), make_table("b.db")
+    assert gemmdb("merge", str(a), str(b), "--out", "a.db").code == 0
+    assert Table.open(a).summary()[0]["measurements"] == 4
+
+
+def test_merge_does_not_replace_another_table(gemmdb, make_table):
+    a, b = make_table("a.db"), make_table("b.db")
+    former = b.read_bytes()
+    done = gemmdb("merge", str(a), "--out", str(b))
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "would be replaced" in done.err
+    assert b.read_bytes() == former
+
+
+def test_diff_of_a_table_with_itself(gemmdb, make_table):
+    make_table("a.db")
+    done = gemmdb("diff", "a.db", "a.db")
+    assert (done.code, done.out, done.err) == (0, "the same measurements and verdicts\n", "")
+
+
+def test_diff_names_the_verdict_that_changed(gemmdb, make_table, problem):
+    make_table("a.db", us=50.0)
+    make_table("b.db", us=150.0)
+    done = gemmdb("diff", "a.db", "b.db")
+    assert (done.code, done.err) == (1, "")
+    assert "only in A: 2 measurements, 0 problems, 0 verdicts on problems of both" in done.out
+    line = done.out.splitlines()[-1].split()
+    assert line[:5] == ["changed", "2.00x", "1.00x", "cpp:packed_gemm", "blocks_k=0"]
+    assert problem.text in done.out
+
+    done = gemmdb("diff", "a.db", "b.db", "--json")
+    found = json.loads(done.out)
+    assert (done.code, done.err) == (1, "")
+    assert (found["measurements_only_a"], found["measurements_only_b"]) == (2, 2)
+    (change,) = found["changed"]
+    assert (change["problem"], change["after"], change["held"]) == (problem.text, "aten:default", False)
+
+
+def test_verify_finds_nothing_in_a_good_table(gemmdb, make_table):
+    make_table("a.db")
+    done = gemmdb("verify", "a.db")
+    assert (done.code, done.out, done.err) == (0, "a.db: every row and every verdict is in order\n", "")
+
+
+def test_verify_names_what_is_wrong(gemmdb, make_table):
+    with sqlite3.connect(make_table("a.db")) as db:
+        db.execute("UPDATE measurement SET median_us = median_us * 1.001")
+    done = gemmdb("verify", "a.db")
+    assert (done.code, done.err) == (1, "")
+    assert done.out.startswith("measurement: ")
+    assert "in order" not in done.out
+
+
+def test_remeasure_needs_the_device_of_the_table(gemmdb, make_table):
+    make_table("a.db")
+    done = gemmdb("verify", "a.db", "--remeasure", "1")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "Example CPU" in done.err
+
+
+def test_coverage_ranks_misses_and_names_what_is_not_steered(gemmdb, table, workload):
+    done = gemmdb("coverage", str(workload))
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0].startswith("1 of 3 problems answered, ")
+    assert lines[3].split()[:5] == ["exact", "1", "0", "1", "10"]
+    misses = [line for line in lines if "addmm m=" in line]
+    assert "addmm m=512" in misses[0]
+    assert "addmm m=8" in misses[1]
+    assert lines[-1] == "not steered by gemmdb: bmm (2 in graphs)"
+
+
+def test_coverage_json(gemmdb, table, workload):
+    done = gemmdb("coverage", str(workload), "--json")
+    found = json.loads(done.out)
+    assert (done.code, done.err, found["problems"]) == (0, "", 3)
+    assert found["hits"]["exact"]["problems"] == 1
+    assert found["hit_share"] + sum(miss["share"] for miss in found["misses"]) == pytest.approx(1)
+    assert found["uncovered"] == {"bmm": {"count": 2, "calls": 20}}
+
+
+def test_coverage_without_tables_is_all_misses_and_still_done(gemmdb, workload):
+    done = gemmdb("coverage", str(workload))
+    assert done.code == 0
+    assert done.out.startswith("0 of 3 problems answered, 0.0% of the time\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("nonsense\n", "w.jsonl:1"), ('{"problem": "mm m=1"}\n', "w.jsonl:1"), ("\n[]\n", "w.jsonl:2"), (None, "w.jsonl")],
+)
+def test_a_file_that_is_no_workload(gemmdb, text, words):
+    if text is None:
+        Path("w.jsonl").mkdir()
+    else:
+        Path("w.jsonl").write_text(text)
+    done = gemmdb("coverage", "w.jsonl")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert words in done.err
+
+
+def test_an_empty_workload(gemmdb):
+    Path("w.jsonl").write_text("")
+    done = gemmdb("coverage", "w.jsonl")
+    assert (done.code, done.out) == (0, "")
+    assert "gemmdb record" in done.err
+    assert json.loads(gemmdb("coverage", "w.jsonl", "--json").out)["problems"] == 0
