@@ -84,6 +84,8 @@ class Journal:
 
 
 JOURNAL = Journal()
+
+
 class Benchmarks:
     """How often Inductor has benchmarked since `clear`. Inductor's own counter can be reset by anyone at any time
     (torch._dynamo.reset does), so its rises are added up at every compile."""

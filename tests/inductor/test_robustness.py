@@ -134,7 +134,10 @@ def test_uuids_of_user_passes_are_folded_in():
     assert "key" in mine.uuid()
     assert slots.Chain(Count("theirs"), mine).uuid() == ("theirs", mine.uuid())
     assert slots.Chain(lambda graph: None, mine).uuid() is None
-    assert slots.GraphPass(install.slots(session.from_chooser(lambda problem: None, None))["joint_custom_pre_pass"]).uuid() is None
+    assert (
+        slots.GraphPass(install.slots(session.from_chooser(lambda problem: None, None))["joint_custom_pre_pass"]).uuid()
+        is None
+    )
 
 
 def test_gemms_that_are_not_steered_are_counted_by_name(kit):

@@ -1,0 +1,181 @@
+"""The ways in: enable, the backend, AOTInductor, record; and what they cost a program that does not compile."""
+
+import json
+
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+from torch import nn
+
+import gemmdb.inductor
+from gemmdb import InputError
+from gemmdb.inductor import force
+
+
+@pytest.fixture
+def linear():
+    return nn.Linear(64, 32).eval(), torch.randn(8, 64)
+
+
+def key(m=8, n=32, k=64, constant=1):
+    return (
+        f"addmm m={m} n={n} k={k} a=fp32:row:4 b=fp32:col:4 out=fp32 bias=1d:fp32:4 scalars=unit fusion=none fp32=ieee"
+        f" acc=fp32 reduced=0 deterministic=0 constant={constant}"
+    )
+
+
+def test_enable_serves_an_exact_hit_from_a_table_and_benchmarks_nothing(kit, table, linear):
+    model, x = linear
+    gemmdb.inductor.enable(tables=[table({key(): kit.CPP})], on_miss="error")
+    with torch.no_grad(), inductor_config.patch(freezing=True, max_autotune=True):
+        kit.close(kit.compiled(model, x), model(x))
+    stats = gemmdb.inductor.stats()
+    (product,) = stats["products"]
+    assert (product["rung"], product["kernel"], product["note"]) == ("exact", "packed_gemm", "")
+    assert product["expected_us"] == pytest.approx(50)
+    assert product["speedup_vs_aten"] == pytest.approx(2)
+    assert (stats["hits"], stats["misses"], stats["benchmarked"]) == (1, 0, 0)
+
+
+def test_disable_gives_inductor_back(kit, table, linear):
+    model, x = linear
+    gemmdb.inductor.enable(tables=[table({key(): kit.CPP})])
+    gemmdb.inductor.enable(tables=[table({key(): kit.CPP})])
+    gemmdb.inductor.disable()
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        kit.close(kit.compiled(model, x), model(x))
+    assert gemmdb.inductor.stats()["products"] == []
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_the_backend_works_with_and_without_enable(kit, table, linear, enabled, monkeypatch):
+    model, x = linear
+    monkeypatch.setenv("GEMMDB_TABLES", str(table({key(): kit.CPP})))
+    if enabled:
+        gemmdb.inductor.enable()
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        kit.close(kit.compiled(model, x, backend="gemmdb"), model(x))
+    assert kit.lowered() == [kit.CPP]
+    assert len(kit.problems()) == 1
+
+
+def test_options_and_mode_of_the_backend(kit, table, linear):
+    model, x = linear
+    path = table({key(constant=0): kit.ATEN})
+    options = {"gemmdb.tables": [str(path)], "gemmdb.on_miss": "error", "max_autotune": True}
+    kit.close(kit.compiled(model, x, backend="gemmdb", options=options), model(x))
+    assert gemmdb.inductor.stats()["rungs"] == {"exact": 1}
+    assert gemmdb.inductor.stats()["benchmarked"] == 0
+    mode = {"backend": "gemmdb", "mode": "max-autotune-no-cudagraphs"}
+    kit.close(kit.compiled(model, x, **mode), model(x))
+    with pytest.raises(Exception, match=r"gemmdb\.tabels") as caught:
+        kit.compiled(model, x, backend="gemmdb", options={"gemmdb.tabels": []})
+    assert isinstance(getattr(caught.value, "inner_exception", caught.value), InputError)
+
+
+def test_a_table_written_later_is_seen_by_the_backend(kit, table, linear):
+    model, x = linear
+    path = table({key(constant=0): kit.ATEN})
+    options = {"gemmdb.tables": [str(path)]}
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        kit.compiled(model, x, backend="gemmdb", options=options)
+        assert gemmdb.inductor.stats()["misses"] == 1
+        table({key(): kit.CPP})
+        kit.compiled(model, x, backend="gemmdb", options=options)
+    assert gemmdb.inductor.stats()["hits"] == 1
+
+
+AOT = """
+import torch
+package = torch._inductor.aoti_load_package(sys.argv[1])
+x = torch.load(sys.argv[2])
+assert not any(name.split(".")[0] == "gemmdb" for name in sys.modules)
+torch.save(package(x), sys.argv[3])
+print("0")
+"""
+
+
+@pytest.mark.parametrize("spelling", ["linear", "mixed"])
+def test_aotinductor_loads_in_a_process_without_gemmdb(kit, tmp_path, spelling):
+    dtype = torch.float32 if spelling == "linear" else torch.bfloat16
+    model, x = {"linear": nn.Linear(64, 32).eval(), "mixed": Mixed()}[spelling], torch.randn(8, 64).to(dtype)
+    config = {"linear": kit.CPP, "mixed": kit.INT8PACK}[spelling]
+    with torch.no_grad(), force(config):
+        exported = torch.export.export(model, (x,))
+        package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
+    assert kit.lowered() == [config]
+    torch.save(x, tmp_path / "x.pt")
+    arguments = [package, str(tmp_path / "x.pt"), str(tmp_path / "y.pt")]
+    kit.run(AOT, {"PYTHONPATH": ""}, arguments)
+    kit.close(torch.load(tmp_path / "y.pt"), model(x))
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("w", torch.randint(-100, 100, (32, 64), dtype=torch.int8))
+        self.register_buffer("s", torch.rand(32).bfloat16() / 64)
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.w.to(x.dtype)) * self.s
+
+
+def test_enable_before_torch_imports_no_torch_and_wraps_inductor_when_it_comes(kit):
+    found = kit.run("""
+        import time
+        import gemmdb.inductor
+        start = time.perf_counter()
+        gemmdb.inductor.enable()
+        took = time.perf_counter() - start
+        early = [name for name in sys.modules if name.split(".")[0] in ("torch", "sympy", "numpy", "typer")]
+        import torch
+        middle = "torch._inductor.compile_fx" in sys.modules
+        finders = len(sys.meta_path)
+        torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
+        stats = gemmdb.inductor.stats()
+        print(json.dumps([early, middle, took, sum(stats["rungs"].values()), finders - len(sys.meta_path)]))
+    """)
+    assert found[:2] == [[], False]
+    assert found[2] < 0.05
+    assert found[3:] == [1, 1]
+
+
+def test_imported_but_not_enabled_changes_nothing(kit):
+    found = kit.run("""
+        import gemmdb.inductor, torch
+        import torch._inductor.compile_fx as inductor
+        torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
+        wrapped = hasattr(inductor.compile_fx, "_gemmdb")
+        print(json.dumps([wrapped, gemmdb.inductor.stats()["products"], "gemmdb.inductor.passes" in sys.modules]))
+    """)
+    assert found == [False, [], False]
+
+
+def test_record_as_a_block_and_as_a_function(kit, linear, tmp_path):
+    model, x = linear
+    with gemmdb.inductor.record(tmp_path / "block.jsonl"), torch.no_grad():
+        run = torch.compile(model)
+        for _ in range(4):
+            run(x)
+    kit.compiled(model, x)
+    (line,) = (tmp_path / "block.jsonl").read_text().splitlines()
+    entry = json.loads(line)
+    assert (entry["problem"], entry["count"], entry["calls"], entry["ranges"]) == (key(constant=0), 1, 4, {})
+    program = f"""
+        import gemmdb.inductor
+        gemmdb.inductor.record({str(tmp_path / "function.jsonl")!r})
+        import torch
+        run = torch.compile(lambda x, w: x @ w, dynamic=True)
+        run(torch.ones(2, 3), torch.ones(3, 4)); run(torch.ones(5, 3), torch.ones(3, 4))
+        torch.compile(torch.bmm)(torch.ones(2, 3, 4), torch.ones(2, 4, 5))
+        print(1)
+    """
+    kit.run(program)
+    entries = [json.loads(line) for line in (tmp_path / "function.jsonl").read_text().splitlines()]
+    assert [entry.get("uncovered", "")[:3] for entry in entries] == ["", "bmm"]
+    assert entries[0]["calls"] == 2
+    assert entries[0]["ranges"]["m"] == [2, None]
+
+
+def test_the_entry_point_is_known_to_dynamo():
+    assert "gemmdb" in torch._dynamo.list_backends(exclude_tags=())
