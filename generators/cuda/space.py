@@ -5,62 +5,108 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
+from gemmdb.generators.cuda import menu
 from gemmdb.generators.cuda.legality import SHARED_BYTES, illegal
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate
 from gemmdb.layout import ITEM_SIZES
 from gemmdb.problem import Problem
 
-LIMITS = (12, 80, 400)
-"""Configs per problem besides ATen, by the breadth of the effort."""
+MOST_GEMV_ROWS = 2
+"""With more rows the matrix unit does the same work for less."""
+BEYOND = (0, 0, 300)
+"""Configs of the whole space tried after the menu, by the breadth of the effort."""
+QUICK = 24
+"""Configs of the menu that breadth 0 tries."""
 
 
 class CudaSpace:
-    """The space of a GPU; `breadth` says how many of the ordered configs are tried."""
+    """The space of a GPU. `breadth` 0 tries the head of the menu, 1 all of it, 2 a sample of everything besides."""
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """ATen, then the legal configs in the order of `ranked`."""
-        return [Candidate(ATEN), *map(Candidate, ranked(problem, device)[: LIMITS[effort.breadth]])]
+        """ATen, then legal configs only: the illegal ones of a product space tell nothing."""
+        first = from_menu(problem, device)
+        if effort.breadth == 0:
+            first = first[:QUICK]
+        if BEYOND[effort.breadth]:
+            known = set(first)
+            rest = [config for config in everything(problem, device) if config not in known]
+            first += rest[: BEYOND[effort.breadth]]
+        return [Candidate(ATEN), *map(Candidate, first)]
 
 
-def ranked(problem: Problem, device: Device) -> list[Config]:
-    """All legal configs of a problem, in a fixed order."""
-    configs = dict.fromkeys((*_gemvs(problem), *_tiles(problem, device)))
-    legal = [config for config in configs if not illegal(config, problem, device)]
+def from_menu(problem: Problem, device: Device) -> list[Config]:
+    """The legal configs of the menu for a problem, in its order."""
+    found: dict[Config, None] = {}
+    if problem.m <= MOST_GEMV_ROWS and problem.op != "int_mm":
+        way = "bits" if problem.op == "mixed_mm" else "cast"
+        for k, n, warps, stages in menu.GEMV:
+            found[gemv(n, k, way, warps, stages)] = None
+    for entry in menu.tiles(problem.op, problem.m):
+        for resident, load, swap in product(entry.resident, entry.loads, entry.swaps):
+            shape = Shape(entry.m, entry.n, entry.k, entry.warps, resident)
+            found |= dict.fromkeys(_split(problem, device, shape, load, swap, (_way(problem),), idle=False))
+    return [config for config in found if not illegal(config, problem, device)]
+
+
+def everything(problem: Problem, device: Device) -> list[Config]:
+    """All legal configs of the product space, in a fixed order that favours none."""
+    found = dict.fromkeys((*_gemvs(problem), *_tiles(problem, device)))
+    legal = [config for config in found if not illegal(config, problem, device)]
     return sorted(legal, key=lambda config: hashlib.sha256(config.text.encode()).digest())
 
 
+@dataclass(frozen=True)
+class Shape:
+    """A tile and how it is run; `resident`: blocks that are to share a multiprocessor."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    resident: int
+
+
+def gemv(n: int, k: int, way: str, warps: int, stages: int) -> Config:
+    """A config of the gemv kernel."""
+    return Config.of("triton", "gemv", block_n=n, block_k=k, dequant=way, warps=warps, unroll=1, stages=stages)
+
+
+def _way(problem: Problem) -> str:
+    # Triton's own cast of int8 to bf16 is a few full-rate instructions; its other casts go through conversions.
+    pair = (problem.a.dtype, problem.b.dtype)
+    return "bits" if problem.op == "mixed_mm" and pair != ("bf16", "int8") else "cast"
+
+
+def _ways(problem: Problem) -> tuple[str, ...]:
+    return ("cast", "bits") if problem.op == "mixed_mm" else ("cast",)
+
+
 def _gemvs(problem: Problem) -> Iterator[Config]:
-    # With more rows than two the matrix unit does the same work for less.
-    if problem.m > 2 or problem.op == "int_mm":
+    if problem.m > MOST_GEMV_ROWS or problem.op == "int_mm":
         return
-    ways = ("cast", "bits") if problem.op == "mixed_mm" else ("cast",)
-    for n, k, way, warps, stages in product((2, 4, 8, 16), (128, 256, 512, 1024, 2048), ways, (1, 2, 4), (1, 3, 5, 8)):
+    for n, k, way, warps, stages in product(
+        (2, 4, 8, 16), (128, 256, 512, 1024, 2048), _ways(problem), (1, 2, 4), (1, 3, 5, 8)
+    ):
         if 16 <= n * k * problem.m // (warps * 32) <= 64 and k <= problem.k:
-            yield Config.of("triton", "gemv", block_n=n, block_k=k, dequant=way, warps=warps, unroll=1, stages=stages)
+            yield gemv(n, k, way, warps, stages)
 
 
 def _tiles(problem: Problem, device: Device) -> Iterator[Config]:
     # A dequantised weight does not reach the matrix unit from registers in wide enough pieces when it comes first.
     swaps = (0,) if problem.op == "mixed_mm" else (0, 1)
     deep = (64, 128, 256, 512) if problem.op != "mm" else (32, 64, 128, 256)
-    ways = ("cast", "bits") if problem.op == "mixed_mm" else ("cast",)
     for m, n, k, swap, load in product(_rows(problem.m), (16, 32, 64, 128, 256), deep, swaps, ("pointer", "tma")):
         if k > 2 * problem.k or (swap and n < 64) or m * n > 256 * 128:
             continue
         for warps, resident in product(_warps(problem, (m, n, k), swap), (1, 2, 4, 8)):
-            stages = _stages(problem, device, (m, n, k), resident)
-            if stages < 2 or warps * resident > 32:
-                continue
-            for way, (split, reduce) in product(ways, _splits(problem, device, (m, n, k), resident)):
-                yield Config.of(
-                    "triton", "tile", block_m=m, block_n=n, block_k=k, group_m=8, split_k=split, reduce=reduce,
-                    swap=swap, load=load, dequant=way, warps=warps, stages=stages,
-                )  # fmt: skip
+            if warps * resident <= 32:
+                yield from _split(problem, device, Shape(m, n, k, warps, resident), load, swap, _ways(problem))
 
 
 def _rows(m: int) -> list[int]:
@@ -80,21 +126,29 @@ def _warps(problem: Problem, block: tuple[int, int, int], swap: int) -> list[int
     return [warps for warps in (1, 2, 4, 8) if 32 <= n * k * size // (warps * 32) <= 512 and n // warps >= 8]
 
 
-def _stages(problem: Problem, device: Device, block: tuple[int, int, int], resident: int) -> int:
-    """One more than the buffers that fit when `resident` blocks share a multiprocessor, at most 8; 0 if none does."""
-    m, n, k = block
-    stage = m * k * ITEM_SIZES[problem.a.dtype] + n * k * ITEM_SIZES[problem.b.dtype]
-    buffers = int(device.figures.get("smem_bytes", SHARED_BYTES)) // resident // (stage + 512)
+def _stages(problem: Problem, device: Device, shape: Shape) -> int:
+    """One more than the buffers that fit when the blocks share a multiprocessor, at most 8; 0 if none does."""
+    stage = shape.m * shape.k * ITEM_SIZES[problem.a.dtype] + shape.n * shape.k * ITEM_SIZES[problem.b.dtype]
+    buffers = int(device.figures.get("smem_bytes", SHARED_BYTES)) // shape.resident // (stage + 512)
     return min(8, buffers + 1) if buffers else 0
 
 
-def _splits(problem: Problem, device: Device, block: tuple[int, int, int], resident: int) -> Iterator[tuple[int, str]]:
-    """Ways to split K: none, and those that fill the multiprocessors once."""
-    m, n, k = block
-    tiles, steps = math.ceil(problem.m / m) * math.ceil(problem.n / n), math.ceil(problem.k / k)
-    slots = device.units * resident
-    yield 1, "none"
-    for split in sorted({slots // tiles, 1 << (slots // tiles).bit_length() >> 1} - {0, 1}):
-        if split <= min(steps // 2, 32):
-            yield split, "fixup"
-            yield split, "kernel"
+def _split(
+    problem: Problem, device: Device, shape: Shape, load: str, swap: int, ways: tuple[str, ...], idle: bool = True
+) -> Iterator[Config]:
+    """The configs of a shape: without a split of K, and with those that fill the multiprocessors once.
+
+    `idle`: also without a split where that leaves over half of the multiprocessors without work.
+    """
+    stages = _stages(problem, device, shape)
+    tiles, steps = math.ceil(problem.m / shape.m) * math.ceil(problem.n / shape.n), math.ceil(problem.k / shape.k)
+    full = device.units * shape.resident // tiles
+    splits = [s for s in sorted({full, 1 << full.bit_length() >> 1} - {0, 1}) if s <= min(steps // 2, 32)]
+    whole = [(1, "none")] if idle or not splits or 2 * tiles >= device.units else []
+    if stages < 2:
+        return
+    for way, (split, reduce) in product(ways, [*whole, *product(splits, ("fixup", "kernel"))]):
+        yield Config.of(
+            "triton", "tile", block_m=shape.m, block_n=shape.n, block_k=shape.k, group_m=8, split_k=split,
+            reduce=reduce, swap=swap, load=load, dequant=way, warps=shape.warps, stages=stages,
+        )  # fmt: skip
