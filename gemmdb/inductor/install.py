@@ -31,8 +31,9 @@ def install() -> None:
 
 
 def bodies() -> Mapping[str, Any] | None:
-    """Our passes by slot for the session in force, None without one; called when a compile begins. Tables that cannot be read are a warning, and
-    fail the compile in strict mode only."""
+    """Our passes by slot for the session in force, None without one; called when a compile begins.
+
+    Tables that cannot be read are a warning, and fail the compile in strict mode only."""
     BENCHMARKS.tick()
     try:
         found = session.current()

@@ -52,6 +52,14 @@ class Decision:
         """The product's problem."""
         return self.query.problem
 
+    def __deepcopy__(self, memo: object) -> Decision:
+        # Graphs are copied with their metadata; the session holds open files.
+        return self
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        # A pickled graph must not bring gemmdb along: its decisions are spent.
+        return type(None), ()
+
 
 _override: ContextVar[Session | None] = ContextVar("gemmdb_session", default=None)
 _enabled: Session | Callable[[], Session] | None = None

@@ -1,7 +1,10 @@
 """What must never fail a compile, what must, and what others put into Inductor that must survive."""
 
+import copy
 import json
+import pickle
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +13,9 @@ from torch import nn
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 import gemmdb.inductor
-from gemmdb import MissError, Policy, TableError
+from gemmdb import MissError, Policy, Problem, Query, TableError, hardware
 from gemmdb.inductor import entry, force, session
+from gemmdb.inductor.passes import decide
 from gemmdb.inductor.recording import append
 
 X, W = torch.randn(8, 64), torch.randn(64, 32)
@@ -130,14 +134,15 @@ def test_uuids_of_user_passes_are_folded_in():
     from gemmdb.inductor import install
     from gemmdb.inductor.adapter import slots
 
-    mine = slots.GraphPass(install.slots(session.from_chooser(lambda problem: None, "key"))["joint_custom_pre_pass"])
+    def ours(key):
+        bodies = install.slots(session.from_chooser(lambda problem: None, key))
+        return slots.GraphPass(bodies["joint_custom_pre_pass"])
+
+    mine = ours("key")
     assert "key" in mine.uuid()
     assert slots.Chain(Count("theirs"), mine).uuid() == ("theirs", mine.uuid())
     assert slots.Chain(lambda graph: None, mine).uuid() is None
-    assert (
-        slots.GraphPass(install.slots(session.from_chooser(lambda problem: None, None))["joint_custom_pre_pass"]).uuid()
-        is None
-    )
+    assert ours(None).uuid() is None
 
 
 def test_gemms_that_are_not_steered_are_counted_by_name(kit):
@@ -151,6 +156,66 @@ def test_gemms_that_are_not_steered_are_counted_by_name(kit):
         kit.close(kit.compiled(model, a, b, X, image), model(a, b, X, image))
     assert gemmdb.inductor.stats()["uncovered"] == {"bmm": 1, "conv1x1": 1}
     assert len(kit.problems()) == 1
+
+
+def test_fp8_products_and_sums_of_two_products_are_counted(kit):
+    fp8, one = torch.float8_e4m3fn, torch.tensor(1.0)
+    a, b = torch.randn(32, 64).to(fp8), torch.randn(32, 64).to(fp8)
+
+    def scaled(a, b, one):
+        return torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16)
+
+    def two(a, b):
+        return a @ b + b @ a
+
+    square = torch.randn(64, 64), torch.randn(64, 64)
+    with force(lambda problem: None):
+        kit.close(kit.compiled(scaled, a, b, one), scaled(a, b, one))
+        with inductor_config.patch(max_autotune=True):
+            kit.close(kit.compiled(two, *square), two(*square))
+    assert gemmdb.inductor.stats()["uncovered"] == {"scaled_mm": 1, "mm_plus_mm": 1}
+
+
+def test_the_lowering_asks_again_when_the_ir_has_other_operands(kit, monkeypatch):
+    from gemmdb.inductor.adapter import ir_view
+
+    asked = []
+
+    def chooser(problem):
+        asked.append(problem.a.layout.align)
+        return kit.CPP
+
+    def unaligned(problem, args):
+        return replace(problem, a=replace(problem.a, layout=replace(problem.a.layout, align=1)))
+
+    monkeypatch.setattr(ir_view, "confirm", unaligned)
+    model = nn.Linear(64, 32).eval()
+    with torch.no_grad(), inductor_config.patch(freezing=True), force(chooser):
+        kit.close(kit.compiled(model, X), model(X))
+    assert asked == [4, 1]
+    assert " a=fp32:row:1 " in kit.problems()[0]
+    assert kit.lowered() == [kit.CPP]
+
+
+def test_a_template_that_refuses_leaves_aten_and_a_note(kit, monkeypatch):
+    from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
+
+    def refuse(*args, **kwargs):
+        raise NotImplementedError("no micro kernel")
+
+    monkeypatch.setattr(CppGemmTemplate, "add_choices", refuse)
+    model = nn.Linear(64, 32).eval()
+    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
+        kit.close(kit.compiled(model, X), model(X))
+    assert kit.lowered() == [kit.ATEN]
+    assert "refused" in gemmdb.inductor.stats()["products"][0]["note"]
+
+
+def test_a_decision_is_not_copied_and_not_pickled_with_its_graph(kit):
+    problem = Problem.gemm("mm", m=8, n=32, k=64, dtype="fp32")
+    decision = decide(session.from_chooser(lambda problem: kit.ATEN, None), Query(problem, hardware.cpu()))
+    assert copy.deepcopy(decision) is decision
+    assert pickle.loads(pickle.dumps(decision)) is None
 
 
 def test_events_survive_a_failed_compile(kit):
@@ -173,9 +238,9 @@ def test_live_searches_the_missed_product_only_and_keeps_the_timings(kit, tmp_pa
     chosen = session.from_chooser(lambda problem: kit.ATEN if problem.n == 48 else None, None)
     entry.install()
     options = {"freezing": True, "autotune_local_cache": False}
-    with torch.no_grad(), inductor_config.patch(options):
-        with session.use(session.Session(chosen.find, Policy(on_miss="live"), None, path)):
-            kit.close(kit.compiled(model, X), model(X))
+    live = session.Session(chosen.find, Policy(on_miss="live"), None, path)
+    with torch.no_grad(), inductor_config.patch(options), session.use(live):
+        kit.close(kit.compiled(model, X), model(X))
     stats = gemmdb.inductor.stats()
     assert stats["rungs"] == {"forced": 1, "live": 1}
     assert stats["benchmarked"] == 1

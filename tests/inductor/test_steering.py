@@ -1,4 +1,4 @@
-"""Which products are steered, and that the results stay right: shapes, layouts, dtypes, forward and backward, threads."""
+"""Which products are steered, and that the results stay right: shapes, layouts, dtypes, gradients, threads."""
 
 import threading
 

@@ -16,9 +16,11 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 @functools.cache
 def code_digest() -> str:
-    """A digest of the sources of this package: another version of gemmdb must not be served old graphs."""
+    """A digest of the sources that choose and lower: another version of gemmdb must not be served old graphs."""
     digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+    package = Path(__file__).parents[2]
+    parts = (package.glob("*.py"), *((package / name).rglob("*.py") for name in ("ladder", "inductor")))
+    for path in sorted(path for part in parts for path in part):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
