@@ -21,6 +21,9 @@ DOUBT = 0.05
 """Loss allowed for per doubling of the distance to a single neighbour; half of it between two. Copying the nearest
 neighbour's winner loses 8 to 12% on 54,317 recorded problems; a prediction from all timings is granted about half."""
 
+NOISY = 0.25
+"""Nothing is predicted from a time whose 95% interval is wider than this to each side: something disturbed it."""
+
 
 @dataclass(frozen=True)
 class Surface:
@@ -32,6 +35,10 @@ class Surface:
     pooled: Mapping[Config, Pooled]
     aten_us: float
     verified: bool | None
+
+    def knows(self, config: Config) -> bool:
+        """Whether `config` has a time here that is steady enough to predict from."""
+        return config in self.pooled and self.pooled[config].spread <= NOISY
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Surface]]) -> Forecast:
     weights = [1 / distance for distance, _ in used]
     weights = [weight / sum(weights) for weight in weights]
     surfaces = [one for _, one in used]
-    shared = [c for c in surfaces[0].pooled if all(c in s.pooled for s in surfaces) and objection(ask, c) is None]
+    shared = [c for c in surfaces[0].pooled if all(s.knows(c) for s in surfaces) and objection(ask, c) is None]
     logs = {c: [math.log(s.pooled[c].ratio) for s in surfaces] for c in shared}
     best = [min(logs[c][i] for c in shared) for i in range(len(surfaces))]
     slope = DOUBT if len(used) == 1 else DOUBT / 2

@@ -60,7 +60,9 @@ def forecast_near(ask: Ask) -> Forecast | str:
     """The forecast from the neighbours in use, or why there is none."""
     candidates = _candidates(ask)
     if not candidates:
-        return f"no problem of this op and family was measured on {ask.device.sku}"
+        return (
+            f"no problem of this op and family, with sizes of 1 where this has them, was measured on {ask.device.sku}"
+        )
     used = _bracket(ask, candidates) or _others(ask, candidates)
     if not used:
         closest = candidates[0]
@@ -138,9 +140,9 @@ def _others(ask: Ask, candidates: list[_Candidate]) -> list[tuple[float, Surface
 
 
 def _surfaces(ask: Ask, candidates: Iterable[_Candidate], most: int) -> list[tuple[float, Surface]]:
-    """The first `most` that have an ATen row to be relative to; the others say nothing."""
+    """The first `most` that have a steady ATen row to be relative to; the others say nothing."""
     read = ((one.distance, surface(ask, one.table, one.problem)) for one in candidates)
-    return list(islice(((distance, here) for distance, here in read if here is not None), most))
+    return list(islice(((distance, here) for distance, here in read if here and here.knows(ATEN)), most))
 
 
 def _hit(forecast: Forecast, config: Config) -> Hit:
