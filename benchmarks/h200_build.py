@@ -1,10 +1,12 @@
 """Measure problems on this machine's GPU and append the rows to a JSONL file, until done or out of time.
 
-    python benchmarks/h200_build.py --problems FILE --out DIR [--seconds 500] [--configs 80] [--samples 25]
+    python benchmarks/h200_build.py --problems FILE --out DIR [--seconds 500] [--confirm 60] [--samples 25]
 
 FILE holds one canonical problem per line; problems that DIR/rows.jsonl already has are skipped, so the command can be
 repeated. Each row is the canonical texts of a Measurement; `h200_import.py` puts them into a table. DIR/summary.jsonl
-has one line per problem: the best times, ATen's, and the time of a streaming read of the weight.
+has one line per problem: the best times, ATen's, and the time of a streaming read of the weight. Then, for `--confirm`
+seconds, winners are measured again in a new process, and those rows are appended too. `--configs N` tries N configs of
+the whole space instead of the menu.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from pathlib import Path
 
 from gemmdb.config import ATEN
 from gemmdb.generators.cuda.backend import CudaBackend
-from gemmdb.generators.cuda.space import CudaSpace, ranked
+from gemmdb.generators.cuda.measurer import CudaMeasurer
+from gemmdb.generators.cuda.space import everything
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate, Job, Outcome, row
 from gemmdb.generators.search import race
@@ -46,11 +49,9 @@ def jobs(options: argparse.Namespace, backend: CudaBackend, effort: Effort, done
     for line in Path(options.problems).read_text().split("\n"):
         if line and line not in done:
             problem = Problem.parse(line)
+            candidates = list(backend.space.candidates(problem, backend.device, effort))
             if options.configs:
-                configs = ranked(problem, backend.device)[: options.configs]
-                candidates = [Candidate(ATEN), *map(Candidate, configs)]
-            else:
-                candidates = list(CudaSpace().candidates(problem, backend.device, effort))
+                candidates = [Candidate(ATEN), *map(Candidate, everything(problem, backend.device)[: options.configs])]
             yield Job(problem, protocol, tuple(candidates))
 
 
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--problems", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=500)
+    parser.add_argument("--confirm", type=float, default=60)
     parser.add_argument("--configs", type=int, default=0)
     parser.add_argument("--samples", type=int, default=25)
     parser.add_argument("--run", default=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
@@ -92,6 +94,7 @@ def main() -> None:
         flush=True,
     )
     measurer = backend.measurer(0, effort)
+    winners: list[tuple[Job, Outcome]] = []
     try:
         for index, job in enumerate(todo):
             if time.monotonic() > until:
@@ -101,16 +104,50 @@ def main() -> None:
             outcomes = race(job, effort, measurer)
             floor = measurer.floor(job.problem, job.protocol, 11)
             line = summary(job, outcomes, floor, time.monotonic() - start)
-            with rows.open("a") as file:
-                file.writelines(json.dumps(texts(row(job, o, backend, options.run))) + "\n" for o in outcomes)
-            with lines.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            p = job.problem
-            print(p.op, p.m, p.n, p.k, p.a.dtype, p.fusion, f"{line['seconds']}s aten {line['aten_us']} floor",
-                  line["floor_us"], line["best"][:1], line["statuses"], line["bad"][:2], flush=True)  # fmt: skip
+            append(rows, [texts(row(job, o, backend, options.run)) for o in outcomes])
+            append(lines, [line])
+            winners += [(job, min((o for o in outcomes if o.status is Status.OK and o.times), key=ratio))]
+            print(job.problem.text[:46], job.problem.fusion, f"{line['seconds']}s aten {line['aten_us']} floor",
+                  line["floor_us"], line["best"][:1], line["statuses"], line["bad"][:1], flush=True)  # fmt: skip
+        measurer.renew()
+        confirm(winners, measurer, rows, (options, backend))
     finally:
         measurer.close()
         backend.close()
+
+
+def ratio(outcome: Outcome) -> float:
+    """Time relative to ATen."""
+    return outcome.times.ratio if outcome.times else float("inf")
+
+
+def append(path: Path, lines: list[dict[str, object]]) -> None:
+    """Add lines to a JSONL file, whole."""
+    with path.open("a") as file:
+        file.write("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def confirm(
+    winners: list[tuple[Job, Outcome]],
+    measurer: CudaMeasurer,
+    rows: Path,
+    context: tuple[argparse.Namespace, CudaBackend],
+) -> None:
+    """Measure winners again, in this measurer's new process, and say how far the two processes differ."""
+    options, backend = context
+    until, changes = time.monotonic() + options.confirm, []
+    for job, first in winners:
+        if time.monotonic() > until:
+            break
+        configs = list(dict.fromkeys((ATEN, first.config)))
+        again = measurer.measure(job.problem, configs, job.protocol, options.samples)
+        append(rows, [texts(row(job, o, backend, f"{options.run}-confirm")) for o in again])
+        if first.times and again[-1].times:
+            changes.append(abs(again[-1].times.median_us / first.times.median_us - 1))
+    if changes:
+        within = sum(change <= 0.01 for change in changes)
+        print(f"confirmed {len(changes)} winners: {within} within 1%, median {statistics.median(changes):.4f}, "
+              f"largest {max(changes):.4f}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":
