@@ -6,7 +6,6 @@ hook, so that a program which never compiles pays nothing.
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
@@ -85,7 +84,8 @@ def install() -> None:
     if _TRIGGER in sys.modules and not _is_loading(sys.modules[_TRIGGER]):
         _wrap()
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+        finder: Any = _Finder()
+        sys.meta_path.insert(0, finder)
 
 
 def _wrap() -> None:
@@ -98,21 +98,22 @@ def _is_loading(module: Any) -> bool:
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     """Finds nothing itself: lets the other finders find Inductor, and wraps it once it is executed."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         """The spec of Inductor's entry module with our loader around its own; None for every other module."""
         if name != _TRIGGER:
             return None
-        sys.meta_path.remove(self)
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            wrapped: Any = _Loader(spec.loader)
+            spec.loader = wrapped
         return spec
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader:
     def __init__(self, loader: Any) -> None:
         self._loader = loader
 
