@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gemmdb.device import Device
 from gemmdb.errors import InputError
@@ -29,7 +30,7 @@ class CudaBackend:
         if found is None or toolchain is None:
             raise InputError("building a table for a GPU needs a GPU, torch and triton")
         self.device: Device = found
-        self.toolchain: Toolchain = toolchain
+        self.toolchain: Toolchain = replace(toolchain, driver=str(self.provenance().get("driver_version", "")))
         self.space = CudaSpace()
         self.lanes = sum(cuda(index) == found for index in range(_count()))
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
