@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass
 
 import torch
@@ -94,5 +95,5 @@ def _rows(problem: Problem, device: torch.device) -> torch.Tensor:
     count = max(2, int(ROW_FLOPS / max(2 * problem.n * problem.k, 1)))
     if problem.m <= count:
         return torch.arange(problem.m, device=device)
-    inner = torch.randperm(problem.m - 2)[: count - 2] + 1
-    return torch.cat([torch.tensor([0, problem.m - 1]), inner]).sort().values.to(device)
+    inner = random.Random(problem.key).sample(range(1, problem.m - 1), count - 2)
+    return torch.tensor([0, *sorted(inner), problem.m - 1], device=device)

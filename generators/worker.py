@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import resource
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from gemmdb.measurement import Status, one_line
@@ -60,7 +62,7 @@ def serve(requests: Connection, replies: Connection) -> None:
         reply = answer(task)
         try:
             replies.send(reply)
-        except (TypeError, ValueError, AttributeError) as error:
+        except (pickle.PicklingError, TypeError, ValueError, AttributeError) as error:
             replies.send(Reply(status=Status.ERROR, detail=one_line(f"the result does not pickle: {error}")))
 
 
@@ -70,6 +72,9 @@ def main(arguments: list[str]) -> None:
     if len(arguments) > 3:
         limit = int(arguments[3])
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    with contextlib.suppress(OSError):
+        # When memory runs out, the kernel should end this process and not the build.
+        Path("/proc/self/oom_score_adj").write_text("500")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
     with contextlib.suppress(BrokenPipeError):

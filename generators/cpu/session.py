@@ -26,8 +26,13 @@ from gemmdb.problem import Problem
 
 CPU = torch.device("cpu")
 TIMED_SEED, CHECKED_SEED = 1, 2
-TRIES = 4
-"""How often a sample is repeated when the operating system took a core away during it."""
+TRIES = 8
+"""How often a sample is taken at most, until one is undisturbed; in a whole round, twice per sample on average."""
+SETTLE = 10
+"""How many little parallel regions are run at most until all threads have their cores."""
+STALL_US = 1000.0
+"""A call that takes three times as long as the quickest one, and that much longer, has waited for a core: time slices
+of the operating system are milliseconds, and the noise of caches and clocks is far below."""
 
 
 @dataclass
@@ -75,7 +80,7 @@ def time_round(
     _bench.loaded = {config: _bench.loaded[config] for config in order}
     runs = [_bench.loaded[config] for config in order]
     inputs = _bench.product.inputs
-    sampler = _Sampler.of(protocol.l2)
+    sampler = _Sampler.of(protocol.l2, samples * len(order))
     for run in runs:
         run(inputs)
     times: dict[Config, list[float]] = {config: [] for config in order}
@@ -88,27 +93,31 @@ def time_round(
                 break
             for turn in range(len(runs)):
                 chosen = (index + turn) % len(runs)
-                times[order[chosen]].append(sampler.time(runs[chosen], inputs))
+                samples_us = times[order[chosen]]
+                samples_us.append(sampler.time(runs[chosen], inputs, min(samples_us, default=math.inf)))
     finally:
         gc.enable()
     return times
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Sampler:
-    """Times single calls. `evict` reads a buffer of twice the last-level cache; None keeps the caches hot."""
+    """Times single calls. `evict` reads a buffer of twice the last-level cache; None keeps the caches hot. `patience`:
+    how many disturbed samples may still be taken again."""
 
     evict: Callable[[], Any] | None
     settle: Callable[[], None]
+    patience: int
 
     @classmethod
-    def of(cls, state: str) -> _Sampler:
+    def of(cls, state: str, patience: int) -> _Sampler:
         """The sampler of a cache state, `cold` or `hot`."""
         buffer = torch.ones(2 * last_level_cache_bytes() // 8, dtype=torch.int64) if state == "cold" else None
-        return cls(None if buffer is None else lambda: buffer.sum(), _settler())
+        return cls(None if buffer is None else lambda: buffer.sum(), _settler(), patience)
 
-    def time(self, run: Compiled, inputs: tuple[torch.Tensor, ...]) -> float:
-        """Microseconds of one call that no other process disturbed, where that can be had in a few tries."""
+    def time(self, run: Compiled, inputs: tuple[torch.Tensor, ...], best_us: float) -> float:
+        """Microseconds of one call that no other process disturbed, where that can be had in a few tries; `best_us` is
+        the quickest call so far."""
         for _ in range(TRIES):
             if self.evict is not None:
                 self.evict()
@@ -123,8 +132,9 @@ class _Sampler:
             elapsed = (perf_counter_ns() - start) / 1e3
             undisturbed = getrusage(RUSAGE_SELF).ru_nivcsw == switches
             del result
-            if undisturbed:
+            if self.patience == 0 or (undisturbed and elapsed <= max(3 * best_us, best_us + STALL_US)):
                 break
+            self.patience -= 1
         return elapsed
 
 
@@ -141,7 +151,7 @@ def _settler() -> Callable[[], None]:
     usual = sorted(region() for _ in range(20))[5]
 
     def settle() -> None:
-        for _ in range(50):
+        for _ in range(SETTLE):
             if region() < 3 * usual:
                 return
 

@@ -65,8 +65,8 @@ def threadings(problem: Problem, threads: int) -> list[Factors]:
     """The ways to split `threads` over m, n and k, the most promising first.
 
     Never more parts than 8-row, 16-column and 64-deep blocks of the problem: the others would idle. Splits that move
-    the fewest bytes come first: each part of n reads all of A, each part of m all of B, and a split of k adds its
-    partial sums.
+    the fewest elements come first: each part of n reads all of A, each part of m all of B. Splits of k come last: their
+    partial sums need a second pass.
     """
     splits = [
         (m, n, threads // (m * n))
@@ -77,12 +77,11 @@ def threadings(problem: Problem, threads: int) -> list[Factors]:
     parts = (-(-problem.m // 8), -(-problem.n // 16), -(-problem.k // 64))
     fitting = [split for split in splits if all(s <= most for s, most in zip(split, parts, strict=True))]
 
-    def moved(split: Factors) -> int:
+    def cost(split: Factors) -> tuple[bool, int, Factors]:
         m, n, k = split
-        a, b, out = problem.m * problem.k, problem.k * problem.n, problem.m * problem.n
-        return a * n + b * m + 2 * out * k
+        return k > 1, problem.m * problem.k * n + problem.k * problem.n * m, split
 
-    return sorted(fitting, key=lambda split: (moved(split), split))
+    return sorted(fitting, key=cost)
 
 
 def _templates(problem: Problem, threads: int, breadth: int) -> Iterator[Config]:

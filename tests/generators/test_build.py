@@ -1,0 +1,304 @@
+"""The queue of a build, over recorded outcomes: resuming, sharing, interrupting, failing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gemmdb.config import ATEN
+from gemmdb.errors import GemmdbError, InputError, TableError
+from gemmdb.generators import queue
+from gemmdb.generators.build import BuildRequest, build
+from gemmdb.generators.effort import named
+from gemmdb.generators.progress import State
+from gemmdb.generators.replay import Replay
+from gemmdb.table import Table
+
+
+class Watcher:
+    """Keeps every state."""
+
+    def __init__(self):
+        self.states: list[State] = []
+
+    def update(self, state):
+        self.states.append(state)
+
+
+@pytest.fixture
+def request_(shapes_file, tmp_path):
+    return BuildRequest(arch="cpu", shapes=str(shapes_file), out=tmp_path / "out" / "table.db")
+
+
+def contents(path: Path) -> set[tuple[str, str, str]]:
+    table = Table.open(path)
+    found = {(row.problem.text, row.config.text, row.status.value) for row in table.measurements()}
+    table.close()
+    return found
+
+
+def count(path: Path) -> int:
+    table = Table.open(path)
+    found = sum(1 for _ in table.measurements())
+    table.close()
+    return found
+
+
+def test_every_candidate_of_every_problem_becomes_a_row(request_, replay_backend, rows, problems):
+    report = build(request_, backend=replay_backend(rows))
+    found = contents(request_.out)
+    assert len(found) == 4 * len(problems)
+    assert report.statuses == {"illegal": 1, "ok": 5 * len(problems), "wrong": len(problems) - 1}
+    assert (report.problems, report.jobs, report.measured, report.before) == (7, 7, 7, 0)
+    # A replayed confirmation is the very row that is there already.
+    assert report.rows == 4 * len(problems)
+
+
+def test_the_verdict_is_there_and_confirmed(request_, replay_backend, rows, problems):
+    backend = replay_backend(rows)
+    build(request_, backend=backend)
+    table = Table.open(request_.out)
+    verdict = table.verdict(problems[4], backend.device)
+    table.close()
+    assert verdict.pick.values["threads_n"] == 2
+    assert verdict.speedup == pytest.approx(100 / 60)
+    assert backend.made[0].renewed == 4  # once per chunk of two jobs
+    assert backend.closed
+
+
+def test_building_again_measures_nothing(request_, replay_backend, rows):
+    build(request_, backend=replay_backend(rows))
+    digest, before = Table.open(request_.out).digest, request_.out.read_bytes()
+    again = replay_backend(rows)
+    report = build(request_, backend=again)
+    assert (report.before, report.measured, report.rows) == (7, 0, 0)
+    assert again.made == []
+    assert Table.open(request_.out).digest == digest
+    assert request_.out.read_bytes() == before
+
+
+def test_more_shapes_and_another_effort_are_added(request_, replay_backend, rows, problems, tmp_path):
+    few = tmp_path / "few.jsonl"
+    few.write_text(json.dumps({"problem": problems[0].text}))
+    build(BuildRequest(shapes=str(few), out=request_.out), backend=replay_backend(rows))
+    assert build(request_, backend=replay_backend(rows)).measured == 6
+    full = BuildRequest(shapes=str(few), out=request_.out, effort="full")
+    assert build(full, backend=replay_backend(rows)).measured == 2  # cold and hot
+
+
+def test_progress(request_, replay_backend, rows):
+    watcher = Watcher()
+    build(request_, watcher, replay_backend(rows))
+    done = [state.done for state in watcher.states]
+    assert done == sorted(done)
+    assert (done[0], done[-1], watcher.states[-1].phase) == (0, 7, "finished")
+    assert {state.phase for state in watcher.states} >= {"starting", "compiling", "measuring", "finished"}
+    assert any(state.eta_s is not None and state.current is not None for state in watcher.states)
+
+
+class Slow(Replay):
+    """Takes its time, so that a build can be hit in the middle."""
+
+    delay = 0.05
+
+    def measure(self, *args):
+        time.sleep(self.delay)
+        return super().measure(*args)
+
+
+def test_several_lanes_share_the_work(request_, replay_backend, rows):
+    backend = replay_backend(rows, lanes=3, replay=Slow)
+    report = build(request_, backend=backend)
+    assert report.measured == 7
+    measured = [problem for replay in backend.made for problem, _, samples in replay.calls if samples == 5]
+    assert len(measured) == len(set(measured)) == 7
+    assert sum(bool(replay.calls) for replay in backend.made) == 3
+
+
+def test_gpus_limits_the_lanes(request_, replay_backend, rows):
+    backend = replay_backend(rows, lanes=3)
+    build(BuildRequest(shapes=request_.shapes, out=request_.out, gpus=1), backend=backend)
+    assert len(backend.made) == 1
+
+
+def test_ctrl_c_keeps_everything(request_, replay_backend, rows):
+    class Interrupt(Watcher):
+        def update(self, state):
+            super().update(state)
+            if state.done == 3 and self.states[-2].done == 2:
+                raise KeyboardInterrupt
+
+    watcher = Interrupt()
+    backend = replay_backend(rows, replay=Slow)
+    report = build(request_, watcher, backend)
+    assert report.interrupted
+    assert report.measured >= 3
+    assert backend.closed
+    kept = count(request_.out)
+    assert kept == report.rows > 0
+    rest = build(request_, backend=replay_backend(rows))
+    assert rest.before == report.measured
+    assert rest.measured == 7 - report.measured
+
+
+def test_a_lane_that_cannot_work_ends_the_build(request_, replay_backend, rows):
+    class Broken(Replay):
+        def measure(self, problem, *args):
+            if problem.m == 8:
+                raise GemmdbError("no worker")
+            return super().measure(problem, *args)
+
+    with pytest.raises(GemmdbError, match="no worker"):
+        build(request_, backend=replay_backend(rows, replay=Broken))
+    assert count(request_.out) > 0
+    assert build(request_, backend=replay_backend(rows)).before == 3
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from conftest import ReplayBackend, record, CONFIGS
+from gemmdb.generators.build import BuildRequest, build
+from gemmdb.generators import shapes
+from gemmdb.generators.replay import Replay
+from gemmdb.measurement import Status
+
+class Slow(Replay):
+    def measure(self, *args):
+        time.sleep(0.03)
+        return super().measure(*args)
+
+problems = shapes.load(sys.argv[1], "cpu")
+rows = [record(p, c, us, Status.WRONG if us == 1 else Status.OK)
+        for p in problems for c, us in zip(CONFIGS, (100.0, 80.0, 60.0, 1.0))]
+report = build(BuildRequest(shapes=sys.argv[1], out=Path(sys.argv[2])), backend=ReplayBackend(rows, replay=Slow))
+print(report.measured, report.elsewhere, report.before)
+"""
+
+
+@pytest.fixture
+def start(request_):
+    """Start a build of the request in a process of its own."""
+    script = SCRIPT.format(here=str(Path(__file__).parent))
+    command = [sys.executable, "-c", script, request_.shapes, str(request_.out)]
+    started = []
+
+    def begin():
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_after_kill_9_a_rerun_gives_what_an_undisturbed_build_gives(request_, start, replay_backend, rows, tmp_path):
+    undisturbed = tmp_path / "undisturbed.db"
+    build(BuildRequest(shapes=request_.shapes, out=undisturbed), backend=replay_backend(rows))
+    killed = 0
+    for wait in (0.0, 0.1, 0.2):
+        process = start()
+        while process.poll() is None and not _has_rows(request_.out):
+            time.sleep(0.01)
+        time.sleep(wait)
+        os.kill(process.pid, signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+    assert killed
+    finished = start()
+    measured, _, before = map(int, finished.communicate(timeout=60)[0].split())
+    assert measured + before == 7
+    assert contents(request_.out) == contents(undisturbed)
+
+
+def test_two_builds_at_once_share_the_work(request_, start, replay_backend, rows, tmp_path):
+    alone = tmp_path / "alone.db"
+    build(BuildRequest(shapes=request_.shapes, out=alone), backend=replay_backend(rows))
+    reports = [process.communicate(timeout=60)[0].split() for process in [start(), start()]]
+    measured = [int(report[0]) for report in reports]
+    assert sum(measured) == 7
+    assert all(sum(map(int, report)) == 7 for report in reports)
+    assert contents(request_.out) == contents(alone)
+
+
+def _has_rows(path):
+    try:
+        return count(path) > 0
+    except (OSError, GemmdbError):
+        return False
+
+
+def test_claims_are_lifted_with_their_process(request_, start, replay_backend, rows, problems):
+    request_.out.parent.mkdir()
+    backend = replay_backend(rows)
+    job = queue.jobs(problems[:1], backend, named("quick"))[0]
+    script = (
+        "import sys, fcntl, os; d = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644);"
+        "fcntl.lockf(d, fcntl.LOCK_EX, 1, int(sys.argv[2])); print('held', flush=True); sys.stdin.read()"
+    )
+    lock = f"{request_.out}.lock"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, lock, str(queue._byte(job))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert holder.stdout.readline() == "held\n"
+    with queue.Claims(request_.out) as claims:
+        assert not claims.take(job)
+        done = threading.Event()
+        work = queue.Work([job], request_.out, backend, claims)
+        thread = threading.Thread(target=lambda: (work.take(1), done.set()))
+        thread.start()
+        assert not done.wait(0.3)
+        holder.kill()
+        holder.wait()
+        assert done.wait(5)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"arch": "sm80"}, "--arch sm80.*measuring needs such a GPU"),
+        ({"arch": "nonsense"}, "--arch nonsense"),
+        ({"modelled": True}, "--modelled.*not available in this version"),
+        ({"ray": "local"}, "--ray.*not available in this version"),
+        ({"gpus": 2}, "--gpus.*CPU"),
+        ({"gpus": 0}, "--gpus 0"),
+        ({"effort": "heroic"}, "unknown effort 'heroic'; known: quick, standard, full"),
+        ({"ops": ("bmm",)}, "unknown op 'bmm'"),
+        ({"dtypes": ("float",)}, "unknown dtype 'float'"),
+        ({"ops": ("int_mm",)}, "no problem is left"),
+        ({"shapes": "nowhere.jsonl"}, "no preset and no file is named 'nowhere.jsonl'; presets: .*cpu-quick"),
+    ],
+)
+def test_requests_that_cannot_be_met(request_, change, message):
+    fields = {"arch": "cpu", "shapes": request_.shapes, "out": request_.out, **change}
+    with pytest.raises(InputError, match=message):
+        build(BuildRequest(**fields))
+    assert not request_.out.exists()
+
+
+def test_an_output_that_is_no_table(request_, replay_backend, rows):
+    request_.out.parent.mkdir()
+    request_.out.write_text("not a table" * 100)
+    with pytest.raises(TableError):
+        build(request_, backend=replay_backend(rows))
+
+
+def test_provenance_says_what_was_asked_for(request_, replay_backend, rows):
+    backend = replay_backend(rows)
+    build(request_, backend=backend)
+    table = Table.open(request_.out)
+    (run,) = table.provenance()
+    table.close()
+    assert run["device"] == backend.device.text
+    assert run["readings"] == {"reading": 1}
+    assert run["request"]["effort"] == "quick"
+    assert ATEN.text in {row.config.text for row in Table.open(request_.out).measurements()}

@@ -1,0 +1,122 @@
+"""Right and wrong results, on torch's own eager products."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gemmdb.generators.program import Product, operands
+from gemmdb.generators.reference import acceptable, poison, reference, tolerance
+from gemmdb.layout import Layout
+from gemmdb.problem import Numerics, Operand, Problem
+
+CPU = torch.device("cpu")
+GEMM = Problem.gemm
+SIZES = {"m": 24, "n": 48, "k": 64}
+PROBLEMS = [
+    *(GEMM("mm", **SIZES, dtype=dtype, layout=layout) for dtype in ("fp32", "fp16", "bf16", "fp64") for layout in ("nn", "nt", "tn", "tt")),
+    *(GEMM("addmm", **SIZES, dtype="bf16", bias=bias, fusion="pointwise") for bias in ("1d", "full", "column")),
+    *(replace(GEMM("addmm", **SIZES, dtype="fp32"), scalars=scalars) for scalars in ("beta0", "general")),
+    GEMM("int_mm", **SIZES),
+    GEMM("int_mm", **SIZES, fusion="scale"),
+    *(
+        GEMM("mixed_mm", **SIZES, dtype=dtype, weight_dtype=weight, fusion=fusion, constant_weight=constant)
+        for dtype in ("fp16", "bf16")
+        for weight in ("int8", "uint8")
+        for fusion in ("none", "scale")
+        for constant in (False, True)
+    ),
+    GEMM("mixed_mm", **SIZES, bias="1d"),
+    GEMM("mm", m=1, n=1, k=1, dtype="fp32"),
+    GEMM("mm", m=0, n=8, k=8, dtype="fp32"),
+    GEMM("mm", m=8, n=8, k=0, dtype="fp32"),
+    replace(GEMM("mm", **SIZES, dtype="fp32"), a=Operand("fp32", Layout("row-padded", 2))),
+    replace(GEMM("mm", **SIZES, dtype="fp32"), a=Operand("fp32", Layout("broadcast", 1))),
+    replace(GEMM("mm", **SIZES, dtype="fp32"), b=Operand("fp32", Layout("strided", 1))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)
+def test_eager_is_right_and_one_wrong_element_is_not(problem):
+    given = operands(problem, CPU, seed=1)
+    product = Product(problem, given)
+    result = product(*product.inputs)
+    expected = reference(problem, given)
+    error = expected.error(result)
+    assert acceptable(problem, error, error)
+    assert result.dtype == product(*product.inputs).dtype
+    if result.numel() and problem.k:
+        wrong = result.clone()
+        wrong[-1, -1] += 1 if problem.out == "int32" else 0.05 * float(expected.magnitude[-1, -1] + wrong[-1, -1].abs())
+        assert not acceptable(problem, expected.error(wrong), error)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)
+def test_operands_have_the_classes_of_the_problem(problem):
+    from gemmdb.layout import classify
+
+    given = operands(problem, CPU, seed=1)
+    for tensor, operand in ((given.a, problem.a), (given.b, problem.b)):
+        assert classify(tensor.shape, tensor.stride(), tensor.storage_offset(), operand.dtype) == operand.layout
+
+
+def test_the_last_k_blocks_must_be_summed():
+    # What a kernel gets wrong that copies EVEN_K from another K: the tail of the sum is missing.
+    problem = GEMM("mm", m=8, n=8, k=1000, dtype="bf16")
+    given = operands(problem, CPU, seed=1)
+    short = given.a[:, :992] @ given.b[:992]
+    assert reference(problem, given).error(short) > tolerance(problem)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_not_a_number_is_never_right(bad):
+    problem = GEMM("mm", **SIZES, dtype="fp32")
+    given = operands(problem, CPU, seed=1)
+    result = given.a @ given.b
+    result[3, 3] = bad
+    assert reference(problem, given).error(result) == float("inf")
+
+
+def test_a_result_of_another_shape_is_never_right():
+    problem = GEMM("mm", **SIZES, dtype="fp32")
+    given = operands(problem, CPU, seed=1)
+    assert reference(problem, given).error((given.a @ given.b)[:, :-1]) == float("inf")
+
+
+def test_a_candidate_must_not_be_much_less_accurate_than_aten():
+    problem = GEMM("mm", m=8, n=8, k=4096, dtype="fp32")
+    assert acceptable(problem, 1e-6, 5e-7)
+    assert not acceptable(problem, 1e-6, 1e-7)
+    assert acceptable(problem, 1e-7, 0.0)  # two roundings of the output are always allowed
+    assert not acceptable(problem, 1e-3, 1e-3)
+
+
+def test_integers_are_exact():
+    problem = GEMM("int_mm", **SIZES)
+    assert tolerance(problem) == 0.0
+    assert not acceptable(problem, 1e-12, 1e-12)
+
+
+def test_tf32_is_given_its_rounding():
+    plain = GEMM("mm", **SIZES, dtype="fp32")
+    assert tolerance(replace(plain, numerics=Numerics("tf32"))) > 100 * tolerance(plain)
+
+
+def test_large_products_are_checked_on_some_rows_the_ends_among_them():
+    problem = GEMM("mm", m=4000, n=4096, k=4096, dtype="bf16")
+    rows = reference(problem, operands(replace(problem, n=8, k=8, m=4000), CPU, 1)).rows
+    assert 2 <= len(rows) < 4000
+    assert {0, 3999} <= set(rows.tolist())
+    assert len(set(rows.tolist())) == len(rows)
+
+
+def test_equal_seeds_give_equal_operands_and_torch_s_own_random_state_is_left_alone():
+    problem = GEMM("mixed_mm", **SIZES, fusion="scale")
+    state = torch.get_rng_state()
+    first, second = operands(problem, CPU, 7), operands(problem, CPU, 7)
+    reference(replace(problem, n=2**17, k=2**14), first)
+    poison(problem, CPU)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first.a, second.a)
+    assert torch.equal(first.b, second.b)
+    assert not torch.equal(first.a, operands(problem, CPU, 8).a)

@@ -1,0 +1,81 @@
+"""The candidates of a CPU, and the rules that exclude some."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemmdb.config import ATEN
+from gemmdb.device import Device
+from gemmdb.generators.cpu.space import AUTO, CpuSpace, excluded, template, threadings
+from gemmdb.generators.effort import EFFORTS, named
+from gemmdb.problem import Problem
+
+SPACE = CpuSpace()
+
+
+def cpu(threads):
+    return Device("cpu", "cpu", "Test CPU", threads, isa="avx512")
+
+
+SIZES = st.integers(0, 5000)
+
+
+@given(
+    st.sampled_from(["mm", "addmm", "int_mm", "mixed_mm"]), SIZES, SIZES, SIZES, st.booleans(),
+    st.sampled_from(sorted(EFFORTS)), st.sampled_from([1, 2, 6, 16, 96]),
+)  # fmt: skip
+def test_candidates_are_distinct_and_begin_with_aten(op, m, n, k, constant, effort, threads):
+    problem = Problem.gemm(op, m=m, n=n, k=k, constant_weight=constant)
+    found = SPACE.candidates(problem, cpu(threads), named(effort))
+    configs = [candidate.config for candidate in found]
+    assert configs[0] == ATEN
+    assert len(configs) == len(set(configs))
+    assert not found[0].illegal
+    assert list(found) == list(SPACE.candidates(problem, cpu(threads), named(effort)))
+    for candidate in found:
+        if not candidate.illegal and candidate.config.backend == "cpp":
+            factors = [candidate.config.values[f"threads_{axis}"] for axis in "mnk"]
+            assert factors == [0, 0, 0] or factors[0] * factors[1] * factors[2] == threads
+
+
+def test_quick_tries_aten_and_a_few():
+    problem = Problem.gemm("mm", m=16, n=1024, k=1024, dtype="fp32", constant_weight=True)
+    counts = [len(SPACE.candidates(problem, cpu(2), effort)) for effort in EFFORTS.values()]
+    assert counts[0] == 4
+    assert counts[0] < counts[1] < counts[2]
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (Problem.gemm("mm", m=8, n=64, k=64), "must be a constant"),
+        (Problem.gemm("int_mm", m=8, n=64, k=64, constant_weight=True), "int_mm"),
+        (Problem.gemm("mm", m=0, n=64, k=64, constant_weight=True), "size zero"),
+    ],
+)
+def test_where_the_template_is_illegal_one_row_says_why(problem, reason):
+    found = SPACE.candidates(problem, cpu(2), named("full"))
+    (candidate,) = (candidate for candidate in found if candidate.config.backend == "cpp")
+    assert reason in candidate.illegal
+
+
+def test_thread_factors_are_those_of_the_device():
+    problem = Problem.gemm("mm", m=64, n=1024, k=1024, constant_weight=True)
+    config = template((1, 4, 1), AUTO)
+    assert not excluded(config, problem, cpu(4))
+    assert "threads" in excluded(config, problem, cpu(2))
+
+
+def test_threadings_fit_the_problem_and_move_little():
+    small = Problem.gemm("mm", m=1, n=4096, k=4096, constant_weight=True)
+    ways = threadings(small, 16)
+    assert all(way[0] == 1 for way in ways)
+    assert ways[0] == (1, 16, 1)
+    large = Problem.gemm("mm", m=4096, n=4096, k=64, constant_weight=True)
+    assert threadings(large, 16)[0] == (4, 4, 1)
+
+
+def test_one_thread_has_no_threadings_to_try():
+    problem = Problem.gemm("mm", m=64, n=1024, k=1024, constant_weight=True)
+    configs = [candidate.config for candidate in SPACE.candidates(problem, cpu(1), named("full"))]
+    assert {config.values["threads_n"] for config in configs if config.backend == "cpp"} == {0}

@@ -1,0 +1,75 @@
+"""Workload files: written by many processes, read with their lines counted."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from gemmdb.errors import InputError
+from gemmdb.generators import workload
+from gemmdb.generators.workload import Entry
+from gemmdb.problem import Problem
+
+PROBLEM = Problem.gemm("mm", m=1, n=8, k=8)
+OTHER = Problem.gemm("mm", m=2, n=8, k=8)
+
+
+def test_round_trip_and_merge(tmp_path):
+    path = tmp_path / "workload.jsonl"
+    ranged = Entry(PROBLEM, 1, 1, "", (("m", 2, None),))
+    workload.append(path, [Entry(PROBLEM, 2, 10, "cpu"), Entry(OTHER, 1, 5), ranged])
+    workload.append(path, [Entry(PROBLEM, 3, 7, "cpu")])
+    assert workload.read(path).entries == (Entry(PROBLEM, 5, 17, "cpu"), Entry(OTHER, 1, 5), ranged)
+
+
+def test_unknown_fields_and_defaults(tmp_path):
+    path = tmp_path / "workload.jsonl"
+    path.write_text(json.dumps({"problem": PROBLEM.text, "new": [1]}) + "\n\n")
+    assert workload.read(path).entries == (Entry(PROBLEM, 1, 0),)
+
+
+def test_what_is_not_steered_is_counted_by_name(tmp_path):
+    path = tmp_path / "workload.jsonl"
+    path.write_text('{"uncovered": "bmm", "count": 2, "calls": 4}\n{"uncovered": "bmm", "count": 1, "calls": 1}\n')
+    assert workload.read(path) == workload.Workload((), {"bmm": (3, 5)})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[]", "a line is a JSON object"),
+        ("nonsense", "not JSON"),
+        ('{"count": 1}', 'has a "problem"'),
+        ('{"problem": 3}', 'has a "problem"'),
+        ('{"problem": "mm"}', "malformed problem"),
+        (json.dumps({"problem": PROBLEM.text, "count": -1}), "count must be an integer of at least 0"),
+        (json.dumps({"problem": PROBLEM.text, "calls": 1.5}), "calls must be an integer of at least 0"),
+        (json.dumps({"problem": PROBLEM.text, "ranges": {"x": [1, 2]}}), "ranges are given as"),
+        (json.dumps({"problem": PROBLEM.text, "ranges": {"m": [1]}}), "ranges are given as"),
+        (json.dumps({"problem": PROBLEM.text, "ranges": 3}), "ranges are given as"),
+    ],
+)
+def test_bad_lines(tmp_path, line, message):
+    path = tmp_path / "workload.jsonl"
+    path.write_text(json.dumps({"problem": PROBLEM.text}) + "\n" + line)
+    with pytest.raises(InputError, match=f"workload.jsonl:2: .*{message}"):
+        workload.read(path)
+
+
+def test_missing_file_and_unwritable_file(tmp_path):
+    with pytest.raises(InputError, match="cannot read"):
+        workload.read(tmp_path / "missing.jsonl")
+    with pytest.raises(InputError, match="cannot write"):
+        workload.append(tmp_path / "missing" / "workload.jsonl", [Entry(PROBLEM)])
+
+
+def test_concurrent_writers_lose_nothing(tmp_path):
+    path = tmp_path / "workload.jsonl"
+    script = (
+        "import sys; from pathlib import Path; from gemmdb.generators.workload import *;"
+        f"e = Entry(Problem.parse({PROBLEM.text!r})); [append(Path(sys.argv[1]), [e] * 20) for _ in range(20)]"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", script, str(path)]) for _ in range(3)]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert workload.read(path).entries == (Entry(PROBLEM, 1200, 0),)
