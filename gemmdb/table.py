@@ -24,6 +24,7 @@ _ALL = (
     " ORDER BY problem, device, id LIMIT 1000"
 )
 _open_tables: weakref.WeakSet[Table] = weakref.WeakSet()
+_held: list[threading.Lock] = []
 _inherited: list[sqlite3.Connection] = []
 """Connections that a fork left in this process; SQLite forbids even to close them here."""
 
@@ -211,8 +212,22 @@ class Table:
             raise dbfile.broken(self.path, error) from error
 
 
-def _after_fork() -> None:
-    """In a child: leave the parent's connections alone and open the files anew when they are next asked for."""
+def _before_fork() -> None:
+    """Wait for the reads in flight: a child would inherit SQLite's note that this process holds their file locks, and
+    neither take real ones nor ever be able to write."""
+    for table in list(_open_tables):
+        table._lock.acquire()
+        _held.append(table._lock)
+
+
+def _in_parent() -> None:
+    while _held:
+        _held.pop().release()
+
+
+def _in_child() -> None:
+    """Leave the parent's connections alone, and open the files anew when they are next asked for."""
+    _held.clear()
     for table in _open_tables:
         if table._db is not None:
             _inherited.append(table._db)
@@ -221,4 +236,4 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

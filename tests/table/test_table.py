@@ -6,6 +6,7 @@ import math
 import os
 import random
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -171,19 +172,41 @@ def test_threads_share_a_table(kit, path):
     assert answers == [kit.configs[1]] * len(problems) * 8
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_opens_its_own_connection(kit, path):
+def test_a_child_forked_while_threads_read_can_read_and_write(kit, path):
+    """The reads in flight at the fork must leave neither a held lock nor SQLite's note of one in the child."""
+    stop = threading.Event()
+
+    def read():
+        while not stop.is_set():
+            table.verdict(kit.problem, kit.device)
+
     with Table.open(path) as table:
-        table.verdict(kit.problem, kit.device)
-        parents = table._db
-        table._lock.acquire()  # as if another thread were reading at the moment of the fork
-        child = os.fork()
-        if child == 0:
-            good = table.verdict(kit.problems[1], kit.device).pick == kit.configs[1] and table._db is not parents
-            os._exit(0 if good else 1)
-        table._lock.release()
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        readers = [threading.Thread(target=read) for _ in range(3)]
+        for reader in readers:
+            reader.start()
+        children = []
+        for i in range(10):
+            child = os.fork()
+            if child == 0:
+                with suppress(BaseException):
+                    signal.alarm(20)
+                    parents = _connection(table)
+                    assert table.verdict(kit.problems[1], kit.device).pick == kit.configs[1]
+                    assert _connection(table) is not parents
+                    kit.write(path, [kit.row(run=f"child-{i}", problem=kit.problems[2])])
+                    os._exit(0)
+                os._exit(1)
+            children.append(child)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        stop.set()
+        for reader in readers:
+            reader.join()
+        assert codes == [0] * 10
         assert table.verdict(kit.problem, kit.device) is not None
+
+
+def _connection(table):
+    return table._db
 
 
 def test_reading_loads_neither_the_writer_nor_sqlite_utils():
