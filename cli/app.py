@@ -100,7 +100,7 @@ def _exit_code(error: BaseException) -> int:
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        note("interrupted")
+        note("interrupted; no file was left half written")
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         # Whoever read stdout has seen enough; without this, Python complains when it flushes at exit.

@@ -15,6 +15,7 @@ from gemmdb.cli.options import takes
 from gemmdb.cli.output import note, say_facts
 from gemmdb.cli.progress import BuildProgress
 from gemmdb.errors import InputError
+from gemmdb.generators import workload
 from gemmdb.measurement import TIMED
 from gemmdb.problem import Problem
 from gemmdb.settings import data_home
@@ -49,9 +50,15 @@ class BuildOptions:
     effort: Annotated[str, typer.Option(help="How many candidates: quick, standard or full.")] = "quick"
     out: Annotated[Path | None, typer.Option(help="The table [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")] = None
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs to use [default: all].")] = None
-    ray: Annotated[str | None, typer.Option(metavar="ADDRESS|local", help="Spread the work over a Ray cluster.")] = None
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS|local", help="Spread the work over a Ray cluster (not in this version)."),
+    ] = None
     modelled: Annotated[
-        bool, typer.Option("--modelled", help="Predict instead of measure, for an arch that is not in this machine.")
+        bool,
+        typer.Option(
+            "--modelled", help="Predict instead of measure, for an arch not in this machine (not in this version)."
+        ),
     ] = False
     verbose: Annotated[bool, typer.Option("--verbose", help="Also say why candidates failed or were excluded.")] = False
 
@@ -116,7 +123,6 @@ def _summary(request: BuildRequest, report: BuildReport, problems: Sequence[Prob
     done = f"{report.measured} of {report.jobs} measured now in {report.seconds:.0f} s"
     done += f", {report.before} known before" if report.before else ""
     done += f", {report.elsewhere} by another build" if report.elsewhere else ""
-    next_step = f"gemmdb coverage {request.shapes}" if request.shapes and Path(request.shapes).is_file() else ""
     facts = [
         ("device", f"{report.device.sku} ({report.device.arch})"),
         ("problems", f"{report.problems:,}"),
@@ -124,11 +130,20 @@ def _summary(request: BuildRequest, report: BuildReport, problems: Sequence[Prob
         ("candidates", f"{report.rows:,} new rows: {statuses}" if statuses else "no new rows"),
         ("verdicts", _gains(report, problems)),
         ("table", str(report.out)),
-        ("next", next_step or "gemmdb tables"),
+        ("next", _next(request)),
     ]
     if report.out.absolute().parent != data_home().absolute():
         facts[-1] = ("next", f"GEMMDB_TABLES={report.out} {facts[-1][1]}")
     return facts
+
+
+def _next(request: BuildRequest) -> str:
+    """The command that goes on from here."""
+    try:
+        workload.read(Path(request.shapes or ""))
+    except InputError:
+        return "gemmdb tables"
+    return f"gemmdb coverage {request.shapes}"
 
 
 def _gains(report: BuildReport, problems: Sequence[Problem]) -> str:

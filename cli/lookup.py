@@ -15,8 +15,8 @@ from gemmdb.hit import Hit
 def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
     """Look one problem up: the kernel, the rung, the time.
 
-    Nothing is timed, and torch is not needed. The rungs are exact, near, sku and model; `gemmdb explain` says what each
-    of them had to say.
+    Nothing is timed, and torch is not needed. The rungs are asked in order, and each may decline: `gemmdb explain` shows
+    what they said.
 
     \b
     Examples:

@@ -68,7 +68,7 @@ def test_a_build_measures_once_and_is_found_by_lookup(gemmdb, one_problem, monke
     lines = dict(line.split(None, 1) for line in done.out.splitlines())
     assert lines["problems"] == "1"
     assert " ok" in lines["candidates"]
-    assert lines["next"] == "gemmdb coverage one.jsonl"
+    assert lines["next"] == "gemmdb tables"
     table = Path(lines["table"])
     assert table.parent == Path(os.environ["XDG_DATA_HOME"]) / "gemmdb"
 
@@ -76,7 +76,7 @@ def test_a_build_measures_once_and_is_found_by_lookup(gemmdb, one_problem, monke
     assert "0 of 1 measured now" in again.out
     assert "no new rows" in again.out
 
-    flags = ["--op", "mm", "--m", "4", "--n", "48", "--k", "64", "--dtype", "fp32", "--constant-weight", "--json"]
+    flags = ["--op", "mm", "--m", "4", "--n", "48", "--k", "64", "--dtype", "fp32", "--json"]
     hit = json.loads(gemmdb("lookup", *flags).out)
     assert (hit["rung"], hit["table"]) == ("exact", str(table))
 

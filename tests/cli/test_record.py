@@ -46,6 +46,11 @@ def test_nothing_recorded_says_why(gemmdb, command, words):
     assert words in done.err
 
 
+def test_nothing_is_recorded_while_gemmdb_is_switched_off(gemmdb, monkeypatch):
+    monkeypatch.setenv("GEMMDB_DISABLE", "1")
+    assert "nothing was recorded: GEMMDB_DISABLE is set" in gemmdb("record", "--", "true").err
+
+
 def test_a_command_that_is_not_there(gemmdb):
     done = gemmdb("record", "--", "no-such-program")
     assert (done.code, done.out) == (2, "")
