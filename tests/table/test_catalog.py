@@ -1,0 +1,153 @@
+"""Which tables are in force, in which order, and which device a name stands for."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import pytest
+
+from gemmdb import Device, InputError, TableError, catalog, hardware
+from gemmdb.catalog import Catalog, sources
+from gemmdb.generators.store import Store, record_live
+from gemmdb.settings import Settings
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty place for the user's and the shipped tables."""
+    for name in ("GEMMDB_TABLES", "GEMMDB_USER_TABLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    (tmp_path / "data" / "gemmdb").mkdir(parents=True)
+    (tmp_path / "shipped").mkdir()
+    monkeypatch.setattr(catalog, "shipped_tables", lambda: tmp_path / "shipped")
+    monkeypatch.setattr(catalog, "_warned", set())
+    return tmp_path
+
+
+def names(found):
+    return [table.path.name for table in found.tables]
+
+
+def test_the_order_is_explicit_environment_user_shipped(kit, home, monkeypatch):
+    data = home / "data" / "gemmdb"
+    for path in (
+        home / "arg.db",
+        home / "env1.db",
+        home / "env2.db",
+        data / "a.db",
+        data / "user.db",
+        data / "notes.txt",
+    ):
+        kit.write(path, [])
+    kit.write(home / "shipped" / "sm90.db", [])
+    monkeypatch.setenv("GEMMDB_TABLES", os.pathsep.join([str(home / "env2.db"), str(home / "env1.db")]))
+    found = Catalog.load(tables=[home / "arg.db"])
+    assert names(found) == ["arg.db", "env2.db", "env1.db", "user.db", "a.db", "sm90.db"]
+    assert [s.origin for s in sources(Settings.read())] == ["explicit"] * 2 + ["user"] * 2 + ["shipped"]
+
+
+def test_one_file_under_two_names_is_opened_once(kit, home, monkeypatch):
+    path = kit.write(home / "data" / "gemmdb" / "user.db", [])
+    (home / "link.db").symlink_to(path)
+    monkeypatch.setenv("GEMMDB_TABLES", str(home / "link.db"))
+    assert names(Catalog.load()) == ["link.db"]
+
+
+def test_no_tables_at_all_is_no_fault(home):
+    assert Catalog.load(strict=True).tables == ()
+
+
+def test_a_user_table_that_is_only_begun_is_no_fault(home, caplog):
+    (home / "data" / "gemmdb" / "begun.db").touch()
+    assert Catalog.load(strict=True).tables == ()
+    assert caplog.messages == []
+
+
+def test_a_broken_table_is_left_out_with_one_warning(kit, home, caplog, monkeypatch):
+    good = kit.write(home / "good.db", [])
+    (home / "bad.db").write_text("not a table " * 100)
+    monkeypatch.setenv("GEMMDB_TABLES", os.pathsep.join([str(home / "bad.db"), str(good), str(home / "none.db")]))
+    with caplog.at_level(logging.WARNING, "gemmdb"):
+        for _ in range(3):
+            assert names(Catalog.load()) == ["good.db"]
+    assert [message.split(" ")[0] for message in caplog.messages] == [str(home / "bad.db"), str(home / "none.db")]
+    with pytest.raises(TableError, match=r"bad\.db is not a SQLite file"):
+        Catalog.load(strict=True)
+
+
+def test_a_table_that_appears_is_seen_by_the_next_load(kit, home):
+    before = Catalog.load()
+    kit.write(home / "data" / "gemmdb" / "new.db", [])
+    assert (names(before), names(Catalog.load())) == ([], ["new.db"])
+
+
+def test_the_identity_follows_explicit_rows_and_the_users_generation(kit, home):
+    explicit = kit.write(home / "explicit.db", [kit.row()])
+    user = kit.write(home / "data" / "gemmdb" / "user.db", [kit.row()])
+
+    def identity():
+        return Catalog.load(tables=[explicit]).identity()
+
+    first = identity()
+    assert identity() == first
+    record_live(user, [kit.row(run="live-1")])
+    assert identity() == first
+    kit.write(user, [kit.row(run="run-2")])
+    second = identity()
+    record_live(explicit, [kit.row(run="live-2")])
+    assert len({first, second, identity()}) == 3
+
+
+def test_the_identity_follows_the_order_and_the_file(kit, home):
+    a, b = kit.write(home / "a.db", [kit.row()]), kit.write(home / "b.db", [kit.row(run="run-2")])
+    assert Catalog.load(tables=[a, b]).identity() != Catalog.load(tables=[b, a]).identity()
+    user = home / "data" / "gemmdb" / "user.db"
+    identities = set()
+    for rows in ([kit.row()], [kit.row(kit.configs[1])]):
+        kit.write(user, rows)
+        identities.add(Catalog.load().identity())
+        user.unlink()
+    assert len(identities) == 2
+
+
+def test_equal_content_has_one_identity_wherever_it_was_built(kit, home):
+    rows = [kit.row(), kit.row(kit.configs[1], 5.0)]
+    a, b = kit.write(home / "a.db", rows), kit.write(home / "b.db", rows[::-1])
+    assert Catalog.load(tables=[a]).identity() == Catalog.load(tables=[b]).identity()
+
+
+def test_rows_without_verdicts_yet_do_not_change_the_identity(kit, home):
+    path = kit.write(home / "a.db", [kit.row()])
+    before = Catalog.load(tables=[path]).identity()
+    with Store.open(path) as store:
+        store.add([kit.row(run="run-2")])
+        assert Catalog.load(tables=[path]).identity() == before
+        store.refresh()
+    assert Catalog.load(tables=[path]).identity() != before
+
+
+def test_a_name_is_resolved_to_the_device_of_the_tables(kit, home, monkeypatch):
+    small = Device("cuda", "sm90", "NVIDIA H20", 78, 96)
+    native = Device("cpu", "cpu", "This CPU", 4)
+    monkeypatch.setattr(hardware, "native", lambda: native)
+    first = kit.write(home / "a.db", [kit.row(device=small), kit.row(device=kit.device)])
+    found = Catalog.load(tables=[first, kit.write(home / "b.db", [kit.row(device=kit.other)])])
+    assert found.resolve(None) == native
+    assert found.resolve("nvidia h200") == kit.other
+    assert found.resolve("sm90") == small
+    assert found.resolve("SM90") == small
+    assert found.resolve("this cpu") == native
+    assert found.resolve("cpu") == kit.device
+    assert found.resolve("Test CPU").figures == kit.device.figures
+    with pytest.raises(InputError, match="NVIDIA H20, NVIDIA H200, Test CPU, This CPU, cpu, sm90"):
+        found.resolve("sm75")
+
+
+def test_of_one_arch_this_machines_own_device_comes_first(kit, home, monkeypatch):
+    monkeypatch.setattr(hardware, "native", lambda: kit.other)
+    small = Device("cuda", "sm90", "NVIDIA H20", 78, 96)
+    found = Catalog.load(tables=[kit.write(home / "a.db", [kit.row(device=small), kit.row(device=kit.other)])])
+    assert found.resolve("sm90") == kit.other
+    assert Catalog.load().resolve("sm90") == kit.other
