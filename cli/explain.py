@@ -8,7 +8,7 @@ from gemmdb.api import current_catalog
 from gemmdb.catalog import Catalog
 from gemmdb.cli.lookup import hit_facts
 from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
-from gemmdb.cli.output import one_line, say, say_facts, say_json
+from gemmdb.cli.output import evidence_facts, one_line, say, say_facts, say_json
 from gemmdb.ladder import Step
 from gemmdb.ladder import explain as explain_query
 from gemmdb.problem import Query
@@ -48,15 +48,19 @@ def explain(options: ProblemOptions, json: JsonFlag = False) -> None:
 
 def _question(query: Query, catalog: Catalog) -> list[tuple[str, str]]:
     named = ", ".join(str(table.path) for table in catalog.tables)
-    return [("problem", query.problem.text), ("device", query.device.text), ("tables", named or "none")]
+    device = query.device
+    return [
+        ("problem", query.problem.text),
+        ("device", f"{device.sku} ({device.arch}, {device.units} units)"),
+        ("tables", named or "none"),
+    ]
 
 
 def _say_step(step: Step) -> None:
     say(f"{step.rung}: {one_line(step.reason)}")
-    facts = [(f"  {name}", str(value)) for name, value in step.evidence.items()]
-    if step.hit is not None:
-        facts += [(f"  {name}", value) for name, value in hit_facts(step.hit) if name not in step.evidence]
-    say_facts(facts)
+    facts = hit_facts(step.hit) if step.hit is not None else []
+    facts += evidence_facts(step.evidence, but=[name for name, _ in facts])
+    say_facts((f"  {name}", value) for name, value in facts)
 
 
 def _document(query: Query, catalog: Catalog, steps: list[Step], answer: str) -> dict[str, object]:

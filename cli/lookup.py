@@ -6,7 +6,7 @@ import typer
 
 import gemmdb
 from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
-from gemmdb.cli.output import microseconds, note, say, say_facts, say_json
+from gemmdb.cli.output import evidence_facts, microseconds, note, say, say_facts, say_json
 from gemmdb.config import ATEN, Config
 from gemmdb.hit import Hit
 
@@ -15,8 +15,8 @@ from gemmdb.hit import Hit
 def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
     """Look one problem up: the kernel, the rung, the time.
 
-    Nothing is timed, and torch is not needed. The rungs are asked in order, and each may decline: `gemmdb explain` shows
-    what they said.
+    Nothing is timed, and torch is not needed. The rungs are asked in order, and each may decline: `gemmdb explain`
+    shows what they said.
 
     \b
     Examples:
@@ -41,13 +41,13 @@ def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
 
 def hit_facts(hit: Hit) -> list[tuple[str, str]]:
     """What a person wants to know of a hit: name and value."""
-    return [
+    facts = [
         ("rung", hit.rung),
         ("kernel", kernel_text(hit.config)),
         ("expected", f"{microseconds(hit.expected_us)}, {hit.speedup:.2f}x ATen"),
         ("table", hit.table),
-        *((name, str(value)) for name, value in hit.evidence.items()),
     ]
+    return [*facts, *evidence_facts(hit.evidence, but=(name for name, _ in facts))]
 
 
 def kernel_text(config: Config) -> str:

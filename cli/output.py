@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 UNSET_WIDTH = 1000
@@ -49,6 +49,29 @@ def say_facts(facts: Iterable[tuple[str, str]]) -> None:
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
         say(f"{name:<{width}}  {one_line(value)}")
+
+
+def evidence_facts(evidence: Mapping[str, Any], but: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+    """JSON-ready evidence as facts for people, without the names in `but`; a list of objects is a line for each."""
+    for name, value in evidence.items():
+        if name in set(but):
+            continue
+        if isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+            yield from ((name if place == 0 else "", _text(item)) for place, item in enumerate(value))
+        else:
+            yield name, _text(value).removeprefix(f"{name} ")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_text(inner)}" for name, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value))
+    return str(value)
 
 
 def say_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:

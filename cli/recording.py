@@ -37,6 +37,9 @@ class Recorded:
             return "no Python of COMMAND read PYTHONPATH: python -I, -E and -S ignore it, sudo and containers drop it"
         if not self.torches:
             return f"{self.pythons} Python process(es) ran, none imported torch"
+        if self.exit_code > _SHELL_SIGNAL_BASE:
+            number = self.exit_code - _SHELL_SIGNAL_BASE
+            return f"signal {number} ended COMMAND, and a process writes its recording when it ends by itself"
         return "torch was imported, but torch.compile compiled no matrix product: is the model compiled, and run?"
 
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from gemmdb.cli.output import count, microseconds, one_line, say_facts, say_json, say_table
+from gemmdb.cli.output import count, evidence_facts, microseconds, one_line, say_facts, say_json, say_table
 
 
 def test_json_has_no_nan(capsys):
@@ -24,6 +24,17 @@ def test_one_line_neither_breaks_nor_steers_a_terminal():
 def test_facts_are_aligned(capsys):
     say_facts([("a", "1"), ("long", "2")])
     assert capsys.readouterr().out == "a     1\nlong  2\n"
+
+
+def test_evidence_is_written_for_people():
+    evidence = {
+        "protocol": "protocol clock=host", "ties": ["a", "b"], "spread": 0.22579307781, "verified": True,
+        "near": [{"d": 0.5}, {"d": 2}], "table": "x.db", "none": [],
+    }  # fmt: skip
+    assert list(evidence_facts(evidence, but=["table"])) == [
+        ("protocol", "clock=host"), ("ties", "a, b"), ("spread", "0.2258"), ("verified", "yes"),
+        ("near", "d: 0.5"), ("", "d: 2"), ("none", ""),
+    ]  # fmt: skip
 
 
 def test_a_table_off_a_terminal_is_never_folded_nor_padded(capsys):

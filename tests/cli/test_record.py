@@ -76,6 +76,12 @@ def test_a_killed_command(environment, tmp_path: Path):
     assert run(["sh", "-c", "kill -9 $$"], tmp_path / "w.jsonl").exit_code == 128 + signal.SIGKILL
 
 
+def test_a_program_ended_by_a_signal_is_told_apart(environment, tmp_path: Path):
+    (tmp_path / "torch.py").write_text("")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import torch, os; os.kill(os.getpid(), 9)"
+    assert "signal 9 ended COMMAND" in run([sys.executable, "-c", program], tmp_path / "w.jsonl").obstacle
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_go_to_the_command(environment, number):
     program = (
