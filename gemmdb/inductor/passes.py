@@ -121,7 +121,8 @@ def decide(session: Session, query: Query) -> Decision:
     event = Event(query.problem.text, "aten", ATEN.text, query.device.text, ranges=dict(query.ranges))
     if hit is None:
         if session.policy.on_miss == "error":
-            raise MissError(f"no table answers for {query.problem.text} on {query.device.text}")
+            raise MissError(f"no table answers for {query.problem.text} on {query.device.text}: {_why(session, query)}")
+        event.note = _why(session, query)
         if session.policy.on_miss == "live":
             event.rung, event.config = "live", ""
             return Decision(session, query, None, event)
@@ -133,6 +134,13 @@ def decide(session: Session, query: Query) -> Decision:
         event.config, event.note = ATEN.text, refusal
         return Decision(session, query, ATEN, event)
     return Decision(session, query, hit.config, event)
+
+
+def _why(session: Session, query: Query) -> str:
+    try:
+        return session.why(query)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def _note_failure(where: str, error: Exception) -> None:

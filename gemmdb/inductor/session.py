@@ -28,13 +28,17 @@ Find = Callable[[Query], Hit | None]
 
 @dataclass(frozen=True)
 class Session:
-    """`find` answers a query. `identity` is the part of the compile-cache key that stands for `find`; None keeps the
-    graph out of every cache. `user_table` is where live timings go."""
+    """`find` answers a query, `why` says why it did not.
+
+    `identity` is the part of the compile-cache key that stands for `find`; None keeps the graph out of every cache.
+    `user_table` is where live timings go.
+    """
 
     find: Find
     policy: Policy
     identity: str | None
     user_table: Path | None = None
+    why: Callable[[Query], str] = lambda query: ""
 
 
 @dataclass
@@ -110,7 +114,7 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
     A broken table leaves a warning and its place empty; under `on_miss="error"` it raises TableError.
     """
     from gemmdb.catalog import Catalog
-    from gemmdb.ladder import lookup
+    from gemmdb.ladder import explain, lookup
 
     settings = settings or Settings.read()
     catalog = Catalog.load(settings, tables=tables, strict=policy.on_miss == "error")
@@ -118,8 +122,12 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
     def find(query: Query) -> Hit | None:
         return lookup(query, catalog, policy, installed(query.device.kind))
 
+    def why(query: Query) -> str:
+        steps = explain(query, catalog, policy, installed(query.device.kind))
+        return "; ".join(f"{step.rung}: {step.reason}" for step in steps if step.hit is None)
+
     identity = f"{policy.text} catalog={catalog.identity()}"
-    return Session(find, policy, identity, settings.user_table)
+    return Session(find, policy, identity, settings.user_table, why)
 
 
 def from_chooser(chooser: Callable[[Problem], Config | None], key: str | None) -> Session:

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 from torch import nn
-from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.custom_graph_pass import CustomGraphPass, CustomInferenceAwareGraphPass
 
 import gemmdb.inductor
 from gemmdb import MissError, Policy, Problem, Query, TableError, hardware
@@ -143,6 +143,28 @@ def test_uuids_of_user_passes_are_folded_in():
     assert slots.Chain(Count("theirs"), mine).uuid() == ("theirs", mine.uuid())
     assert slots.Chain(lambda graph: None, mine).uuid() is None
     assert ours(None).uuid() is None
+
+
+class Aware(CustomInferenceAwareGraphPass):
+    told = None
+
+    def __call__(self, graph, is_inference):
+        self.told = is_inference
+
+    def uuid(self):
+        return "aware"
+
+
+def test_one_pass_slots_of_older_releases_hold_both(kit, monkeypatch):
+    from gemmdb.inductor.adapter import slots
+
+    monkeypatch.setattr(slots, "_takes_lists", lambda: False)
+    counting, aware = Count("user"), Aware()
+    for user in (counting, aware):
+        with inductor_config.patch(post_grad_custom_post_pass=user), torch.no_grad(), force(lambda problem: None):
+            kit.compiled(torch.matmul, X, W)
+    assert (counting.graphs, aware.told) == (1, True)
+    assert len(kit.problems()) == 2
 
 
 def test_gemms_that_are_not_steered_are_counted_by_name(kit):

@@ -65,6 +65,17 @@ class Chain(CustomGraphPass):  # type: ignore[misc]
         return self
 
 
+_Aware: Any = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", CustomGraphPass)
+
+
+class AwareChain(Chain, _Aware):  # type: ignore[misc]
+    """A Chain whose first pass wants to know whether the graph is for inference."""
+
+    def __call__(self, graph: Any, is_inference: bool = False) -> None:
+        self.user(graph, is_inference)
+        self.ours(graph)
+
+
 def _takes_lists() -> bool:
     # torch 2.13 and later
     return hasattr(custom_graph_pass, "get_custom_graph_passes")
@@ -76,7 +87,8 @@ def compose(user: Any, ours: GraphPass) -> Any:
         return ours
     if _takes_lists():
         return [*(user if isinstance(user, (list, tuple)) else [user]), ours]
-    return Chain(user, ours)
+    aware = _Aware is not CustomGraphPass and isinstance(user, _Aware)
+    return AwareChain(user, ours) if aware else Chain(user, ours)
 
 
 def holds_ours(slot: Any) -> bool:
