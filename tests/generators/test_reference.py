@@ -14,7 +14,11 @@ CPU = torch.device("cpu")
 GEMM = Problem.gemm
 SIZES = {"m": 24, "n": 48, "k": 64}
 PROBLEMS = [
-    *(GEMM("mm", **SIZES, dtype=dtype, layout=layout) for dtype in ("fp32", "fp16", "bf16", "fp64") for layout in ("nn", "nt", "tn", "tt")),
+    *(
+        GEMM("mm", **SIZES, dtype=dtype, layout=layout)
+        for dtype in ("fp32", "fp16", "bf16", "fp64")
+        for layout in ("nn", "nt", "tn", "tt")
+    ),
     *(GEMM("addmm", **SIZES, dtype="bf16", bias=bias, fusion="pointwise") for bias in ("1d", "full", "column")),
     *(replace(GEMM("addmm", **SIZES, dtype="fp32"), scalars=scalars) for scalars in ("beta0", "general")),
     GEMM("int_mm", **SIZES),

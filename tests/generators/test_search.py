@@ -73,7 +73,7 @@ def test_an_illegal_candidate_is_never_measured(problems, rows):
     measurer = Replay(rows)
     job = Job(problems[0], PROTOCOL, (Candidate(ATEN), Candidate(VARIANTS[0], "because")))
     outcomes = race(job, EFFORT, measurer)
-    assert [(o.config, o.status, o.detail) for o in outcomes][0] == (VARIANTS[0], Status.ILLEGAL, "because")
+    assert next((o.config, o.status, o.detail) for o in outcomes) == (VARIANTS[0], Status.ILLEGAL, "because")
     assert all(VARIANTS[0] not in configs for _, configs, _ in measurer.calls)
 
 

@@ -1,0 +1,126 @@
+"""Real builds on this CPU, small ones: compiled by Inductor, timed, stored, resumed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gemmdb.config import ATEN
+from gemmdb.errors import GemmdbError
+from gemmdb.generators.build import BuildRequest, build
+from gemmdb.generators.remeasure import remeasure
+from gemmdb.hardware import cpu
+from gemmdb.measurement import TIMED, Status
+from gemmdb.table import Table
+
+pytestmark = pytest.mark.slow
+ITEMS = [
+    {"op": "mm", "m": 4, "n": 64, "k": 64, "dtype": "fp32", "constant_weight": True},
+    {"op": "int_mm", "m": 32, "n": 64, "k": 64},
+    {"op": "mixed_mm", "m": 4, "n": 64, "k": 64, "fusion": "scale", "constant_weight": True},
+]
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory):
+    path = tmp_path_factory.mktemp("shapes") / "shapes.jsonl"
+    path.write_text("\n".join(map(json.dumps, ITEMS)))
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler_cache(tmp_path_factory):
+    """One cache of compiled C++ for all builds of this module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def built(shapes, tmp_path_factory):
+    """An undisturbed build: (request, report)."""
+    request = BuildRequest(arch="cpu", shapes=str(shapes), out=tmp_path_factory.mktemp("tables") / "cpu.db")
+    return request, build(request)
+
+
+def rows(path):
+    table = Table.open(path)
+    found = list(table.measurements())
+    table.close()
+    return found
+
+
+def outcomes(path):
+    """What two builds have in common: every candidate, and whether it was timed or how it failed."""
+    return {
+        (row.problem.text, row.config.text, "timed" if row.status in TIMED else row.status.value) for row in rows(path)
+    }
+
+
+def test_every_op_is_measured_and_right(built):
+    request, report = built
+    assert report.measured == len(ITEMS)
+    found = rows(request.out)
+    assert {row.status for row in found} == {Status.OK, Status.ILLEGAL}
+    assert {row.problem.op for row in found if row.config == ATEN and row.times} == {"mm", "int_mm", "mixed_mm"}
+    assert {row.config.name for row in found if row.times} == {"aten:default", "aten:int8pack_mm", "cpp:packed_gemm"}
+    assert all(row.device == cpu() and row.protocol.clock == "host" for row in found)
+    assert all(row.error is not None for row in found if row.times)
+    assert any(row.compile_s and row.compile_s > 0 for row in found)
+
+
+def test_the_table_answers(built):
+    request, _ = built
+    table = Table.open(request.out)
+    verdicts = [table.verdict(problem, cpu()) for problem in {row.problem for row in rows(request.out)}]
+    table.close()
+    assert len(verdicts) == len(ITEMS)
+    assert all(0 < verdict.expected_us < 1e5 and verdict.ratio <= 1 for verdict in verdicts)
+
+
+def test_the_same_build_again_measures_nothing_and_starts_no_worker(built):
+    request, _ = built
+    start = time.monotonic()
+    report = build(request)
+    assert (report.before, report.measured, report.rows) == (len(ITEMS), 0, 0)
+    assert time.monotonic() - start < 3
+
+
+def test_killed_and_run_again_equals_undisturbed(built, shapes, tmp_path):
+    request, _ = built
+    out = tmp_path / "killed.db"
+    script = (
+        "import sys; from pathlib import Path; from gemmdb.generators.build import *;"
+        "build(BuildRequest(arch='cpu', shapes=sys.argv[1], out=Path(sys.argv[2])))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(shapes), str(out)])
+    while process.poll() is None and not _has_rows(out):
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    report = build(BuildRequest(arch="cpu", shapes=str(shapes), out=out))
+    assert report.before >= 1
+    assert report.measured == len(ITEMS) - report.before > 0
+    assert outcomes(out) == outcomes(request.out)
+
+
+def test_remeasuring_compares_with_the_table(built):
+    request, _ = built
+    before = request.out.read_bytes()
+    result = remeasure(request.out, 1, tolerance=1e9)
+    assert result.problems == 1
+    assert result.within == result.rows >= 1
+    assert 0 <= result.held <= 1
+    assert request.out.read_bytes() == before
+
+
+def _has_rows(path: Path) -> bool:
+    try:
+        return bool(rows(path))
+    except (OSError, GemmdbError):
+        return False

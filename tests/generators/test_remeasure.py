@@ -1,0 +1,67 @@
+"""Remeasuring, over recorded outcomes."""
+
+from dataclasses import replace
+
+import pytest
+
+from gemmdb.errors import InputError
+from gemmdb.generators.build import BuildRequest, build
+from gemmdb.generators.remeasure import remeasure
+from gemmdb.measurement import Status, Times
+
+
+@pytest.fixture
+def table(shapes_file, tmp_path, replay_backend, rows):
+    request = BuildRequest(shapes=str(shapes_file), out=tmp_path / "table.db")
+    build(request, backend=replay_backend(rows))
+    return request.out
+
+
+def scaled(row, factor):
+    """The same row with other times."""
+    if row.times is None:
+        return row
+    us = row.times.median_us * factor
+    return replace(row, times=Times(us, us * 0.99, us * 1.01, 30, row.times.aten_us))
+
+
+def test_the_same_times_confirm_everything(table, replay_backend, rows):
+    result = remeasure(table, 4, backend=replay_backend(rows))
+    assert (result.problems, result.held, result.rows, result.within) == (4, 4, 12, 12)
+    assert result.moved == ()
+
+
+def test_a_pick_that_lost_is_told(table, replay_backend, rows):
+    slower = [
+        scaled(row, 2.0) if row.config.backend == "cpp" and row.config.values["threads_n"] else row for row in rows
+    ]
+    result = remeasure(table, 100, backend=replay_backend(slower))
+    assert (result.problems, result.held) == (7, 0)
+    assert (result.rows, result.within) == (21, 14)
+    assert {(moved.recorded_us, moved.now_us) for moved in result.moved} == {(60.0, 120.0)}
+
+
+def test_a_pick_that_fails_now_is_told_first(table, replay_backend, rows, problems):
+    broken = [
+        replace(row, status=Status.CRASH, times=None)
+        if row.problem == problems[2] and row.config.values.get("threads_n") == 2
+        else scaled(row, 1.05)
+        for row in rows
+    ]
+    result = remeasure(table, 100, backend=replay_backend(broken))
+    assert result.held == 6
+    assert result.moved[0].now_us is None
+    assert result.within == 0
+    assert remeasure(table, 100, 0.1, replay_backend(broken)).within == result.rows - 1
+
+
+def test_a_table_of_another_device_is_refused(table):
+    with pytest.raises(InputError, match=r"is for Test CPU.*needs that device"):
+        remeasure(table, 1)
+
+
+def test_a_table_without_rows_of_this_toolchain_is_refused(table, replay_backend, rows):
+    backend = replay_backend(rows)
+    backend.toolchain = replace(backend.toolchain, torch="2.14.0")
+    with pytest.raises(InputError, match=r"no verdicts.*torch2\.14"):
+        remeasure(table, 1, backend=backend)
