@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmdb import canonical, hardware
+from gemmdb import canonical, hardware, registry
 from gemmdb.device import Device
 from gemmdb.errors import InputError, TableError
 from gemmdb.settings import Settings, data_home, shipped_tables
@@ -61,18 +61,18 @@ class Catalog:
 
     def resolve(self, name: str | None) -> Device:
         """The device that a SKU or arch names: None is this machine's. Of several the one whose SKU it is, else this
-        machine's own, else the first in the tables. Raises InputError for a name that no table and not this machine
-        knows."""
+        machine's own, else the first in the tables, else what the registry of known devices has. Raises InputError
+        for any other name."""
         native = hardware.native()
         if name is None:
             return native
         known = [device for table in self.tables for device in table.devices()]
         named = [device for device in (native, *known) if device.named(name)]
         by_sku = [device for device in named if device.sku.lower() == name.lower()]
-        found = _preferred(by_sku, native, known) or _preferred(named, native, known)
+        found = _preferred(by_sku, native, known) or _preferred(named, native, known) or registry.find(name)
         if found is None:
-            names = sorted({text for device in (native, *known) for text in (device.sku, device.arch)})
-            raise InputError(f"no table has a device {name!r}; known here: {', '.join(names)}")
+            names = sorted({text for device in (native, *known, *registry.KNOWN) for text in (device.sku, device.arch)})
+            raise InputError(f"unknown device {name!r}; known: {', '.join(names)}")
         return found
 
     def close(self) -> None:
