@@ -31,12 +31,26 @@ def illegal(config: Config, problem: Problem, device: Device) -> str:
     return _tile(config, problem, device) if config.kernel == "tile" else _gemv(config, problem)
 
 
+def warpgroup(problem: Problem, left: int, warps: int) -> bool:
+    """Whether a tile with `left` rows of its left operand goes to Hopper's warp-group matrix instructions, which take
+    64 rows and 4 warps at least."""
+    return left >= 64 and warps % 4 == 0 and problem.a.dtype != "fp64"
+
+
+def stage_bytes(problem: Problem, m: int, n: int, k: int) -> int:
+    """Bytes of one pipeline stage: a tile of each operand."""
+    return m * k * ITEM_SIZES[problem.a.dtype] + n * k * ITEM_SIZES[problem.b.dtype]
+
+
 def shared_bytes(config: Config, problem: Problem) -> int:
-    """Shared memory that the pipelined operand tiles take, in bytes: a lower bound of what the kernel takes."""
+    """Shared memory that the pipelined operand tiles take, in bytes: a lower bound of what the kernel takes.
+
+    The warp-group instructions read the stage that a load would overwrite, so they keep one buffer more.
+    """
     value = config.values
-    m, n, k = (int(value[f"block_{axis}"]) for axis in "mnk")
-    stage = m * k * ITEM_SIZES[problem.a.dtype] + n * k * ITEM_SIZES[problem.b.dtype]
-    return stage * max(int(value["stages"]) - 1, 1)
+    m, n, k, stages = (int(value[name]) for name in ("block_m", "block_n", "block_k", "stages"))
+    grouped = warpgroup(problem, n if value["swap"] else m, int(value["warps"]))
+    return stage_bytes(problem, m, n, k) * (stages if grouped else max(stages - 1, 1))
 
 
 def _operands(problem: Problem) -> tuple[tuple[Operand, tuple[int, int]], ...]:

@@ -11,7 +11,7 @@ from itertools import product
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
 from gemmdb.generators.cuda import menu
-from gemmdb.generators.cuda.legality import SHARED_BYTES, illegal
+from gemmdb.generators.cuda.legality import SHARED_BYTES, illegal, stage_bytes, warpgroup
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate
 from gemmdb.layout import ITEM_SIZES
@@ -126,11 +126,12 @@ def _warps(problem: Problem, block: tuple[int, int, int], swap: int) -> list[int
     return [warps for warps in (1, 2, 4, 8) if 32 <= n * k * size // (warps * 32) <= 512 and n // warps >= 8]
 
 
-def _stages(problem: Problem, device: Device, shape: Shape) -> int:
-    """One more than the buffers that fit when the blocks share a multiprocessor, at most 8; 0 if none does."""
-    stage = shape.m * shape.k * ITEM_SIZES[problem.a.dtype] + shape.n * shape.k * ITEM_SIZES[problem.b.dtype]
+def _stages(problem: Problem, device: Device, shape: Shape, swap: int) -> int:
+    """The stages that fit when the blocks share a multiprocessor, at most 8; 0 if none does."""
+    stage = stage_bytes(problem, shape.m, shape.n, shape.k)
     buffers = int(device.figures.get("smem_bytes", SHARED_BYTES)) // shape.resident // (stage + 512)
-    return min(8, buffers + 1) if buffers else 0
+    grouped = warpgroup(problem, shape.n if swap else shape.m, shape.warps)
+    return min(8, buffers + (0 if grouped else 1)) if buffers else 0
 
 
 def _split(
@@ -140,7 +141,7 @@ def _split(
 
     `idle`: also without a split where that leaves over half of the multiprocessors without work.
     """
-    stages = _stages(problem, device, shape)
+    stages = _stages(problem, device, shape, swap)
     tiles, steps = math.ceil(problem.m / shape.m) * math.ceil(problem.n / shape.n), math.ceil(problem.k / shape.k)
     full = device.units * shape.resident // tiles
     splits = [s for s in sorted({full, 1 << full.bit_length() >> 1} - {0, 1}) if s <= min(steps // 2, 32)]

@@ -1,0 +1,115 @@
+"""A candidate as a call: kernels loaded, bound to the tensors of a problem, ready to be captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gemmdb.generators.cuda import elementwise
+from gemmdb.generators.cuda.compile import compile_unit
+from gemmdb.generators.cuda.render import Launch, Plan, Unit
+from gemmdb.generators.program import SCALARS, to_torch
+from gemmdb.problem import Problem
+
+Tensors = dict[str, torch.Tensor]
+Call = Callable[[int], None]
+"""Runs a candidate on the operands of that number."""
+
+_kernels: dict[str, tuple[Any, float]] = {}
+_scratch: dict[int, torch.Tensor] = {}
+
+
+def ours(problem: Problem, copies: Sequence[Tensors], made: Plan) -> tuple[Call, float]:
+    """A plan bound to each copy of the operands, and the seconds that loading its kernels took.
+
+    Raises RuntimeError when a kernel does not compile.
+    """
+    acc = torch.int32 if problem.op == "int_mm" else torch.float32
+    seconds = sum(_kernel(launch.unit)[1] for launch in made.launches)
+    steps: list[list[Callable[[], None]]] = []
+    for tensors in copies:
+        names = dict(tensors)
+        names["partials"] = torch.empty(max(made.partials, 1), dtype=acc, device="cuda")
+        names["counters"] = torch.zeros(max(made.counters, 1), dtype=torch.int32, device="cuda")
+        steps.append([launcher(launch, names, _sizes(problem, names)) for launch in made.launches])
+
+    def call(index: int) -> None:
+        for step in steps[index]:
+            step()
+
+    return call, seconds
+
+
+def aten(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float]:
+    """The reference bound to each copy of the operands; there is nothing to load."""
+    made = [_aten_call(problem, tensors) for tensors in copies]
+    return lambda index: made[index](), 0.0
+
+
+def _aten_call(problem: Problem, names: Tensors) -> Callable[[], None]:
+    """What Inductor's default does: a cast of the weight, one ATen call, one pointwise kernel, as far as needed."""
+    before: Callable[[], None] | None = None
+    weight = names["B"]
+    if problem.op == "mixed_mm":
+        names["cast"] = torch.empty_like(weight, dtype=to_torch(problem.a.dtype))
+        before = launcher(elementwise.cast(problem), names, {"elements": problem.n * problem.k})
+        weight = names["cast"]
+    after, product = None, names["out"]
+    if problem.fusion != "none" or (problem.op == "mixed_mm" and problem.bias is not None):
+        kind = "int32" if problem.op == "int_mm" else problem.a.dtype
+        product = names["product"] = torch.empty(problem.m, problem.n, dtype=to_torch(kind), device="cuda")
+        after = launcher(elementwise.after(problem, kind), names, _sizes(problem, names))
+    alpha, beta = SCALARS[problem.scalars]
+
+    def call() -> None:
+        if before is not None:
+            before()
+        if problem.op == "int_mm":
+            torch._int_mm(names["A"], weight, out=product)
+        elif problem.op == "addmm":
+            torch.addmm(names["bias"], names["A"], weight, alpha=alpha, beta=beta, out=product)
+        else:
+            torch.mm(names["A"], weight, out=product)
+        if after is not None:
+            after()
+
+    return call
+
+
+def _sizes(problem: Problem, names: Tensors) -> dict[str, int]:
+    sizes = {"M": problem.m, "N": problem.n, "K": problem.k}
+    leading = {"lda": max(names["A"].stride()), "ldb": max(names["B"].stride())}
+    return {**sizes, **{f"arg_{name}": size for name, size in sizes.items()}, **leading}
+
+
+def launcher(launch: Launch, names: Tensors, sizes: dict[str, int]) -> Callable[[], None]:
+    """One launch bound to tensors and sizes by argument name. Raises RuntimeError for a tensor that is not aligned."""
+    kernel, _ = _kernel(launch.unit)
+    arguments = [names[n] if t.startswith("*") else sizes[n] for n, t in launch.unit.args]
+    for name, argument in zip(launch.unit.args, arguments, strict=True):
+        if isinstance(argument, torch.Tensor) and argument.data_ptr() % 16:
+            raise RuntimeError(f"{name[0]} is not 16-byte aligned")
+    run = kernel[launch.grid]
+    return lambda: run(*arguments)
+
+
+def _kernel(unit: Unit) -> tuple[Any, float]:
+    if unit.key not in _kernels:
+        import triton
+
+        triton.set_allocator(_allocate)
+        major, minor = torch.cuda.get_device_capability()
+        done = compile_unit(unit, major * 10 + minor)
+        if done.failure:
+            raise RuntimeError(done.failure)
+        _kernels[unit.key] = done.kernel, done.seconds
+    return _kernels[unit.key]
+
+
+def _allocate(size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
+    # Tensor maps of one launch are dead when the next one runs, and graphs need an address that stays.
+    if size not in _scratch:
+        _scratch[size] = torch.empty(size, dtype=torch.int8, device="cuda")
+    return _scratch[size]

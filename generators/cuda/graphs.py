@@ -1,0 +1,73 @@
+"""CUDA graphs of calls, flushes between them, and the clock that replays are timed with."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from gemmdb.generators.cuda import elementwise
+from gemmdb.generators.cuda.calls import Call, launcher
+from gemmdb.measurement import Protocol
+
+FLUSH_WORDS = 64 * 2**20
+"""int32 words that a flush reads: 256 MiB, several times any L2."""
+WARMUP = 2
+
+
+def capture(call: Call | None, protocol: Protocol, copies: int = 1) -> torch.cuda.CUDAGraph:
+    """A graph of `unroll` calls on the copies in turn, each after a flush when the protocol is cold; None stands for no
+    call. With a hot cache all calls take the same operands."""
+    turns = copies if protocol.l2 == "cold" else 1
+    flush: Callable[[], None] = lambda: None  # noqa: E731
+    if protocol.l2 == "cold":
+        data, sink = _flush_buffer(), sink_buffer()
+        names = {"data": data, "sink": sink}
+        flush = launcher(elementwise.read(FLUSH_WORDS), names, {"elements": FLUSH_WORDS})
+
+    def steps(count: int) -> None:
+        for index in range(count):
+            flush()
+            if call is not None:
+                call(index % turns)
+
+    stream = _capture_stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        steps(WARMUP)
+        stream.synchronize()
+        # torch.cuda.graph() would also collect garbage and empty the allocator's cache, which takes longer than timing.
+        graph.capture_begin()
+        steps(protocol.unroll)
+        graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
+    return graph
+
+
+@functools.cache
+def _capture_stream() -> torch.cuda.Stream:
+    # One for all captures: cuBLAS keeps a workspace per stream.
+    return torch.cuda.Stream()
+
+
+def elapsed(graph: torch.cuda.CUDAGraph) -> float:
+    """Microseconds of one replay."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3
+
+
+@functools.cache
+def sink_buffer() -> torch.Tensor:
+    """One int32 that a reading kernel may write."""
+    return torch.zeros(1, dtype=torch.int32, device="cuda")
+
+
+@functools.cache
+def _flush_buffer() -> torch.Tensor:
+    return torch.zeros(FLUSH_WORDS, dtype=torch.int32, device="cuda")
