@@ -21,6 +21,8 @@ def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
     depend on timing; only whether a right candidate is `ok` or `slow` does. ATen is always measured in full.
     """
     illegal = [Outcome(c.config, Status.ILLEGAL, detail=c.illegal) for c in job.candidates if c.illegal]
+    if not job.legal:
+        return illegal
     estimates = list(measurer.measure(job.problem, job.legal, job.protocol, effort.estimate))
     failed = [outcome for outcome in estimates if outcome.times is None]
     alive = [outcome for outcome in estimates if outcome.times is not None]

@@ -6,6 +6,7 @@ import fcntl
 import math
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +18,16 @@ from gemmdb.generators import stats
 from gemmdb.generators.cpu import session
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Job, Outcome
-from gemmdb.generators.pool import Limits, Worker, spread
+from gemmdb.generators.pool import Limits, Stopped, Worker, spread
 from gemmdb.generators.reference import acceptable, tolerance
 from gemmdb.generators.worker import Reply, Task
 from gemmdb.measurement import MAX_DETAIL, Protocol, Status, Times
 from gemmdb.problem import Problem
 
+POLL_S = 0.1
+"""How often a machine that others use is tried again."""
+RESTART = 200
+"""After that many compilations the workers that compile are replaced: what they have loaded is never freed."""
 LOADED_BYTES = 2 * 2**30
 """How much the candidates that are timed together may hold; each has its own packed copy of the weight."""
 
@@ -42,9 +47,15 @@ class CpuMeasurer:
     _failed: dict[tuple[Problem, Config], Outcome] = field(default_factory=dict)
     _loaded: dict[Config, float] = field(default_factory=dict)
     _current: Problem | None = None
+    _closed: bool = False
+    _since_start: int = 0
 
     def __post_init__(self) -> None:
-        environment = {"OMP_NUM_THREADS": str(self.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        environment = {
+            "OMP_NUM_THREADS": str(self.threads),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            "GEMMDB_DISABLE": "",
+        }
         self._timer = Worker(environment, self.limits)
         self._compilers = [Worker(environment, self.limits) for _ in range(self.compilers)]
 
@@ -53,8 +64,13 @@ class CpuMeasurer:
         pairs = dict.fromkeys((job.problem, config) for job in jobs for config in job.legal)
         wanted = [pair for pair in pairs if pair not in self._compiled]
         tasks = [Task(session.compile_only, (*pair, self.threads)) for pair in wanted]
-        with machine(exclusive=False):
+        with machine(exclusive=False, given_up=self._is_closed):
             replies = spread(self._compilers, self.effort.compile_s, tasks)
+        self._since_start += len(tasks)
+        if self._since_start > RESTART:
+            for worker in self._compilers:
+                worker.end()
+            self._since_start = 0
         for pair, reply in zip(wanted, replies, strict=True):
             seconds = reply.value if reply.status is Status.OK else None
             self._compiled[pair] = Outcome(pair[1], reply.status, compile_s=seconds, detail=reply.detail)
@@ -69,7 +85,7 @@ class CpuMeasurer:
         size = max(2, LOADED_BYTES // max(problem.bytes, 1))
         batches = [others[start : start + size] for start in range(0, len(others), size)] or [[]]
         outcomes: dict[Config, Outcome] = {}
-        with machine(exclusive=True):
+        with machine(exclusive=True, given_up=self._is_closed):
             for batch in batches:
                 ready = [config for config in (ATEN, *batch) if self._load(problem, config)]
                 for config, times in self._time(problem, ready, protocol, samples).items():
@@ -87,8 +103,12 @@ class CpuMeasurer:
 
     def close(self) -> None:
         """End all workers."""
+        self._closed = True
         for worker in (self._timer, *self._compilers):
             worker.close()
+
+    def _is_closed(self) -> bool:
+        return self._closed
 
     def _load(self, problem: Problem, config: Config) -> bool:
         """Whether the candidate is in the worker, and right."""
@@ -145,9 +165,17 @@ class CpuMeasurer:
 
 
 @contextmanager
-def machine(exclusive: bool) -> Iterator[None]:
-    """Hold this machine: alone (`exclusive`) to time, together with others to compile. Waits for it."""
+def machine(exclusive: bool, given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Hold this machine: alone (`exclusive`) to time, together with others to compile. Waits for it, and raises Stopped
+    when `given_up` says so meanwhile."""
     path = Path(tempfile.gettempdir()) / f"gemmdb-{os.getuid()}.lock"
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+    with path.open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if given_up():
+                    raise Stopped("the measurer is closed") from None
+                time.sleep(POLL_S)
         yield

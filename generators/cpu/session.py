@@ -71,7 +71,7 @@ def load(problem: Problem, config: Config, threads: int) -> float:
 def time_round(
     problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int, budget_s: float
 ) -> dict[Config, list[float]]:
-    """Microseconds of each call, `samples` per config or as many (at least 5) as fit into `budget_s`; one call of each
+    """Microseconds of each call, `samples` per config or as many (at least 3) as fit into `budget_s`; one call of each
     config, ATen among them, per round, starting with another one each time. Candidates not asked for are unloaded."""
     if _bench is None or _bench.problem != problem:
         raise RuntimeError("the candidates of this problem are not loaded")
@@ -89,7 +89,7 @@ def time_round(
     gc.disable()
     try:
         for index in range(samples):
-            if index >= 5 and perf_counter() > until:
+            if index >= 3 and perf_counter() > until:
                 break
             for turn in range(len(runs)):
                 chosen = (index + turn) % len(runs)

@@ -47,10 +47,10 @@ class CpuSpace:
 
 def excluded(config: Config, problem: Problem, device: Device) -> str:
     """Why `config` must not run `problem` on `device`, in one phrase; empty when nothing speaks against it."""
+    if 0 in (problem.m, problem.n, problem.k):
+        return "Inductor leaves nothing to compute of a product of size zero"
     if config == ATEN:
         return ""
-    if 0 in (problem.m, problem.n, problem.k):
-        return "there is nothing to compute in a product of size zero"
     return illegal(config, problem, device) or refuses(config, problem) or ""
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.config import ATEN
-from gemmdb.errors import GemmdbError, InputError, TableError
+from gemmdb.errors import GemmdbError
 from gemmdb.generators import queue
 from gemmdb.generators.build import BuildRequest, build
 from gemmdb.generators.effort import named
@@ -260,45 +259,3 @@ def test_claims_are_lifted_with_their_process(request_, start, replay_backend, r
         holder.wait()
         assert done.wait(5)
         thread.join()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"arch": "sm80"}, "--arch sm80.*measuring needs such a GPU"),
-        ({"arch": "nonsense"}, "--arch nonsense"),
-        ({"modelled": True}, "--modelled.*not available in this version"),
-        ({"ray": "local"}, "--ray.*not available in this version"),
-        ({"gpus": 2}, "--gpus.*CPU"),
-        ({"gpus": 0}, "--gpus 0"),
-        ({"effort": "heroic"}, "unknown effort 'heroic'; known: quick, standard, full"),
-        ({"ops": ("bmm",)}, "unknown op 'bmm'"),
-        ({"dtypes": ("float",)}, "unknown dtype 'float'"),
-        ({"ops": ("int_mm",)}, "no problem is left"),
-        ({"shapes": "nowhere.jsonl"}, "no preset and no file is named 'nowhere.jsonl'; presets: .*cpu-quick"),
-    ],
-)
-def test_requests_that_cannot_be_met(request_, change, message):
-    fields = {"arch": "cpu", "shapes": request_.shapes, "out": request_.out, **change}
-    with pytest.raises(InputError, match=message):
-        build(BuildRequest(**fields))
-    assert not request_.out.exists()
-
-
-def test_an_output_that_is_no_table(request_, replay_backend, rows):
-    request_.out.parent.mkdir()
-    request_.out.write_text("not a table" * 100)
-    with pytest.raises(TableError):
-        build(request_, backend=replay_backend(rows))
-
-
-def test_provenance_says_what_was_asked_for(request_, replay_backend, rows):
-    backend = replay_backend(rows)
-    build(request_, backend=backend)
-    table = Table.open(request_.out)
-    (run,) = table.provenance()
-    table.close()
-    assert run["device"] == backend.device.text
-    assert run["readings"] == {"reading": 1}
-    assert run["request"]["effort"] == "quick"
-    assert ATEN.text in {row.config.text for row in Table.open(request_.out).measurements()}

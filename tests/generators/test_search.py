@@ -107,3 +107,10 @@ def test_confirming_measures_aten_along(problems, rows):
     job = Job(problems[0], PROTOCOL, (Candidate(ATEN),))
     confirm(job, VARIANTS[0], EFFORT, measurer)
     assert measurer.calls == [(problems[0], (ATEN, VARIANTS[0]), EFFORT.samples)]
+
+
+def test_where_nothing_is_legal_nothing_is_measured(problems, rows):
+    measurer = Replay(rows)
+    outcomes = race(Job(problems[0], PROTOCOL, (Candidate(ATEN, "because"),)), EFFORT, measurer)
+    assert [(o.config, o.status) for o in outcomes] == [(ATEN, Status.ILLEGAL)]
+    assert measurer.calls == []

@@ -1,0 +1,60 @@
+"""What a build says of its request: refused with one line, or written down as provenance."""
+
+import pytest
+
+from gemmdb.errors import InputError, TableError
+from gemmdb.generators.build import BuildRequest, build
+from gemmdb.table import Table
+
+
+@pytest.fixture
+def request_(shapes_file, tmp_path):
+    return BuildRequest(arch="cpu", shapes=str(shapes_file), out=tmp_path / "out" / "table.db")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"arch": "sm80"}, "--arch sm80.*measuring needs such a GPU"),
+        ({"arch": "nonsense"}, "--arch nonsense"),
+        ({"modelled": True}, "--modelled.*not available in this version"),
+        ({"ray": "local"}, "--ray.*not available in this version"),
+        ({"gpus": 2}, "--gpus.*CPU"),
+        ({"gpus": 0}, "--gpus 0"),
+        ({"effort": "heroic"}, "unknown effort 'heroic'; known: quick, standard, full"),
+        ({"ops": ("bmm",)}, "unknown op 'bmm'"),
+        ({"dtypes": ("float",)}, "unknown dtype 'float'"),
+        ({"ops": ("int_mm",)}, "no problem is left"),
+        ({"shapes": "nowhere.jsonl"}, "no preset and no file is named 'nowhere.jsonl'; presets: .*cpu-quick"),
+    ],
+)
+def test_requests_that_cannot_be_met(request_, change, message):
+    fields = {"arch": "cpu", "shapes": request_.shapes, "out": request_.out, **change}
+    with pytest.raises(InputError, match=message):
+        build(BuildRequest(**fields))
+    assert not request_.out.exists()
+
+
+def test_an_output_that_is_no_table(request_, replay_backend, rows):
+    request_.out.parent.mkdir()
+    request_.out.write_text("not a table" * 100)
+    with pytest.raises(TableError):
+        build(request_, backend=replay_backend(rows))
+
+
+def test_provenance_says_what_was_asked_for(request_, replay_backend, rows):
+    backend = replay_backend(rows)
+    build(request_, backend=backend)
+    table = Table.open(request_.out)
+    (run,) = table.provenance()
+    table.close()
+    assert run["device"] == backend.device.text
+    assert run["readings"] == {"reading": 1}
+    assert run["request"]["effort"] == "quick"
+
+
+def test_the_default_output_is_where_lookups_find_it(shapes_file, tmp_path, monkeypatch, replay_backend, rows):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    report = build(BuildRequest(shapes=str(shapes_file)), backend=replay_backend(rows))
+    assert report.out == tmp_path / "data" / "gemmdb" / "cpu-test-cpu-2t.db"
+    assert report.out.exists()

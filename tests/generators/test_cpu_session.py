@@ -1,0 +1,81 @@
+"""What a worker compiles: the program of a problem is, for Inductor, that very problem, and takes the config given."""
+
+from dataclasses import replace
+
+import pytest
+
+from gemmdb.config import ATEN, Config
+from gemmdb.generators.cpu import session
+from gemmdb.generators.cpu.measurer import machine
+from gemmdb.generators.cpu.space import AUTO, template
+from gemmdb.generators.pool import Stopped, Worker
+from gemmdb.generators.reference import acceptable
+from gemmdb.layout import Layout
+from gemmdb.measurement import Protocol, Status
+from gemmdb.problem import Numerics, Operand, Problem
+
+SIZES = {"m": 24, "n": 48, "k": 64}
+GEMM = Problem.gemm
+SEEN = [
+    GEMM("mm", **SIZES, dtype="fp32", layout="tn"),
+    GEMM("mm", **SIZES, dtype="fp16", fusion="pointwise", constant_weight=True),
+    GEMM("mm", **SIZES, dtype="fp32", tf32=True, constant_weight=True),
+    replace(GEMM("mm", **SIZES, dtype="fp32"), numerics=Numerics(deterministic=True)),
+    replace(GEMM("mm", **SIZES, dtype="fp32"), a=Operand("fp32", Layout("row-padded", 2))),
+    replace(GEMM("mm", **SIZES, dtype="fp32"), b=Operand("fp32", Layout("col", 1))),
+    GEMM("mm", m=1, n=48, k=64, dtype="bf16", constant_weight=True),
+    GEMM("addmm", **SIZES, dtype="fp32", bias="column"),
+    replace(GEMM("addmm", **SIZES, dtype="bf16", bias="full", constant_weight=True), scalars="general"),
+    GEMM("int_mm", **SIZES, fusion="scale"),
+    GEMM("mixed_mm", **SIZES, dtype="fp16", weight_dtype="uint8", fusion="scale"),
+    GEMM("mixed_mm", **SIZES, dtype="bf16", constant_weight=True),
+]
+
+
+@pytest.fixture(scope="module")
+def worker():
+    made = Worker({"OMP_NUM_THREADS": "2"})
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("problem", SEEN, ids=lambda problem: problem.text)
+def test_inductor_sees_the_problem_itself(worker, problem):
+    reply = worker.call(120, session.load, problem, ATEN, 2)
+    assert reply.status is Status.OK, reply.detail
+    assert acceptable(problem, reply.value, reply.value)
+
+
+def test_a_problem_that_inductor_sees_differently_is_told(worker):
+    cast = GEMM("mm", **SIZES, dtype="fp32", out_dtype="bf16")
+    reply = worker.call(120, session.load, cast, ATEN, 2)
+    assert reply.status is Status.ERROR
+    assert "Inductor sees another problem: mm m=24" in reply.detail
+
+
+def test_a_config_that_inductor_does_not_take_is_told(worker):
+    problem = GEMM("mm", **SIZES, dtype="fp32", constant_weight=True)
+    reply = worker.call(120, session.load, problem, template((1, 3, 1), AUTO), 2)
+    assert reply.status is Status.ERROR
+    assert "3" in reply.detail
+
+
+def test_a_round_times_aten_and_the_candidates(worker):
+    problem = GEMM("mixed_mm", **SIZES, fusion="scale")
+    packed = Config.of("aten", "int8pack_mm")
+    for config in (ATEN, packed):
+        assert worker.call(120, session.load, problem, config, 2).status is Status.OK
+    for state in ("cold", "hot"):
+        reply = worker.call(120, session.time_round, problem, [packed], Protocol("host", state, 1, 6), 6, 60.0)
+        assert {config: len(samples) for config, samples in reply.value.items()} == {ATEN: 6, packed: 6}
+        assert all(0 < sample < 1e6 for samples in reply.value.values() for sample in samples)
+    short = worker.call(120, session.time_round, problem, [packed], Protocol("host", "cold", 1, 50), 50, 0.0)
+    assert {len(samples) for samples in short.value.values()} == {3}
+
+
+def test_a_machine_is_not_waited_for_after_giving_up():
+    with machine(exclusive=True), pytest.raises(Stopped), machine(exclusive=False, given_up=lambda: True):
+        pass
+    with machine(exclusive=False), machine(exclusive=False), pytest.raises(Stopped):
+        stack = machine(exclusive=True, given_up=lambda: True)
+        stack.__enter__()
