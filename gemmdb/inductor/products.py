@@ -185,10 +185,12 @@ def _mixed_op(node: Any) -> Product | None:
     x, w = value(node.args[0]), value(node.args[1])
     info = extract.tensor(w)
     stored = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
-    scale = node.args[2] if len(node.args) > 2 else None
-    fusion = "scale" if scale is not None else node.meta.get(MARK, {}).get("fusion", "none")
-    bias = node.meta.get(MARK, {}).get("bias")
-    return _mixed(node, x, stored, _constant(node.args[1]), fusion, Bias.parse(bias) if bias else None)
+    # What the joint stage saw: the same question must be asked twice, and a bias is an addition of its own by now.
+    mark = node.meta.get(MARK, {})
+    fusion = "scale" if len(node.args) > 2 else mark.get("fusion", "none")
+    constant = mark.get("constant", _constant(node.args[1]))
+    bias = Bias.parse(mark["bias"]) if mark.get("bias") else None
+    return _mixed(node, x, stored, constant, fusion, bias)
 
 
 def _marked(node: Any, x: Any, bias: Any, mark: Any = None) -> Product | None:

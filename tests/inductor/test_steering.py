@@ -165,6 +165,29 @@ def in_thread(work):
 
 
 WIDE = torch.randn(40, 72)
+
+
+def test_autocast_and_activation_checkpointing(kit):
+    from torch.utils.checkpoint import checkpoint
+
+    model, x = mlp(), torch.randn(8, 64)
+    seen = []
+
+    def step(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return checkpoint(model, x, use_reentrant=False).float().sum()
+
+    with force(lambda problem: seen.append(problem) or kit.ATEN):
+        kit.compiled(step, x).backward()
+    found = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    step(x).backward()
+    for gradient, parameter in zip(found, model.parameters(), strict=True):
+        kit.close(gradient.bfloat16(), parameter.grad.bfloat16())
+    assert {problem.a.dtype for problem in seen} == {"bf16"}
+    assert gemmdb.inductor.stats()["errors"] == []
+
+
 LAYOUTS = {
     "offset": (WIDE[1:33, 8:], "row-padded:4"),
     "odd offset": (WIDE[:32, 1:65], "row-padded:1"),

@@ -1,6 +1,7 @@
 """The ways in: enable, the backend, AOTInductor, record; and what they cost a program that does not compile."""
 
 import json
+import threading
 
 import pytest
 import torch
@@ -179,3 +180,30 @@ def test_record_as_a_block_and_as_a_function(kit, linear, tmp_path):
 
 def test_the_entry_point_is_known_to_dynamo():
     assert "gemmdb" in torch._dynamo.list_backends(exclude_tags=())
+
+
+def test_tables_are_read_from_the_thread_that_compiles_the_backward(kit, table):
+    backward = (
+        "mm m=64 n=32 k=8 a=fp32:col:4 b=fp32:row:4 out=fp32 bias=none scalars=unit fusion=none fp32=ieee acc=fp32"
+        " reduced=0 deterministic=0 constant=0"
+    )
+    gemmdb.inductor.enable(tables=[table({backward: kit.ATEN})])
+    x, w = torch.randn(8, 64), torch.randn(64, 32, requires_grad=True)
+    loss = kit.compiled(lambda x, w: (x @ w).square().sum(), x, w)
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    thread.join()
+    stats = gemmdb.inductor.stats()
+    assert stats["errors"] == []
+    assert backward in kit.problems(stats)
+    assert [entry["rung"] for entry in stats["products"] if entry["problem"] == backward] == ["exact"]
+    kit.close(w.grad, torch.autograd.grad((x @ w).square().sum(), w)[0])
+
+
+def test_a_miss_says_why_and_a_symbolic_size_is_in_the_journal(kit, table):
+    gemmdb.inductor.enable(tables=[table({key(): kit.CPP})])
+    kit.compiled(torch.matmul, torch.randn(8, 64), torch.randn(64, 32), dynamic=True)
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert product["rung"] == "aten"
+    assert product["note"] != ""
+    assert product["ranges"]["m"] == [2, None]
