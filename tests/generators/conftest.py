@@ -11,6 +11,7 @@ import pytest
 
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
+from gemmdb.generators.build import BuildRequest
 from gemmdb.generators.cpu.space import AUTO, template
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate
@@ -115,6 +116,12 @@ def shapes_file(tmp_path: Path, problems: list[Problem]) -> Path:
     path = tmp_path / "shapes.jsonl"
     workload.append(path, [workload.Entry(problem) for problem in problems])
     return path
+
+
+@pytest.fixture
+def request_(shapes_file: Path, tmp_path: Path) -> BuildRequest:
+    """A request to build them into a file of its own."""
+    return BuildRequest(arch="cpu", shapes=str(shapes_file), out=tmp_path / "out" / "table.db")
 
 
 @pytest.fixture

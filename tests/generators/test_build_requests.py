@@ -7,11 +7,6 @@ from gemmdb.generators.build import BuildRequest, build
 from gemmdb.table import Table
 
 
-@pytest.fixture
-def request_(shapes_file, tmp_path):
-    return BuildRequest(arch="cpu", shapes=str(shapes_file), out=tmp_path / "out" / "table.db")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -76,6 +76,7 @@ def test_a_round_times_aten_and_the_candidates(worker):
 def test_a_machine_is_not_waited_for_after_giving_up():
     with machine(exclusive=True), pytest.raises(Stopped), machine(exclusive=False, given_up=lambda: True):
         pass
-    with machine(exclusive=False), machine(exclusive=False), pytest.raises(Stopped):
-        stack = machine(exclusive=True, given_up=lambda: True)
-        stack.__enter__()
+    with machine(exclusive=False), machine(exclusive=False):
+        alone = machine(exclusive=True, given_up=lambda: True)
+        with pytest.raises(Stopped):
+            alone.__enter__()
