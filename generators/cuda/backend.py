@@ -26,6 +26,7 @@ class CudaBackend:
     """The GPUs of this host that equal the first. Raises InputError without a GPU or without torch."""
 
     overlap = True
+    chunk = 24
 
     def __init__(self, device: Device | None = None) -> None:
         found, toolchain = device or cuda(), installed("cuda")

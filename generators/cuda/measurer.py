@@ -53,7 +53,8 @@ class CompilePool:
                 self._restart()
                 return None
             if failure:
-                return Status.ERROR, one_line(failure), seconds
+                status = Status.OOM if "OutOfMemory" in failure or "MemoryError" in failure else Status.ERROR
+                return status, one_line(failure), seconds
             if shared > self.shared_bytes:
                 return Status.ERROR, f"needs {shared} bytes of shared memory, {self.shared_bytes} are there", seconds
         return None
