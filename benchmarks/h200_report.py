@@ -48,7 +48,8 @@ def read(folder: Path) -> tuple[dict[Problem, Verdict], dict[Problem, float], li
     for row in rows:
         by_problem[row.problem].append(row)
     found = {problem: decide(group) for problem, group in by_problem.items()}
-    lines = map(json.loads, gzip.open(folder / "summary.jsonl.gz", "rt"))
+    with gzip.open(folder / "summary.jsonl.gz", "rt") as file:
+        lines = [json.loads(line) for line in file]
     floors = {Problem.parse(line["problem"]): float(line["floor_us"]) for line in lines if line["floor_us"]}
     return {problem: verdict for problem, verdict in found.items() if verdict}, floors, rows
 
@@ -82,8 +83,8 @@ def main() -> None:
         if group:
             shares = [floors[v.problem] / v.expected_us for v in group if v.problem in floors]
             aten = sum(v.pick.backend == "aten" for v in group)
-            print(f"| {name} | {len(group)} | {mean(v.speedup for v in group):.2f}x | "
-                  f"{min(v.speedup for v in group):.2f}x | {aten} | {mean(shares):.2f} | {min(shares):.2f} |")  # fmt: skip
+            speed = f"{mean(v.speedup for v in group):.2f}x | {min(v.speedup for v in group):.2f}x"
+            print(f"| {name} | {len(group)} | {speed} | {aten} | {mean(shares):.2f} | {min(shares):.2f} |")
     print()
     print(repeatability(rows))
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 from gemmdb.generators.cuda.render import HEAD, POINTERS, TL, Launch, Unit, reduction_launch
 from gemmdb.problem import Problem
 
-CAST_BLOCK, READ_BLOCK, READ_STEPS = 1024, 4096, 8
+CAST_BLOCK = 1024
+READS = ((4096, 8, 8), (1024, 4, 4), (2048, 4, 4), (4096, 2, 8), (512, 8, 1))
+"""(Elements per step, steps, warps) of reading kernels; the first one flushes."""
 
 
 def cast(problem: Problem) -> Launch:
@@ -32,20 +34,21 @@ def after(problem: Problem, dtype: str) -> Launch:
     return reduction_launch(alone, 1, ("product", POINTERS[dtype]))
 
 
-def read(words: int) -> Launch:
+def read(words: int, shape: tuple[int, int, int] = READS[0]) -> Launch:
     """Reads `words` int32 of `data` and keeps nothing: a flush of L2 that leaves no dirty line behind, and the least
-    time that a kernel which reads its operands once can take."""
+    time that a kernel which reads its operands once can take. `shape`: one of READS."""
+    block, steps, warps = shape
     lines = (
-        f"acc = tl.zeros(({READ_BLOCK},), dtype=tl.int32)",
-        f"for step in range({READ_STEPS}):",
-        f"    at = (tl.program_id(0).to(tl.int64) * {READ_STEPS} + step) * {READ_BLOCK} + tl.arange(0, {READ_BLOCK})",
+        f"acc = tl.zeros(({block},), dtype=tl.int32)",
+        f"for step in tl.static_range({steps}):",
+        f"    at = (tl.program_id(0).to(tl.int64) * {steps} + step) * {block} + tl.arange(0, {block})",
         "    acc += tl.load(data + at, mask=at < elements, other=0)",
         # The sum is stored when it is a number that the data makes unlikely: the compiler cannot drop the reads.
         "if tl.sum(acc) == 123456789:",
         "    tl.store(sink, 1)",
     )
     args = (("data", "*i32"), ("sink", "*i32"), ("elements", "i32"))
-    return Launch(_unit(lines, args, words % 16 == 0, 8), (math.ceil(words / (READ_BLOCK * READ_STEPS)), 1, 1))
+    return Launch(_unit(lines, args, words % 16 == 0, warps), (math.ceil(words / (block * steps)), 1, 1))
 
 
 def _unit(lines: tuple[str, ...], args: tuple[tuple[str, str], ...], even: bool, warps: int) -> Unit:
