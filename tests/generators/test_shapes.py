@@ -1,6 +1,8 @@
 """Presets and shapes files."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -114,3 +116,9 @@ def test_select():
     assert chosen
     assert {(p.op, p.a.dtype) for p in chosen} == {("mm", "bf16")}
     assert shapes.select(problems, [], []) == problems
+
+
+def test_the_example_of_the_docs_loads(load):
+    text = (Path(__file__).parents[2] / "docs" / "building.md").read_text()
+    (example,) = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(load(example)) == 5
