@@ -7,9 +7,10 @@
 Importing this imports no torch; `enable()` waits for the program to import Inductor by itself.
 """
 
+from gemmdb.inductor.comparison import Comparison, compare
 from gemmdb.inductor.entry import disable, enable, force, record
 from gemmdb.inductor.journal import reset_stats, stats
 
 forced = force
 
-__all__ = ["disable", "enable", "force", "forced", "record", "reset_stats", "stats"]
+__all__ = ["Comparison", "compare", "disable", "enable", "force", "forced", "record", "reset_stats", "stats"]

@@ -207,3 +207,22 @@ def test_a_miss_says_why_and_a_symbolic_size_is_in_the_journal(kit, table):
     assert product["rung"] == "aten"
     assert product["note"] != ""
     assert product["ranges"]["m"] == [2, None]
+
+
+def test_compare_times_both_and_names_what_got_slower(kit, table, monkeypatch):
+    from gemmdb.inductor import comparison
+
+    model, x = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16)).eval(), torch.randn(8, 64)
+    bad = key().replace("fusion=none", "fusion=pointwise")
+    gemmdb.inductor.enable(tables=[table({bad: kit.CPP})])
+    with inductor_config.patch(freezing=True):
+        found = gemmdb.inductor.compare(model, x, calls=5)
+        assert found.configs[bad] == kit.CPP.text
+        assert found.error < 1e-5
+        assert found.speedup > 0
+        # A clock that finds whatever comes later slower, and then whatever came first.
+        answers = iter([(10.0, 20.0), (20.0, 10.0)])
+        monkeypatch.setattr(comparison, "_medians", lambda *_: next(answers))
+        found = gemmdb.inductor.compare(model, x)
+    assert found.slower == {bad: 10.0}
+    assert bad in found.advice()

@@ -1,0 +1,124 @@
+"""The regression guard: a whole model with and without gemmdb, side by side, and which product is to blame."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gemmdb.config import ATEN, Config
+from gemmdb.inductor import entry, journal, session
+from gemmdb.inductor.backend import gemmdb
+from gemmdb.problem import Problem
+from gemmdb.settings import Settings
+
+SLOWER = 1.01
+"""A model this much slower than default mode is looked into; below is noise."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`default_us`, `gemmdb_us`: median microseconds of one call, taken in turns. `error`: largest difference of the
+    outputs relative to the largest value. `configs`: what was lowered, by problem text. `slower`: by problem text, how
+    many microseconds the model gains when that product goes back to ATen; empty unless gemmdb is slower."""
+
+    default_us: float
+    gemmdb_us: float
+    error: float
+    configs: dict[str, str]
+    slower: dict[str, float]
+
+    @property
+    def speedup(self) -> float:
+        """Of gemmdb over Inductor's default mode."""
+        return self.default_us / self.gemmdb_us
+
+    def advice(self) -> str:
+        """What to do about the products in `slower`, one line each."""
+        return "\n".join(
+            f"{gain:.1f} us lost to {self.configs[text]} on {text}: measure it again (gemmdb build) or deny the kernel"
+            for text, gain in sorted(self.slower.items(), key=lambda item: -item[1])
+        )
+
+
+def compare(model: Callable[..., Any], *inputs: Any, calls: int = 50) -> Comparison:
+    """Compile `model` with Inductor's default and with gemmdb (as enabled, else as the environment says), and time
+    both on `inputs`, `calls` times each in turns, in inference mode. Takes two compiles, and one more for each distinct
+    kernel when gemmdb turns out slower. Resets `stats()`."""
+    import torch
+
+    entry.install()
+    served = session.current() or session.from_tables(entry.policy_of(None, None, Settings.read()))
+    with torch.no_grad():
+        plain = _compile(model, inputs, session.from_chooser(lambda problem: None, None))
+        journal.reset_stats()
+        ours = _compile(model, inputs, served)
+        configs = {item["problem"]: str(item["config"]) for item in journal.stats()["products"]}
+        default_us, gemmdb_us = _medians(plain, ours, inputs, calls)
+        slower = {}
+        if gemmdb_us > SLOWER * default_us:
+            slower = _blame(model, inputs, configs, ours, calls)
+        return Comparison(default_us, gemmdb_us, _error(plain(*inputs), ours(*inputs)), configs, slower)
+
+
+def _blame(model: Any, inputs: Any, configs: dict[str, str], ours: Callable[..., Any], calls: int) -> dict[str, float]:
+    """Microseconds gained by taking each served kernel alone back to ATen, where that is a gain beyond noise."""
+    found = {}
+    for suspect in [text for text, config in configs.items() if config != ATEN.text]:
+        others = {text: Config.parse(config) for text, config in configs.items() if text != suspect}
+
+        def chooser(problem: Problem, others: dict[str, Config] = others) -> Config | None:
+            return others.get(problem.text)
+
+        without = _compile(model, inputs, session.from_chooser(chooser, None))
+        with_us, without_us = _medians(ours, without, inputs, calls)
+        if with_us > SLOWER * without_us:
+            found[suspect] = with_us - without_us
+    return found
+
+
+def _compile(model: Any, inputs: Any, using: session.Session) -> Callable[..., Any]:
+    """`model` compiled anew with `using`; a compiled function of an earlier call is left intact."""
+    import torch
+
+    # A backend of its own per compile: Dynamo would hand out what it has compiled for `model` before.
+    def backend(graph: Any, examples: Any) -> Any:
+        return gemmdb(graph, examples)
+
+    run: Callable[..., Any] = torch.compile(model, backend=backend, dynamic=False)
+    with session.use(using):
+        run(*inputs)
+    return run
+
+
+def _medians(first: Callable[..., Any], second: Callable[..., Any], inputs: Any, calls: int) -> tuple[float, float]:
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(calls + 2):
+        for function, taken in zip((first, second), times, strict=True):
+            start = time.perf_counter()
+            function(*inputs)
+            _synchronize(inputs)
+            taken.append((time.perf_counter() - start) * 1e6)
+    # the first calls warm up
+    return statistics.median(times[0][2:]), statistics.median(times[1][2:])
+
+
+def _synchronize(inputs: Any) -> None:
+    import torch
+
+    if any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in inputs):
+        torch.cuda.synchronize()
+
+
+def _error(wanted: Any, found: Any) -> float:
+    import torch
+    from torch.utils import _pytree
+
+    worst = 0.0
+    for a, b in zip(_pytree.tree_leaves(wanted), _pytree.tree_leaves(found), strict=True):
+        if isinstance(a, torch.Tensor) and a.numel():
+            scale = max(a.double().abs().max().item(), 1e-30)
+            worst = max(worst, (a.double() - b.double()).abs().max().item() / scale)
+    return worst
