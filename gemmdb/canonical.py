@@ -6,9 +6,10 @@ and equal texts have equal values, so a text can be stored, compared and hashed 
 
 from __future__ import annotations
 
-import hashlib
 import re
+import struct
 from collections.abc import Callable, Iterable
+from hashlib import blake2b
 from typing import Any, Generic, TypeVar, overload
 
 from gemmdb.errors import InputError
@@ -19,6 +20,7 @@ _T = TypeVar("_T")
 _PLAIN = re.compile(r"[A-Za-z0-9_.:+\-/,()]*")
 _ESCAPED = re.compile(r"%([0-9A-F]{2})")
 _NONE = "~"
+_UNPACK = struct.Struct(">q").unpack
 
 
 class lazy(Generic[_T]):
@@ -51,7 +53,8 @@ def key(text: str) -> int:
     Keys can be made to collide, so whoever finds a row by its key compares the text as well. Raises InputError for a
     text with lone surrogates, as `encode` does.
     """
-    return int.from_bytes(hashlib.blake2b(_bytes(text), digest_size=8).digest(), "big", signed=True)
+    found: int = _UNPACK(blake2b(_bytes(text), digest_size=8).digest())[0]
+    return found
 
 
 def encode(kind: str, fields: Iterable[tuple[str, Scalar]]) -> str:

@@ -16,7 +16,7 @@ BUSY_S = 5.0
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
 """What reading a damaged file raises; SQLite's message may quote bytes of it that are no text."""
 
-_PRAGMAS = "PRAGMA trusted_schema=OFF; PRAGMA query_only=ON; PRAGMA cell_size_check=ON; PRAGMA cache_size=-16384"
+_PRAGMAS = "PRAGMA trusted_schema=OFF; PRAGMA query_only=ON; PRAGMA cell_size_check=ON; PRAGMA cache_size=-65536"
 _MMAP = "PRAGMA mmap_size=4294967296"
 
 

@@ -157,18 +157,26 @@ class Problem:
     @lazy
     def family(self) -> str:
         """The canonical form without op and sizes: problems of one family may stand in for each other (rung `near`)."""
+        return self._family()
+
+    def _family(self) -> str:
+        a, b, rules = self.a, self.b, self.numerics
         bias = "none" if self.bias is None else self.bias.text
-        rules = self.numerics
         return (
-            f"a={self.a.text} b={self.b.text} out={self.out} bias={bias} scalars={self.scalars} fusion={self.fusion}"
+            f"a={a.text} b={b.text} out={self.out} bias={bias} scalars={self.scalars} fusion={self.fusion}"
             f" fp32={rules.fp32} acc={rules.acc} reduced={'01'[rules.reduced]}"
             f" deterministic={'01'[rules.deterministic]} constant={'01'[self.constant]}"
         )
 
+    @property
+    def head(self) -> str:
+        """What the canonical form has before the family: op and sizes."""
+        return f"{self.op} m={self.m} n={self.n} k={self.k}"
+
     @lazy
     def text(self) -> str:
         """The canonical form, `mm m=16 n=4096 k=4096 a=bf16:row:8 b=bf16:col:8 ...`; `parse` reads it back."""
-        return f"{self.op} m={self.m} n={self.n} k={self.k} {self.family}"
+        return f"{self.op} m={self.m} n={self.n} k={self.k} {self._family()}"
 
     @lazy
     def key(self) -> int:

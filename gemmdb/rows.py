@@ -9,7 +9,7 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gemmdb import canonical
 from gemmdb.config import Config
@@ -28,6 +28,15 @@ _FIGURES = 100
 _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
+class Context(NamedTuple):
+    """The protocol, toolchain, toolchain class and family text that many verdicts share."""
+
+    protocol: Protocol
+    toolchain: Toolchain
+    klass: str
+    family: str
+
+
 class Parts:
     """The configs, devices, protocols, toolchains, runs and problems of one file by their key, each parsed once.
 
@@ -44,7 +53,7 @@ class Parts:
         self._toolchains: dict[int, Toolchain] = {}
         self._runs: dict[int, str] = {}
         self._problems: dict[int, Problem] = {}
-        self._families: dict[int, tuple[str, str]] = {}
+        self._contexts: dict[tuple[int, int, int], Context] = {}
         self._ties: dict[tuple[int, bytes, str, str], tuple[Config, ...]] = {}
 
     def config(self, key: int) -> Config:
@@ -81,22 +90,19 @@ class Parts:
             found = self._load_device(device.key)
         return found if found.text == device.text else None
 
-    def family(self, key: int) -> tuple[str, str]:
-        """The op and family of a family key, from any problem of it."""
-        found = self._families.get(key)
+    def context(self, keys: tuple[int, int, int]) -> Context:
+        """What verdicts of one protocol, toolchain and family have in common, by their keys."""
+        found = self._contexts.get(keys)
         if found is None:
-            rows = self._fetch("SELECT id FROM problem WHERE family = ? LIMIT 1", (key,))
-            problem = self.problem(rows[0][0]) if rows else None
-            if problem is None or problem.family_key != key:
-                raise self.error("a family does not match its key")
-            found = problem.op, problem.family
-            _remember(self._families, key, found)
+            protocol, toolchain = self.protocol(keys[0]), self.toolchain(keys[1])
+            found = Context(protocol, toolchain, toolchain.klass, self._family(keys[2]))
+            _remember(self._contexts, keys, found)
         return found
 
-    def ties(self, pick: int, others: bytes, problem: Problem, device: Device) -> tuple[Config, ...]:
-        """The configs of the key `pick` and the packed keys of the `others`; each must exist for the problem's op on
-        the device's kind."""
-        name = (pick, others, problem.op, device.kind)
+    def ties(self, pick: int, others: bytes, op: str, kind: str) -> tuple[Config, ...]:
+        """The configs of the key `pick` and the packed keys of the `others`; each must exist for the op on devices of
+        the kind."""
+        name = (pick, others, op, kind)
         found = self._ties.get(name)
         if found is not None:
             return found
@@ -104,8 +110,8 @@ class Parts:
             raise self.error("a tie set is malformed")
         configs = (self.config(pick), *(self.config(key) for key in unpack(others)))
         for config in configs:
-            if problem.op not in config.spec.ops or device.kind not in config.spec.devices:
-                raise self.error(f"{config.name} does not solve {problem.op} on a {device.kind} device")
+            if op not in config.spec.ops or kind not in config.spec.devices:
+                raise self.error(f"{config.name} does not solve {op} on a {kind} device")
         _remember(self._ties, name, configs)
         return configs
 
@@ -132,6 +138,13 @@ class Parts:
     def error(self, what: str) -> TableError:
         """The TableError that says `what` is wrong with this file."""
         return TableError(f"{self._path}: {what}; check it with `gemmdb verify`, or upgrade gemmdb if it is newer")
+
+    def _family(self, key: int) -> str:
+        rows = self._fetch("SELECT id FROM problem WHERE family = ? LIMIT 1", (key,))
+        problem = self.problem(rows[0][0]) if rows else None
+        if problem is None or problem.family_key != key:
+            raise self.error("a family does not match its key")
+        return problem.family
 
     def _load(self, kind: str, key: int, parse: Callable[[str], _T], cache: dict[int, _T]) -> _T:
         rows = self._fetch(f"SELECT text FROM {kind} WHERE id = ?", (key,))

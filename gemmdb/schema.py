@@ -32,7 +32,7 @@ SCHEMA = {
     "verdict": "CREATE TABLE verdict (problem INTEGER NOT NULL, device INTEGER NOT NULL, protocol INTEGER NOT NULL,"
     " klass TEXT NOT NULL, pick INTEGER NOT NULL, ties BLOB NOT NULL, ratio REAL NOT NULL, spread REAL NOT NULL,"
     " aten_us REAL NOT NULL, toolchain INTEGER NOT NULL, runs INTEGER NOT NULL, family INTEGER NOT NULL,"
-    " m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,"
+    " head TEXT NOT NULL,"
     " PRIMARY KEY (problem, device, protocol, klass)) WITHOUT ROWID",
     "pending": "CREATE TABLE pending (problem INTEGER NOT NULL, device INTEGER NOT NULL,"
     " PRIMARY KEY (problem, device)) WITHOUT ROWID",
@@ -40,8 +40,9 @@ SCHEMA = {
 """Every table and index of schema version 1 by name, with the statement that makes it.
 
 Ids are the 64-bit keys of canonical texts, so `id` columns are equal for equal content in every file. A verdict holds
-its problem's family and sizes, which with the family's text are the problem's whole text: a key collision is ruled out
-without a second probe. `pending` holds the (problem, device) pairs whose verdicts are older than their measurements.
+its problem's family and `head` (op and sizes), which with the family's text are the problem's whole text: a collision
+of keys is ruled out without a second probe. `pending` holds the (problem, device) pairs whose verdicts are older than
+their measurements.
 """
 
 _FOREIGN = {
@@ -54,7 +55,7 @@ MIGRATIONS_TABLE = "_sqlite_migrations"
 """Where the writer's migration library notes what it applied; never read here."""
 
 VERDICT_SQL = (
-    "SELECT protocol, pick, ties, ratio, spread, aten_us, toolchain, runs, family, m, n, k FROM verdict"
+    "SELECT protocol, toolchain, family, pick, ties, ratio, spread, aten_us, runs, head FROM verdict"
     " WHERE problem = ? AND device = ?"
 )
 """The lookup: one probe of the primary key."""

@@ -15,7 +15,7 @@ from gemmdb import dbfile, nearest, schema
 from gemmdb.device import Device
 from gemmdb.measurement import Measurement
 from gemmdb.problem import Problem
-from gemmdb.rows import Parts
+from gemmdb.rows import Context, Parts
 from gemmdb.verdict import Pooled, Verdict, age, pool_slow, unsafe
 
 _GROUP = f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
@@ -80,23 +80,22 @@ class Table:
         known = self._parts.find_device(device)
         if known is None:
             return None
-        parts = self._parts
-        found = [
-            row
-            for row in self._fetch(schema.VERDICT_SQL, (problem.key, known.key))
-            if parts.protocol(row[0]).l2 == l2 and (klass is None or parts.toolchain(row[6]).klass == klass)
-        ]
-        if not found:
-            return None
-        return self._verdict(found[0] if len(found) == 1 else max(found, key=self._rank), problem, known)
+        rows = self._fetch(schema.VERDICT_SQL, (problem.key, known.key))
+        if len(rows) > 1:
+            rows.sort(key=self._rank, reverse=True)
+        for row in rows:
+            context = self._parts.context(row[:3])
+            if context.protocol.l2 == l2 and (klass is None or context.klass == klass):
+                return self._verdict(row, context, problem, known)
+        return None
 
     def verdicts(self, problem: Problem, device: Device) -> list[Verdict]:
         """All verdicts on a problem, of every protocol and toolchain class, in a fixed order."""
         known = self._parts.find_device(device)
         if known is None:
             return []
-        rows = self._fetch(schema.VERDICT_SQL, (problem.key, known.key))
-        found = (self._verdict(row, problem, known) for row in sorted(rows))
+        rows = sorted(self._fetch(schema.VERDICT_SQL, (problem.key, known.key)))
+        found = (self._verdict(row, self._parts.context(row[:3]), problem, known) for row in rows)
         return [verdict for verdict in found if verdict is not None]
 
     def neighbours(self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64) -> list[Problem]:
@@ -168,37 +167,22 @@ class Table:
             "measurements": sum(rows.values()),
         }
 
-    def _verdict(self, row: tuple[Any, ...], problem: Problem, device: Device) -> Verdict | None:
-        protocol, pick, others, ratio, spread, aten_us, toolchain, runs, family, m, n, k = row
-        parts = self._parts
-        # Together these are the problem's text: 64-bit keys can be made to collide.
-        if (m, n, k) != (problem.m, problem.n, problem.k) or parts.family(family) != (problem.op, problem.family):
-            return None
-        ties = parts.ties(pick, others, problem, device)
-        known = parts.toolchain(toolchain)
+    def _verdict(self, row: tuple[Any, ...], context: Context, problem: Problem, device: Device) -> Verdict | None:
+        _, _, _, pick, others, ratio, spread, aten_us, runs, head = row
+        protocol, toolchain, _, family = context
+        if f"{head} {family}" != problem.text:
+            return None  # 64-bit keys can be made to collide.
+        ties = self._parts.ties(pick, others, problem.op, device.kind)
         try:
             plausible = 0.0 < ratio < 1e12 and 0.0 <= spread < 1e12 and 0.0 < aten_us < 1e12 and runs > 0
         except TypeError:
             plausible = False
         if not plausible:
-            raise parts.error("a verdict is malformed")
-        return Verdict(
-            problem,
-            device,
-            parts.protocol(protocol),
-            known.klass,
-            ties[0],
-            ties,
-            ratio,
-            spread,
-            ratio * aten_us,
-            aten_us,
-            known,
-            runs,
-        )
+            raise self._parts.error("a verdict is malformed")
+        return Verdict(problem, device, protocol, toolchain, ties, ratio, spread, aten_us, runs)
 
     def _rank(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
-        protocol, toolchain = self._parts.protocol(row[0]), self._parts.toolchain(row[6])
+        protocol, toolchain = self._parts.protocol(row[0]), self._parts.toolchain(row[1])
         measured = protocol.clock != "model"
         return measured, protocol.version, age(toolchain), protocol.samples, protocol.text
 

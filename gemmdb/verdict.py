@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
@@ -18,27 +19,39 @@ TIE = 0.01
 """Two configs closer than this, relative, are tied whatever their intervals say."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The pick for a Problem on a Device under a Protocol and a toolchain class.
+class Verdict(NamedTuple):
+    """The pick for a Problem on a Device under a Protocol and a toolchain class. A tuple, since one is made at every
+    lookup and a frozen dataclass takes three times as long.
 
-    `ties`: all configs as good as the best, the pick first. `ratio`: the pick's time relative to ATen. `spread`: half
-    the width of its 95% interval, relative. `expected_us`: microseconds of one call; `aten_us`: the reference's.
-    `toolchain`: the newest one that measured the pick. `runs`: how many runs did.
+    `toolchain`: the newest one that measured the pick. `ties`: all configs as good as the best, the pick first.
+    `ratio`: the pick's time relative to ATen. `spread`: half the width of its 95% interval, relative. `aten_us`:
+    microseconds of one call of ATen. `runs`: how many runs measured the pick.
     """
 
     problem: Problem
     device: Device
     protocol: Protocol
-    klass: str
-    pick: Config
+    toolchain: Toolchain
     ties: tuple[Config, ...]
     ratio: float
     spread: float
-    expected_us: float
     aten_us: float
-    toolchain: Toolchain
     runs: int
+
+    @property
+    def pick(self) -> Config:
+        """The config to run."""
+        return self.ties[0]
+
+    @property
+    def klass(self) -> str:
+        """The toolchain class that the verdict holds for."""
+        return self.toolchain.klass
+
+    @property
+    def expected_us(self) -> float:
+        """Microseconds of one call of the pick."""
+        return self.ratio * self.aten_us
 
     @property
     def speedup(self) -> float:
@@ -108,20 +121,16 @@ def decide(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> Verd
         # A noisy config can be tied with the best and yet be slower than ATen, which is not.
         ties = [p for p in ties if p.ratio < 1]
     pick = ties[0]
-    aten_us = median(row.times.median_us for row in reference.rows if row.times)
     first = pick.rows[0]
     return Verdict(
         first.problem,
         first.device,
         first.protocol,
-        first.toolchain.klass,
-        pick.config,
+        max((row.toolchain for row in pick.rows), key=age),
         tuple(p.config for p in ties),
         pick.ratio,
         pick.spread,
-        pick.ratio * aten_us,
-        aten_us,
-        max((row.toolchain for row in pick.rows), key=age),
+        median(row.times.median_us for row in reference.rows if row.times),
         len({row.run for row in pick.rows}),
     )
 

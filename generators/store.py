@@ -152,7 +152,7 @@ class Store:
         rows = [self._read.measurement(row) for row in db.execute(_GROUP, pair)]
         db.execute("DELETE FROM verdict WHERE problem = ? AND device = ?", pair)
         verdicts = [verdict_values(verdict) for verdict in decide_all(rows)]
-        db.executemany(f"INSERT INTO verdict VALUES ({', '.join('?' * 15)})", verdicts)
+        db.executemany(f"INSERT INTO verdict VALUES ({', '.join('?' * 13)})", verdicts)
         db.execute("DELETE FROM pending WHERE problem = ? AND device = ?", pair)
 
 
@@ -168,8 +168,7 @@ def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
     problem = verdict.problem
     key = (problem.key, verdict.device.key, verdict.protocol.key, verdict.klass)
     pick = (verdict.pick.key, pack(verdict.ties[1:]), verdict.ratio, verdict.spread, verdict.aten_us)
-    sizes = (problem.family_key, problem.m, problem.n, problem.k)
-    return (*key, *pick, verdict.toolchain.key, verdict.runs, *sizes)
+    return (*key, *pick, verdict.toolchain.key, verdict.runs, problem.family_key, problem.head)
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:

@@ -298,7 +298,7 @@ def _int8(path):
 
 
 def test_a_key_collision_is_a_miss_not_a_wrong_answer(kit, path):
-    edit(path, "UPDATE verdict SET m = 17")
+    edit(path, "UPDATE verdict SET head = 'mm m=17 n=512 k=512'")
     with Table.open(path) as table:
         assert table.verdict(kit.problem, kit.device) is None
 

@@ -46,10 +46,10 @@ def test_a_good_table_has_no_findings(path):
         ("verdict", "UPDATE verdict SET ratio = 0.4"),
         ("verdict", "UPDATE verdict SET pick = (SELECT id FROM config WHERE text = 'aten:default')"),
         ("verdict", "UPDATE verdict SET klass = 'cuda12'"),
-        ("verdict", "UPDATE verdict SET m = m + 1"),
+        ("verdict", "UPDATE verdict SET head = head || '0'"),
         ("verdict", "DELETE FROM verdict"),
         ("verdict", "INSERT INTO verdict SELECT 1, device, protocol, klass, pick, ties, ratio, spread, aten_us,"
-                    " toolchain, runs, family, m, n, k FROM verdict LIMIT 1"),
+                    " toolchain, runs, family, head FROM verdict LIMIT 1"),
     ],
 )  # fmt: skip
 def test_a_changed_value_is_found(path, check, statement):
