@@ -12,6 +12,8 @@ from gemmdb.measurement import Status, Times
 
 TOO_GOOD = 0.5
 """A candidate this much faster than ATen, or than the next one, is measured again before it is believed."""
+NOISY = 0.25
+"""With an interval wider than that on either side, relative, a round was disturbed: all finalists are timed again."""
 
 
 def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
@@ -29,6 +31,9 @@ def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
     finalists = survivors(alive, effort)
     slow = [replace(outcome, status=Status.SLOW) for outcome in alive if outcome.config not in finalists]
     full = _measure(job, finalists, effort, measurer)
+    if any(outcome.times and outcome.times.spread > NOISY for outcome in full):
+        again = {o.config: o for o in _measure(job, finalists, effort, measurer)}
+        full = [_steadier(outcome, again[outcome.config]) for outcome in full]
     doubtful = too_good(full)
     if doubtful:
         again = {o.config: o for o in _measure(job, doubtful, effort, measurer)}
@@ -78,6 +83,12 @@ def too_good(outcomes: Sequence[Outcome]) -> list[Config]:
 
 def _measure(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measurer) -> list[Outcome]:
     return list(measurer.measure(job.problem, configs, job.protocol, effort.samples)) if configs else []
+
+
+def _steadier(first: Outcome, second: Outcome) -> Outcome:
+    if first.times is None or second.times is None:
+        return first if first.times is None else second
+    return min(first, second, key=lambda outcome: outcome.times.spread if outcome.times else 0.0)
 
 
 def _more_cautious(first: Outcome, second: Outcome | None) -> Outcome:

@@ -114,3 +114,23 @@ def test_where_nothing_is_legal_nothing_is_measured(problems, rows):
     outcomes = race(Job(problems[0], PROTOCOL, (Candidate(ATEN, "because"),)), EFFORT, measurer)
     assert [(o.config, o.status) for o in outcomes] == [(ATEN, Status.ILLEGAL)]
     assert measurer.calls == []
+
+
+class Disturbed(Replay):
+    """The second round, the first full one, is disturbed: every interval spans from half to twice the median."""
+
+    def measure(self, *arguments):
+        outcomes = super().measure(*arguments)
+        if len(self.calls) != 2:
+            return outcomes
+        return [
+            replace(o, times=replace(o.times, low_us=o.times.low_us / 2, high_us=o.times.high_us * 2)) for o in outcomes
+        ]
+
+
+def test_a_disturbed_round_is_repeated_and_the_steadier_one_kept(problems, rows):
+    measurer = Disturbed(rows)
+    job = Job(problems[3], PROTOCOL, tuple(map(Candidate, dict.fromkeys(row.config for row in rows))))
+    outcomes = race(job, EFFORT, measurer)
+    assert [samples for _, _, samples in measurer.calls] == [5, 30, 30]
+    assert max(o.times.spread for o in outcomes if o.status is Status.OK) < 0.02
