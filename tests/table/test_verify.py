@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from gemmdb import InputError, TableError
+from gemmdb import InputError, Status, TableError, schema
 from gemmdb.generators.manifest import check_manifest, write_manifest
 from gemmdb.generators.store import Store
 from gemmdb.generators.verify import verify
@@ -104,3 +106,14 @@ def test_a_folder_without_a_manifest_is_named(tmp_path):
 def test_the_shipped_tables_are_as_their_manifest_says():
     assert check_manifest(shipped_tables()) == []
     assert [finding for path in shipped_tables().glob("*.db") for finding in verify(path)] == []
+
+
+def test_the_documented_format_is_the_schema():
+    text = (Path(__file__).parents[2] / "docs" / "table-format.md").read_text()
+    assert schema.VERDICT_SQL.split() == re.search(r"```sql\n(.*?)\n```", text, re.S)[1].split()
+    for name, statement in schema.SCHEMA.items():
+        assert f"`{name}`" in text or f"`{name} (" in text, name
+        for column in re.findall(r"[(,] ?([a-z0-9_]+) (?:TEXT|INTEGER|REAL|BLOB)", statement):
+            assert re.search(rf"`{name}`.*\b{column}\b", text), f"{name}.{column}"
+    for status in Status:
+        assert f"`{status}`" in text
