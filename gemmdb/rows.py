@@ -29,12 +29,12 @@ _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class Context(NamedTuple):
-    """The protocol, toolchain, toolchain class and family text that many verdicts share."""
+    """The protocol, toolchain and toolchain class that many verdicts share, and how their problems' texts end."""
 
     protocol: Protocol
     toolchain: Toolchain
     klass: str
-    family: str
+    tail: str
 
 
 class Parts:
@@ -95,7 +95,7 @@ class Parts:
         found = self._contexts.get(keys)
         if found is None:
             protocol, toolchain = self.protocol(keys[0]), self.toolchain(keys[1])
-            found = Context(protocol, toolchain, toolchain.klass, self._family(keys[2]))
+            found = Context(protocol, toolchain, toolchain.klass, f" {self._family(keys[2])}")
             _remember(self._contexts, keys, found)
         return found
 

@@ -169,8 +169,8 @@ class Table:
 
     def _verdict(self, row: tuple[Any, ...], context: Context, problem: Problem, device: Device) -> Verdict | None:
         _, _, _, pick, others, ratio, spread, aten_us, runs, head = row
-        protocol, toolchain, _, family = context
-        if f"{head} {family}" != problem.text:
+        protocol, toolchain, _, tail = context
+        if str(head) + tail != problem.text:
             return None  # 64-bit keys can be made to collide.
         ties = self._parts.ties(pick, others, problem.op, device.kind)
         try:
