@@ -61,14 +61,14 @@ _ALL = (
     Kernel("aten", "default", ("mm", "addmm", "int_mm", "mixed_mm"), ("cpu", "cuda"), 0),
     # The weight-only product of ATen; bf16 activations, int8 weight, per-channel scale.
     Kernel("aten", "int8pack_mm", ("mixed_mm",), ("cpu",), 1),
-    # Our own Triton templates, in gemmdb/kernels_triton; docs/kernels.md says what each parameter does. `reduce`: how the
-    # partial sums of a split K are summed, by a second kernel or by the last program of each tile.
+    # Our own Triton templates, in gemmdb/kernels_triton; docs/kernels.md says what each parameter does. `reduce`: how
+    # the partial sums of a split K are summed, by a second kernel or by the last program of each tile.
     Kernel("triton", "tile", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 1, {
         "block_m": IntRange(16, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 1024, True),
         "group_m": IntRange(1, 16, True), "split_k": IntRange(1, 64), "reduce": OneOf(("none", "kernel", "fixup")),
         "swap": IntRange(0, 1), "load": OneOf(("pointer", "tma")), "dequant": OneOf(("cast", "bits")),
         "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
-    }),
+    }, splits=("split_k",)),
     Kernel("triton", "gemv", ("mm", "addmm", "mixed_mm"), ("cuda",), 1, {
         "block_n": IntRange(1, 64, True), "block_k": IntRange(64, 4096, True), "unroll": IntRange(1, 8, True),
         "dequant": OneOf(("cast", "bits")), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),

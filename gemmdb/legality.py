@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
+from gemmdb import legality_triton
 from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.problem import Problem
@@ -13,6 +14,8 @@ from gemmdb.problem import Problem
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str] = ()) -> str | None:
     """Why `config` cannot run on `problem`, None when it can. `symbolic`: which of `m`, `n`, `k` are not fixed when the
     kernel is compiled."""
+    if config.backend == "triton":
+        return legality_triton.illegal(config, problem, device, symbolic)
     return _packed_gemm(config, problem, device, symbolic) if config.backend == "cpp" else None
 
 

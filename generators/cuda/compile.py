@@ -24,13 +24,13 @@ class Compiled:
 
 def compile_unit(unit: Unit, capability: int) -> Compiled:
     """Compile for compute capability `capability` (90 for sm90). Finished units come from Triton's on-disk cache."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     start = time.perf_counter()
     divisible = {(i,): [["tt.divisibility", 16]] for i, (name, _) in enumerate(unit.args) if name in unit.divisible}
     try:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+
         source = ASTSource(fn=load(unit), signature=dict(unit.args), constexprs={}, attrs=divisible)
         options = {"num_warps": unit.warps, "num_stages": unit.stages}
         kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)

@@ -11,10 +11,10 @@ from itertools import product
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
 from gemmdb.generators.cuda import menu
-from gemmdb.generators.cuda.legality import SHARED_BYTES, illegal, stage_bytes, warpgroup
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate
 from gemmdb.layout import ITEM_SIZES
+from gemmdb.legality_triton import SHARED_BYTES, illegal, stage_bytes, warpgroup
 from gemmdb.problem import Problem
 
 MOST_GEMV_ROWS = 2

@@ -1,8 +1,9 @@
-"""Which of our Triton kernels' configs can run on which problem and GPU; each rule with its reason."""
+"""Which configs of our own Triton kernels can run on which problem and GPU; each rule with its reason."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from gemmdb.config import Config
 from gemmdb.device import Device
@@ -15,8 +16,8 @@ GEMV_ROWS = 8
 _LARGEST_OFFSET = 2**31
 
 
-def illegal(config: Config, problem: Problem, device: Device) -> str:
-    """Why a triton config must not run, in one phrase; empty when nothing speaks against it."""
+def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str] = ()) -> str | None:
+    """Why a triton config cannot run, None when it can. `symbolic`: which of `m`, `n`, `k` are not fixed."""
     if problem.op not in config.spec.ops or device.kind not in config.spec.devices:
         return f"{config.name} does not solve {problem.op} on {device.kind}"
     if 0 in (problem.m, problem.n, problem.k):
@@ -28,7 +29,7 @@ def illegal(config: Config, problem: Problem, device: Device) -> str:
             return f"a {operand.layout.order} operand has no row start to step by"
         if rows * columns >= _LARGEST_OFFSET:
             return "offsets within an operand are 32 bits wide"
-    return _tile(config, problem, device) if config.kernel == "tile" else _gemv(config, problem)
+    return _tile(config, problem, device) if config.kernel == "tile" else _gemv(config, problem, symbolic)
 
 
 def warpgroup(problem: Problem, left: int, warps: int) -> bool:
@@ -57,7 +58,7 @@ def _operands(problem: Problem) -> tuple[tuple[Operand, tuple[int, int]], ...]:
     return (problem.a, (problem.m, problem.k)), (problem.b, (problem.k, problem.n))
 
 
-def _tile(config: Config, problem: Problem, device: Device) -> str:
+def _tile(config: Config, problem: Problem, device: Device) -> str | None:
     value = config.values
     split = int(value["split_k"])
     if (split == 1) != (value["reduce"] == "none"):
@@ -72,23 +73,23 @@ def _tile(config: Config, problem: Problem, device: Device) -> str:
         return "offsets within the partial sums are 32 bits wide"
     if shared_bytes(config, problem) > int(device.figures.get("smem_bytes", SHARED_BYTES)):
         return "the pipeline's stages do not fit into shared memory"
-    return _tma(problem) if value["load"] == "tma" else ""
+    return _tma(problem) if value["load"] == "tma" else None
 
 
-def _tma(problem: Problem) -> str:
+def _tma(problem: Problem) -> str | None:
     for operand, _ in _operands(problem):
         if operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
             return "the tensor copy engine wants rows that start at multiples of 16 bytes"
-    return ""
+    return None
 
 
-def _gemv(config: Config, problem: Problem) -> str:
-    if problem.m > GEMV_ROWS:
-        return f"more than {GEMV_ROWS} rows do not fit into registers"
+def _gemv(config: Config, problem: Problem, symbolic: Collection[str]) -> str | None:
+    if problem.m > GEMV_ROWS or "m" in symbolic:
+        return f"the number of rows is fixed, and more than {GEMV_ROWS} do not fit into registers"
     if not problem.a.layout.order.startswith("row") or (not problem.b.layout.order.startswith("col") and problem.n > 1):
         return "K has to run along memory in both operands"
     if problem.op != "mixed_mm" and config.values["dequant"] != "cast":
         return "there is nothing to dequantise"
     if problem.numerics.fp32 != "ieee":
         return "the products are full fp32"
-    return ""
+    return None

@@ -1,0 +1,70 @@
+"""The rules of our own Triton kernels, each with a config that it excludes and one that it lets through."""
+
+from dataclasses import replace
+
+import pytest
+
+from gemmdb.config import Config
+from gemmdb.device import Device
+from gemmdb.layout import Layout
+from gemmdb.legality import illegal
+from gemmdb.problem import Operand, Problem
+
+GPU = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
+TILE = {
+    "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 8, "split_k": 1, "reduce": "none", "swap": 0,
+    "load": "pointer", "dequant": "cast", "warps": 4, "stages": 3,
+}  # fmt: skip
+GEMV = {"block_n": 8, "block_k": 256, "unroll": 1, "dequant": "cast", "warps": 4, "stages": 1}
+gemm = Problem.gemm
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "reason"),
+    [
+        (gemm("mm", m=16, n=512, k=512), {}, None),
+        (gemm("mm", m=0, n=512, k=512), {}, "size zero"),
+        (gemm("mm", m=16, n=2**17, k=2**15), {}, "32 bits wide"),
+        (gemm("mm", m=16, n=512, k=512), {"split_k": 2}, "only then"),
+        (gemm("mm", m=16, n=512, k=512), {"reduce": "fixup"}, "only then"),
+        (gemm("mm", m=16, n=512, k=512), {"split_k": 4, "reduce": "fixup"}, None),
+        (gemm("mm", m=16, n=512, k=512), {"split_k": 5, "reduce": "fixup"}, "fewer than 5 steps"),
+        (gemm("mm", m=16, n=512, k=512), {"dequant": "bits"}, "nothing to dequantise"),
+        (gemm("mixed_mm", m=16, n=512, k=512), {"dequant": "bits"}, None),
+        (gemm("int_mm", m=16, n=512, k=512), {"block_k": 16}, "32 int8 of K"),
+        (gemm("mm", m=64, n=512, k=512), {"block_m": 128, "block_n": 256, "stages": 3}, "do not fit"),
+        (gemm("mm", m=16, n=512, k=516), {"load": "tma"}, "multiples of 16 bytes"),
+        (gemm("mm", m=16, n=516, k=512), {"load": "tma"}, None),
+        (gemm("mm", m=16, n=512, k=516), {}, None),
+    ],
+)
+def test_tiles(problem, changes, reason):
+    found = illegal(Config.of("triton", "tile", **TILE | changes), problem, GPU)
+    assert found is None if reason is None else found is not None and reason in found
+
+
+@pytest.mark.parametrize(
+    ("problem", "symbolic", "reason"),
+    [
+        (gemm("mm", m=8, n=512, k=512), "", None),
+        (gemm("mm", m=9, n=512, k=512), "", "more than 8"),
+        (gemm("mm", m=8, n=512, k=512), "m", "is fixed"),
+        (gemm("mm", m=8, n=512, k=512), "nk", None),
+        (gemm("mm", m=8, n=512, k=512, layout="nn"), "", "along memory"),
+        (gemm("mm", m=8, n=512, k=512, layout="tt"), "", "along memory"),
+        (gemm("mm", m=8, n=512, k=512, dtype="fp32", tf32=True), "", "full fp32"),
+        (gemm("int_mm", m=8, n=512, k=512), "", "does not solve"),
+    ],
+)
+def test_vectors(problem, symbolic, reason):
+    found = illegal(Config.of("triton", "gemv", **GEMV), problem, GPU, symbolic)
+    assert found is None if reason is None else found is not None and reason in found
+
+
+def test_what_no_row_start_steps_by_and_other_devices():
+    config, problem = Config.of("triton", "tile", **TILE), gemm("addmm", m=16, n=512, k=512)
+    assert illegal(config, problem, GPU) is None
+    broadcast = replace(problem, a=Operand("bf16", Layout("broadcast", 8)))
+    assert "broadcast" in (illegal(config, broadcast, GPU) or "")
+    assert "alpha and beta" in (illegal(config, replace(problem, scalars="general"), GPU) or "")
+    assert "on cpu" in (illegal(config, problem, Device("cpu", "cpu", "Some CPU", 4)) or "")

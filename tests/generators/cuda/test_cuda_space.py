@@ -1,0 +1,63 @@
+"""The space: legal, in a fixed order, ATen first, and built around what fits on a multiprocessor."""
+
+import pytest
+
+from gemmdb.config import ATEN
+from gemmdb.generators.cuda.space import MOST_GEMV_ROWS, QUICK, CudaSpace, everything, from_menu
+from gemmdb.generators.effort import EFFORTS
+from gemmdb.legality import illegal
+from gemmdb.legality_triton import shared_bytes
+from gemmdb.problem import Problem
+
+PROBLEMS = [
+    Problem.gemm("mixed_mm", m=1, n=14336, k=4096, fusion="scale"),
+    Problem.gemm("mixed_mm", m=64, n=4096, k=4096, dtype="fp16", weight_dtype="uint8"),
+    Problem.gemm("int_mm", m=33, n=1000, k=776),
+    Problem.gemm("mm", m=4096, n=4096, k=4096, layout="tn"),
+    Problem.gemm("mm", m=17, n=1001, k=777),
+    Problem.gemm("addmm", m=2, n=768, k=3072, dtype="fp32"),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.text[:32])
+def test_candidates_are_legal_distinct_and_always_the_same(problem, h200):
+    sizes = []
+    for effort in EFFORTS.values():
+        found = [candidate.config for candidate in CudaSpace().candidates(problem, h200, effort)]
+        assert found[0] == ATEN
+        assert len(set(found)) == len(found)
+        assert found == [candidate.config for candidate in CudaSpace().candidates(problem, h200, effort)]
+        assert all(illegal(config, problem, h200) is None for config in found)
+        sizes.append(len(found))
+    assert 5 < sizes[0] <= QUICK + 1 <= max(sizes[1], QUICK + 1)
+    assert sizes[1] < sizes[2]
+
+
+def test_the_menu_is_the_first_part_of_the_whole(h200):
+    problem = PROBLEMS[0]
+    found = [candidate.config for candidate in CudaSpace().candidates(problem, h200, EFFORTS["full"])]
+    menu = from_menu(problem, h200)
+    assert found[1 : len(menu) + 1] == menu
+    assert len(everything(problem, h200)) > 1000
+
+
+def test_vector_kernels_are_for_few_rows(h200):
+    for rows in (1, 2, 3, 16):
+        configs = from_menu(Problem.gemm("mixed_mm", m=rows, n=4096, k=4096), h200)
+        assert any(config.kernel == "gemv" for config in configs) == (rows <= MOST_GEMV_ROWS)
+
+
+def test_blocks_that_share_a_multiprocessor_fit_into_it(h200):
+    problem = Problem.gemm("mixed_mm", m=16, n=4096, k=4096)
+    tiles = [config for config in everything(problem, h200) if config.kernel == "tile"]
+    assert max(shared_bytes(config, problem) for config in tiles) <= 232448
+    assert any(4 * shared_bytes(config, problem) <= 232448 for config in tiles)
+
+
+def test_int8_to_bf16_is_left_to_the_compiler_and_other_casts_are_not(h200):
+    ways = {
+        (dtype, weight): {config.values["dequant"] for config in from_menu(problem, h200)}
+        for dtype, weight in (("bf16", "int8"), ("bf16", "uint8"), ("fp16", "int8"))
+        for problem in [Problem.gemm("mixed_mm", m=16, n=4096, k=4096, dtype=dtype, weight_dtype=weight)]
+    }
+    assert ways == {("bf16", "int8"): {"cast"}, ("bf16", "uint8"): {"bits"}, ("fp16", "int8"): {"bits"}}

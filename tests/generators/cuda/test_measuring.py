@@ -1,0 +1,61 @@
+"""What of measuring on a GPU can be checked without one."""
+
+import gzip
+import importlib.util
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from gemmdb.generators.cuda.measurer import CompilePool
+from gemmdb.generators.cuda.session import _moved
+from gemmdb.measurement import Status
+from gemmdb.problem import Problem
+
+ROOT = Path(__file__).parents[3]
+RESULTS = sorted((ROOT / "benchmarks" / "results" / "h200").glob("*/rows.jsonl.gz"))
+
+
+def test_copies_of_an_operand_keep_its_strides_offset_and_values():
+    import torch
+
+    padded = torch.arange(200.0).reshape(10, 20)[:, 3:11].t()
+    copy = _moved(padded)
+    assert torch.equal(copy, padded)
+    assert copy.stride() == padded.stride()
+    assert copy.storage_offset() == padded.storage_offset()
+    assert copy.data_ptr() != padded.data_ptr()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="triton is installed here")
+def test_a_missing_compiler_is_the_outcome_of_the_candidate(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    pool = CompilePool(90, 232448, processes=1)
+    try:
+        failure = pool.failure(Problem.gemm("mm", m=16, n=512, k=512), make.tile(), 60)
+    finally:
+        pool.close()
+    assert failure is not None
+    assert failure[0] is Status.ERROR
+    assert "No module named 'triton'" in failure[1]
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
+def test_recorded_rows_still_import(path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("h200_import", ROOT / "benchmarks" / "h200_import.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "h200_import", module)
+    spec.loader.exec_module(module)
+    rows = list(islice(module.measurements(path), 300))
+    assert len(rows) == 300
+    assert {row.device.sku for row in rows} == {"NVIDIA H200"}
+    assert any(row.status is Status.OK and row.config.backend == "triton" for row in rows)
+
+
+def test_there_are_recorded_rows():
+    assert len(RESULTS) >= 2
+    with gzip.open(RESULTS[0], "rt") as file:
+        assert '"times"' in file.readline()

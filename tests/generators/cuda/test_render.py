@@ -1,0 +1,92 @@
+"""Rendering: valid Python, one unit for every size of a divisibility class, and the launches that go with it."""
+
+import ast
+
+import pytest
+
+from gemmdb.generators.cuda import elementwise
+from gemmdb.generators.cuda.render import Launch, plan
+from gemmdb.problem import Problem
+
+gemm = Problem.gemm
+SPLIT = {"split_k": 4, "reduce": "kernel"}
+FIXUP = {"split_k": 4, "reduce": "fixup"}
+
+
+def check(launch: Launch) -> str:
+    """The source, after making sure that the kernel takes exactly the unit's arguments."""
+    function = ast.parse(launch.unit.source).body[-1]
+    assert isinstance(function, ast.FunctionDef)
+    assert [argument.arg for argument in function.args.args] == [name for name, _ in launch.unit.args]
+    assert set(launch.unit.divisible) <= {name for name, _ in launch.unit.args}
+    return launch.unit.source
+
+
+@pytest.mark.parametrize("changes", [{}, {"swap": 1}, {"load": "tma"}, {"load": "tma", "swap": 1}, SPLIT, FIXUP])
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+def test_every_layout_renders(make, layout, changes):
+    for launch in plan(gemm("mm", m=32, n=512, k=256, layout=layout), make.tile(**changes)).launches:
+        check(launch)
+
+
+@pytest.mark.parametrize("dequant", ["cast", "bits"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("weight", ["int8", "uint8"])
+def test_the_weight_is_dequantised_in_the_kernel(make, weight, dtype, dequant):
+    problem = gemm("mixed_mm", m=8, n=512, k=256, dtype=dtype, weight_dtype=weight, fusion="scale")
+    for config in (make.tile(dequant=dequant), make.gemv(dequant=dequant)):
+        (launch,) = plan(problem, config).launches
+        source = check(launch)
+        assert ("inline_asm_elementwise" in source) == (dequant == "bits")
+        assert ("0x80808080" in source) == (dequant == "bits" and weight == "int8")
+        assert ("scale", f"*{dtype}") in launch.unit.args
+
+
+@pytest.mark.parametrize("config", ["tile", "gemv"])
+def test_one_unit_serves_all_sizes_of_a_divisibility_class(make, config):
+    chosen = make.tile() if config == "tile" else make.gemv()
+    units = {
+        plan(gemm("mm", m=m, n=n, k=k), chosen).launches[0].unit
+        for m, n, k in ((7, 4096, 4096), (5, 14336, 8192), (8, 512, 256))
+    }
+    assert len(units) == 1
+    odd = plan(gemm("mm", m=7, n=4096, k=4100), chosen).launches[0].unit
+    assert odd not in units
+    assert "EVEN_K: tl.constexpr = False" in odd.source
+
+
+def test_a_transposed_activation_makes_the_rows_count_for_alignment(make):
+    units = [plan(gemm("mm", m=m, n=512, k=512, layout="tn"), make.tile()).launches[0].unit for m in (32, 33)]
+    assert "arg_M" in units[0].divisible
+    assert "arg_M" not in units[1].divisible
+
+
+def test_the_partial_sums_are_reduced_by_a_second_kernel_or_by_the_last_program(make):
+    problem = gemm("addmm", m=20, n=1000, k=4096, fusion="pointwise")
+    second = plan(problem, make.tile(**SPLIT))
+    assert [launch.grid for launch in second.launches] == [(2 * 16, 4, 1), (-(-20 * 1000 // 512), 1, 1)]
+    assert (second.partials, second.counters) == (4 * 20 * 1000, 0)
+    assert "maximum" not in check(second.launches[0])
+    assert "maximum" in check(second.launches[1])
+    last = plan(problem, make.tile(**FIXUP))
+    assert (last.partials, last.counters) == (32 * 16 * 64 * 4, 32)
+    assert "atomic_add" in check(last.launches[0])
+    assert "maximum" in last.launches[0].unit.source
+
+
+def test_the_epilogue_of_an_integer_product_scales_in_fp32(make):
+    (launch,) = plan(gemm("int_mm", m=32, n=512, k=256, fusion="scale"), make.tile()).launches
+    source = check(launch)
+    assert "out_dtype=tl.int32" in source
+    assert source.index("acc.to(tl.float32)") < source.index("tl.load(scale")
+
+
+def test_the_kernels_around_aten_render():
+    mixed, integer = gemm("mixed_mm", m=8, n=512, k=256, fusion="scale"), gemm("int_mm", m=32, n=512, k=256)
+    for launch in (elementwise.cast(mixed), elementwise.after(mixed, "bf16"), elementwise.after(integer, "int32")):
+        check(launch)
+    for shape in elementwise.READS:
+        block, steps, _ = shape
+        launch = elementwise.read(2**20 + 1, shape)
+        check(launch)
+        assert (launch.grid[0] - 1) * block * steps < 2**20 + 1 <= launch.grid[0] * block * steps
