@@ -16,14 +16,6 @@ def mlp(dtype=torch.float32):
     return nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 32)).eval().to(dtype)
 
 
-def watch(model, *inputs, **options):
-    """Compile with every product left alone; returns the result and the problems that were seen."""
-    seen = []
-    with force(lambda problem: seen.append(problem)):
-        torch._dynamo.reset()
-        return torch.compile(model, **options)(*inputs), seen
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_freezing_on_serves_the_packed_template(kit, dtype):
     model, x = mlp(dtype), torch.randn(8, 64, dtype=dtype)
@@ -164,9 +156,6 @@ def in_thread(work):
     assert not errors, errors
 
 
-WIDE = torch.randn(40, 72)
-
-
 def test_autocast_and_activation_checkpointing(kit):
     from torch.utils.checkpoint import checkpoint
 
@@ -186,141 +175,3 @@ def test_autocast_and_activation_checkpointing(kit):
         kit.close(gradient.bfloat16(), parameter.grad.bfloat16())
     assert {problem.a.dtype for problem in seen} == {"bf16"}
     assert gemmdb.inductor.stats()["errors"] == []
-
-
-LAYOUTS = {
-    "offset": (WIDE[1:33, 8:], "row-padded:4"),
-    "odd offset": (WIDE[:32, 1:65], "row-padded:1"),
-    "padded": (WIDE[:32, :64], "row-padded:4"),
-    "transposed": (torch.randn(64, 32).t(), "col:4"),
-    "broadcast": (torch.randn(1, 64).expand(32, 64), "broadcast:4"),
-}
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_storage_offsets_padded_and_sliced_operands(kit, name):
-    a, layout = LAYOUTS[name]
-    w = torch.randn(64, 16)
-    found, seen = watch(torch.matmul, a, w)
-    kit.close(found, a @ w)
-    assert seen[0].a.text == f"fp32:{layout}"
-    with inductor_config.patch(freezing=True), torch.no_grad(), force(kit.CPP):
-        kit.close(kit.compiled(Constant(w), a), a @ w)
-
-
-class Constant(nn.Module):
-    def __init__(self, w):
-        super().__init__()
-        self.w = nn.Parameter(w)
-
-    def forward(self, x):
-        return x @ self.w
-
-
-@pytest.mark.parametrize("sizes", [(0, 16, 8), (4, 0, 8), (4, 16, 0), (1, 16, 8), (4, 1, 8), (4, 16, 1), (1, 1, 1)])
-def test_zero_size_and_size_one_dimensions(kit, sizes):
-    m, k, n = sizes
-    a, w = torch.randn(m, k), torch.randn(k, n)
-    with force(lambda problem: kit.ATEN):
-        kit.close(kit.compiled(torch.matmul, a, w), a @ w)
-    assert gemmdb.inductor.stats()["errors"] == []
-    with inductor_config.patch(freezing=True), torch.no_grad(), force(kit.CPP):
-        kit.close(kit.compiled(Constant(w), a), a @ w)
-    assert gemmdb.inductor.stats()["errors"] == []
-
-
-@pytest.mark.parametrize(
-    ("bias", "alpha", "beta", "wanted"),
-    [
-        ((32,), 1, 1, ("1d", "unit")),
-        ((8, 32), 1, 1, ("full", "unit")),
-        ((8, 1), 1, 1, ("column", "unit")),
-        ((1, 32), 2.0, 0.4, ("1d", "general")),
-        ((32,), 1, 0, ("1d", "beta0")),
-    ],
-)
-def test_addmm_bias_and_scalars_are_in_the_key(kit, bias, alpha, beta, wanted):
-    inputs = torch.randn(bias), torch.randn(8, 64), torch.randn(64, 32)
-
-    def product(b, x, w):
-        return torch.addmm(b, x, w, alpha=alpha, beta=beta)
-
-    found, seen = watch(product, *inputs)
-    kit.close(found, product(*inputs))
-    addmm = [problem for problem in seen if problem.op == "addmm"]
-    if addmm:
-        assert (addmm[0].bias.kind, addmm[0].scalars) == wanted
-    else:
-        # Inductor drops the bias of beta=0
-        assert beta == 0
-
-
-def test_int_mm_with_its_scale(kit):
-    x = torch.randint(-100, 100, (32, 64), dtype=torch.int8)
-    w = torch.randint(-100, 100, (16, 64), dtype=torch.int8)
-    s = torch.rand(16)
-
-    def product(x, w, s):
-        return (torch._int_mm(x, w.t()) * s).bfloat16()
-
-    found, seen = watch(product, x, w, s)
-    kit.close(found, product(x, w, s))
-    assert (seen[0].op, seen[0].fusion, seen[0].out, seen[0].b.layout.order) == ("int_mm", "scale", "bf16", "col")
-    plain, seen = watch(lambda x, w: torch._int_mm(x, w.t()), x, w)
-    assert (seen[0].fusion, seen[0].out) == ("none", "int32")
-    assert torch.equal(plain, torch._int_mm(x, w.t()))
-
-
-def test_fusion_context(kit):
-    x, w = torch.randn(8, 64), torch.randn(64, 32)
-    wanted = {
-        "pointwise": lambda x, w: torch.relu(x @ w) * 3,
-        "none": lambda x, w: (x @ w).sum(0),
-    }
-    for fusion, product in wanted.items():
-        _, seen = watch(product, x, w)
-        assert [problem.fusion for problem in seen] == [fusion]
-
-
-def test_reduced_precision_of_fp32_is_in_the_key():
-    x, w = torch.randn(8, 64), torch.randn(64, 32)
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("medium")
-        _, seen = watch(torch.matmul, x, w)
-    finally:
-        torch.set_float32_matmul_precision(before)
-    assert seen[0].numerics.fp32 == "bf16"
-
-
-def test_activations_of_three_dimensions(kit):
-    for dtype in (torch.float32, torch.bfloat16):
-        gemmdb.inductor.reset_stats()
-        model, x = nn.Linear(64, 32).eval().to(dtype), torch.randn(2, 4, 64, dtype=dtype)
-        with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-            kit.close(kit.compiled(model, x), model(x))
-        assert kit.lowered() == [kit.CPP]
-        assert " m=8 n=32 k=64 " in kit.problems()[0]
-
-
-@pytest.mark.parametrize("epilogue", [
-    lambda y: y * 3, lambda y: y * 3.3 - 1.234, torch.relu, nn.functional.relu6, lambda y: y / y.shape[0],
-    lambda y: y.double(), nn.functional.gelu, lambda y: y + y.mean(),
-], ids=["mul", "affine", "relu", "relu6", "shape", "dtype", "gelu", "reduction"])  # fmt: skip
-def test_epilogues_after_a_hit(kit, epilogue):
-    linear, x = nn.Linear(64, 32).eval(), torch.randn(8, 64)
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = linear
-
-        def forward(self, x):
-            return epilogue(self.linear(x))
-
-    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        found = kit.compiled(Model(), x)
-        wanted = epilogue(linear(x))
-    kit.close(found.float(), wanted.float())
-    assert found.dtype == wanted.dtype
-    assert kit.lowered() == [kit.CPP]
