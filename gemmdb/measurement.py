@@ -116,10 +116,13 @@ class Times:
 
     def __post_init__(self) -> None:
         for name in ("median_us", "low_us", "high_us", "aten_us"):
-            # A subclass of float (numpy's) has another repr, which is what the canonical form is made of.
-            object.__setattr__(self, name, _plain(getattr(self, name)))
-        numbers = (self.median_us, self.low_us, self.high_us, self.aten_us)
-        if not all(isinstance(x, float) and math.isfinite(x) and 0 < x < 1e12 for x in numbers) or self.samples < 1:
+            value = getattr(self, name)
+            if not isinstance(value, float) or not 0 < value < 1e12:
+                raise InputError(f"impossible times: {self}")
+            if type(value) is not float:
+                # A subclass (numpy's) has another repr, which is what the canonical form is made of.
+                object.__setattr__(self, name, float(value))
+        if not self.samples >= 1:
             raise InputError(f"impossible times: {self}")
         if not self.low_us <= self.median_us <= self.high_us:
             raise InputError(f"the median is outside its interval: {self}")
@@ -163,7 +166,8 @@ class Measurement:
         if len(self.detail) > MAX_DETAIL or not self.detail.isprintable():
             raise InputError(f"{self.config.name}: detail must be one line of at most {MAX_DETAIL} characters")
         for name in ("error", "compile_s"):
-            object.__setattr__(self, name, _float(name, getattr(self, name)))
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _float(name, value))
 
     @cached_property
     def text(self) -> str:
@@ -184,14 +188,8 @@ class Measurement:
         return canonical.key(self.text)
 
 
-def _plain(value: float) -> float:
-    return float(value) if isinstance(value, float) else value
-
-
-def _float(name: str, value: float | None) -> float | None:
+def _float(name: str, value: float) -> float:
     """`value` as the one float that a table gives back for it: NaN is stored as infinity, and zero has no sign."""
-    if value is None:
-        return None
     try:
         return math.inf if math.isnan(value) else float(value) + 0.0
     except TypeError as error:

@@ -160,7 +160,7 @@ def _pool(rows: Iterable[Measurement], banned: Collection[Config], statuses: Seq
 
 def _pool_one(config: Config, rows: list[Measurement], statuses: Sequence[Status]) -> Pooled | None:
     timed = next((found for s in statuses if (found := [row for row in rows if row.status is s])), [])
-    if len(timed) > 1:
+    if len(timed) > 1:  # Texts are long, and most configs have one row.
         timed.sort(key=lambda row: row.text)
     times = [row.times for row in timed if row.times]
     if not times:

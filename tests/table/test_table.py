@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmdb import Config, Problem, Status, TableError, nearest, schema
+from gemmdb import Config, InputError, Problem, Status, TableError, nearest, schema
 from gemmdb.generators.store import Store
 from gemmdb.table import Table
 
@@ -383,3 +383,18 @@ def test_damage_under_an_open_table_is_a_table_error(kit, path):
             file.write(b"\xff" * (size - 4096))
         with pytest.raises(TableError, match="corrupted"):
             table.verdict(kit.problem, kit.device)
+
+
+def test_numbers_of_other_types_are_stored_as_the_same_row(kit, tmp_path):
+    class Real(float):
+        def __repr__(self) -> str:
+            return f"real({float(self)})"
+
+    plain = kit.row(error=0.0, compile_s=2.0)
+    given = kit.row(us=Real(10.0), aten=Real(10.0), error=-0.0, compile_s=2)
+    assert given.key == plain.key
+    assert kit.row(error=math.nan).key == kit.row(error=math.inf).key
+    with Table.open(kit.write(tmp_path / "t.db", [given, plain, kit.row(error=math.nan)])) as table:
+        assert {row.key for row in table.measurements()} == {plain.key, kit.row(error=math.inf).key}
+    with pytest.raises(InputError, match="compile_s must be a number"):
+        kit.row(compile_s="fast")
