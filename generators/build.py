@@ -93,6 +93,7 @@ class _Run:
         self.rows = self.measured = self.elsewhere = 0
         self.run_id = ""
         self.interrupted = False
+        self.unsaved: list[Finished | Confirmed] = []
 
     def execute(self) -> None:
         """Run the lanes to the end, then bring the verdicts up to date, also after an interrupt."""
@@ -164,18 +165,24 @@ class _Run:
             measurer.close()
         for lane in lanes:
             lane.join()
+        late, self.unsaved = [*self.unsaved], []
         while not messages.empty():
             message = messages.get()
             if isinstance(message, Finished | Confirmed):
-                self._keep(message)
-                self.measured += isinstance(message, Finished)
+                late.append(message)
+        for message in late:
+            self._keep(message)
+            self.measured += isinstance(message, Finished)
 
     def _keep(self, message: Finished | Confirmed) -> None:
+        # An interrupt in the middle of this leaves the message to `_stop`; adding the same rows again changes nothing.
+        self.unsaved.append(message)
         if not self.run_id:
             self.run_id = self.store.begin_run(self._provenance())
         rows = [row(message.job, outcome, self.backend, self.run_id) for outcome in message.outcomes]
         self.rows += self.store.add(rows)
         self.statuses.update(row.status.value for row in rows)
+        self.unsaved.remove(message)
 
     def _provenance(self) -> dict[str, Any]:
         asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}

@@ -10,6 +10,7 @@ from gemmdb.errors import GemmdbError
 from gemmdb.generators.build import BuildRequest, build
 from gemmdb.generators.progress import State
 from gemmdb.generators.replay import Replay
+from gemmdb.generators.store import Store
 from gemmdb.table import Table
 
 
@@ -132,6 +133,22 @@ def test_ctrl_c_keeps_everything(request_, replay_backend, rows):
     rest = build(request_, backend=replay_backend(rows))
     assert rest.before == report.measured
     assert rest.measured == 7 - report.measured
+
+
+def test_ctrl_c_in_the_middle_of_storing_keeps_that_too(request_, replay_backend, rows, monkeypatch):
+    original, added = Store.add, []
+
+    def add(self, rows):
+        added.append(rows)
+        if len(added) == 3:
+            raise KeyboardInterrupt
+        return original(self, rows)
+
+    monkeypatch.setattr(Store, "add", add)
+    report = build(request_, backend=replay_backend(rows, replay=Slow))
+    assert report.interrupted
+    kept = {row.text for row in Table.open(request_.out).measurements()}
+    assert {row.text for row in added[2]} <= kept
 
 
 def test_a_lane_that_cannot_work_ends_the_build(request_, replay_backend, rows):
