@@ -39,7 +39,7 @@ class Recorded:
             return f"{self.pythons} Python process(es) ran, none imported torch"
         if self.exit_code > _SHELL_SIGNAL_BASE:
             number = self.exit_code - _SHELL_SIGNAL_BASE
-            return f"signal {number} ended COMMAND, and a process writes its recording when it ends by itself"
+            return f"signal {number} ended COMMAND before torch.compile had compiled a matrix product"
         return "torch was imported, but torch.compile compiled no matrix product: is the model compiled, and run?"
 
 

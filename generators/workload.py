@@ -8,14 +8,13 @@ that gemmdb does not steer has `uncovered`, its name, in place of `problem`. Fie
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gemmdb.appending import append_lines
 from gemmdb.errors import InputError
 from gemmdb.problem import Problem
 
@@ -72,13 +71,8 @@ def read(path: Path) -> Workload:
 
 def append(path: Path, entries: Iterable[Entry]) -> None:
     """Append entries under a lock, so that several processes may record into one file. Raises InputError."""
-    text = "".join(json.dumps(entry.as_dict()) + "\n" for entry in entries)
     try:
-        with path.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        append_lines(path, (json.dumps(entry.as_dict()) for entry in entries))
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
 

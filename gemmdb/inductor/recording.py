@@ -1,23 +1,31 @@
-"""Record mode: the compiled GEMMs of a program as lines of JSON, appended under a file lock."""
+"""Record mode: the compiled GEMMs of a program as lines of JSON, appended under a file lock.
+
+What was compiled is written at once, so that a server that is killed has recorded it; how often it ran is added at the
+end, and now and then before, as lines with a count of 0. A reader adds the lines of a product up.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import json
-import os
-import sys
+import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from gemmdb.appending import append_lines
 from gemmdb.inductor.journal import JOURNAL, Event
+
+log = logging.getLogger("gemmdb")
+INTERVAL_S = 10.0
+"""Calls are written at most this often while the program runs."""
 
 
 class Recording:
-    """Collects the products of the graphs that become ready, and how often each graph runs, until `stop`, the end of a
+    """Writes the products of the graphs that become ready, and how often each graph runs, until `stop`, the end of a
     `with` block, or the end of the program."""
 
     def __init__(self, path: Path, on_stop: Callable[[], None] = lambda: None) -> None:
@@ -25,6 +33,7 @@ class Recording:
         self._graphs: list[tuple[list[Event], list[int]]] = []
         self._lock = threading.Lock()
         self._on_stop = on_stop
+        self._written = time.monotonic()
         JOURNAL.listeners.append(self)
         atexit.register(self.write)
 
@@ -43,63 +52,55 @@ class Recording:
         self.write()
 
     def __call__(self, events: list[Event], artefact: Any) -> None:
-        """Take note of one graph; a listener of the Journal."""
+        """Write down one graph that became ready; a listener of the Journal."""
+        self._append(lines([(events, 1, 0)]))
+        if artefact is None:
+            return
+        from gemmdb.inductor.adapter import hooks
+
         calls = [0]
-        if artefact is not None:
-            from gemmdb.inductor.adapter import hooks
 
-            def called() -> None:
-                calls[0] += 1
+        def called() -> None:
+            calls[0] += 1
+            if time.monotonic() - self._written > INTERVAL_S:
+                self.write()
 
-            hooks.count_calls(artefact, called)
+        hooks.count_calls(artefact, called)
         with self._lock:
             self._graphs.append((events, calls))
 
-    def lines(self) -> list[str]:
-        """One JSON object per distinct product: `problem`, `count` (occurrences in compiled graphs), `calls` (times
-        it ran), `device`, `ranges`; GEMMs that gemmdb does not steer have `uncovered` in place of `problem`."""
-        merged: dict[tuple[str, str, str, str], list[int]] = {}
-        with self._lock:
-            for events, calls in self._graphs:
-                for event in events:
-                    kind = "uncovered" if event.rung == "uncovered" else "problem"
-                    ranges = json.dumps(dict(event.ranges), sort_keys=True)
-                    entry = merged.setdefault((kind, event.problem, event.device, ranges), [0, 0])
-                    entry[0] += 1
-                    entry[1] += calls[0]
-        return [
-            json.dumps({kind: text, "count": n, "calls": calls, "device": device, "ranges": json.loads(ranges)})
-            for (kind, text, device, ranges), (n, calls) in merged.items()
-        ]
-
     def write(self) -> None:
-        """Append what was seen, once."""
-        lines = self.lines()
+        """Append the calls since the last time."""
         with self._lock:
-            self._graphs.clear()
-        if lines:
-            append(self.path, lines)
+            self._written = time.monotonic()
+            seen = [(events, 0, calls[0]) for events, calls in self._graphs if calls[0]]
+            for _, calls in self._graphs:
+                calls[0] = 0
+        self._append(lines(seen))
+
+    def _append(self, text: list[str]) -> None:
+        """A workload that cannot be written is one warning, never the end of the program that is recorded."""
+        try:
+            if text:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                append_lines(self.path, text)
+        except OSError as error:
+            log.warning("gemmdb cannot record to %s: %s", self.path, error.strerror)
 
 
-def append(path: Path, lines: list[str]) -> None:
-    """Append whole lines to `path` in one write under an exclusive lock, so that concurrent writers lose nothing."""
-    data = "".join(line + "\n" for line in lines).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab") as file, _locked(file):
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-@contextmanager
-def _locked(file: Any) -> Iterator[None]:
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
+def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[str]:
+    """One JSON object per distinct product of (events, count, calls): `problem`, `count` (occurrences in compiled
+    graphs), `calls` (times it ran), `device`, `ranges`; GEMMs that gemmdb does not steer have `uncovered` in place of
+    `problem`."""
+    merged: dict[tuple[str, str, str, str], list[int]] = {}
+    for events, count, calls in graphs:
+        for event in events:
+            kind = "uncovered" if event.rung == "uncovered" else "problem"
+            ranges = json.dumps(dict(event.ranges), sort_keys=True)
+            entry = merged.setdefault((kind, event.problem, event.device, ranges), [0, 0])
+            entry[0] += count
+            entry[1] += calls
+    return [
+        json.dumps({kind: text, "count": n, "calls": calls, "device": device, "ranges": json.loads(ranges)})
+        for (kind, text, device, ranges), (n, calls) in merged.items()
+    ]

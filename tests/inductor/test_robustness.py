@@ -13,9 +13,9 @@ from torch import nn
 
 import gemmdb.inductor
 from gemmdb import MissError, Policy, Problem, Query, TableError, hardware
+from gemmdb.appending import append_lines
 from gemmdb.inductor import entry, force, session
 from gemmdb.inductor.passes import decide
-from gemmdb.inductor.recording import append
 
 X, W = torch.randn(8, 64), torch.randn(64, 32)
 
@@ -215,7 +215,7 @@ def test_concurrent_writers_of_a_workload_lose_nothing(tmp_path):
 
     def write(number):
         for i in range(50):
-            append(path, [json.dumps({"problem": f"{number} {i}" * 50})])
+            append_lines(path, [json.dumps({"problem": f"{number} {i}" * 50})])
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in threads:

@@ -1,6 +1,5 @@
 """The ways in: enable, the backend, AOTInductor, record; and what they cost a program that does not compile."""
 
-import json
 import threading
 
 import pytest
@@ -10,6 +9,7 @@ from torch import nn
 
 import gemmdb.inductor
 from gemmdb import InputError
+from gemmdb.generators import workload
 from gemmdb.inductor import force
 
 
@@ -159,9 +159,8 @@ def test_record_as_a_block_and_as_a_function(kit, linear, tmp_path):
         for _ in range(4):
             run(x)
     kit.compiled(model, x)
-    (line,) = (tmp_path / "block.jsonl").read_text().splitlines()
-    entry = json.loads(line)
-    assert (entry["problem"], entry["count"], entry["calls"], entry["ranges"]) == (key(constant=0), 1, 4, {})
+    (entry,) = workload.read(tmp_path / "block.jsonl").entries
+    assert (entry.problem.text, entry.count, entry.calls, entry.ranges) == (key(constant=0), 1, 4, ())
     program = f"""
         import gemmdb.inductor
         gemmdb.inductor.record({str(tmp_path / "function.jsonl")!r})
@@ -172,10 +171,31 @@ def test_record_as_a_block_and_as_a_function(kit, linear, tmp_path):
         print(1)
     """
     kit.run(program)
-    entries = [json.loads(line) for line in (tmp_path / "function.jsonl").read_text().splitlines()]
-    assert [entry.get("uncovered", "")[:3] for entry in entries] == ["", "bmm"]
-    assert entries[0]["calls"] == 2
-    assert entries[0]["ranges"]["m"] == [2, None]
+    found = workload.read(tmp_path / "function.jsonl")
+    (entry,) = found.entries
+    assert (entry.calls, entry.ranges[1]) == (2, ("m", 2, None))
+    assert [name[:3] for name in found.uncovered] == ["bmm"]
+
+
+def test_a_program_that_is_killed_has_recorded_what_it_compiled(kit, tmp_path):
+    program = f"""
+        import gemmdb.inductor, os, torch
+        gemmdb.inductor.record({str(tmp_path / "killed.jsonl")!r})
+        torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
+        os.kill(os.getpid(), 9)
+    """
+    with pytest.raises(AssertionError):
+        kit.run(program)
+    (entry,) = workload.read(tmp_path / "killed.jsonl").entries
+    assert (entry.problem.k, entry.count) == (3, 1)
+
+
+def test_a_workload_that_cannot_be_written_does_not_end_the_program(kit, tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    with gemmdb.inductor.record(tmp_path / "file" / "workload.jsonl"):
+        result = torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
+    assert result.shape == (2, 4)
+    assert "cannot record" in caplog.text
 
 
 def test_the_entry_point_is_known_to_dynamo():
