@@ -22,6 +22,8 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return f"{config.name} does not solve {problem.op} on {device.kind}"
     if 0 in (problem.m, problem.n, problem.k):
         return "there is nothing to compute in a product of size zero"
+    if problem.numerics.fp32 == "bf16":
+        return "fp32 is multiplied in full or as TF32 here"
     if problem.scalars != "unit":
         return "the epilogue has no alpha and beta"
     for operand, (rows, columns) in _operands(problem):

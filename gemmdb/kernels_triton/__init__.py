@@ -11,7 +11,13 @@ import functools
 import hashlib
 from importlib import resources
 
+from gemmdb.config import Config
+from gemmdb.problem import Operand, Problem
+
 TEMPLATES = ("tile", "gemv")
+TL = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int8": "int8", "uint8": "uint8", "int32": "int32"}
+"""Triton's name of each dtype."""
+_LAUNCH = ("warps", "stages")
 
 
 @functools.cache
@@ -24,6 +30,45 @@ def source(name: str) -> str:
 def digest(name: str) -> str:
     """16 hexadecimal digits that change with the template's source: rows of it hold while they stay the same."""
     return hashlib.sha256(source(name).encode()).hexdigest()[:16]
+
+
+def names(config: Config, problem: Problem) -> dict[str, int | str]:
+    """The parameters that the template of `config` reads, for `problem`.
+
+    Every value is written as it stands into the kernel (`NAME: tl.constexpr = value`), as Inductor does it, so a value
+    is a number, a truth value or a Triton expression. What depends on sizes is recomputed here for the problem at hand:
+    a copied EVEN_K would be a wrong result.
+    """
+    value = config.values
+    found: dict[str, int | str] = {
+        name.upper(): number for name, number in value.items() if isinstance(number, int) and name not in _LAUNCH
+    }
+    found |= {
+        "MIXED": problem.op == "mixed_mm",
+        "INTEGER": problem.op == "int_mm",
+        "A_ROW": row_major(problem.a),
+        "B_ROW": row_major(problem.b),
+        "A_DTYPE": f"tl.{TL[problem.a.dtype]}",
+        "B_SIGNED": problem.b.dtype != "uint8",
+        "BITS": value["dequant"] == "bits",
+        "EVEN_K": problem.k % int(value["block_k"]) == 0,
+    }
+    if config.kernel == "gemv":
+        return found | {"ROWS": 1 << (problem.m - 1).bit_length(), "STAGES": value["stages"]}
+    return found | {
+        "SWAP": value["swap"] == 1,
+        "TMA": value["load"] == "tma",
+        "FIXUP": value["reduce"] == "fixup",
+        "TF32": problem.numerics.fp32 == "tf32",
+        # M is stepped along in memory only where A is transposed; elsewhere one kernel serves every M.
+        "M_EVEN": not row_major(problem.a) and problem.m % 16 == 0,
+        "N_EVEN": problem.n % 16 == 0,
+    }
+
+
+def row_major(operand: Operand) -> bool:
+    """Whether the last dimension of an operand is the one along memory."""
+    return operand.layout.order.startswith("row")
 
 
 def _read(name: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gemmdb.generators.cuda.render import HEAD, POINTERS, TL, Launch, Unit, reduction_launch
+from gemmdb.generators.cuda.render import HEAD, POINTERS, Launch, Unit, reduction_launch
+from gemmdb.kernels_triton import TL
 from gemmdb.problem import Problem
 
 CAST_BLOCK = 1024

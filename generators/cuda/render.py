@@ -9,18 +9,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jinja2
 
 from gemmdb import kernels_triton
 from gemmdb.config import Config
-from gemmdb.problem import Operand, Problem
-
-TL = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int8": "int8", "uint8": "uint8", "int32": "int32"}
-"""Triton's name of each dtype."""
+from gemmdb.kernels_triton import row_major
+from gemmdb.problem import Problem
 
 POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "int8": "*i8", "uint8": "*u8", "int32": "*i32"}
 HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
@@ -74,59 +70,34 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def _tile(problem: Problem, config: Config) -> Plan:
-    values = {name.upper(): value for name, value in config.params}
-    split, reduce = int(values["SPLIT_K"]), values["REDUCE"]
-    names: dict[str, Any] = {
-        **values, **_common(problem), "LOAD": values["LOAD"], "EVEN_K": problem.k % int(values["BLOCK_K"]) == 0,
-        "SWAP": bool(values["SWAP"]),
-    }  # fmt: skip
-    tiles = math.ceil(problem.m / int(values["BLOCK_M"])) * math.ceil(problem.n / int(values["BLOCK_N"]))
-    partial = split > 1 and reduce == "kernel"
-    tile = int(values["BLOCK_M"]) * int(values["BLOCK_N"])
-    scratch = (problem.m * problem.n if partial else tiles * tile) * split if split > 1 else 0
-    extra = ["partials", "counters"] if reduce == "fixup" else []
-    main = _unit(problem, "tile", names, extra, partial, (int(values["WARPS"]), int(values["STAGES"])))
+    value = config.values
+    m, n, split = (int(value[name]) for name in ("block_m", "block_n", "split_k"))
+    fixup = value["reduce"] == "fixup"
+    partial = split > 1 and not fixup
+    tiles = math.ceil(problem.m / m) * math.ceil(problem.n / n)
+    scratch = (problem.m * problem.n if partial else tiles * m * n) * split if split > 1 else 0
+    main = _unit(problem, config, ["partials", "counters"] if fixup else [], partial)
     launches = [Launch(main, (tiles, split, 1))]
     if partial:
         acc = "*i32" if problem.op == "int_mm" else "*fp32"
         launches.append(reduction_launch(problem, split, ("partials", acc)))
-    return Plan(tuple(launches), scratch, tiles if reduce == "fixup" else 0, values["LOAD"] == "tma")
+    return Plan(tuple(launches), scratch, tiles if fixup else 0, value["load"] == "tma")
 
 
 def _gemv(problem: Problem, config: Config) -> Plan:
-    values = {name.upper(): value for name, value in config.params}
-    rows = 1 << (problem.m - 1).bit_length()
-    names = {**values, **_common(problem), "ROWS": rows, "EVEN_K": problem.k % int(values["BLOCK_K"]) == 0}
-    unit = _unit(problem, "gemv", names, [], False, (int(values["WARPS"]), int(values["STAGES"])))
-    return Plan((Launch(unit, (math.ceil(problem.n / int(values["BLOCK_N"])), 1, 1)),))
+    blocks = math.ceil(problem.n / int(config.values["block_n"]))
+    return Plan((Launch(_unit(problem, config, [], False), (blocks, 1, 1)),))
 
 
-def _common(problem: Problem) -> dict[str, Any]:
-    return {
-        "OP": {"addmm": "mm"}.get(problem.op, problem.op),
-        "A_ROW": _row_major(problem.a),
-        "B_ROW": _row_major(problem.b),
-        "A_DTYPE": TL[problem.a.dtype],
-        "B_DTYPE": problem.b.dtype,
-        "M_EVEN": not _row_major(problem.a) and problem.m % 16 == 0,
-        "N_EVEN": problem.n % 16 == 0,
-        "PRECISION": problem.numerics.fp32,
-    }
-
-
-def _row_major(operand: Operand) -> bool:
-    return operand.layout.order.startswith("row")
-
-
-def _unit(
-    problem: Problem, template: str, names: Mapping[str, Any], extra: list[str], partial: bool, shape: tuple[int, int]
-) -> Unit:
+def _unit(problem: Problem, config: Config, extra: list[str], partial: bool) -> Unit:
+    names = kernels_triton.names(config, problem)
     hooks = _Hooks(problem, tuple(extra), partial)
-    text = _template(template).render(
+    text = _template(config.kernel).render(
         **names, def_kernel=hooks.def_kernel, size=hooks.size, stride=hooks.stride, store_output=hooks.store_output
     )  # fmt: skip
-    constants = "".join(f"    {n}: tl.constexpr = {v!r}\n" for n, v in sorted(names.items()) if isinstance(v, int))
-    return hooks.unit(HEAD + text.lstrip().replace("    #constants#\n", constants), *shape)
+    constants = "".join(f"    {name}: tl.constexpr = {value}\n" for name, value in sorted(names.items()))
+    warps, stages = (int(config.values[name]) for name in ("warps", "stages"))
+    return hooks.unit(HEAD + text.lstrip().replace("    #constants#\n", constants), warps, stages)
 
 
 @functools.cache
@@ -165,7 +136,7 @@ class _Hooks:
 
     def stride(self, name: str, dim: int) -> str:
         operand, leading = {"A": (self.problem.a, "lda"), "B": (self.problem.b, "ldb")}[name]
-        if dim == (1 if _row_major(operand) else 0):
+        if dim == (1 if row_major(operand) else 0):
             return "1"
         if operand.layout.order.endswith("-padded"):
             return leading
@@ -184,7 +155,7 @@ class _Hooks:
     def unit(self, source: str, warps: int, stages: int) -> Unit:
         args = tuple((f"arg_{n}" if n in "MNK" else n, t) for n, t in self.args())
         # M steps through memory only where A is transposed; elsewhere one kernel serves every M.
-        rows = 1 if _row_major(self.problem.a) else self.problem.m
+        rows = 1 if row_major(self.problem.a) else self.problem.m
         sizes = {"arg_M": rows, "arg_N": self.problem.n, "arg_K": self.problem.k}
         # A leading dimension is only passed when the layout says how it is aligned, in elements.
         sizes |= {"lda": self.problem.a.layout.align, "ldb": self.problem.b.layout.align}

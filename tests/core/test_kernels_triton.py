@@ -1,0 +1,45 @@
+"""The parameters of the templates: what each kernel and problem gives, and that they can be written into a kernel."""
+
+import ast
+
+import pytest
+
+from gemmdb import kernels_triton
+from gemmdb.config import Config
+from gemmdb.problem import Problem
+
+TILE = {
+    "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 8, "split_k": 4, "reduce": "fixup", "swap": 1,
+    "load": "tma", "dequant": "bits", "warps": 4, "stages": 3,
+}  # fmt: skip
+GEMV = {"block_n": 8, "block_k": 256, "unroll": 2, "dequant": "cast", "warps": 4, "stages": 5}
+MIXED = Problem.gemm("mixed_mm", m=5, n=1000, k=768, dtype="fp16", weight_dtype="uint8")
+
+
+def test_a_tile():
+    names = kernels_triton.names(Config.of("triton", "tile", **TILE), MIXED)
+    assert names == {
+        "BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP_M": 8, "SPLIT_K": 4, "SWAP": True, "TMA": True,
+        "FIXUP": True, "MIXED": True, "INTEGER": False, "BITS": True, "A_DTYPE": "tl.float16", "B_SIGNED": False,
+        "A_ROW": True, "B_ROW": False, "EVEN_K": True, "M_EVEN": False, "N_EVEN": False, "TF32": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("m", "rows"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8)])
+def test_a_gemv_has_room_for_its_rows(m, rows):
+    names = kernels_triton.names(Config.of("triton", "gemv", **GEMV), MIXED.resized(m, 1000, 770))
+    assert (names["ROWS"], names["EVEN_K"], names["STAGES"], names["UNROLL"]) == (rows, False, 5, 2)
+
+
+@pytest.mark.parametrize(("kernel", "values"), [("tile", TILE), ("gemv", GEMV)])
+def test_every_value_is_an_expression(kernel, values):
+    for name, value in kernels_triton.names(Config.of("triton", kernel, **values), MIXED).items():
+        expression = ast.parse(f"{name}: tl.constexpr = {value}").body[0].value
+        free = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+        assert free <= {"tl"}, (name, value)
+
+
+def test_digests_tell_sources_apart():
+    digests = [kernels_triton.digest(name) for name in kernels_triton.TEMPLATES]
+    assert len(set(digests)) == len(digests)
+    assert all(len(digest) == 16 for digest in digests)
