@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from gemmdb import canonical
 from gemmdb.config import Config
-from gemmdb.device import Device
+from gemmdb.device import KINDS, Device
 from gemmdb.errors import InputError, TableError
 from gemmdb.measurement import Measurement, Protocol, Status, Times
 from gemmdb.problem import Problem
@@ -25,16 +25,21 @@ _T = TypeVar("_T")
 _LIMIT = 65_536
 """Values of one kind kept in memory; past it the cache starts anew."""
 _FIGURES = 100
+_KEY = struct.Struct(">q")
 _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class Context(NamedTuple):
-    """The protocol, toolchain and toolchain class that many verdicts share, and how their problems' texts end."""
+    """What many verdicts share. `tail`: how their problems' texts end. `configs`: those already found to be usable for
+    the op on the device kind, by key."""
 
     protocol: Protocol
     toolchain: Toolchain
     klass: str
     tail: str
+    op: str
+    kind: str
+    configs: dict[int, Config]
 
 
 class Parts:
@@ -53,8 +58,7 @@ class Parts:
         self._toolchains: dict[int, Toolchain] = {}
         self._runs: dict[int, str] = {}
         self._problems: dict[int, Problem] = {}
-        self._contexts: dict[tuple[int, int, int], Context] = {}
-        self._ties: dict[tuple[int, bytes, str, str], tuple[Config, ...]] = {}
+        self._contexts: dict[str, dict[tuple[int, int, int], Context]] = {kind: {} for kind in KINDS}
 
     def config(self, key: int) -> Config:
         """The config of a key."""
@@ -90,30 +94,35 @@ class Parts:
             found = self._load_device(device.key)
         return found if found.text == device.text else None
 
-    def context(self, keys: tuple[int, int, int]) -> Context:
-        """What verdicts of one protocol, toolchain and family have in common, by their keys."""
-        found = self._contexts.get(keys)
+    def context(self, kind: str, keys: tuple[int, int, int]) -> Context:
+        """What verdicts of one protocol, toolchain and family, by their keys, have in common on devices of a kind."""
+        found = self._contexts[kind].get(keys)
         if found is None:
             protocol, toolchain = self.protocol(keys[0]), self.toolchain(keys[1])
-            found = Context(protocol, toolchain, toolchain.klass, f" {self._family(keys[2])}")
-            _remember(self._contexts, keys, found)
+            op, family = self._family(keys[2])
+            found = Context(protocol, toolchain, toolchain.klass, f" {family}", op, kind, {})
+            _remember(self._contexts[kind], keys, found)
         return found
 
-    def ties(self, pick: int, others: bytes, op: str, kind: str) -> tuple[Config, ...]:
-        """The configs of the key `pick` and the packed keys of the `others`; each must exist for the op on devices of
-        the kind."""
-        name = (pick, others, op, kind)
-        found = self._ties.get(name)
-        if found is not None:
-            return found
-        if not isinstance(others, bytes) or len(others) % 8:
-            raise self.error("a tie set is malformed")
-        configs = (self.config(pick), *(self.config(key) for key in unpack(others)))
-        for config in configs:
-            if op not in config.spec.ops or kind not in config.spec.devices:
-                raise self.error(f"{config.name} does not solve {op} on a {kind} device")
-        _remember(self._ties, name, configs)
-        return configs
+    def ties(self, pick: int, others: bytes, context: Context) -> tuple[Config, ...]:
+        """The configs of the key `pick` and of the packed keys `others`; each must exist for the op of the context on
+        devices of its kind."""
+        usable = context.configs
+        try:
+            if not others:
+                return (usable[pick],)
+            return (usable[pick], *map(usable.__getitem__, unpack(others)))
+        except (KeyError, TypeError, struct.error):
+            if not isinstance(others, bytes) or len(others) % 8:
+                raise self.error("a tie set is malformed") from None
+        return tuple(self._usable(key, context) for key in (pick, *unpack(others)))
+
+    def _usable(self, key: int, context: Context) -> Config:
+        config = self.config(key)
+        if context.op not in config.spec.ops or context.kind not in config.spec.devices:
+            raise self.error(f"{config.name} does not solve {context.op} on a {context.kind} device")
+        _remember(context.configs, key, config)
+        return config
 
     def measurement(self, row: Sequence[Any]) -> Measurement:
         """The Measurement of a row with the columns `schema.COLUMNS`."""
@@ -139,12 +148,13 @@ class Parts:
         """The TableError that says `what` is wrong with this file."""
         return TableError(f"{self._path}: {what}; check it with `gemmdb verify`, or upgrade gemmdb if it is newer")
 
-    def _family(self, key: int) -> str:
+    def _family(self, key: int) -> tuple[str, str]:
+        """Op and family of a family's key, from any problem of it."""
         rows = self._fetch("SELECT id FROM problem WHERE family = ? LIMIT 1", (key,))
         problem = self.problem(rows[0][0]) if rows else None
         if problem is None or problem.family_key != key:
             raise self.error("a family does not match its key")
-        return problem.family
+        return problem.op, problem.family
 
     def _load(self, kind: str, key: int, parse: Callable[[str], _T], cache: dict[int, _T]) -> _T:
         rows = self._fetch(f"SELECT text FROM {kind} WHERE id = ?", (key,))
@@ -182,8 +192,8 @@ def pack(configs: Sequence[Config]) -> bytes:
 
 
 def unpack(keys: bytes) -> tuple[int, ...]:
-    """The keys that `pack` stored."""
-    return struct.unpack(f">{len(keys) // 8}q", keys)
+    """The keys that `pack` stored. Raises struct.error for other lengths than a multiple of 8 bytes."""
+    return tuple(key for (key,) in _KEY.iter_unpack(keys))
 
 
 def values(row: Measurement) -> tuple[Any, ...]:

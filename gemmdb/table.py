@@ -23,6 +23,10 @@ _ALL = (
     f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE (problem, device, id) > (?, ?, ?)"
     " ORDER BY problem, device, id LIMIT 1000"
 )
+_locks: dict[str, threading.Lock] = {}
+"""One lock per file. A writer waits until no process reads, and inside a process SQLite lets a second connection begin
+to read although a writer waits: two whose reads overlap all the time would keep it out."""
+
 _open_tables: weakref.WeakSet[Table] = weakref.WeakSet()
 _held: list[threading.Lock] = []
 _inherited: list[sqlite3.Connection] = []
@@ -39,8 +43,8 @@ class Table:
     def __init__(self, path: Path, immutable: bool = False) -> None:
         self.path = path
         self._immutable = immutable
-        self._lock = threading.Lock()
-        self._db: sqlite3.Connection | None = dbfile.connect(path, immutable)
+        self._lock = _lock_of(path)
+        self._db: sqlite3.Connection | None = None
         self._parts = Parts(path, self._fetch)
         meta = dict(self._fetch("SELECT name, value FROM meta", ()))
         try:
@@ -84,7 +88,7 @@ class Table:
         if len(rows) > 1:
             rows.sort(key=self._rank, reverse=True)
         for row in rows:
-            context = self._parts.context(row[:3])
+            context = self._parts.context(known.kind, row[:3])
             if context.protocol.l2 == l2 and (klass is None or context.klass == klass):
                 return self._verdict(row, context, problem, known)
         return None
@@ -95,7 +99,7 @@ class Table:
         if known is None:
             return []
         rows = sorted(self._fetch(schema.VERDICT_SQL, (problem.key, known.key)))
-        found = (self._verdict(row, self._parts.context(row[:3]), problem, known) for row in rows)
+        found = (self._verdict(row, self._parts.context(known.kind, row[:3]), problem, known) for row in rows)
         return [verdict for verdict in found if verdict is not None]
 
     def neighbours(self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64) -> list[Problem]:
@@ -169,17 +173,16 @@ class Table:
 
     def _verdict(self, row: tuple[Any, ...], context: Context, problem: Problem, device: Device) -> Verdict | None:
         _, _, _, pick, others, ratio, spread, aten_us, runs, head = row
-        protocol, toolchain, _, tail = context
-        if str(head) + tail != problem.text:
+        if str(head) + context.tail != problem.text:
             return None  # 64-bit keys can be made to collide.
-        ties = self._parts.ties(pick, others, problem.op, device.kind)
+        ties = self._parts.ties(pick, others, context)
         try:
             plausible = 0.0 < ratio < 1e12 and 0.0 <= spread < 1e12 and 0.0 < aten_us < 1e12 and runs > 0
         except TypeError:
             plausible = False
         if not plausible:
             raise self._parts.error("a verdict is malformed")
-        return Verdict(problem, device, protocol, toolchain, ties, ratio, spread, aten_us, runs)
+        return Verdict(problem, device, context.protocol, context.toolchain, ties, ratio, spread, aten_us, runs)
 
     def _rank(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
         protocol, toolchain = self._parts.protocol(row[0]), self._parts.toolchain(row[1])
@@ -196,12 +199,16 @@ class Table:
             raise dbfile.broken(self.path, error) from error
 
 
+def _lock_of(path: Path) -> threading.Lock:
+    return _locks.setdefault(os.path.realpath(path), threading.Lock())
+
+
 def _before_fork() -> None:
-    """Wait for the reads in flight: a child would inherit SQLite's note that this process holds their file locks, and
-    neither take real ones nor ever be able to write."""
-    for table in list(_open_tables):
-        table._lock.acquire()
-        _held.append(table._lock)
+    """Wait for the reads in flight: a child would inherit SQLite's mutexes as they are, and its note that this process
+    holds file locks, so that it could neither take real ones nor ever write."""
+    for lock in list(_locks.values()):
+        lock.acquire()
+        _held.append(lock)
 
 
 def _in_parent() -> None:
@@ -212,11 +219,12 @@ def _in_parent() -> None:
 def _in_child() -> None:
     """Leave the parent's connections alone, and open the files anew when they are next asked for."""
     _held.clear()
+    _locks.clear()
     for table in _open_tables:
         if table._db is not None:
             _inherited.append(table._db)
         table._db = None
-        table._lock = threading.Lock()
+        table._lock = _lock_of(table.path)
 
 
 if hasattr(os, "register_at_fork"):

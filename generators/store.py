@@ -121,17 +121,13 @@ class Store:
 
     def _connect(self) -> None:
         with _guard(self.path):
-            _check_target(self.path)
-            self._db = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-            try:
-                self._db.execute("PRAGMA trusted_schema=OFF")
-                # A transaction that spills its pages shuts readers out until it ends.
-                self._db.execute("PRAGMA cache_spill=OFF")
-                _prepare(self._db, self.path)
-            except BaseException:
-                self._db.close()
-                raise
-            self._file = _identity(self.path)
+            while True:
+                before = _identity(self.path)
+                self._db = _open(self.path)
+                self._file = _identity(self.path)
+                if before in (None, self._file):
+                    break
+                self._db.close()  # Another file took its place meanwhile.
         self._parts = PartWriter(self.path)
         self._read = Parts(self.path, lambda sql, args: self._db.execute(sql, args).fetchall())
 
@@ -169,6 +165,20 @@ def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
     key = (problem.key, verdict.device.key, verdict.protocol.key, verdict.klass)
     pick = (verdict.pick.key, pack(verdict.ties[1:]), verdict.ratio, verdict.spread, verdict.aten_us)
     return (*key, *pick, verdict.toolchain.key, verdict.runs, problem.family_key, problem.head)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    _check_target(path)
+    db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA trusted_schema=OFF")
+        # A transaction that spills its pages shuts readers out until it ends.
+        db.execute("PRAGMA cache_spill=OFF")
+        _prepare(db, path)
+    except BaseException:
+        db.close()
+        raise
+    return db
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
@@ -210,7 +220,7 @@ def _json(provenance: Mapping[str, Any]) -> str:
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return None
     return found.st_dev, found.st_ino
 

@@ -211,7 +211,7 @@ def _connection(table):
 
 def test_reading_loads_neither_the_writer_nor_sqlite_utils():
     code = "import sys, gemmdb.table, gemmdb.catalog; print([m for m in sys.modules if 'sqlite_utils' in m])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
 BROKEN = {
