@@ -88,7 +88,7 @@ def compare() -> dict[str, Any]:
 
 
 def warm_up() -> None:
-    """Pays what the first compile of a process pays (imports, the compiler's precompiled header), for none of the modes."""
+    """Pays what the first compile of a process costs (imports, the compiler's precompiled header) for all modes."""
     import torch
 
     with fresh_cache():

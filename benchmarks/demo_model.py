@@ -1,4 +1,4 @@
-"""The demo's program: a transformer block (random weights, fp32 and bf16), an int8 x int8 product and an int8-weight linear.
+"""The demo's program: a transformer block in fp32 and bf16, an int8 x int8 product and an int8-weight linear.
 
     python benchmarks/demo_model.py          compiles and runs it with torch.compile's default mode
 

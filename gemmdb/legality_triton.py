@@ -8,7 +8,8 @@ from collections.abc import Collection
 from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
-from gemmdb.problem import Operand, Problem
+from gemmdb.operands import Operand
+from gemmdb.problem import Problem
 
 SHARED_BYTES = 227 * 1024
 """Shared memory of a block where the device does not say: Hopper's."""

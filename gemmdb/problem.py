@@ -11,94 +11,15 @@ from gemmdb import canonical
 from gemmdb.canonical import lazy
 from gemmdb.device import Device
 from gemmdb.errors import InputError
-from gemmdb.layout import ITEM_SIZES, Layout, classify, contiguous
+from gemmdb.layout import ITEM_SIZES, contiguous
+from gemmdb.operands import BIAS_KINDS, IEEE, Bias, Numerics, Operand, TensorInfo, default_numerics, dense_bias
 
 OPS = ("mm", "addmm", "int_mm", "mixed_mm")
 FLOATS = ("bf16", "fp16", "fp32", "fp64")
 WEIGHT_DTYPES = ("int8", "uint8")
-BIAS_KINDS = ("1d", "full", "column")
 SCALAR_CLASSES = ("unit", "beta0", "general")
 FUSIONS = ("none", "scale", "pointwise")
-FP32_MODES = ("ieee", "tf32", "bf16")
 LARGEST_SIZE = 2**31 - 1
-_ALIGNS = {str(align): align for align in (1, 2, 4, 8, 16)}
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """One tensor of a GEMM as the key sees it: dtype name, layout order and alignment in elements."""
-
-    dtype: str
-    layout: Layout
-
-    def __post_init__(self) -> None:
-        if self.dtype not in ITEM_SIZES:
-            raise InputError(f"unknown dtype {self.dtype!r}; known: {', '.join(ITEM_SIZES)}")
-
-    @property
-    def text(self) -> str:
-        """`bf16:row:8`."""
-        return f"{self.dtype}:{self.layout.order}:{self.layout.align}"
-
-    @classmethod
-    def parse(cls, text: str) -> Operand:
-        """The operand of a text; raises InputError."""
-        parts = text.split(":")
-        if len(parts) != 3 or parts[2] not in _ALIGNS:
-            raise InputError(f"malformed operand {text[:80]!r}")
-        return cls(parts[0], Layout(parts[1], _ALIGNS[parts[2]]))
-
-
-@dataclass(frozen=True, slots=True)
-class Bias:
-    """The bias of an addmm: `1d` [N], `full` [M, N] or `column` [M, 1], with its dtype and alignment in elements."""
-
-    kind: str
-    dtype: str
-    align: int
-
-    def __post_init__(self) -> None:
-        if self.kind not in BIAS_KINDS or self.dtype not in ITEM_SIZES or self.align not in (1, 2, 4, 8, 16):
-            raise InputError(f"no such bias: {self.kind}:{self.dtype}:{self.align}; kinds: {', '.join(BIAS_KINDS)}")
-
-    @property
-    def text(self) -> str:
-        """`1d:bf16:8`."""
-        return f"{self.kind}:{self.dtype}:{self.align}"
-
-    @classmethod
-    def parse(cls, text: str) -> Bias | None:
-        """The bias of a text, None for `none`; raises InputError."""
-        if text == "none":
-            return None
-        parts = text.split(":")
-        if len(parts) != 3 or parts[2] not in _ALIGNS:
-            raise InputError(f"malformed bias {text[:80]!r}")
-        return cls(parts[0], parts[1], _ALIGNS[parts[2]])
-
-
-@dataclass(frozen=True, slots=True)
-class Numerics:
-    """What the arithmetic may do besides the dtypes: a config is only evidence for the same numerics.
-
-    `fp32`: how fp32 inputs are multiplied (`ieee`, `tf32`, or `bf16` as oneDNN may); always `ieee` for other dtypes.
-    `acc`: accumulate dtype. `reduced`: partial sums may be rounded to the output dtype (cuBLAS split-K default).
-    `deterministic`: the run asked for deterministic algorithms.
-    """
-
-    fp32: str = "ieee"
-    acc: str = "fp32"
-    reduced: bool = False
-    deterministic: bool = False
-
-    def __post_init__(self) -> None:
-        if self.fp32 not in FP32_MODES or self.acc not in (
-            "fp32",
-            "fp16",
-            "fp64",
-            "int32",
-        ):
-            raise InputError(f"no such numerics: fp32={self.fp32} acc={self.acc}")
 
 
 @dataclass(frozen=True)
@@ -122,7 +43,7 @@ class Problem:
     bias: Bias | None = None
     scalars: str = "unit"
     fusion: str = "none"
-    numerics: Numerics = Numerics()
+    numerics: Numerics = IEEE
     constant: bool = False
     device: str | None = field(default=None, compare=False)
     l2: str = field(default="cold", compare=False)
@@ -310,21 +231,6 @@ class Problem:
         return moved
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """A literal tensor: dtype name, sizes, strides and storage offset in elements."""
-
-    dtype: str
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int = 0
-
-    @property
-    def operand(self) -> Operand:
-        """Its class in the key."""
-        return Operand(self.dtype, classify(self.sizes, self.strides, self.offset, self.dtype))
-
-
 @dataclass(frozen=True)
 class Query:
     """A Problem to look up on a Device. `ranges` holds (smallest, largest or None) for each size that is symbolic;
@@ -334,23 +240,6 @@ class Query:
     device: Device
     ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     l2: str = "cold"
-
-
-def default_numerics(dtype: str, tf32: bool = False) -> Numerics:
-    """What torch does for `dtype` unless told otherwise: fp32 accumulation, reduced split-K sums for 16-bit floats."""
-    acc = {"fp64": "fp64", "int8": "int32"}.get(dtype, "fp32")
-    return Numerics("tf32" if tf32 else "ieee", acc, reduced=dtype in ("bf16", "fp16"))
-
-
-def dense_bias(op: str, m: int, n: int, kind: str | None, dtype: str) -> Bias | None:
-    """The dense bias of `kind` for an [m, n] output; `1d` is the default of addmm, no bias of the other ops."""
-    kind = kind or ("1d" if op == "addmm" else "none")
-    if kind == "none":
-        return None
-    if kind not in BIAS_KINDS:
-        raise InputError(f"unknown bias {kind!r}; known: none, {', '.join(BIAS_KINDS)}")
-    rows, columns = {"1d": (1, n), "full": (m, n), "column": (m, 1)}[kind]
-    return Bias(kind, dtype, contiguous(rows, columns, dtype).align)
 
 
 def _default_out(op: str, dtype: str, fusion: str) -> str:

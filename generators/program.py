@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from gemmdb.generators.synthesis import literal, literal_bias
-from gemmdb.problem import Problem, TensorInfo
+from gemmdb.operands import TensorInfo
+from gemmdb.problem import Problem
 
 DTYPES = {
     "fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,

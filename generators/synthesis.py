@@ -6,7 +6,7 @@ from itertools import product
 
 from gemmdb.errors import InputError
 from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
-from gemmdb.problem import Bias, Operand, TensorInfo
+from gemmdb.operands import Bias, Operand, TensorInfo
 
 
 def literal(operand: Operand, rows: int, columns: int) -> TensorInfo:

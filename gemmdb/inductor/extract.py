@@ -14,7 +14,8 @@ from gemmdb import hardware
 from gemmdb.device import Device
 from gemmdb.inductor.adapter import state
 from gemmdb.layout import classify
-from gemmdb.problem import LARGEST_SIZE, Bias, Numerics, TensorInfo, default_numerics
+from gemmdb.operands import Bias, Numerics, TensorInfo, default_numerics
+from gemmdb.problem import LARGEST_SIZE
 
 DTYPES = {
     torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",

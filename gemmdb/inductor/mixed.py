@@ -13,7 +13,7 @@ import torch
 
 from gemmdb.inductor import extract, ops
 from gemmdb.inductor.extract import Unsupported, value
-from gemmdb.problem import TensorInfo
+from gemmdb.operands import TensorInfo
 
 aten = torch.ops.aten
 _CAST = torch.ops.prims.convert_element_type.default

@@ -11,7 +11,8 @@ import torch
 from gemmdb.errors import InputError
 from gemmdb.inductor import extract, ops
 from gemmdb.inductor.extract import Range, Unsupported, value
-from gemmdb.problem import Bias, Problem, Query, TensorInfo
+from gemmdb.operands import Bias, TensorInfo
+from gemmdb.problem import Problem, Query
 
 aten = torch.ops.aten
 MARK = "gemmdb_mixed"

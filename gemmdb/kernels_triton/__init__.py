@@ -12,7 +12,8 @@ import hashlib
 from importlib import resources
 
 from gemmdb.config import Config
-from gemmdb.problem import Operand, Problem
+from gemmdb.operands import Operand
+from gemmdb.problem import Problem
 
 TEMPLATES = ("tile", "gemv")
 TL = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int8": "int8", "uint8": "uint8", "int32": "int32"}

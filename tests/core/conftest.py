@@ -11,17 +11,8 @@ from gemmdb.device import KINDS, Device
 from gemmdb.kernels import KERNELS, IntRange, Kernel
 from gemmdb.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.measurement import Measurement, Protocol, Status, Times
-from gemmdb.problem import (
-    BIAS_KINDS,
-    FLOATS,
-    FUSIONS,
-    SCALAR_CLASSES,
-    WEIGHT_DTYPES,
-    Bias,
-    Numerics,
-    Operand,
-    Problem,
-)
+from gemmdb.operands import BIAS_KINDS, Bias, Numerics, Operand
+from gemmdb.problem import FLOATS, FUSIONS, SCALAR_CLASSES, WEIGHT_DTYPES, Problem
 from gemmdb.toolchain import Toolchain
 
 # Other work on the machine must not fail a test.

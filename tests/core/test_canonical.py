@@ -12,7 +12,8 @@ from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.errors import InputError
 from gemmdb.measurement import Protocol
-from gemmdb.problem import Bias, Operand, Problem
+from gemmdb.operands import Bias, Operand
+from gemmdb.problem import Problem
 from gemmdb.toolchain import Toolchain
 
 KINDS = [

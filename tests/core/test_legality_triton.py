@@ -8,7 +8,8 @@ from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.layout import Layout
 from gemmdb.legality import illegal
-from gemmdb.problem import Operand, Problem
+from gemmdb.operands import Operand
+from gemmdb.problem import Problem
 
 GPU = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 TILE = {

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
 from gemmdb.layout import ITEM_SIZES
-from gemmdb.problem import Bias, Numerics, Problem, TensorInfo, default_numerics
+from gemmdb.operands import Bias, Numerics, TensorInfo, default_numerics
+from gemmdb.problem import Problem
 
 SIZES = st.integers(0, 300)
 LETTERS = st.sampled_from(["nn", "nt", "tn", "tt"])

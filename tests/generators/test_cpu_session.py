@@ -12,7 +12,8 @@ from gemmdb.generators.pool import Stopped, Worker
 from gemmdb.generators.reference import acceptable
 from gemmdb.layout import Layout
 from gemmdb.measurement import Protocol, Status
-from gemmdb.problem import Numerics, Operand, Problem
+from gemmdb.operands import Numerics, Operand
+from gemmdb.problem import Problem
 
 SIZES = {"m": 24, "n": 48, "k": 64}
 GEMM = Problem.gemm

@@ -8,7 +8,8 @@ import torch
 from gemmdb.generators.program import Product, operands
 from gemmdb.generators.reference import acceptable, poison, reference, tolerance
 from gemmdb.layout import Layout
-from gemmdb.problem import Numerics, Operand, Problem
+from gemmdb.operands import Numerics, Operand
+from gemmdb.problem import Problem
 
 CPU = torch.device("cpu")
 GEMM = Problem.gemm

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gemmdb.errors import InputError
 from gemmdb.generators.synthesis import literal, literal_bias
 from gemmdb.layout import Layout, classify
-from gemmdb.problem import Bias, Operand
+from gemmdb.operands import Bias, Operand
 
 DTYPES = st.sampled_from(["fp32", "bf16", "int8", "uint8"])
 SIZES = st.integers(1, 70)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from gemmdb.config import ATEN
 from gemmdb.ladder import lookup
 from gemmdb.layout import Layout
-from gemmdb.problem import Numerics, Operand, Problem
+from gemmdb.operands import Numerics, Operand
+from gemmdb.problem import Problem
 from gemmdb.settings import Policy
 
 POLICY = Policy()

@@ -10,7 +10,8 @@ from torch._inductor import ir
 from torch._inductor.virtualized import V
 
 from gemmdb.layout import classify
-from gemmdb.problem import Operand, Problem
+from gemmdb.operands import Operand
+from gemmdb.problem import Problem
 
 
 def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
