@@ -150,7 +150,7 @@ def _make(path: Path, sizes: Sequence[tuple[int, int, int]]) -> None:
                 for p in problems
                 for ties in draw.choices((1, 2, 3, 5), (12, 4, 2, 1))
             )
-            marks = ", ".join("?" * 13)
+            marks = ", ".join("?" * 11)
             db.executemany(f"INSERT OR REPLACE INTO verdict VALUES ({marks})", map(verdict_values, verdicts))
         db.commit()
 

@@ -26,12 +26,14 @@ _LIMIT = 65_536
 """Values of one kind kept in memory; past it the cache starts anew."""
 _FIGURES = 100
 _KEY = struct.Struct(">q")
+CONTEXT = 24
+"""Bytes of the keys of protocol, toolchain and family, before those of the tie set."""
 _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class Context(NamedTuple):
-    """What many verdicts share. `tail`: how their problems' texts end. `configs`: those already found to be usable for
-    the op on the device kind, by key."""
+    """What many verdicts share. `tail`: how their problems' texts end. `ties`: the tie sets met so far, by their packed
+    keys; all of their configs are usable for the op on the device kind."""
 
     protocol: Protocol
     toolchain: Toolchain
@@ -39,7 +41,7 @@ class Context(NamedTuple):
     tail: str
     op: str
     kind: str
-    configs: dict[int, Config]
+    ties: dict[bytes, tuple[Config, ...]]
 
 
 class Parts:
@@ -58,7 +60,7 @@ class Parts:
         self._toolchains: dict[int, Toolchain] = {}
         self._runs: dict[int, str] = {}
         self._problems: dict[int, Problem] = {}
-        self._contexts: dict[str, dict[tuple[int, int, int], Context]] = {kind: {} for kind in KINDS}
+        self._contexts: dict[str, dict[bytes, Context]] = {kind: {} for kind in KINDS}
 
     def config(self, key: int) -> Config:
         """The config of a key."""
@@ -94,35 +96,35 @@ class Parts:
             found = self._load_device(device.key)
         return found if found.text == device.text else None
 
-    def context(self, kind: str, keys: tuple[int, int, int]) -> Context:
-        """What verdicts of one protocol, toolchain and family, by their keys, have in common on devices of a kind."""
-        found = self._contexts[kind].get(keys)
+    def context(self, kind: str, keys: bytes) -> Context:
+        """What verdicts on devices of a kind have in common whose `keys` begin alike: with those of a protocol, a
+        toolchain and a family."""
+        try:
+            found = self._contexts[kind].get(keys[:CONTEXT])
+        except TypeError:
+            raise self.error("a verdict is malformed") from None
         if found is None:
-            protocol, toolchain = self.protocol(keys[0]), self.toolchain(keys[1])
-            op, family = self._family(keys[2])
-            found = Context(protocol, toolchain, toolchain.klass, f" {family}", op, kind, {})
-            _remember(self._contexts[kind], keys, found)
+            if not isinstance(keys, bytes) or len(keys) < CONTEXT:
+                raise self.error("a verdict is malformed")
+            protocol, toolchain, family = unpack(keys[:CONTEXT])
+            known = self.toolchain(toolchain)
+            op, text = self._family(family)
+            found = Context(self.protocol(protocol), known, known.klass, f" {text}", op, kind, {})
+            _remember(self._contexts[kind], keys[:CONTEXT], found)
         return found
 
-    def ties(self, pick: int, others: bytes, context: Context) -> tuple[Config, ...]:
-        """The configs of the key `pick` and of the packed keys `others`; each must exist for the op of the context on
-        devices of its kind."""
-        usable = context.configs
-        try:
-            if not others:
-                return (usable[pick],)
-            return (usable[pick], *map(usable.__getitem__, unpack(others)))
-        except (KeyError, TypeError, struct.error):
-            if not isinstance(others, bytes) or len(others) % 8:
-                raise self.error("a tie set is malformed") from None
-        return tuple(self._usable(key, context) for key in (pick, *unpack(others)))
-
-    def _usable(self, key: int, context: Context) -> Config:
-        config = self.config(key)
-        if context.op not in config.spec.ops or context.kind not in config.spec.devices:
-            raise self.error(f"{config.name} does not solve {context.op} on a {context.kind} device")
-        _remember(context.configs, key, config)
-        return config
+    def ties(self, keys: bytes, context: Context) -> tuple[Config, ...]:
+        """The configs of packed keys, at least one; each must exist for the op of the context on its device kind."""
+        found = context.ties.get(keys)
+        if found is None:
+            if not keys or len(keys) % 8:
+                raise self.error("a tie set is malformed")
+            found = tuple(self.config(key) for key in unpack(keys))
+            for config in found:
+                if context.op not in config.spec.ops or context.kind not in config.spec.devices:
+                    raise self.error(f"{config.name} does not solve {context.op} on a {context.kind} device")
+            _remember(context.ties, keys, found)
+        return found
 
     def measurement(self, row: Sequence[Any]) -> Measurement:
         """The Measurement of a row with the columns `schema.COLUMNS`."""
@@ -186,9 +188,9 @@ class Parts:
         return device
 
 
-def pack(configs: Sequence[Config]) -> bytes:
-    """The keys of configs as a tie set is stored: 8 bytes each, big-endian."""
-    return struct.pack(f">{len(configs)}q", *(config.key for config in configs))
+def pack(*keys: int) -> bytes:
+    """Keys as `verdict.keys` holds them: 8 bytes each, big-endian."""
+    return struct.pack(f">{len(keys)}q", *keys)
 
 
 def unpack(keys: bytes) -> tuple[int, ...]:

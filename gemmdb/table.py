@@ -15,7 +15,7 @@ from gemmdb import dbfile, nearest, schema
 from gemmdb.device import Device
 from gemmdb.measurement import Measurement
 from gemmdb.problem import Problem
-from gemmdb.rows import Context, Parts
+from gemmdb.rows import CONTEXT, Context, Parts
 from gemmdb.verdict import Pooled, Verdict, age, pool_slow, unsafe
 
 _GROUP = f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
@@ -81,14 +81,15 @@ class Table:
 
     def verdict(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> Verdict | None:
         """The verdict on a problem, None when the file has none. `klass` None takes the newest toolchain's."""
-        known = self._parts.find_device(device)
+        parts = self._parts
+        known = parts.find_device(device)
         if known is None:
             return None
         rows = self._fetch(schema.VERDICT_SQL, (problem.key, known.key))
         if len(rows) > 1:
-            rows.sort(key=self._rank, reverse=True)
+            rows.sort(key=lambda row: self._rank(row, known), reverse=True)
         for row in rows:
-            context = self._parts.context(known.kind, row[:3])
+            context = parts.context(known.kind, row[0])
             if context.protocol.l2 == l2 and (klass is None or context.klass == klass):
                 return self._verdict(row, context, problem, known)
         return None
@@ -99,7 +100,8 @@ class Table:
         if known is None:
             return []
         rows = sorted(self._fetch(schema.VERDICT_SQL, (problem.key, known.key)))
-        found = (self._verdict(row, self._parts.context(known.kind, row[:3]), problem, known) for row in rows)
+        contexts = (self._parts.context(known.kind, row[0]) for row in rows)
+        found = (self._verdict(row, context, problem, known) for row, context in zip(rows, contexts, strict=True))
         return [verdict for verdict in found if verdict is not None]
 
     def neighbours(self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64) -> list[Problem]:
@@ -172,20 +174,21 @@ class Table:
         }
 
     def _verdict(self, row: tuple[Any, ...], context: Context, problem: Problem, device: Device) -> Verdict | None:
-        _, _, _, pick, others, ratio, spread, aten_us, runs, head = row
+        keys, ratio, spread, aten_us, runs, head = row
         if str(head) + context.tail != problem.text:
             return None  # 64-bit keys can be made to collide.
-        ties = self._parts.ties(pick, others, context)
         try:
             plausible = 0.0 < ratio < 1e12 and 0.0 <= spread < 1e12 and 0.0 < aten_us < 1e12 and runs > 0
         except TypeError:
             plausible = False
         if not plausible:
             raise self._parts.error("a verdict is malformed")
+        ties = self._parts.ties(keys[CONTEXT:], context)
         return Verdict(problem, device, context.protocol, context.toolchain, ties, ratio, spread, aten_us, runs)
 
-    def _rank(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
-        protocol, toolchain = self._parts.protocol(row[0]), self._parts.toolchain(row[1])
+    def _rank(self, row: tuple[Any, ...], device: Device) -> tuple[Any, ...]:
+        """Measured before modelled, then the newest procedure, the newest toolchain, the most samples."""
+        protocol, toolchain, *_ = self._parts.context(device.kind, row[0])
         measured = protocol.clock != "model"
         return measured, protocol.version, age(toolchain), protocol.samples, protocol.text
 

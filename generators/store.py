@@ -148,7 +148,7 @@ class Store:
         rows = [self._read.measurement(row) for row in db.execute(_GROUP, pair)]
         db.execute("DELETE FROM verdict WHERE problem = ? AND device = ?", pair)
         verdicts = [verdict_values(verdict) for verdict in decide_all(rows)]
-        db.executemany(f"INSERT INTO verdict VALUES ({', '.join('?' * 13)})", verdicts)
+        db.executemany(f"INSERT INTO verdict VALUES ({', '.join('?' * 11)})", verdicts)
         db.execute("DELETE FROM pending WHERE problem = ? AND device = ?", pair)
 
 
@@ -161,10 +161,10 @@ def record_live(path: Path, rows: Sequence[Measurement]) -> None:
 
 def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
     """A Verdict as a row of `verdict`."""
-    problem = verdict.problem
-    key = (problem.key, verdict.device.key, verdict.protocol.key, verdict.klass)
-    pick = (verdict.pick.key, pack(verdict.ties[1:]), verdict.ratio, verdict.spread, verdict.aten_us)
-    return (*key, *pick, verdict.toolchain.key, verdict.runs, problem.family_key, problem.head)
+    problem, protocol, ties = verdict.problem, verdict.protocol, verdict.ties
+    keys = pack(protocol.key, verdict.toolchain.key, problem.family_key, *(config.key for config in ties))
+    numbers = (verdict.ratio, verdict.spread, verdict.aten_us, verdict.runs)
+    return (problem.key, verdict.device.key, protocol.key, verdict.klass, ties[0].key, keys, *numbers, problem.head)
 
 
 def _open(path: Path) -> sqlite3.Connection:

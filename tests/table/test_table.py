@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from gemmdb import Config, InputError, Problem, Status, TableError, nearest, schema
 from gemmdb.generators.store import Store
+from gemmdb.rows import pack
 from gemmdb.table import Table
 
 
@@ -266,13 +267,17 @@ TAMPERED = [
     "UPDATE toolchain SET text = 1",
     "UPDATE device SET figures = '{\"l2_bytes\": NaN}'",
     "UPDATE device SET figures = '[1]'",
-    "UPDATE verdict SET ties = x'00'",
-    "UPDATE verdict SET ties = 'text'",
+    "UPDATE verdict SET keys = x'00'",
+    "UPDATE verdict SET keys = substr(keys, 1, 24)",
+    "UPDATE verdict SET keys = substr(keys, 1, 31)",
+    "UPDATE verdict SET keys = substr(keys, 2)",
+    "UPDATE verdict SET keys = 'text'",
+    "UPDATE verdict SET keys = 7",
     "UPDATE verdict SET ratio = -1",
     "UPDATE verdict SET ratio = 'fast'",
     "UPDATE verdict SET aten_us = 9e999",
     "UPDATE verdict SET runs = 0",
-    "UPDATE verdict SET family = 7",
+    "UPDATE verdict SET keys = CAST(substr(keys, 1, 16) || zeroblob(8) || substr(keys, 25) AS BLOB)",
 ]
 
 
@@ -286,7 +291,7 @@ def test_a_tampered_value_is_a_table_error(kit, path, statement):
 
 
 def test_a_config_of_another_op_or_device_is_not_served(kit, path):
-    edit(path, ("UPDATE verdict SET pick = ?", (_int8(path),)))
+    edit(path, ("UPDATE verdict SET keys = CAST(substr(keys, 1, 24) || ? AS BLOB)", (_int8(path),)))
     with Table.open(path) as table, pytest.raises(TableError, match="does not solve mm"):
         table.verdict(kit.problem, kit.device)
 
@@ -294,7 +299,7 @@ def test_a_config_of_another_op_or_device_is_not_served(kit, path):
 def _int8(path):
     config = Config.of("aten", "int8pack_mm")
     edit(path, ("INSERT INTO config VALUES (?, ?)", (config.key, config.text)))
-    return config.key
+    return pack(config.key)
 
 
 def test_a_key_collision_is_a_miss_not_a_wrong_answer(kit, path):

@@ -50,8 +50,8 @@ def test_a_good_table_has_no_findings(path):
         ("verdict", "UPDATE verdict SET klass = 'cuda12'"),
         ("verdict", "UPDATE verdict SET head = head || '0'"),
         ("verdict", "DELETE FROM verdict"),
-        ("verdict", "INSERT INTO verdict SELECT 1, device, protocol, klass, pick, ties, ratio, spread, aten_us,"
-                    " toolchain, runs, family, head FROM verdict LIMIT 1"),
+        ("verdict", "INSERT INTO verdict SELECT 1, device, protocol, klass, pick, keys, ratio, spread, aten_us,"
+                    " runs, head FROM verdict LIMIT 1"),
     ],
 )  # fmt: skip
 def test_a_changed_value_is_found(path, check, statement):
