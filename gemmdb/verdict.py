@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -69,9 +70,12 @@ class Pooled:
     rows: tuple[Measurement, ...]
 
     @property
-    def order(self) -> tuple[int, str]:
-        """The fixed order in which tied configs are preferred: ATen, then the cheaper compile, then the text."""
-        return self.config.spec.cost, self.config.text
+    def order(self) -> tuple[int, int, str]:
+        """The fixed order in which tied configs are preferred: ATen, then the cheaper compile, then the one that splits
+        the sum over K into fewer parts (no workspace, one summation order), then the text."""
+        spec = self.config.spec
+        parts = math.prod(max(1, int(value)) for name, value in self.config.params if name in spec.splits)
+        return spec.cost, parts, self.config.text
 
     @property
     def servable(self) -> bool:

@@ -211,7 +211,7 @@ def test_live_searches_the_missed_product_only_and_keeps_the_timings(kit, tmp_pa
 
 
 def test_concurrent_writers_of_a_workload_lose_nothing(tmp_path):
-    path = tmp_path / "deep" / "workload.jsonl"
+    path = tmp_path / "workload.jsonl"
 
     def write(number):
         for i in range(50):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmdb import Status
+from gemmdb import Config, Status
 from gemmdb.verdict import decide, decide_all, pool, pool_slow
 
 
@@ -44,6 +44,14 @@ def test_a_tie_goes_to_aten(kit, us, spread):
     verdict = decide(rows)
     assert verdict.pick == kit.aten
     assert set(verdict.ties) == {kit.aten, kit.configs[1]}
+
+
+def test_a_tie_goes_to_the_fewer_parts_of_a_split_sum(kit):
+    rest = {"block_m": 16, "block_n": 32, "block_k": 64, "group_m": 8, "swap": 0, "warps": 4, "stages": 4}
+    words = {"reduce": "kernel", "load": "pointer", "dequant": "cast"}
+    many, few = (Config.of("triton", "tile", split_k=parts, **rest, **words) for parts in (16, 2))
+    assert many.text < few.text, "the text alone would decide otherwise"
+    assert decide([kit.row(), kit.row(many, 5.0), kit.row(few, 5.02)]).ties == (few, many)
 
 
 def test_a_noisy_config_slower_than_aten_is_in_no_tie_set(kit):
