@@ -53,7 +53,8 @@ def key(text: str) -> int:
     Keys can be made to collide, so whoever finds a row by its key compares the text as well. Raises InputError for a
     text with lone surrogates, as `encode` does.
     """
-    found: int = _UNPACK(blake2b(_bytes(text), digest_size=8).digest())[0]
+    raw = text.encode() if text.isascii() else _bytes(text)
+    found: int = _UNPACK(blake2b(raw, digest_size=8).digest())[0]
     return found
 
 

@@ -16,16 +16,19 @@ BUSY_S = 5.0
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
 """What reading a damaged file raises; SQLite's message may quote bytes of it that are no text."""
 
-_PRAGMAS = "PRAGMA trusted_schema=OFF; PRAGMA query_only=ON; PRAGMA cell_size_check=ON; PRAGMA cache_size=-65536"
-_MMAP = "PRAGMA mmap_size=4294967296"
+_PRAGMAS = ("trusted_schema=OFF", "query_only=ON")
+_STRANGER = ("cell_size_check=ON", "cache_size=-65536")
+"""For a file of whoever: SQLite advises to check every page, and not to map the file."""
+_SHIPPED = ("mmap_size=4294967296",)
+"""For a file that came with the code, and is as trusted: mapped, its pages need no copying."""
 
 
 def connect(path: Path, immutable: bool = False) -> sqlite3.Connection:
     """A read-only connection to the table at `path`, its schema checked. Raises TableError, one line with the remedy.
 
-    `immutable` promises that nobody writes the file while it is open: no locks are taken and the file is mapped. The
-    file is never opened by other means than SQLite's, since closing any descriptor of a file drops the process's locks
-    on it.
+    `immutable` is for the files that came with the package, which nobody writes: no locks are taken and the file is
+    mapped. The file is never opened by other means than SQLite's, since closing any descriptor of a file drops the
+    process's locks on it.
     """
     _check_file(path)
     try:
@@ -69,10 +72,8 @@ def _connect(path: Path, immutable: bool) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?{options}"
     db = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
-        for pragma in _PRAGMAS.split("; "):
-            db.execute(pragma)
-        if immutable:
-            db.execute(_MMAP)
+        for pragma in (*_PRAGMAS, *(_SHIPPED if immutable else _STRANGER)):
+            db.execute(f"PRAGMA {pragma}")
         schema.check(db, path)
         if path.stat().st_size % int(db.execute("PRAGMA page_size").fetchone()[0]):
             raise TableError(f"{path} is truncated; restore it or rebuild it with `gemmdb build`")

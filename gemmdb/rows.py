@@ -47,6 +47,8 @@ class Context(NamedTuple):
 class Parts:
     """The configs, devices, protocols, toolchains, runs and problems of one file by their key, each parsed once.
 
+    `contexts` holds what `context` made, by device kind and the first CONTEXT bytes of `keys`, for the hot path.
+
     Keys are made from content, so what was read once holds for as long as the file does. Every method raises
     TableError when the file does not hold the key, or holds something else under it.
     """
@@ -60,7 +62,7 @@ class Parts:
         self._toolchains: dict[int, Toolchain] = {}
         self._runs: dict[int, str] = {}
         self._problems: dict[int, Problem] = {}
-        self._contexts: dict[str, dict[bytes, Context]] = {kind: {} for kind in KINDS}
+        self.contexts: dict[str, dict[bytes, Context]] = {kind: {} for kind in KINDS}
 
     def config(self, key: int) -> Config:
         """The config of a key."""
@@ -100,7 +102,7 @@ class Parts:
         """What verdicts on devices of a kind have in common whose `keys` begin alike: with those of a protocol, a
         toolchain and a family."""
         try:
-            found = self._contexts[kind].get(keys[:CONTEXT])
+            found = self.contexts[kind].get(keys[:CONTEXT])
         except TypeError:
             raise self.error("a verdict is malformed") from None
         if found is None:
@@ -110,7 +112,7 @@ class Parts:
             known = self.toolchain(toolchain)
             op, text = self._family(family)
             found = Context(self.protocol(protocol), known, known.klass, f" {text}", op, kind, {})
-            _remember(self._contexts[kind], keys[:CONTEXT], found)
+            _remember(self.contexts[kind], keys[:CONTEXT], found)
         return found
 
     def ties(self, keys: bytes, context: Context) -> tuple[Config, ...]:
