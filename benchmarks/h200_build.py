@@ -16,10 +16,8 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-from gemmdb import kernels_triton
 from gemmdb.config import ATEN
 from gemmdb.generators.cuda.backend import CudaBackend
 from gemmdb.generators.cuda.measurer import CudaMeasurer
@@ -37,11 +35,9 @@ AHEAD = 24
 def texts(found: Measurement) -> dict[str, object]:
     """A Measurement as JSON-ready canonical texts."""
     times = found.times
-    kernel = found.config.kernel if found.config.backend == "triton" else ""
-    toolchain = replace(found.toolchain, source=kernels_triton.digest(kernel) if kernel else "")
     return {
         "problem": found.problem.text, "config": found.config.text, "device": found.device.text,
-        "protocol": found.protocol.text, "toolchain": toolchain.text, "run": found.run,
+        "protocol": found.protocol.text, "toolchain": found.toolchain.text, "run": found.run,
         "status": found.status.value, "error": found.error, "compile_s": found.compile_s, "detail": found.detail,
         "times": times and [times.median_us, times.low_us, times.high_us, times.samples, times.aten_us],
     }  # fmt: skip

@@ -7,9 +7,10 @@ a new kind of device is one `Backend`, registered in `gemmdb.generators.backends
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 
+from gemmdb import kernels_triton
 from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.generators.effort import Effort
@@ -113,13 +114,14 @@ class Backend(Interface):
 
 
 def row(job: Job, outcome: Outcome, backend: Backend, run: str) -> Measurement:
-    """The Measurement of an outcome. Raises InputError when its status and times do not go together."""
+    """The Measurement of an outcome, its toolchain with the source of the kernel where that is ours. Raises InputError
+    when its status and times do not go together."""
     return Measurement(
         job.problem,
         outcome.config,
         backend.device,
         job.protocol,
-        backend.toolchain,
+        toolchain(backend.toolchain, outcome.config),
         run,
         outcome.status,
         outcome.times,
@@ -127,3 +129,9 @@ def row(job: Job, outcome: Outcome, backend: Backend, run: str) -> Measurement:
         outcome.compile_s,
         outcome.detail,
     )
+
+
+def toolchain(base: Toolchain, config: Config) -> Toolchain:
+    """`base` for a row of `config`: with the digest of the kernel's source where the kernel is ours, so that the row
+    holds for as long as that stays the same."""
+    return replace(base, source=kernels_triton.digest(config.kernel)) if config.backend == "triton" else base

@@ -13,7 +13,15 @@ from gemmdb.problem import Problem, Query
 
 def objection(config: Config, query: Query) -> str | None:
     """Why `config` cannot be compiled for `query`, in one phrase; None when nothing speaks against it."""
+    if query.ranges and config.backend == "triton":
+        return "our Triton kernels are generated for fixed sizes"
     return illegal(config, query.problem, query.device, query.ranges) or refuses(config, query.problem)
+
+
+def never(query: Query) -> str:
+    """A regular expression for the configs that Inductor cannot carry out for `query`, whatever its layouts are: the
+    lookup leaves them out, so that the next best config is served and not ATen."""
+    return "^triton:" if query.ranges else "^triton:.*reduce=fixup"
 
 
 def refuses(config: Config, problem: Problem) -> str | None:
@@ -21,14 +29,14 @@ def refuses(config: Config, problem: Problem) -> str | None:
     rule = _RULES.get((config.backend, config.kernel))
     if rule is None:
         return f"{config.name} cannot be lowered by this version"
-    return rule(problem)
+    return rule(config, problem)
 
 
-def _default(problem: Problem) -> str | None:
+def _default(config: Config, problem: Problem) -> str | None:
     return None
 
 
-def _int8pack(problem: Problem) -> str | None:
+def _int8pack(config: Config, problem: Problem) -> str | None:
     if problem.b.dtype != "int8":
         return "_weight_int8pack_mm takes an int8 weight"
     if problem.b.layout.order != "col":
@@ -39,7 +47,7 @@ def _int8pack(problem: Problem) -> str | None:
     return None
 
 
-def _packed_gemm(problem: Problem) -> str | None:
+def _packed_gemm(config: Config, problem: Problem) -> str | None:
     if not problem.constant:
         return "the C++ template packs the weight at compile time: it must be a constant"
     if problem.op == "int_mm":
@@ -50,6 +58,14 @@ def _packed_gemm(problem: Problem) -> str | None:
         return "the C++ template needs unit stride along K of the activations"
     if problem.op == "mixed_mm" and problem.b.layout.order != "col":
         return "the int8 C++ template takes a [N, K] weight"
+    return None
+
+
+def _tile(config: Config, problem: Problem) -> str | None:
+    if config.values["reduce"] == "fixup":
+        return "its counters would have to be zero before the first call"
+    if config.values["load"] == "tma" and 1 in (problem.m, problem.n, problem.k):
+        return "a tensor map needs aligned strides, and that of a size of 1 may be anything"
     return None
 
 

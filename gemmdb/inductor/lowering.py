@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,12 +12,13 @@ import torch
 
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import MissError, TableError
-from gemmdb.inductor import legality, live, ops, passes
+from gemmdb.inductor import legality, live, ops, passes, triton_kernels
 from gemmdb.inductor.adapter import ir_view, state
 from gemmdb.inductor.passes import DECISION
 from gemmdb.inductor.session import Decision, is_default
 
 aten = torch.ops.aten
+log = logging.getLogger("gemmdb")
 
 
 def steered_targets() -> list[Any]:
@@ -56,8 +58,11 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
     if decision.config is None:
         return live.search(decision, functools.partial(original, *args, **kwargs))
     config = _confirmed(decision, args)
-    if config.backend == "cpp":
-        result = _cpp(decision, config, functools.partial(original, *args, **kwargs))
+    if config.backend in ("cpp", "triton"):
+        if config.backend == "cpp":
+            result = _cpp(decision, config, functools.partial(original, *args, **kwargs))
+        else:
+            result = _triton(decision, args)
         if result is not None:
             return result
     elif not is_default(config):
@@ -100,6 +105,30 @@ def _cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
     return result
 
 
+def _triton(decision: Decision, args: tuple[Any, ...], scale: Any = None) -> Any:
+    """The product as one of our Triton kernels, for the layouts that its operands have in the end; None, with a note,
+    when it is not to be one after all."""
+    try:
+        operands = triton_kernels.Operands.of(decision.problem, args, scale)
+        pair = (operands.a, operands.b)
+        problem = ir_view.confirm(decision.problem, pair)
+        config = _confirmed(decision, pair)
+        if is_default(config):
+            return None
+        refusal = legality.objection(config, replace(decision.query, problem=problem))
+        if refusal is None:
+            return triton_kernels.lower(config, problem, operands)
+        _note(decision, refusal)
+    except (MissError, TableError):
+        raise
+    except triton_kernels.Refused as error:
+        _note(decision, str(error))
+    except Exception as error:
+        log.debug("gemmdb: %s as %s", decision.problem.text, decision.event.config, exc_info=True)
+        _note(decision, f"Inductor could not generate the kernel: {type(error).__name__}: {error}")
+    return None
+
+
 def _factors(values: Any, name: str) -> tuple[int, int, int] | None:
     """(m, n, k) of a blocking parameter, None when any is 0: the template's own rule."""
     found = (int(values[f"{name}_m"]), int(values[f"{name}_n"]), int(values[f"{name}_k"]))
@@ -120,7 +149,9 @@ def lower_mixed(a: Any, w: Any, scale: Any = None) -> Any:
         config = _confirmed(decision, (a, w))
         refusal = legality.refuses(config, decision.problem)
         result = None
-        if refusal is None and not is_default(config):
+        if refusal is None and config.backend == "triton":
+            result = _triton(decision, (a, w), scale)
+        elif refusal is None and not is_default(config):
             result = _mixed_with(decision, config, a, w, scale)
         elif refusal is not None:
             _note(decision, refusal)

@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmdb.config import ATEN, Config
 from gemmdb.hit import Hit
+from gemmdb.inductor import legality
 from gemmdb.problem import Problem, Query
 from gemmdb.settings import Policy, Settings
 from gemmdb.toolchain import installed
@@ -120,7 +121,7 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
     catalog = Catalog.load(settings, tables=tables, strict=policy.on_miss == "error")
 
     def find(query: Query) -> Hit | None:
-        return lookup(query, catalog, policy, installed(query.device.kind))
+        return lookup(query, catalog, _without(policy, legality.never(query)), installed(query.device.kind))
 
     def why(query: Query) -> str:
         steps = explain(query, catalog, policy, installed(query.device.kind))
@@ -128,6 +129,11 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
 
     identity = f"{policy.text} catalog={catalog.identity()}"
     return Session(find, policy, identity, settings.user_table, why)
+
+
+def _without(policy: Policy, pattern: str) -> Policy:
+    """`policy` that also denies what `pattern` matches."""
+    return replace(policy, deny=f"{policy.deny}|{pattern}" if policy.deny else pattern)
 
 
 def from_chooser(chooser: Callable[[Problem], Config | None], key: str | None) -> Session:

@@ -29,12 +29,21 @@ def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
 
 
 def _is_matrix(node: Any) -> bool:
-    return isinstance(node, ir.TensorBox) and len(node.get_size()) == 2
+    return isinstance(node, (ir.TensorBox, ir.StorageBox, ir.ReinterpretView)) and len(node.get_size()) == 2
 
 
 def _sizes_match(problem: Problem, matrices: list[Any]) -> bool:
     found = [[_number(size) for size in node.get_size()] for node in matrices]
     return found == [[problem.m, problem.k], [problem.k, problem.n]]
+
+
+def literal(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """(sizes, strides) of a node whose layout is fixed and free of symbols, else None."""
+    layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
+    if not isinstance(layout, ir.FixedLayout):
+        return None
+    sizes, strides = (tuple(_number(part) for part in parts) for parts in (layout.size, layout.stride))
+    return None if None in (*sizes, *strides, _number(layout.offset)) else (sizes, strides)  # type: ignore[return-value]
 
 
 def _number(size: Any) -> int | None:

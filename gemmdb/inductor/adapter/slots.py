@@ -19,8 +19,9 @@ def code_digest() -> str:
     """A digest of the sources that choose and lower: another version of gemmdb must not be served old graphs."""
     digest = hashlib.blake2b(digest_size=8)
     package = Path(__file__).parents[2]
-    parts = (package.glob("*.py"), *((package / name).rglob("*.py") for name in ("ladder", "inductor")))
-    for path in sorted(path for part in parts for path in part):
+    parts = (package.glob("*.py"), *((package / name).rglob("*.py") for name in ("ladder", "inductor")),
+             (package / "kernels_triton").iterdir())  # fmt: skip
+    for path in sorted(path for part in parts for path in part if path.is_file()):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

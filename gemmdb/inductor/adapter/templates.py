@@ -1,0 +1,112 @@
+"""Our Triton templates as Inductor's own: registered once, generated with one config, never benchmarked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._inductor import ir
+from torch._inductor.lowering import lowerings
+from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, realize_inputs
+
+from gemmdb import kernels_triton
+
+aten = torch.ops.aten
+
+
+@SymbolicGridFn  # type: ignore[untyped-decorator]
+def tile_grid(m: Any, n: Any, meta: Mapping[str, Any], *, cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
+    """One program per output tile and slice of K."""
+    return cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"]), meta["SPLIT_K"], 1
+
+
+@SymbolicGridFn  # type: ignore[untyped-decorator]
+def gemv_grid(m: Any, n: Any, meta: Mapping[str, Any], *, cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
+    """One program per block of columns."""
+    return cdiv(n, meta["BLOCK_N"]), 1, 1
+
+
+_GRIDS = {"tile": tile_grid, "gemv": gemv_grid}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What one kernel is generated from: the template's name, the constants it reads, warps and pipeline stages."""
+
+    template: str
+    constants: Mapping[str, Any]
+    warps: int
+    stages: int
+
+
+def registered(name: str) -> Any:
+    """Inductor's template object of our template `name`, under a name that holds the digest of its source.
+
+    Inductor keeps every template by name and refuses a name twice, also when this module is loaded again.
+    """
+    full = f"gemmdb_{name}_{kernels_triton.digest(name)}"
+    known = TritonTemplate.all_templates.get(full)
+    return known or TritonTemplate(name=full, grid=_GRIDS[name], source=kernels_triton.source(name))
+
+
+def settled(matrix: Any) -> Any:
+    """`matrix` in memory, with strides that no later decision of Inductor changes."""
+    matrix = realize_inputs(matrix)
+    matrix.freeze_layout()
+    return matrix
+
+
+def expanded(value: Any, m: int, n: int) -> Any:
+    """A scale or bias in memory, seen as [m, n]."""
+    stored = ir.TensorBox(ir.ExternKernel.realize_input(value))
+    return ir.ExternKernel.realize_input(lowerings[aten.expand.default](stored, [m, n]))
+
+
+def product(
+    kernel: Kernel, operands: Sequence[Any], out: tuple[torch.dtype, Sequence[int]], epilogue: Sequence[str] = ()
+) -> Any:
+    """The output of the one choice that `kernel` is, in Inductor's IR.
+
+    `operands`: A and B, settled, and then, expanded, what the `epilogue` applies to the accumulator: `mul` or `add` for
+    each. `out`: dtype and sizes of the output, [M, N] or [slices of K, M, N]. Raises whatever Inductor does when it
+    cannot generate the kernel.
+    """
+    dtype, sizes = out
+    strides = ir.FlexibleLayout.contiguous_strides(list(sizes))
+    layout = ir.FixedLayout(operands[0].get_device(), dtype, list(sizes), strides)
+    options: dict[str, Any] = {}
+    if epilogue:
+        options = {"suffix_args": len(epilogue), "epilogue_fn": _epilogue(epilogue)}
+    choice = registered(kernel.template).generate(
+        input_nodes=tuple(operands), layout=layout, num_stages=kernel.stages, num_warps=kernel.warps,
+        call_sizes=list(sizes[-2:]), **options, **kernel.constants,
+    )  # fmt: skip
+    if choice is None:
+        raise NotImplementedError("the template cannot be generated")
+    return choice.output_node()
+
+
+def _epilogue(names: Sequence[str]) -> Callable[..., Any]:
+    from torch._inductor.virtualized import V
+
+    def apply(result: Any, *values: Any) -> Any:
+        for name, value in zip(names, values, strict=True):
+            result = getattr(V.ops, name)(result, value)
+        return result
+
+    return apply
+
+
+def summed(partials: Any, epilogue: Sequence[tuple[str, Any]], dtype: torch.dtype) -> Any:
+    """The sum of `partials` [slices of K, M, N] in order, with the epilogue's `mul` and `add`, as `dtype`.
+
+    The sum and the epilogue are in the dtype of the partials; Inductor fuses what comes after into the same kernel.
+    """
+    result = lowerings[aten.sum.dim_IntList](partials, [0], dtype=partials.get_dtype())
+    for name, value in epilogue:
+        result = lowerings[{"mul": aten.mul.Tensor, "add": aten.add.Tensor}[name]](result, value)
+    result = lowerings[torch.ops.prims.convert_element_type.default](result, dtype)
+    result.realize()
+    return result

@@ -1,0 +1,254 @@
+"""Our Triton kernels as Inductor emits them: right, ours, alone, with their epilogue inside."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Before torch is imported: parts of Inductor read it once.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor-"))
+
+torch = pytest.importorskip("torch")
+
+import gemmdb.inductor  # noqa: E402
+from gemmdb import Config, Problem  # noqa: E402
+from gemmdb.layout import Layout  # noqa: E402
+
+BF16, FP16, INT8 = torch.bfloat16, torch.float16, torch.int8
+
+
+def tile(**changes: str | int) -> Config:
+    base: dict[str, str | int] = {
+        "block_m": 16, "block_n": 64, "block_k": 64, "group_m": 8, "split_k": 1, "reduce": "none", "swap": 0,
+        "load": "pointer", "dequant": "cast", "warps": 4, "stages": 3,
+    }  # fmt: skip
+    return Config.of("triton", "tile", **{**base, **changes})
+
+
+def gemv(**changes: str | int) -> Config:
+    base: dict[str, str | int] = {
+        "block_n": 8, "block_k": 256, "unroll": 2, "dequant": "cast", "warps": 4, "stages": 3,
+    }  # fmt: skip
+    return Config.of("triton", "gemv", **{**base, **changes})
+
+
+SPLIT = tile(split_k=3, reduce="kernel")
+TILES = [
+    tile(),
+    tile(swap=1),
+    SPLIT,
+    tile(swap=1, split_k=2, reduce="kernel"),
+    tile(block_m=64, block_n=128, block_k=32, stages=4),
+]
+TMA = [tile(load="tma"), tile(load="tma", swap=1, split_k=2, reduce="kernel")]
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    import torch._inductor.config as config
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    gemmdb.inductor.disable()
+    gemmdb.inductor.reset_stats()
+    # Padding is decided, with benchmarks, before our passes see the product.
+    with config.patch(fx_graph_cache=False, compile_threads=1, shape_padding=False):
+        yield
+
+
+def run(model: Callable[..., Any], *inputs: Any, config: Config) -> tuple[Any, str]:
+    """What the model returns when all its products take `config`, and the code that Inductor made."""
+    from torch._inductor.utils import run_and_get_code
+
+    with gemmdb.inductor.force(config):
+        result, codes = run_and_get_code(torch.compile(model), *inputs)
+    stats = gemmdb.inductor.stats()
+    assert [entry["config"] for entry in stats["products"]] == [config.text], stats["products"]
+    assert stats["benchmarked"] == 0
+    assert stats["errors"] == []
+    assert "extern_kernels." not in codes[0].partition("async_compile.wait")[2]
+    assert codes[0].count("@triton_heuristics.template(") == 1
+    return result, codes[0]
+
+
+def check(problem: Problem, config: Config, seed: int = 1) -> str:
+    from gemmdb.generators.program import FP32_MODES, Product, operands
+    from gemmdb.generators.reference import poison, reference, tolerance
+
+    torch.set_float32_matmul_precision(FP32_MODES[problem.numerics.fp32])
+    try:
+        device = torch.device("cuda")
+        made = operands(problem, device, seed)
+        product = Product(problem, made)
+        poison(problem, device)
+        result, code = run(product, *product.inputs, config=config)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert result.shape == (problem.m, problem.n)
+    error = reference(problem, made).error(result)
+    assert error <= tolerance(problem), (error, problem.text, config.text)
+    return code
+
+
+@pytest.mark.parametrize("config", TILES + TMA, ids=lambda config: config.text)
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+def test_mm(layout: str, config: Config) -> None:
+    check(Problem.gemm("mm", m=40, n=1008, k=520, layout=layout), config)
+
+
+@pytest.mark.parametrize("config", [*TILES, gemv()], ids=lambda config: config.text)
+def test_odd_sizes(config: Config) -> None:
+    check(Problem.gemm("mm", m=7, n=1001, k=777, dtype="fp16", fusion="pointwise"), config)
+
+
+@pytest.mark.parametrize("order", ["row-padded", "row"])
+def test_padded_and_offset_operands(order: str) -> None:
+    """`order` is the weight's, as it is stored."""
+    problem = Problem.gemm("mm", m=8, n=504, k=520)
+    for align in (1, 8):
+        a = replace(problem.a, layout=Layout("row-padded", align))
+        b = replace(problem.b, layout=Layout(order.replace("row", "col"), align))
+        for config in (tile(), tile(swap=1), gemv()):
+            torch._dynamo.reset()
+            gemmdb.inductor.reset_stats()
+            check(replace(problem, a=a, b=b), config)
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_fp32(tf32: bool) -> None:
+    check(Problem.gemm("mm", m=40, n=512, k=512, dtype="fp32", tf32=tf32), tile(block_k=32))
+
+
+@pytest.mark.parametrize("config", [tile(), SPLIT, gemv()], ids=lambda config: config.text)
+@pytest.mark.parametrize("bias", ["1d", "full", "column"])
+def test_addmm(bias: str, config: Config) -> None:
+    check(Problem.gemm("addmm", m=5, n=512, k=776, bias=bias), config)
+
+
+@pytest.mark.parametrize("config", TILES + TMA, ids=lambda config: config.text)
+@pytest.mark.parametrize("fusion", ["none", "scale"])
+def test_int_mm_is_exact(fusion: str, config: Config) -> None:
+    code = check(Problem.gemm("int_mm", m=40, n=1008, k=528, fusion=fusion), config)
+    if fusion == "scale" and config.values["split_k"] == 1:
+        assert "torch.int32" not in code
+
+
+MIXED = [*TILES, *TMA, tile(swap=1, dequant="bits"), tile(dequant="bits", load="tma")]
+
+
+@pytest.mark.parametrize("config", [*MIXED, gemv(), gemv(dequant="bits")], ids=lambda config: config.text)
+@pytest.mark.parametrize("weight", ["int8", "uint8"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_mixed_mm(dtype: str, weight: str, config: Config) -> None:
+    problem = Problem.gemm("mixed_mm", m=8, n=1008, k=1040, dtype=dtype, weight_dtype=weight, fusion="scale")
+    code = check(problem, config)
+    # the operands, the output, and nothing else but partial sums
+    allocated = code.partition("def call")[2].count("empty_strided_cuda(")
+    assert allocated == (1 if config.values.get("split_k", 1) == 1 else 2)
+
+
+@pytest.mark.parametrize("config", [tile(), SPLIT, gemv()], ids=lambda config: config.text)
+def test_mixed_mm_spellings(config: Config) -> None:
+    x = torch.randn(2, 3, 512, device="cuda", dtype=BF16)
+    w = torch.randint(-128, 128, (512, 1000), device="cuda", dtype=INT8)
+    s, b = torch.rand(1000, device="cuda", dtype=BF16) / 64, torch.randn(1000, device="cuda", dtype=BF16)
+    one = torch.rand(1, device="cuda", dtype=BF16) / 64
+    wanted = (x.double() @ w.double()) * s.double() + b.double()
+    weight = w.t().contiguous()
+
+    def scale_after(x: Any, w: Any, s: Any) -> Any:
+        return torch.nn.functional.linear(x, w.to(x.dtype)) * s + b
+
+    def scale_first(x: Any, w: Any, s: Any) -> Any:
+        return torch.nn.functional.linear(x, w.to(x.dtype) * s[:, None], b)
+
+    for spelling in (scale_after, scale_first):
+        torch._dynamo.reset()
+        gemmdb.inductor.reset_stats()
+        found, _ = run(spelling, x, weight, s, config=config)
+        assert (found.double() - wanted).abs().max() <= 0.02 * wanted.abs().max()
+    torch._dynamo.reset()
+    gemmdb.inductor.reset_stats()
+    found, _ = run(scale_after, x, weight, one, config=config)
+    wanted = (x.double() @ w.double()) * one.double() + b.double()
+    assert (found.double() - wanted).abs().max() <= 0.02 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("config", [tile(), SPLIT], ids=lambda config: config.text)
+def test_what_comes_after(config: Config) -> None:
+    x, w = torch.randn(24, 512, device="cuda", dtype=BF16), torch.randn(256, 512, device="cuda", dtype=BF16) / 16
+    residual = torch.randn(24, 256, device="cuda", dtype=BF16)
+
+    def model(x: Any, w: Any, residual: Any) -> Any:
+        y = x @ w.t()
+        z = torch.nn.functional.silu(y) + residual
+        return y, z, torch.softmax(z.float(), dim=-1)
+
+    wanted = model(x.double(), w.double(), residual.double())
+    found, _ = run(model, x, w, residual, config=config)
+    for one, other in zip(found, wanted, strict=True):
+        assert (one.double() - other).abs().max() <= 0.02 * other.abs().max()
+
+
+def test_the_dequantised_weight_never_reaches_memory() -> None:
+    problem = Problem.gemm("mixed_mm", m=8, n=8192, k=8192, fusion="scale")
+    from gemmdb.generators.program import Product, operands
+
+    product = Product(problem, operands(problem, torch.device("cuda"), 1))
+    with gemmdb.inductor.force(tile(dequant="bits", block_n=128, block_k=128)):
+        compiled = torch.compile(product)
+        compiled(*product.inputs)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        compiled(*product.inputs)
+        taken = torch.cuda.max_memory_allocated() - before
+    assert taken < 2**20, taken
+
+
+def test_strict_mode_serves_a_table(tmp_path: Path) -> None:
+    from torch._inductor.utils import run_and_get_code
+
+    from gemmdb import hardware
+    from gemmdb.generators.store import Store
+    from gemmdb.measurement import Measurement, Protocol, Status, Times
+    from gemmdb.toolchain import installed
+
+    problem, device, toolchain = Problem.gemm("mm", m=16, n=512, k=768), hardware.cuda(), installed("cuda")
+    assert device is not None
+    assert toolchain is not None
+    times = {
+        Config.of("aten", "default"): 100.0, tile(split_k=2, reduce="fixup"): 40.0, tile(block_n=32): 50.0,
+    }  # fmt: skip
+    with Store.open(tmp_path / "table.db") as store:
+        store.add(
+            Measurement(problem, config, device, Protocol("graph", "cold", 10, 25, version=2), toolchain, "test",
+                        Status.OK, Times(us, us, us, 25, 100.0))
+            for config, us in times.items()
+        )  # fmt: skip
+        store.refresh()
+    x, w = torch.randn(16, 768, device="cuda", dtype=BF16), torch.randn(512, 768, device="cuda", dtype=BF16)
+    options = {"gemmdb.on_miss": "error", "gemmdb.tables": [tmp_path / "table.db"]}
+    compiled = torch.compile(lambda x, w: x @ w.t(), backend="gemmdb", options=options)
+    found, codes = run_and_get_code(compiled, x, w)
+    wanted = x.double() @ w.double().t()
+    assert (found.double() - wanted).abs().max() <= 0.01 * wanted.abs().max()
+    (entry,) = gemmdb.inductor.stats()["products"]
+    # The fastest is one that Inductor cannot be given; the next best is served.
+    assert (entry["rung"], entry["config"]) == ("exact", tile(block_n=32).text)
+    assert "tl.dot(a, b, acc)" in codes[0]
+
+
+def test_gradients() -> None:
+    x = torch.randn(48, 256, device="cuda", dtype=BF16, requires_grad=True)
+    w = (torch.randn(512, 256, device="cuda", dtype=BF16) / 16).requires_grad_()
+    with gemmdb.inductor.force(tile()):
+        torch.compile(lambda x, w: torch.relu(x @ w.t()))(x, w).sum().backward()
+    found = x.grad, w.grad
+    assert {entry["config"] for entry in gemmdb.inductor.stats()["products"]} == {tile().text}
+    wanted = torch.autograd.grad(torch.relu(x.double() @ w.double().t()).sum(), (x, w))
+    for one, other in zip(found, wanted, strict=True):
+        assert (one.double() - other.double()).abs().max() <= 0.03 * other.abs().max()
