@@ -43,6 +43,14 @@ def test_the_packed_template(params, symbolic, reason):
     assert found is None if reason is None else reason in found
 
 
+@pytest.mark.parametrize(
+    ("k", "symbolic", "legal"), [(512, "", True), (512, "mn", True), (515, "", False), (512, "k", False)]
+)
+def test_the_weight_only_kernel_has_no_tail_along_k(k, symbolic, legal):
+    problem = Problem.gemm("mixed_mm", m=8, n=64, k=k, fusion="scale")
+    assert (illegal(Config.of("aten", "int8pack_mm"), problem, CPU, symbolic) is None) == legal
+
+
 def test_aten_is_always_legal():
     assert illegal(ATEN, PROBLEM, CPU, "mnk") is None
 
