@@ -6,9 +6,14 @@ IR knows (a flexible layout) is left to the lowering, which falls back to ATen.
 
 from __future__ import annotations
 
+import math
+
 from gemmdb.config import Config
 from gemmdb.legality import illegal
 from gemmdb.problem import Problem, Query
+
+MOST_COUNTERS = 2**14
+"""How many tiles the kernels of a graph can count arrivals at: int32 counters at the beginning of their workspace."""
 
 
 def objection(config: Config, query: Query) -> str | None:
@@ -16,12 +21,6 @@ def objection(config: Config, query: Query) -> str | None:
     if query.ranges and config.backend == "triton":
         return "our Triton kernels are generated for fixed sizes"
     return illegal(config, query.problem, query.device, query.ranges) or refuses(config, query.problem)
-
-
-def never(query: Query) -> str:
-    """A regular expression for the configs that Inductor cannot carry out for `query`, whatever its layouts are: the
-    lookup leaves them out, so that the next best config is served and not ATen."""
-    return "^triton:" if query.ranges else "^triton:.*reduce=fixup"
 
 
 def refuses(config: Config, problem: Problem) -> str | None:
@@ -62,11 +61,17 @@ def _packed_gemm(config: Config, problem: Problem) -> str | None:
 
 
 def _tile(config: Config, problem: Problem) -> str | None:
-    if config.values["reduce"] == "fixup":
-        return "its counters would have to be zero before the first call"
+    if config.values["reduce"] == "fixup" and tiles(config, problem) > MOST_COUNTERS:
+        return f"the workspace has counters for {MOST_COUNTERS} tiles"
     if config.values["load"] == "tma" and 1 in (problem.m, problem.n, problem.k):
         return "a tensor map needs aligned strides, and that of a size of 1 may be anything"
     return None
+
+
+def tiles(config: Config, problem: Problem) -> int:
+    """How many tiles a `triton:tile` config cuts the output into."""
+    m, n = (int(config.values[name]) for name in ("block_m", "block_n"))
+    return math.ceil(problem.m / m) * math.ceil(problem.n / n)
 
 
 _RULES = {

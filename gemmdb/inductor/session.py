@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("gemmdb")
 
 Find = Callable[[Query], Hit | None]
+ATTEMPTS = 16
+"""How many configs may be left out of one answer."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
     catalog = Catalog.load(settings, tables=tables, strict=policy.on_miss == "error")
 
     def find(query: Query) -> Hit | None:
-        return lookup(query, catalog, _without(policy, legality.never(query)), installed(query.device.kind))
+        return _servable(query, policy, lambda allowed: lookup(query, catalog, allowed, installed(query.device.kind)))
 
     def why(query: Query) -> str:
         steps = explain(query, catalog, policy, installed(query.device.kind))
@@ -131,9 +134,19 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
     return Session(find, policy, identity, settings.user_table, why)
 
 
-def _without(policy: Policy, pattern: str) -> Policy:
-    """`policy` that also denies what `pattern` matches."""
-    return replace(policy, deny=f"{policy.deny}|{pattern}" if policy.deny else pattern)
+def _servable(query: Query, policy: Policy, ask: Callable[[Policy], Hit | None]) -> Hit | None:
+    """What `ask` answers under `policy` without the configs that Inductor cannot carry out: the next best is served
+    then, and not ATen. The evidence says what was left out and why."""
+    left_out: dict[str, str] = {}
+    while True:
+        hit = ask(policy)
+        reason = None if hit is None or is_default(hit.config) else legality.objection(hit.config, query)
+        if hit is None or reason is None or len(left_out) == ATTEMPTS:
+            return hit and replace(hit, evidence={**hit.evidence, "left_out": left_out}) if left_out else hit
+        left_out[hit.config.text] = reason
+        # For a symbolic size all configs of a backend are alike.
+        pattern = f"^{hit.backend}:" if query.ranges else f"^{re.escape(hit.config.text)}$"
+        policy = replace(policy, deny=f"{policy.deny}|{pattern}" if policy.deny else pattern)
 
 
 def from_chooser(chooser: Callable[[Problem], Config | None], key: str | None) -> Session:

@@ -11,6 +11,7 @@ from gemmdb import kernels_triton
 from gemmdb.config import Config
 from gemmdb.inductor import extract
 from gemmdb.inductor.adapter import ir_view, templates
+from gemmdb.inductor.legality import tiles
 from gemmdb.problem import Problem
 
 LARGEST_OFFSET = 2**31
@@ -55,12 +56,13 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     acc, dtype = (torch.int32, torch.int32) if integer else (torch.float32, operands.a.get_dtype())
     # Inductor reads the accumulator's dtype here, for what it fuses.
     constants["ACC_TYPE"] = "tl.int32" if integer else "tl.float32"
-    kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]))
     pair, sizes = (operands.a, operands.b), (problem.m, problem.n)
-    split = int(value.get("split_k", 1))
-    if split > 1:
-        partials = templates.product(kernel, pair, (acc, (split, *sizes)))
-        return templates.summed(partials, operands.epilogue, dtype)
+    split, fixup = int(value.get("split_k", 1)), value.get("reduce") == "fixup"
+    partials = tiles(config, problem) * split * int(value["block_m"]) * int(value["block_n"]) if fixup else 0
+    kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)
+    if split > 1 and not fixup:
+        sums = templates.product(kernel, pair, (acc, (split, *sizes)))
+        return templates.summed(sums, operands.epilogue, dtype)
     rest = [templates.expanded(value, *sizes) for _, value in operands.epilogue]
     return templates.product(kernel, (*pair, *rest), (dtype, sizes), [name for name, _ in operands.epilogue])
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch._inductor import ir
+from torch._inductor.codegen.common import WorkspaceArg, WorkspaceZeroMode
 from torch._inductor.lowering import lowerings
-from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, realize_inputs
+from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, TritonTemplateKernel, realize_inputs
 
 from gemmdb import kernels_triton
+from gemmdb.inductor.legality import MOST_COUNTERS
 
 aten = torch.ops.aten
 
@@ -33,12 +35,41 @@ _GRIDS = {"tile": tile_grid, "gemv": gemv_grid}
 
 @dataclass(frozen=True)
 class Kernel:
-    """What one kernel is generated from: the template's name, the constants it reads, warps and pipeline stages."""
+    """What one kernel is generated from: the template's name, the constants it reads, warps and pipeline stages.
+
+    `partials`: 32-bit partial sums for a kernel that counts the arrivals at each tile; 0 for all others.
+    """
 
     template: str
     constants: Mapping[str, Any]
     warps: int
     stages: int
+    partials: int = 0
+
+
+class _KernelWithWorkspace(TritonTemplateKernel):  # type: ignore[misc]
+    """Names the parts of the workspace as our templates do, and shares it among the kernels of a graph.
+
+    The counters come first, in as many words in every kernel: they are zeroed once per call of the graph, and each
+    kernel leaves them at zero, but never the partial sums after them.
+    """
+
+    def __init__(self, *args: Any, workspace_arg: Any = None, **options: Any) -> None:
+        if workspace_arg is not None:
+            index = workspace_arg.device.index
+            workspace_arg = replace(workspace_arg, outer_name=f"gemmdb_workspace_{index}")
+        super().__init__(*args, workspace_arg=workspace_arg, **options)
+
+    def def_kernel(self, *names: str) -> str:
+        """Inductor's own hook, and where the partial sums are."""
+        head = super().def_kernel(*names)
+        if self.workspace_arg is None:
+            return str(head)
+        return f"{head}\n    partials = (counters + {MOST_COUNTERS}).to(tl.pointer_type({self.meta['ACC_TYPE']}))"
+
+
+class _Template(TritonTemplate):  # type: ignore[misc]
+    kernel_type = _KernelWithWorkspace
 
 
 def registered(name: str) -> Any:
@@ -48,7 +79,7 @@ def registered(name: str) -> Any:
     """
     full = f"gemmdb_{name}_{kernels_triton.digest(name)}"
     known = TritonTemplate.all_templates.get(full)
-    return known or TritonTemplate(name=full, grid=_GRIDS[name], source=kernels_triton.source(name))
+    return known or _Template(name=full, grid=_GRIDS[name], source=kernels_triton.source(name))
 
 
 def settled(matrix: Any) -> Any:
@@ -79,6 +110,11 @@ def product(
     options: dict[str, Any] = {}
     if epilogue:
         options = {"suffix_args": len(epilogue), "epilogue_fn": _epilogue(epilogue)}
+    if kernel.partials:
+        options["workspace_arg"] = WorkspaceArg(
+            count=MOST_COUNTERS + kernel.partials, zero_mode=WorkspaceZeroMode.ZERO_PER_GRAPH, dtype=torch.int32,
+            device=layout.device, inner_name="counters", outer_name="gemmdb_workspace",
+        )  # fmt: skip
     choice = registered(kernel.template).generate(
         input_nodes=tuple(operands), layout=layout, num_stages=kernel.stages, num_warps=kernel.warps,
         call_sizes=list(sizes[-2:]), **options, **kernel.constants,
