@@ -89,7 +89,11 @@ def _tma(problem: Problem) -> str | None:
 def _gemv(config: Config, problem: Problem, symbolic: Collection[str]) -> str | None:
     if problem.m > GEMV_ROWS or "m" in symbolic:
         return f"the number of rows is fixed, and more than {GEMV_ROWS} do not fit into registers"
-    if not problem.a.layout.order.startswith("row") or (not problem.b.layout.order.startswith("col") and problem.n > 1):
+    column = problem.b.layout.order
+    # A single column without gaps counts as row-major.
+    if not problem.a.layout.order.startswith("row") or not (
+        column.startswith("col") or (problem.n, column) == (1, "row")
+    ):
         return "K has to run along memory in both operands"
     if problem.op != "mixed_mm" and config.values["dequant"] != "cast":
         return "there is nothing to dequantise"

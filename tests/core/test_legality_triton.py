@@ -69,3 +69,10 @@ def test_what_no_row_start_steps_by_and_other_devices():
     assert "broadcast" in (illegal(config, broadcast, GPU) or "")
     assert "alpha and beta" in (illegal(config, replace(problem, scalars="general"), GPU) or "")
     assert "on cpu" in (illegal(config, problem, Device("cpu", "cpu", "Some CPU", 4)) or "")
+
+
+def test_a_vector_kernel_steps_along_k_one_by_one_also_in_a_single_column():
+    config, problem = Config.of("triton", "gemv", **GEMV), gemm("mm", m=1, n=1, k=512)
+    assert illegal(config, problem, GPU) is None
+    gaps = replace(problem, b=Operand("bf16", Layout("row-padded", 8)))
+    assert "along memory" in (illegal(config, gaps, GPU) or "")
