@@ -72,12 +72,13 @@ def reference(problem: Problem, operands: Operands) -> Reference:
     a, b = operands.a[rows].double(), operands.b.double()
     alpha, beta = SCALARS[problem.scalars]
     exact, squares = alpha * (a @ b), alpha**2 * (a.square() @ b.square())
-    if operands.bias is not None:
-        bias = beta * operands.bias.double().expand(problem.m, problem.n)[rows]
-        exact, squares = exact + bias, squares + bias.square()
+    # The scale belongs to the weight, so a bias is added after it (only mixed_mm has both).
     if operands.scale is not None:
         scale = operands.scale.double()
         exact, squares = exact * scale, squares * scale.square()
+    if operands.bias is not None:
+        bias = beta * operands.bias.double().expand(problem.m, problem.n)[rows]
+        exact, squares = exact + bias, squares + bias.square()
     if problem.fusion == "pointwise":
         exact = exact.relu()
     return Reference(rows, exact, squares.sqrt())

@@ -32,6 +32,7 @@ PROBLEMS = [
         for constant in (False, True)
     ),
     GEMM("mixed_mm", **SIZES, bias="1d"),
+    GEMM("mixed_mm", **SIZES, bias="1d", fusion="scale"),
     GEMM("mm", m=1, n=1, k=1, dtype="fp32"),
     GEMM("mm", m=0, n=8, k=8, dtype="fp32"),
     GEMM("mm", m=8, n=8, k=0, dtype="fp32"),
