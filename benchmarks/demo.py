@@ -3,11 +3,14 @@
     python benchmarks/demo.py               everything (what `make demo` runs); a second run measures nothing new
     python benchmarks/demo.py --compare     only the last step, with the table that is there
 
-Writes `.demo/workload.jsonl`, `.demo/table.db` and `.demo/result.json`.
+Writes `.demo/workload.jsonl`, `.demo/table.db` and `.demo/result.json`; `benchmarks/results/demo.json` is a copy of the
+last from an otherwise idle machine.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import platform
@@ -15,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,9 +62,12 @@ def compare() -> dict[str, Any]:
     import torch._inductor.config
     from demo_model import parts
 
+    import gemmdb.hardware
     import gemmdb.inductor
 
     torch._inductor.config.freezing = True
+    torch._inductor.config.autotune_num_choices_displayed = 0
+    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     os.environ["GEMMDB_TABLES"] = str(TABLE)
     modes: dict[str, Callable[[Any], Any]] = {
         "default": torch.compile,
@@ -79,6 +86,8 @@ def compare() -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "gemmdb": gemmdb.__version__,
+        "device": gemmdb.hardware.cpu(torch.get_num_threads()).text,
         "threads": torch.get_num_threads(),
         "compile_s": compile_s,
         "run_us": runs,
@@ -109,7 +118,8 @@ def compile_all(compile_as: Callable[[Any], Any]) -> tuple[dict[str, Any], float
 
     torch._dynamo.reset()
     compiled = {part.name: (compile_as(part.module), part.x) for part in parts()}
-    with fresh_cache():
+    # max-autotune reports every choice it times on stderr.
+    with fresh_cache(), contextlib.redirect_stderr(io.StringIO()):
         start = time.perf_counter()
         for function, x in compiled.values():
             function(x)

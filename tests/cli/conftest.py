@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gemmdb import catalog
 from gemmdb.cli.app import run
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
@@ -82,8 +83,11 @@ def table(environment: Mapping[str, str], make_table: Callable[..., Path], monke
 
 
 @pytest.fixture
-def gemmdb(environment: Mapping[str, str], capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """Runs a command in this process: `gemmdb("lookup", "--op", "mm", ...)`."""
+def gemmdb(
+    environment: Mapping[str, str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., Done]:
+    """Runs a command in this process, the shipped tables out of sight: `gemmdb("lookup", "--op", "mm", ...)`."""
+    monkeypatch.setattr(catalog, "shipped_tables", lambda: tmp_path / "shipped")
 
     def command(*arguments: str) -> Done:
         capfd.readouterr()

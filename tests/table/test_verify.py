@@ -14,7 +14,6 @@ from gemmdb import InputError, Status, TableError, schema
 from gemmdb.generators.manifest import check_manifest, write_manifest
 from gemmdb.generators.store import Store
 from gemmdb.generators.verify import verify
-from gemmdb.settings import shipped_tables
 
 
 @pytest.fixture
@@ -101,11 +100,6 @@ def test_the_manifest_describes_each_file_and_notices_changes(kit, path, tmp_pat
 def test_a_folder_without_a_manifest_is_named(tmp_path):
     with pytest.raises(InputError, match=r"manifest\.json"):
         check_manifest(tmp_path)
-
-
-def test_the_shipped_tables_are_as_their_manifest_says():
-    assert check_manifest(shipped_tables()) == []
-    assert [finding for path in shipped_tables().glob("*.db") for finding in verify(path)] == []
 
 
 def test_the_documented_format_is_the_schema():

@@ -1,0 +1,34 @@
+"""The shipped tables: what the manifest says, in order, and an answer to the README's question."""
+
+from __future__ import annotations
+
+import pytest
+
+import gemmdb
+from gemmdb.generators.manifest import check_manifest
+from gemmdb.generators.verify import verify
+from gemmdb.settings import shipped_tables
+from gemmdb.table import Table
+
+TABLES = sorted(shipped_tables().glob("*.db"))
+
+
+def test_the_manifest_describes_the_shipped_tables():
+    assert TABLES
+    assert check_manifest(shipped_tables()) == []
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_a_shipped_table_is_in_order_and_says_where_it_comes_from(path):
+    assert list(verify(path)) == []
+    with Table.open(path, immutable=True) as table:
+        assert {run["run"] for run in table.provenance()} == {row.run for row in table.measurements()}
+        assert all(run["command"] and run["date"] for run in table.provenance())
+
+
+def test_a_gpu_that_is_not_here_can_be_asked_about(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    hit = gemmdb.lookup(gemmdb.Problem.gemm("mixed_mm", m=16, n=4096, k=4096, fusion="scale", device="NVIDIA H200"))
+    assert hit is not None
+    assert (hit.rung, hit.backend) == ("exact", "triton")
+    assert hit.speedup > 1
