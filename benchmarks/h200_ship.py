@@ -2,7 +2,7 @@
 
     python benchmarks/h200_ship.py
 
-Writes `tables/sm90-nvidia-h200.db` (winners, tie sets, the fastest and a sample of the rest) and `tables/manifest.json`.
+Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest, a sample of the rest) and `tables/manifest.json`.
 """
 
 from __future__ import annotations
