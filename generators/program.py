@@ -52,7 +52,9 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
 
     def forward(self, a: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         """The product [m, n] of the stored operands."""
-        tensors = [*self.constants, *rest]
+        # Dynamo of torch 2.11 cannot unpack a ParameterList into a list, but iterates over one.
+        tensors = list(self.constants)
+        tensors += rest
         b = tensors.pop(0)
         bias = tensors.pop(0) if self.has_bias else None
         scale = tensors.pop(0) if self.has_scale else None

@@ -15,6 +15,13 @@ from gemmdb.problem import Problem, Query
 MOST_COUNTERS = 2**14
 """How many tiles the kernels of a graph can count arrivals at: int32 counters at the beginning of their workspace."""
 
+PROVEN = {
+    ("mm", "tile"): ("bf16", "bf16"),
+    ("mixed_mm", "tile"): ("bf16", "int8"),
+    ("mixed_mm", "gemv"): ("bf16", "int8"),
+}
+"""Dtypes of A and B by op and kernel that runs on a GPU have shown right inside Inductor."""
+
 
 def objection(config: Config, query: Query) -> str | None:
     """Why `config` cannot be compiled for `query`, in one phrase; None when nothing speaks against it."""
@@ -28,7 +35,24 @@ def refuses(config: Config, problem: Problem) -> str | None:
     rule = _RULES.get((config.backend, config.kernel))
     if rule is None:
         return f"{config.name} cannot be lowered by this version"
-    return rule(config, problem)
+    return rule(config, problem) or (unproven(config, problem) if config.backend == "triton" else None)
+
+
+def unproven(config: Config, problem: Problem) -> str | None:
+    """Why a Triton kernel is held back although it can be lowered: no run on a GPU has shown it right inside Inductor.
+
+    The generator has shown every kernel right by itself. What was run inside Inductor, and with what result, is in
+    `benchmarks/results/h200`; `tests/gpu/test_lowering.py` is what to run.
+    """
+    dtypes = problem.a.dtype, problem.b.dtype
+    if PROVEN.get((problem.op, config.kernel)) != dtypes:
+        return f"{config.name} for {problem.op} of {dtypes[0]} and {dtypes[1]} is not proven inside Inductor"
+    for name, value in (("swap", 0), ("load", "pointer"), ("dequant", "cast")):
+        if config.values.get(name, value) != value:
+            return f"{config.name} with {name}={config.values[name]} is not proven inside Inductor"
+    if any(operand.layout.order.endswith("-padded") for operand in (problem.a, problem.b)):
+        return "padded operands are not proven inside Inductor"
+    return None
 
 
 def _default(config: Config, problem: Problem) -> str | None:
@@ -78,4 +102,6 @@ _RULES = {
     ("aten", "default"): _default,
     ("aten", "int8pack_mm"): _int8pack,
     ("cpp", "packed_gemm"): _packed_gemm,
+    ("triton", "tile"): _tile,
+    ("triton", "gemv"): _default,
 }

@@ -1,14 +1,30 @@
 """Our Triton templates under Inductor's own template engine."""
 
 import ast
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
 
 import jinja2
 import pytest
+import torch
 from torch._inductor.codegen.common import KernelTemplate
 
+import gemmdb.inductor
 from gemmdb import kernels_triton
-from gemmdb.config import Config
-from gemmdb.problem import Problem
+from gemmdb.config import ATEN, Config
+from gemmdb.device import Device
+from gemmdb.generators.store import Store
+from gemmdb.inductor import legality, session
+from gemmdb.inductor.adapter import slots, templates
+from gemmdb.layout import Layout
+from gemmdb.measurement import Measurement, Protocol, Status, Times
+from gemmdb.operands import Operand
+from gemmdb.problem import Problem, Query
+from gemmdb.settings import Policy
+from gemmdb.toolchain import Toolchain
+
+H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 
 TILE = {
     "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 8, "split_k": 1, "reduce": "none", "swap": 0,
@@ -35,3 +51,115 @@ def test_the_hooks_are_those_that_inductor_gives(kernel: str, values: dict[str, 
     names.pop("MIXED")
     with pytest.raises(jinja2.UndefinedError):
         template.render(**names, **hooks)
+
+
+def tile(**changes: str | int) -> Config:
+    return Config.of("triton", "tile", **{**TILE, "dequant": "cast", **changes})
+
+
+def query(m: int = 16, **ranges: tuple[int, int]) -> Query:
+    return Query(Problem.gemm("mm", m=m, n=512, k=512), H200, ranges)
+
+
+def mixed(weight_dtype: str) -> Query:
+    return Query(Problem.gemm("mixed_mm", m=4, n=512, k=512, weight_dtype=weight_dtype), H200, {})
+
+
+PADDED = replace(query().problem, a=Operand("bf16", Layout("row-padded", 8)))
+
+
+def test_a_template_is_registered_once_under_a_name_that_holds_its_source() -> None:
+    for name in kernels_triton.TEMPLATES:
+        template = templates.registered(name)
+        assert template is templates.registered(name)
+        assert template.name == f"gemmdb_{name}_{kernels_triton.digest(name)}"
+        assert template.name.isidentifier()
+
+
+def test_a_grid_covers_the_output_and_the_slices_of_k() -> None:
+    assert templates.tile_grid(33, 130, {"BLOCK_M": 16, "BLOCK_N": 64, "SPLIT_K": 4}) == (9, 4, 1)
+    assert templates.gemv_grid(3, 130, {"BLOCK_N": 16}) == (9, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "asked", "reason"),
+    [
+        (tile(), query(), None),
+        (tile(split_k=2, reduce="kernel"), query(), None),
+        (tile(split_k=2, reduce="fixup"), query(), None),
+        (
+            tile(split_k=2, reduce="fixup"),
+            replace(query(), problem=Problem.gemm("mm", m=16384, n=1088, k=512)),
+            "16384 tiles",
+        ),
+        (tile(), query(n=(2, 64)), "fixed sizes"),
+        (tile(load="tma"), query(), "load=tma is not proven"),
+        (tile(swap=1), query(), "swap=1 is not proven"),
+        (tile(), mixed(weight_dtype="int8"), None),
+        (Config.of("triton", "gemv", **GEMV), mixed(weight_dtype="int8"), None),
+        (tile(), mixed(weight_dtype="uint8"), "bf16 and uint8 is not proven"),
+        (
+            tile(),
+            replace(query(), problem=Problem.gemm("int_mm", m=32, n=512, k=512)),
+            "int_mm of int8 and int8 is not",
+        ),
+        (tile(), replace(query(), problem=PADDED), "padded operands"),
+        (tile(load="tma"), query(1), "a size of 1"),
+        (Config.of("triton", "gemv", **GEMV), query(), "more than 8"),
+    ],
+)
+def test_what_cannot_be_lowered_has_a_reason(config: Config, asked: Query, reason: str | None) -> None:
+    found = legality.objection(config, asked)
+    assert found is None if reason is None else found is not None and reason in found
+
+
+def write(path: Path, problem: Problem, times: dict[Config, float]) -> Path:
+    toolchain, protocol = Toolchain(torch="2.11.0", triton="3.6.0", cuda="13.0"), Protocol("graph", "cold", 10, 25)
+    with Store.open(path) as store:
+        store.add(
+            Measurement(problem, config, H200, protocol, toolchain, "run", Status.OK, Times(us, us, us, 25, 100.0))
+            for config, us in {ATEN: 100.0, **times}.items()
+        )
+        store.refresh()
+    return path
+
+
+def test_the_next_best_is_served_for_what_cannot_be_lowered(tmp_path: Path) -> None:
+    best, other, slow = tile(load="tma"), tile(split_k=2, reduce="kernel"), tile()
+    path = write(tmp_path / "table.db", query(1).problem, {best: 50.0, other: 60.0, slow: 90.0})
+    found = session.from_tables(Policy(), [path]).find(query(1))
+    assert found is not None
+    assert (found.config, found.evidence["pick"]) == (other, best.text)
+    assert list(found.evidence["left_out"]) == [best.text]
+    assert found.expected_us == pytest.approx(60.0)
+    denied = session.from_tables(Policy(deny="reduce=kernel"), [path]).find(query(1))
+    assert denied is not None
+    assert denied.config == slow
+
+
+def test_a_symbolic_size_is_not_served_a_kernel_for_fixed_ones(tmp_path: Path) -> None:
+    path = write(tmp_path / "table.db", query().problem, {tile(): 50.0})
+    one = session.from_tables(Policy(), [path])
+    fixed, symbolic = one.find(query()), one.find(query(n=(512, 512)))
+    assert fixed is not None
+    assert fixed.config == tile()
+    assert symbolic is not None
+    assert symbolic.config == ATEN
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="with triton, the kernel is generated")
+def test_a_kernel_that_cannot_be_generated_is_aten_with_a_note(kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(legality, "objection", lambda config, query: None)
+    x, w = torch.randn(16, 64), torch.randn(64, 32)
+    with gemmdb.inductor.force(tile(block_k=16)):
+        kit.close(kit.compiled(lambda x, w: torch.relu(x @ w), x, w), torch.relu(x @ w))
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert Config.parse(entry["config"]) == ATEN
+    assert "Inductor could not generate the kernel: " in entry["note"]
+
+
+def test_graphs_of_another_template_are_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = slots.code_digest.__wrapped__()
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + (b" " if path.suffix == ".jinja" else b""))
+    assert slots.code_digest.__wrapped__() != before
