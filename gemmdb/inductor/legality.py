@@ -16,11 +16,11 @@ MOST_COUNTERS = 2**14
 """How many tiles the kernels of a graph can count arrivals at: int32 counters at the beginning of their workspace."""
 
 PROVEN = {
-    ("mm", "tile"): ("bf16", "bf16"),
-    ("mixed_mm", "tile"): ("bf16", "int8"),
-    ("mixed_mm", "gemv"): ("bf16", "int8"),
+    ("mm", "tile"): ("bf16:row bf16:col", "bf16:row bf16:row", "bf16:col bf16:row"),
+    ("mixed_mm", "tile"): ("bf16:row int8:col",),
+    ("mixed_mm", "gemv"): ("bf16:row int8:col",),
 }
-"""Dtypes of A and B by op and kernel that runs on a GPU have shown right inside Inductor."""
+"""Dtypes and orders of A and B by op and kernel that runs on a GPU have shown right inside Inductor."""
 
 
 def objection(config: Config, query: Query) -> str | None:
@@ -44,14 +44,12 @@ def unproven(config: Config, problem: Problem) -> str | None:
     The generator has shown every kernel right by itself. What was run inside Inductor, and with what result, is in
     `benchmarks/results/h200`; `tests/gpu/test_lowering.py` is what to run.
     """
-    dtypes = problem.a.dtype, problem.b.dtype
-    if PROVEN.get((problem.op, config.kernel)) != dtypes:
-        return f"{config.name} for {problem.op} of {dtypes[0]} and {dtypes[1]} is not proven inside Inductor"
+    operands = " ".join(f"{operand.dtype}:{operand.layout.order}" for operand in (problem.a, problem.b))
+    if operands not in PROVEN.get((problem.op, config.kernel), ()):
+        return f"{config.name} for {problem.op} of {operands} is not proven inside Inductor"
     for name, value in (("swap", 0), ("load", "pointer"), ("dequant", "cast")):
         if config.values.get(name, value) != value:
             return f"{config.name} with {name}={config.values[name]} is not proven inside Inductor"
-    if any(operand.layout.order.endswith("-padded") for operand in (problem.a, problem.b)):
-        return "padded operands are not proven inside Inductor"
     return None
 
 
