@@ -28,7 +28,7 @@ def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping
     import torch._inductor.compile_fx as inductor
 
     run = functools.partial(inductor.compile_fx, model, inputs, config_patches=patches or None)
-    if not own and session.current() is not None:
+    if not own and session.steering() is not None:
         return run()
     if Settings.read().disabled:
         return run()

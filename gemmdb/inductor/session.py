@@ -77,6 +77,12 @@ _lock = threading.Lock()
 
 def current() -> Session | None:
     """The session in force: that of `use`, else the enabled one, else the recorder's. None with GEMMDB_DISABLE."""
+    return None if Settings.read().disabled else steering() or _fallback
+
+
+def steering() -> Session | None:
+    """The session that was asked for: that of `use`, else the enabled one. None with GEMMDB_DISABLE, and while a
+    recorder only looks on."""
     global _enabled
     if Settings.read().disabled:
         return None
@@ -86,7 +92,7 @@ def current() -> Session | None:
     with _lock:
         if callable(_enabled) and not isinstance(_enabled, Session):
             _enabled = _enabled()
-        return _enabled or _fallback
+        return _enabled
 
 
 def set_enabled(session: Session | Callable[[], Session] | None) -> None:

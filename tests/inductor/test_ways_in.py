@@ -60,6 +60,15 @@ def test_the_backend_works_with_and_without_enable(kit, table, linear, enabled, 
     assert len(kit.problems()) == 1
 
 
+def test_the_backend_serves_its_hits_while_it_is_recorded(kit, table, linear, tmp_path, monkeypatch):
+    model, x = linear
+    monkeypatch.setenv("GEMMDB_TABLES", str(table({key(): kit.CPP})))
+    with gemmdb.inductor.record(tmp_path / "w.jsonl"), torch.no_grad(), inductor_config.patch(freezing=True):
+        kit.close(kit.compiled(model, x, backend="gemmdb"), model(x))
+    assert kit.lowered() == [kit.CPP]
+    assert [entry.problem.text for entry in workload.read(tmp_path / "w.jsonl").entries] == [key()]
+
+
 def test_options_and_mode_of_the_backend(kit, table, linear):
     model, x = linear
     path = table({key(constant=0): kit.ATEN})
