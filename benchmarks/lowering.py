@@ -1,6 +1,6 @@
 """Compile products with a table and time what comes out, beside Inductor's default and the kernel by itself.
 
-    python benchmarks/lowering.py --table TABLE.db --out RESULT.json [--samples 25] [--seconds 150] [--unproven]
+    python benchmarks/lowering.py --table TABLE.db --out RESULT.json [--samples 25] [--seconds 150]
 
 Each product is compiled in strict mode (`on_miss="error"`) and in default mode, checked against float64, and timed by
 the protocol of the tables: CUDA graphs of ten calls with a cold L2, on rotating operands, interleaved. `kernel` is the
@@ -32,7 +32,6 @@ from gemmdb.generators.cuda.graphs import capture, elapsed
 from gemmdb.generators.cuda.render import plan
 from gemmdb.generators.program import Product, operands
 from gemmdb.generators.reference import reference, tolerance
-from gemmdb.inductor import legality
 from gemmdb.toolchain import installed
 
 PROTOCOL = Protocol("graph", "cold", 10, 25, version=2)
@@ -149,10 +148,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=25)
     parser.add_argument("--seconds", type=float, default=150)
-    parser.add_argument("--unproven", action="store_true", help="also what is held back for want of a proof")
     options = parser.parse_args()
-    if options.unproven:
-        legality.unproven = lambda config, problem: None
     until = time.monotonic() + options.seconds
     device, toolchain = hardware.cuda(), installed("cuda")
     header = {"date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "gpu": smi(),

@@ -15,13 +15,6 @@ from gemmdb.problem import Problem, Query
 MOST_COUNTERS = 2**14
 """How many tiles the kernels of a graph can count arrivals at: int32 counters at the beginning of their workspace."""
 
-PROVEN = {
-    ("mm", "tile"): ("bf16:row bf16:col", "bf16:row bf16:row", "bf16:col bf16:row"),
-    ("mixed_mm", "tile"): ("bf16:row int8:col",),
-    ("mixed_mm", "gemv"): ("bf16:row int8:col",),
-}
-"""Dtypes and orders of A and B by op and kernel that runs on a GPU have shown right inside Inductor."""
-
 
 def objection(config: Config, query: Query) -> str | None:
     """Why `config` cannot be compiled for `query`, in one phrase; None when nothing speaks against it."""
@@ -35,22 +28,7 @@ def refuses(config: Config, problem: Problem) -> str | None:
     rule = _RULES.get((config.backend, config.kernel))
     if rule is None:
         return f"{config.name} cannot be lowered by this version"
-    return rule(config, problem) or (unproven(config, problem) if config.backend == "triton" else None)
-
-
-def unproven(config: Config, problem: Problem) -> str | None:
-    """Why a Triton kernel is held back although it can be lowered: no run on a GPU has shown it right inside Inductor.
-
-    The generator has shown every kernel right by itself. What was run inside Inductor, and with what result, is in
-    `benchmarks/results/h200`; `tests/gpu/test_lowering.py` is what to run.
-    """
-    operands = " ".join(f"{operand.dtype}:{operand.layout.order}" for operand in (problem.a, problem.b))
-    if operands not in PROVEN.get((problem.op, config.kernel), ()):
-        return f"{config.name} for {problem.op} of {operands} is not proven inside Inductor"
-    for name, value in (("swap", 0), ("load", "pointer"), ("dequant", "cast")):
-        if config.values.get(name, value) != value:
-            return f"{config.name} with {name}={config.values[name]} is not proven inside Inductor"
-    return None
+    return rule(config, problem)
 
 
 def _default(config: Config, problem: Problem) -> str | None:

@@ -16,7 +16,6 @@ torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.inductor import legality  # noqa: E402
 from gemmdb.layout import Layout  # noqa: E402
 
 BF16, FP16, INT8 = torch.bfloat16, torch.float16, torch.int8
@@ -50,11 +49,8 @@ TMA = [tile(load="tma"), tile(load="tma", swap=1, split_k=2, reduce="kernel")]
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def clean() -> Iterator[None]:
     import torch._inductor.config as config
-
-    # These tests are the proof.
-    monkeypatch.setattr(legality, "unproven", lambda config, problem: None)
 
     torch._dynamo.reset()
     torch.manual_seed(0)
