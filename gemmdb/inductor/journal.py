@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gemmdb.config import ATEN
 from gemmdb.hit import RUNGS
 
 
@@ -32,6 +33,12 @@ class Event:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     ranges: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+
+    def refuse(self, why: str) -> None:
+        """ATen is lowered instead of `config`: say so, and expect of it what ATen was measured at."""
+        if self.expected_us is not None and self.speedup is not None:
+            self.expected_us, self.speedup = self.expected_us * self.speedup, 1.0
+        self.config, self.note = ATEN.text, why
 
 
 class Journal:

@@ -47,7 +47,14 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
         decision = node.meta.get(DECISION) if node is not None else None
         if decision is None or node.target is ops.register():
             return original(*args, **kwargs)
-        return carry_out(decision, original, args, kwargs)
+        try:
+            return carry_out(decision, original, args, kwargs)
+        except (MissError, TableError):
+            raise
+        except Exception as error:
+            _failed(decision, error)
+        with state.only_aten():
+            return original(*args, **kwargs)
 
     lower._gemmdb = True  # type: ignore[attr-defined]
     return lower
@@ -136,29 +143,45 @@ def _factors(values: Any, name: str) -> tuple[int, int, int] | None:
 
 
 def _note(decision: Decision, why: str) -> None:
-    decision.event.config, decision.event.note = ATEN.text, why
+    decision.event.refuse(why)
+
+
+def _failed(decision: Decision, error: Exception) -> None:
+    passes.note_failure("lowering", error)
+    _note(decision, f"the lowering failed: {type(error).__name__}")
 
 
 def lower_mixed(a: Any, w: Any, scale: Any = None) -> Any:
     """Lower `gemmdb::mixed_mm`. Whatever happens, no call of our operator is left in the output code."""
     node = state.current_node()
     decision = node.meta.get(DECISION) if node is not None else None
-    if decision is not None and decision.config is None:
-        return live.search(decision, functools.partial(_cast_product, a, w, scale))
-    if decision is not None and not is_default(decision.config):
-        config = _confirmed(decision, (a, w))
-        refusal = legality.refuses(config, decision.problem)
-        result = None
-        if refusal is None and config.backend == "triton":
-            result = _triton(decision, (a, w), scale)
-        elif refusal is None and not is_default(config):
-            result = _mixed_with(decision, config, a, w, scale)
-        elif refusal is not None:
-            _note(decision, refusal)
-        if result is not None:
-            return result
+    if decision is not None:
+        try:
+            result = _decided_mixed(decision, a, w, scale)
+            if result is not None:
+                return result
+        except (MissError, TableError):
+            raise
+        except Exception as error:
+            _failed(decision, error)
     with state.only_aten():
         return _cast_product(a, w, scale)
+
+
+def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any) -> Any:
+    """The product as decided; None where that is ATen, or turns out not to be possible."""
+    if decision.config is None:
+        return live.search(decision, functools.partial(_cast_product, a, w, scale))
+    if is_default(decision.config):
+        return None
+    config = _confirmed(decision, (a, w))
+    refusal = legality.refuses(config, decision.problem)
+    if refusal is not None:
+        _note(decision, refusal)
+        return None
+    if config.backend == "triton":
+        return _triton(decision, (a, w), scale)
+    return None if is_default(config) else _mixed_with(decision, config, a, w, scale)
 
 
 def _mixed_with(decision: Decision, config: Config, a: Any, w: Any, scale: Any) -> Any:

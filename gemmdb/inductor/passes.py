@@ -33,19 +33,19 @@ class JointPass:
         self.identity = session.identity
 
     def __call__(self, graph: Any) -> None:
-        placeholders = graph.find_nodes(op="placeholder")
-        constants = set(placeholders[: state.frozen_parameters()])
+        frozen = state.frozen_parameters()
+        constants = {node for i, node in enumerate(graph.find_nodes(op="placeholder")) if i in frozen}
         rewritten = False
         for node in list(graph.nodes):
-            found = mixed.find(node)
-            if found is None:
-                continue
             try:
-                rewritten |= self._visit(graph, found, found.weight in constants or found.weight.op == "get_attr")
+                found = mixed.find(node)
+                if found is not None:
+                    constant = found.weight in constants or found.weight.op == "get_attr"
+                    rewritten |= self._visit(graph, found, constant)
             except (MissError, TableError):
                 raise
             except Exception as error:
-                _note_failure("joint pass", error)
+                note_failure("joint pass", error)
         if rewritten:
             graph.eliminate_dead_code()
 
@@ -80,7 +80,7 @@ class PostGradPass:
             except Unsupported as error:
                 JOURNAL.pending().append(Event(f"{node.target}: {error}", "uncovered"))
             except Exception as error:
-                _note_failure("post-grad pass", error)
+                note_failure("post-grad pass", error)
 
     def _visit(self, node: Any) -> None:
         if node.op != "call_function":
@@ -111,7 +111,7 @@ def ask(session: Session, query: Query) -> Hit | None:
     except Exception as error:
         if session.policy.on_miss == "error":
             raise error if isinstance(error, TableError) else TableError(f"lookup failed: {error}") from error
-        _note_failure("lookup", error)
+        note_failure("lookup", error)
         return None
 
 
@@ -131,7 +131,7 @@ def decide(session: Session, query: Query) -> Decision:
     event.expected_us, event.speedup, event.evidence = hit.expected_us, hit.speedup, hit.evidence
     refusal = None if is_default(hit.config) else legality.objection(hit.config, query)
     if refusal is not None:
-        event.config, event.note = ATEN.text, refusal
+        event.refuse(refusal)
         return Decision(session, query, ATEN, event)
     return Decision(session, query, hit.config, event)
 
@@ -143,10 +143,11 @@ def _why(session: Session, query: Query) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def _note_failure(where: str, error: Exception) -> None:
+def note_failure(where: str, error: Exception) -> None:
+    """Put a failure of ours into the journal and the log; the compile goes on without gemmdb."""
     text = f"{where}: {type(error).__name__}: {error}"
     JOURNAL.error(text)
     log.warning("gemmdb stepped aside: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
 
 
-__all__ = ["DECISION", "JointPass", "PostGradPass", "ask", "decide"]
+__all__ = ["DECISION", "JointPass", "PostGradPass", "ask", "decide", "note_failure"]

@@ -35,11 +35,17 @@ def deterministic() -> bool:
     return torch.are_deterministic_algorithms_enabled() or bool(getattr(inductor_config, "deterministic", False))
 
 
-def frozen_parameters() -> int:
-    """How many of the first placeholders of the joint graph freezing will turn into constants."""
+def frozen_parameters() -> set[int]:
+    """Which placeholders of the joint graph freezing will turn into constants: parameters and buffers that the graph
+    neither mutates nor returns a view of."""
     context = torch._guards.TracingContext.try_get()
-    flat = getattr(context, "params_flat_unwrap_subclasses", None) if context is not None else None
-    return len(flat) if freezing() and flat is not None else 0
+    flat = getattr(context, "params_flat_unwrap_subclasses", None)
+    metadata = getattr(context, "fw_metadata", None)
+    if not freezing() or flat is None or metadata is None:
+        return set()
+    kept = {i for i, info in enumerate(metadata.input_info) if info.mutation_type.name != "NOT_MUTATED"}
+    kept |= {info.base_idx for info in metadata.output_info if info.base_idx is not None}
+    return set(range(len(flat))) - kept
 
 
 def wrap_lowering(target: Any, wrap: Callable[[Any], Any]) -> None:
