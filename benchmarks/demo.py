@@ -24,6 +24,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gemmdb.hardware import cuda
+
 HERE = Path(__file__).parent
 DEMO = HERE.parent / ".demo"
 WORKLOAD, TABLE, RESULT = DEMO / "workload.jsonl", DEMO / "table.db", DEMO / "result.json"
@@ -43,7 +45,9 @@ def record_and_build() -> None:
     """The two offline steps, through the command a user would type. Recording again would only repeat itself."""
     if not WORKLOAD.exists():
         gemmdb("record", "--out", str(WORKLOAD), "--", sys.executable, str(HERE / "demo_model.py"))
-    gemmdb("build", "--arch", "cpu", "--shapes", str(WORKLOAD), "--effort", "quick", "--out", str(TABLE))
+    # The model runs on the CPU, also where `native` would be a GPU.
+    arch = "native" if cuda() is None else "cpu"
+    gemmdb("build", "--arch", arch, "--shapes", str(WORKLOAD), "--effort", "quick", "--out", str(TABLE))
     gemmdb("coverage", str(WORKLOAD), tables=str(TABLE))
 
 

@@ -11,6 +11,4 @@ from gemmdb.inductor.comparison import Comparison, compare
 from gemmdb.inductor.entry import disable, enable, force, record
 from gemmdb.inductor.journal import reset_stats, stats
 
-forced = force
-
-__all__ = ["Comparison", "compare", "disable", "enable", "force", "forced", "record", "reset_stats", "stats"]
+__all__ = ["Comparison", "compare", "disable", "enable", "force", "record", "reset_stats", "stats"]

@@ -1,4 +1,4 @@
-"""`gemmdb record` around real programs; compiling with torch is in test_record_torch.py."""
+"""`gemmdb record` around real programs."""
 
 from __future__ import annotations
 
