@@ -1,8 +1,11 @@
 """Warm caches across processes: hits with the same tables, misses after a change, and the journal right on both."""
 
 import pytest
+import torch
 
+from gemmdb import hardware
 from gemmdb.generators import workload
+from gemmdb.inductor.adapter import slots
 
 # A graph without pointwise code, so that a process compiles no C++.
 PROGRAM = """
@@ -85,3 +88,55 @@ def test_without_gemmdb_the_graphs_are_others(kit, cache):
     disabled = kit.run(PROGRAM, {**cache, "CHOICE": "A", "GEMMDB_DISABLE": "1"})
     assert disabled["aot"] == [0, 1]
     assert disabled["problems"] == []
+
+
+PRECISION = """
+import torch, gemmdb.inductor
+from torch._dynamo.utils import counters
+torch.set_float32_matmul_precision(os.environ["PRECISION"])
+gemmdb.inductor.enable()
+with torch.no_grad():
+    torch.compile(lambda x, w: x @ w)(torch.ones(4, 16), torch.ones(16, 8))
+(product,) = gemmdb.inductor.stats()["products"]
+hits = [counters["inductor"].get("fxgraph_cache_hit", 0), counters["aot_autograd"].get("autograd_cache_hit", 0)]
+print(json.dumps([product["problem"].split("fp32=")[1].split()[0], sum(hits)]))
+"""
+
+
+def test_another_fp32_mode_misses_both_caches(kit, cache):
+    assert kit.run(PRECISION, {**cache, "PRECISION": "high"}) == ["tf32", 0]
+    assert kit.run(PRECISION, {**cache, "PRECISION": "medium"}) == ["bf16", 0]
+    assert kit.run(PRECISION, {**cache, "PRECISION": "medium"})[1] > 0
+
+
+SETTINGS = {
+    "float32_matmul_precision": lambda: torch.set_float32_matmul_precision("medium"),
+    "deterministic": lambda: torch.use_deterministic_algorithms(True),
+    "threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "fp16_accumulation": lambda: setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", True),
+    "bf16_reduction": lambda: setattr(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
+    "mixed_old_and_new": lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+}
+
+
+@pytest.fixture
+def restored():
+    """torch's settings as they were, after the test."""
+    matmul, threads = torch.backends.cuda.matmul, torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+    matmul.allow_fp16_accumulation, matmul.allow_bf16_reduced_precision_reduction = False, True
+    matmul.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_the_products_are_asked_for_is_part_of_the_key(name, restored):
+    before = slots.surroundings()
+    SETTINGS[name]()
+    assert slots.surroundings() != before
+
+
+def test_the_cpu_is_part_of_the_key():
+    assert hardware.cpu(torch.get_num_threads()).text in slots.surroundings()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,9 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from gemmdb import hardware
+from gemmdb.inductor.adapter import state
 
 
 @functools.cache
@@ -26,6 +29,32 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
+_MATMUL = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction",
+           "allow_fp16_accumulation", "allow_tf32", "fp32_precision")  # fmt: skip
+
+
+def surroundings() -> str:
+    """What a lookup depends on beside the graph: the devices with the number of threads (the C++ template bakes it in)
+    and torch's settings of precision and determinism. Inductor's own key lacks most of it."""
+    devices = [hardware.cpu(torch.get_num_threads()).text]
+    if torch.cuda.is_initialized() and (gpu := hardware.cuda(torch.cuda.current_device())):
+        devices.append(gpu.text)
+    matmul, mkldnn = torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)
+    settings = {name: _setting(functools.partial(getattr, matmul, name, None)) for name in _MATMUL}
+    settings["fp32"] = _setting(torch.get_float32_matmul_precision)
+    settings["mkldnn"] = _setting(lambda: getattr(mkldnn, "fp32_precision", None))
+    settings["deterministic"] = str(state.deterministic())
+    return " ".join((*devices, *(f"{name}={value}" for name, value in settings.items())))
+
+
+def _setting(read: Callable[[], object]) -> str:
+    try:
+        return str(read())
+    except RuntimeError:
+        # torch forbids reading an old switch once its new one was set
+        return "mixed"
+
+
 class GraphPass(CustomGraphPass):  # type: ignore[misc]
     """One of our passes in the form that Inductor takes. Its uuid is part of every compile-cache key."""
 
@@ -36,11 +65,11 @@ class GraphPass(CustomGraphPass):  # type: ignore[misc]
         self.body(graph)
 
     def uuid(self) -> Any | None:
-        """Our code, policy, tables and thread count (the C++ template bakes it in); None means: not to be cached."""
+        """Our code, policy, tables and what the products are asked for; None means: not to be cached."""
         identity = self.body.identity
         if identity is None:
             return None
-        return f"{type(self.body).__name__} {code_digest()} {identity} threads={torch.get_num_threads()}"
+        return f"{type(self.body).__name__} {code_digest()} {identity} {surroundings()}"
 
     def __deepcopy__(self, memo: Any) -> GraphPass:
         # Inductor copies its config now and then; the session holds open files.
