@@ -201,6 +201,8 @@ def _weight_only(a: Any, w: Any, scale: Any, backend: str) -> Any:
     """The product by the lowering of `_weight_int8pack_mm`: ATen's kernel, or the C++ template that dequantises."""
     lower = state.lowering_of(aten._weight_int8pack_mm.default)
     transposed = state.lowering_of(aten.permute.default)(w, [1, 0])
+    if backend == "aten":
+        a = ir_view.fresh(a)
     if scale is not None and (backend == "aten" or ir_view.is_dense(scale)):
         return lower(a, transposed, ir_view.dense(scale))
     result = lower(a, transposed, ir_view.ones(w, a))

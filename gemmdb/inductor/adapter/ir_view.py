@@ -89,6 +89,12 @@ def is_dense(vector: Any) -> bool:
     return layout is not None and list(layout.stride) == [1] and layout.offset == 0
 
 
+def fresh(matrix: Any) -> Any:
+    """A dense copy of `matrix`, which begins where an allocation does. ATen's weight-only kernel reads rows by 32-byte
+    loads that must be aligned; the key only knows 16 bytes, and no guard watches the offset of an input."""
+    return ir.ExternKernel.require_contiguous(ir.ExternKernel.copy_input(matrix))
+
+
 def dense(vector: Any) -> Any:
     """`vector` in memory without gaps: the weight-only kernels read their scale by pointer, whatever its stride."""
     if is_dense(vector):
