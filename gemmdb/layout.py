@@ -27,7 +27,7 @@ ITEM_SIZES = {
 """Bytes per element of each dtype name that the key knows."""
 
 VECTOR_BYTES = 16
-"""The widest single memory access of the GPUs we know; no kernel asks for a coarser alignment."""
+"""The widest single memory access of the GPUs we know. A kernel that asks for more must see to it itself."""
 
 ORDERS = ("row", "col", "row-padded", "col-padded", "broadcast", "strided")
 
