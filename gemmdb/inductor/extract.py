@@ -182,27 +182,48 @@ def is_pointwise(node: Any) -> bool:
     return node.op == "call_function" and (torch.Tag.pointwise in tags or node.target in _CASTS)
 
 
+def known(condition: Any) -> bool:
+    """Whether a condition on sizes holds for sure; no guard is added, and an unbacked size raises nothing."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(condition))
+
+
+def over_columns(val: Any, columns: Any) -> bool:
+    """Whether `val` is one number, or a vector over the last dimension of size `columns`, after broadcasting."""
+    shape = val.shape
+    return all(known(size == 1) for size in shape[:-1]) and (
+        not shape or known(shape[-1] == 1) or known(shape[-1] == columns)
+    )
+
+
+def keeps_columns(node: Any, columns: Any) -> bool:
+    """Whether the last dimension of `node`, a view of a product, still is the product's N of size `columns`."""
+    shape = value(node).shape
+    return bool(shape) and known(shape[-1] == columns)
+
+
 def scale_user(node: Any) -> Any:
     """The multiplication by a per-channel or per-tensor scale that alone uses `node`, through views and casts."""
-    found = users(node)
+    found, columns = users(node), value(node).shape[-1]
     while len(found) == 1 and found[0].target in _CASTS:
-        node = found[0]
-        found = users(node)
+        found = users(found[0])
     if len(found) != 1 or found[0].target is not aten.mul.Tensor:
         return None
     multiply = found[0]
-    others = [arg for arg in multiply.args if isinstance(arg, torch.fx.Node) and not _leads_to(arg, node)]
-    if not others:
-        return multiply
     try:
-        shape = value(others[0]).shape
+        nodes = [arg for arg in multiply.args if isinstance(arg, torch.fx.Node)]
+        others = [arg for arg in nodes if not _leads_to(arg, node, columns)]
+        # Not one: the product times itself, or times something after a view that takes its columns apart.
+        alone = len(nodes) - len(others) == 1
+        return multiply if alone and all(over_columns(value(arg), columns) for arg in others) else None
     except Unsupported:
         return None
-    return multiply if all(size == 1 for size in shape[:-1]) else None
 
 
-def _leads_to(node: Any, source: Any) -> bool:
-    while node is not source and node.target in _VIEWS:
+def _leads_to(node: Any, source: Any, columns: Any) -> bool:
+    """Whether `node` is `source` through casts and views that keep its columns."""
+    while node is not source and node.target in (*_VIEWS, *_CASTS) and keeps_columns(node, columns):
         node = node.args[0]
     return node is source
 

@@ -62,7 +62,11 @@ def find(node: Any) -> Mixed | None:
         return None
     try:
         found = _weight(node, a, b)
-        if found is None or value(a).dtype not in (torch.float16, torch.bfloat16):
+        dtype = value(a).dtype
+        if found is None or dtype not in (torch.float16, torch.bfloat16):
+            return None
+        if found.early and dtype is torch.float16:
+            # Scaled after the product instead, the sums of the bare integers would overflow fp16.
             return None
         found.bias = bias
         return _with_users(found)
@@ -98,10 +102,10 @@ def _scaled_weight(multiply: Any, transposed: bool) -> tuple[Any, Any]:
     for weight, scale in (multiply.args, multiply.args[::-1]):
         if not isinstance(weight, torch.fx.Node) or not isinstance(scale, torch.fx.Node):
             continue
-        if value(multiply).shape != value(weight).shape or value(scale).dtype != value(weight).dtype:
+        if not _same_shape(multiply, weight) or value(scale).dtype != value(weight).dtype:
             continue
         shape = (1, 1, *value(scale).shape)[-2:]
-        if value(scale).dim() <= 2 and shape[along_k] == 1:
+        if value(scale).dim() <= 2 and extract.known(shape[along_k] == 1):
             return weight, scale
     return multiply, None
 
@@ -119,29 +123,36 @@ def _with_users(found: Mixed) -> Mixed:
 
 
 def _single(node: Any, target: Any) -> tuple[Any, Any]:
-    """(user, other operand) when `node`, through reshapes, is used once, by `target` with a vector over N or a number
-    of the same dtype; else (None, None)."""
-    source = node
+    """(user, other operand) when `node`, through reshapes that keep its columns, is used once, by `target` with a
+    vector over N or a number of the same dtype; else (None, None)."""
+    source, columns = node, value(node).shape[-1]
     while len(source.users) == 1 and next(iter(source.users)).target in _RESHAPES:
         source = next(iter(source.users))
+        if not extract.keeps_columns(source, columns):
+            return None, None
     if len(source.users) != 1:
         return None, None
     user = next(iter(source.users))
     if user.target is not target or user.kwargs or len(user.args) != 2:
         return None, None
     other = user.args[1] if user.args[0] is source else user.args[0]
-    if not isinstance(other, torch.fx.Node) or value(other).dtype != value(node).dtype:
+    if other is source or not isinstance(other, torch.fx.Node) or value(other).dtype != value(node).dtype:
         return None, None
-    shape = value(other).shape
-    if value(user).shape != value(source).shape or any(size != 1 for size in shape[:-1]):
-        return None, None
-    return user, other
+    return (user, other) if _same_shape(user, source) and extract.over_columns(value(other), columns) else (None, None)
+
+
+def _same_shape(node: Any, other: Any) -> bool:
+    shapes = value(node).shape, value(other).shape
+    return len(shapes[0]) == len(shapes[1]) and all(extract.known(a == b) for a, b in zip(*shapes, strict=True))
 
 
 def rewrite(graph: Any, found: Mixed) -> None:
-    """Put `gemmdb::mixed_mm` in the product's place, its scale inside. A bias stays a pointwise addition after it."""
-    node = found.node
-    with graph.inserting_before(found.multiply or node):
+    """Put `gemmdb::mixed_mm` in the product's place, its scale inside. A bias stays a pointwise addition after it.
+
+    Everything new is made before the graph is changed: what is raised leaves nothing but unused nodes.
+    """
+    node, multiply = found.node, found.multiply
+    with graph.inserting_before(multiply or node):
         weight = _call(graph, aten.permute.default, (found.weight, [1, 0])) if found.transposed else found.weight
         scale = _vector(graph, found, value(weight).shape[1])
         new = _call(graph, ops.register(), (found.a, weight) if scale is None else (found.a, weight, scale))
@@ -152,8 +163,7 @@ def rewrite(graph: Any, found: Mixed) -> None:
         # stack trace, partitioner and recompute tags of the product it replaces
         made.meta = {**node.meta, "val": made.meta["val"], **_tensor_meta(made)}
     node.replace_all_uses_with(result)
-    if found.multiply is not None:
-        multiply = found.multiply
+    if multiply is not None:
         kept = next(arg for arg in multiply.args if arg is not found.scale)
         _move_after(result, kept)
         multiply.replace_all_uses_with(kept)
@@ -184,10 +194,11 @@ def _vector(graph: Any, found: Mixed, n: Any) -> Any:
 
 
 def _call(graph: Any, target: Any, args: tuple[Any, ...]) -> Any:
-    node = graph.call_function(target, args)
     inputs = [value(arg) if isinstance(arg, torch.fx.Node) else arg for arg in args]
     with inputs[0].fake_mode:
-        node.meta["val"] = target(*inputs)
+        val = target(*inputs)
+    node = graph.call_function(target, args)
+    node.meta["val"] = val
     return node
 
 

@@ -50,8 +50,8 @@ class JointPass:
             graph.eliminate_dead_code()
 
     def _visit(self, graph: Any, found: mixed.Mixed, constant: bool) -> bool:
-        found.node.meta[products.MARK] = found.mark(constant)
         try:
+            found.node.meta[products.MARK] = found.mark(constant)
             product = products.product(found.node)
         except Unsupported:
             return False

@@ -29,6 +29,7 @@ SPELLINGS = {
     "bias": (lambda s, x: linear(x, s.w.to(x.dtype), s.b), "none", True),
     "three dimensions": (lambda s, x: linear(x.view(2, 4, K), s.w.to(x.dtype)) * s.s + s.b, "scale", True),
 }
+EARLY = ("scaled weight", "scaled transposed weight", "per tensor, weight")
 
 
 class Quantised(nn.Module):
@@ -57,6 +58,10 @@ def test_every_spelling(kit, spelling, freezing):
             kit.close(kit.compiled(model, x), model(x))
         stats = gemmdb.inductor.stats()
         (text,) = kit.problems(stats)
+        if dtype == torch.float16 and spelling in EARLY:
+            # scaled after the product, the sums of the bare integers would overflow
+            assert text.startswith(f"mm m=8 n={N} k={K} ")
+            continue
         assert text.startswith(f"mixed_mm m=8 n={N} k={K} ")
         assert f" fusion={fusion} " in text
         assert (" bias=1d:" in text) == bias
@@ -116,6 +121,71 @@ def test_other_patterns_are_left_alone(kit, name):
     with torch.no_grad(), force(kit.INT8PACK):
         kit.close(kit.compiled(model, x), model(x))
     assert not any(text.startswith("mixed_mm") for text in kit.problems())
+
+
+def squared(s, x):
+    y = linear(x, s.w.to(x.dtype))
+    return y * y
+
+
+NO_SCALE = {
+    "the product itself": squared,
+    "per head": lambda s, x: linear(x, s.w.to(x.dtype)).view(8, 4, 8) * s.s[:8],
+    "flattened": lambda s, x: linear(x, s.w.to(x.dtype)).view(1, 8 * N) * s.s.repeat(8),
+    "bias per head": lambda s, x: linear(x, s.w.to(x.dtype)).view(8, 4, 8) + s.b[:8],
+}
+
+
+@pytest.mark.parametrize("name", NO_SCALE)
+def test_what_looks_like_a_scale_over_n_and_is_none(kit, name):
+    model, x = Quantised(torch.int8, torch.bfloat16, NO_SCALE[name]).eval(), torch.randn(8, K).bfloat16()
+    with torch.no_grad(), force(kit.INT8PACK):
+        kit.close(kit.compiled(model, x), model(x))
+    (text,) = kit.problems()
+    assert text.startswith("mixed_mm ")
+    assert " fusion=scale " not in text
+    assert " bias=none " in text
+    assert kit.lowered() == [kit.INT8PACK]
+    assert gemmdb.inductor.stats()["errors"] == []
+
+
+def test_a_scale_per_head_of_an_int_mm_is_not_its_scale(kit):
+    def per_head(a, w, s):
+        return torch._int_mm(a, w).view(32, 4, 8) * s
+
+    def per_channel(a, w, s):
+        return torch._int_mm(a, w).to(torch.float32) * s
+
+    a, w = (torch.randint(-9, 9, size, dtype=torch.int8) for size in ((32, K), (K, N)))
+    for function, scale, fusion in ((per_head, torch.rand(8), False), (per_channel, torch.rand(N), True)):
+        gemmdb.inductor.reset_stats()
+        with force(lambda problem: None):
+            kit.close(kit.compiled(function, a, w, scale), function(a, w, scale))
+        assert (" fusion=scale " in kit.problems()[0]) == fusion
+
+
+def test_rows_that_only_the_data_know_are_left_alone(kit):
+    def forward(s, x):
+        rows = x[torch.nonzero(x[:, 0] > 0).squeeze(1)]
+        return linear(rows, s.w.to(x.dtype)) * rows[:, :N]
+
+    model, x = Quantised(torch.int8, torch.bfloat16, forward).eval(), torch.randn(8, K).bfloat16()
+    with (
+        torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), force(kit.INT8PACK),
+    ):  # fmt: skip
+        kit.close(kit.compiled(model, x, fullgraph=True), model(x))
+    assert gemmdb.inductor.stats()["errors"] == []
+
+
+@pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
+def test_an_early_scale_keeps_fp16_from_overflowing(kit, freezing):
+    def forward(s, x):
+        return linear(x, s.w.to(x.dtype) * s.s[:, None]).sum(0)
+
+    model, x = Quantised(torch.int8, torch.float16, forward).eval(), torch.ones(8, K).half() * 16
+    model.w.fill_(100)
+    with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.CPP):
+        kit.close(kit.compiled(model, x), model(x))
 
 
 def test_a_product_with_two_users_keeps_its_value(kit):
