@@ -33,6 +33,25 @@ def digest(name: str) -> str:
     return hashlib.sha256(source(name).encode()).hexdigest()[:16]
 
 
+EQUIVALENT = {
+    "079aeed31ef3a5a2": "b8961afbe98e678a",
+    "d207994d8700ded2": "078daff6141357c6",
+}
+"""Former digests and the later one that the same kernels are rendered from, so that rows of the former hold on. The
+templates were respelled then to take expressions instead of Python values: for all 7,369 problems and configs of the
+shipped H200 table, both render the same code, launch and compile options, up to constants that no line of it reads."""
+
+
+def is_current(kernel: str, source: str) -> bool:
+    """Whether a row whose toolchain says `source` was measured with the kernel as it is rendered now. Rows that name no
+    source, and kernels without a template, always were."""
+    if not source or kernel not in TEMPLATES:
+        return True
+    while source in EQUIVALENT:
+        source = EQUIVALENT[source]
+    return source == digest(kernel)
+
+
 def names(config: Config, problem: Problem) -> dict[str, int | str]:
     """The parameters that the template of `config` reads, for `problem`.
 

@@ -7,7 +7,7 @@ from typing import Any
 from gemmdb.config import ATEN, Config
 from gemmdb.hit import Hit
 from gemmdb.ladder.ask import Ask, Step
-from gemmdb.ladder.gate import gain, objection, required_gain
+from gemmdb.ladder.gate import gain, objection, required_gain, verified
 from gemmdb.table import Table
 from gemmdb.verdict import Verdict
 
@@ -30,7 +30,7 @@ def find(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
         for table in ask.tables:
             verdict = ask.read(Table.verdict, table, ask.problem, ask.device, ask.query.l2, klass)
             if verdict is not None and verdict.protocol.clock != "model":
-                return table, verdict, None if ask.klass is None else verdict.klass == ask.klass
+                return table, verdict, verified(ask, verdict.pick, verdict.toolchain)
     return None
 
 
@@ -86,7 +86,7 @@ def _evidence(table: Table, verdict: Verdict, verified: bool | None) -> dict[str
 def _reason(hit: Hit, verdict: Verdict, verified: bool | None) -> str:
     measured = f"measured in {verdict.runs} run(s), {verdict.pick.name} is {verdict.speedup:.3f}x ATen"
     if verified is False:
-        measured += f", under another toolchain class ({verdict.klass})"
+        measured += f", under another toolchain class or kernel source ({verdict.klass})"
     if held := hit.evidence.get("held_back"):
         return f"{measured}; ATen is served: a gain of {held['needed']:.1%} is needed"
     if hit.evidence.get("refused"):

@@ -11,7 +11,7 @@ from typing import Any
 from gemmdb.config import ATEN, Config
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.exact import find
-from gemmdb.ladder.gate import gain, objection
+from gemmdb.ladder.gate import gain, is_current, objection
 from gemmdb.ladder.roofline import roofline_us
 from gemmdb.problem import Problem
 from gemmdb.table import Table
@@ -28,7 +28,8 @@ NOISY = 0.25
 @dataclass(frozen=True)
 class Surface:
     """What one table knows of one problem: each config's pooled time relative to ATen's `aten_us` microseconds.
-    `verified`: measured under the running toolchain class, None when that is unknown."""
+    `verified`: measured under the running toolchain class, with our kernels as they are now; None when that is
+    unknown."""
 
     problem: Problem
     table: str
@@ -75,7 +76,7 @@ def surface(ask: Ask, table: Table, problem: Problem) -> Surface | None:
         pooled = {one.config: one for one in rows if all(row.protocol.clock != "model" for row in one.rows)}
         if ATEN in pooled:
             aten_us = median(row.times.median_us for row in pooled[ATEN].rows if row.times)
-            verified = None if ask.klass is None else klass is not None
+            verified = None if ask.klass is None else klass is not None and all(map(_is_current, pooled.values()))
             return Surface(problem, str(table.path), pooled, aten_us, verified)
     return None
 
@@ -130,6 +131,10 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Surface]]) -> Forecast:
 def servable(config: Config, surfaces: Sequence[Surface]) -> bool:
     """Whether `config` was measured in full at one of the neighbours at least."""
     return any(one.pooled[config].servable for one in surfaces)
+
+
+def _is_current(one: Pooled) -> bool:
+    return any(is_current(one.config, row.toolchain) for row in one.rows)
 
 
 def _mean(weights: Sequence[float], values: Sequence[float]) -> float:

@@ -9,6 +9,7 @@ from gemmdb.config import ATEN, Config
 from gemmdb.ladder.ask import Ask
 from gemmdb.legality import illegal
 from gemmdb.settings import Policy
+from gemmdb.toolchain import Toolchain
 
 
 def objection(ask: Ask, config: Config) -> str | None:
@@ -39,8 +40,26 @@ def splits_reduction(config: Config) -> bool:
 
 
 def required_gain(policy: Policy, verified: bool | None) -> float:
-    """The least gain over ATen (0.02 is 2%) for anything but ATen; more for a row of another toolchain class."""
+    """The least gain over ATen (0.02 is 2%) for anything but ATen; more for what is not `verified`."""
     return max(policy.min_gain, policy.unverified_gain) if verified is False else policy.min_gain
+
+
+def verified(ask: Ask, config: Config, toolchain: Toolchain) -> bool | None:
+    """Whether a row of `config` under `toolchain` holds for the running software: the same toolchain class, and for one
+    of our templates the kernel's source as it is now. None when the running software is unknown."""
+    if ask.klass is None:
+        return None
+    return toolchain.klass == ask.klass and is_current(config, toolchain)
+
+
+def is_current(config: Config, toolchain: Toolchain) -> bool:
+    """Whether the source of the kernel that `toolchain` names is the present one; true of kernels that are not ours."""
+    if config.backend != "triton":
+        return True
+    # Imported where it is used: reading package files takes longer to import than the whole ladder.
+    from gemmdb import kernels_triton
+
+    return kernels_triton.is_current(config.kernel, toolchain.source)
 
 
 def gain(ratio: float) -> float:

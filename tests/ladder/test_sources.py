@@ -1,0 +1,62 @@
+"""Rows of our own kernels hold while the source of the kernel does."""
+
+import sqlite3
+from dataclasses import replace
+
+import pytest
+
+from gemmdb import kernels_triton
+from gemmdb.config import ATEN, Config
+from gemmdb.device import Device
+from gemmdb.ladder import lookup
+from gemmdb.settings import Policy, shipped_tables
+from gemmdb.toolchain import Toolchain
+
+GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
+RUNNING = Toolchain(torch="2.11.0", triton="3.6.0", cuda="13.0")
+TILE = Config.of(
+    "triton", "tile", block_m=16, block_n=64, block_k=128, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
+    dequant="cast", warps=4, stages=3,
+)  # fmt: skip
+FORMER = next(old for old, new in kernels_triton.EQUIVALENT.items() if new == kernels_triton.digest("tile"))
+
+
+def served(lab, source, m=16, ratio=0.97):
+    problem = lab.problem(n=4096, k=4096, dtype="bf16", m=16)
+    rows = [
+        replace(row, toolchain=replace(RUNNING, source=source if row.config == TILE else ""))
+        for row in lab.rows(problem, {TILE: ratio}, device=GPU)
+    ]
+    return lookup(lab.query(problem.resized(m, 4096, 4096), GPU), lab.catalog(rows), Policy(near_loss=0.2), RUNNING)
+
+
+@pytest.mark.parametrize("m", [16, 24])
+@pytest.mark.parametrize("source", ["", FORMER, kernels_triton.digest("tile")])
+def test_rows_of_the_present_kernel_are_verified(lab, source, m):
+    hit = served(lab, source, m, ratio=0.9)
+    assert (hit.config, hit.evidence["verified"]) == (TILE, True)
+
+
+@pytest.mark.parametrize("m", [16, 24])
+def test_rows_of_another_kernel_need_the_gain_of_unverified_ones(lab, m):
+    hit = served(lab, "0123456789abcdef", m)
+    assert (hit.config, hit.evidence["verified"]) == (ATEN, False)
+    hit = served(lab, "0123456789abcdef", m, ratio=0.8)
+    assert (hit.config, hit.evidence["verified"]) == (TILE, False)
+
+
+def test_a_row_of_another_template_does_not_hold():
+    assert not kernels_triton.is_current("tile", kernels_triton.digest("gemv"))
+
+
+@pytest.mark.parametrize("path", sorted(shipped_tables().glob("*.db")), ids=lambda path: path.name)
+def test_every_kernel_source_in_a_shipped_table_is_the_present_one(path):
+    connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+    found = connection.execute(
+        "SELECT DISTINCT c.text, t.text FROM measurement m JOIN config c ON c.id = m.config"
+        " JOIN toolchain t ON t.id = m.toolchain WHERE c.text LIKE 'triton:%'"
+    ).fetchall()
+    connection.close()
+    pairs = {(Config.parse(config).kernel, Toolchain.parse(toolchain).source) for config, toolchain in found}
+    assert pairs
+    assert all(source and kernels_triton.is_current(kernel, source) for kernel, source in pairs)
