@@ -111,6 +111,8 @@ def build(options: BuildOptions) -> None:
     problems = shapes.select(shapes.load(request.shapes, report.device.kind), request.ops, request.dtypes)
     if options.verbose:
         _note_failures(report, problems)
+    for warning in report.warnings:
+        note(warning)
     say_facts(_summary(request, report, problems))
     if report.interrupted:
         note(f"interrupted; what was measured is kept in {report.out}: the same command goes on from there")

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
@@ -14,7 +14,7 @@ from typing import Any
 
 from gemmdb.device import Device
 from gemmdb.errors import InputError
-from gemmdb.generators import backends, effort, queue, shapes
+from gemmdb.generators import backends, effort, queue, shapes, target
 from gemmdb.generators.interfaces import Backend, Job, Measurer, row
 from gemmdb.generators.lane import Confirmed, Ended, Finished, Lane, Message, Phase
 from gemmdb.generators.progress import Progress, Silent, Tracker
@@ -44,7 +44,7 @@ class BuildRequest:
 class BuildReport:
     """What became of a build. `problems` asked for; `jobs` they make; `before`: jobs that were in the table already;
     `measured`: jobs done now; `elsewhere`: done meanwhile by another build; `rows` added; `statuses` of these rows.
-    `interrupted`: stopped by Ctrl-C, everything finished until then is in the table."""
+    `interrupted`: stopped by Ctrl-C, everything finished until then is in the table. `warnings`: lines to show."""
 
     out: Path
     device: Device
@@ -57,6 +57,7 @@ class BuildReport:
     statuses: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     interrupted: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 def build(request: BuildRequest, progress: Progress | None = None, backend: Backend | None = None) -> BuildReport:
@@ -67,7 +68,9 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
     file that is no table.
     """
     chosen = effort.named(request.effort)
-    backend = backend or _backend(request)
+    warnings: tuple[str, ...] = ()
+    if backend is None:
+        backend, warnings = _backend(request)
     problems = shapes.select(shapes.load(request.shapes, backend.device.kind), request.ops, request.dtypes)
     if not problems:
         raise InputError("no problem is left to build: --ops or --dtypes exclude all of the shapes")
@@ -76,7 +79,7 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
         jobs = queue.jobs(problems, backend, chosen)
         run = _Run(request, backend, store, jobs, progress or Silent())
         run.execute()
-        return run.report(out, len(problems))
+        return replace(run.report(out, len(problems)), warnings=warnings)
 
 
 class _Run:
@@ -196,14 +199,15 @@ class _Run:
         }
 
 
-def _backend(request: BuildRequest) -> Backend:
+def _backend(request: BuildRequest) -> tuple[Backend, tuple[str, ...]]:
+    """The backend that the request asks for, and what to warn of."""
     if request.modelled:
         raise InputError("--modelled: tables from the cost model are not available in this version")
     if request.ray is not None:
         raise InputError("--ray: building on several hosts is not available in this version; build on each, then merge")
     if request.gpus is not None and request.gpus < 1:
         raise InputError(f"--gpus {request.gpus}: must be at least 1")
-    device = backends.device_for(request.arch)
+    device, warnings = target.choose(request.arch, request.shapes)
     if request.gpus is not None and device.kind == "cpu":
         raise InputError("--gpus: a table for a CPU is measured on the CPU")
-    return backends.backend_for(device)
+    return backends.backend_for(device), warnings
