@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Event, Lock
 
 from gemmdb import canonical
+from gemmdb.config import ATEN, Config
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Backend, Job
+from gemmdb.measurement import Status
 from gemmdb.problem import Problem
 from gemmdb.table import Table
 
 POLL_S = 0.5
 """How often jobs that another build has claimed are looked at again."""
+TRANSIENT = frozenset({Status.TIMEOUT, Status.OOM})
+"""What can become of ATen because of something else on the machine."""
 
 
 def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[Job]:
@@ -34,7 +39,8 @@ def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[
 
 
 def left(wanted: Sequence[Job], path: Path, backend: Backend) -> list[Job]:
-    """The jobs with a candidate that has no row in the table at `path` for the device, protocol and toolchain class.
+    """The jobs with a candidate that has no row in the table at `path` for the device, protocol and toolchain class,
+    and those without a verdict because ATen ran out of time or memory, which may have been a disturbance.
 
     All of such a job is measured again: times are relative to the ATen of the same minutes. Raises TableError.
     """
@@ -48,12 +54,12 @@ def left(wanted: Sequence[Job], path: Path, backend: Backend) -> list[Job]:
 
 
 def _is_done(job: Job, table: Table, backend: Backend) -> bool:
-    measured = {
-        row.config
-        for row in table.rows(job.problem, backend.device)
-        if row.protocol == job.protocol and row.toolchain.klass == backend.toolchain.klass
-    }
-    return all(candidate.config in measured for candidate in job.candidates)
+    found: dict[Config, set[Status]] = defaultdict(set)
+    for row in table.rows(job.problem, backend.device):
+        if row.protocol == job.protocol and row.toolchain.klass == backend.toolchain.klass:
+            found[row.config].add(row.status)
+    disturbed = bool(found[ATEN]) and found[ATEN] <= TRANSIENT
+    return not disturbed and all(found[candidate.config] for candidate in job.candidates)
 
 
 class Claims:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from gemmdb.config import ATEN
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.build import BuildRequest, build
 from gemmdb.generators.progress import State
 from gemmdb.generators.replay import Replay
 from gemmdb.generators.store import Store
+from gemmdb.measurement import Status
 from gemmdb.table import Table
 
 
@@ -69,6 +71,30 @@ def test_building_again_measures_nothing(request_, replay_backend, rows):
     assert again.made == []
     assert Table.open(request_.out).digest == digest
     assert request_.out.read_bytes() == before
+
+
+@pytest.mark.parametrize("status", [Status.TIMEOUT, Status.OOM])
+def test_a_job_whose_aten_did_not_get_its_turn_is_tried_again(
+    request_, replay_backend, recorded, rows, problems, status
+):
+    broken = [
+        recorded(row.problem, row.config, 0.0, status) if (row.problem, row.config) == (problems[3], ATEN) else row
+        for row in rows
+    ]
+    first = build(request_, backend=replay_backend(broken))
+    assert first.measured == 7
+    assert Table.open(request_.out).verdict(problems[3], replay_backend.device) is None
+    second = build(request_, backend=replay_backend(broken))
+    assert (second.before, second.measured) == (6, 1)
+    assert build(request_, backend=replay_backend(rows)).measured == 1
+    assert Table.open(request_.out).verdict(problems[3], replay_backend.device) is not None
+    assert build(request_, backend=replay_backend(rows)).measured == 0
+
+
+def test_an_aten_that_fails_for_good_is_not_tried_again(request_, replay_backend, recorded, rows, problems):
+    broken = [recorded(row.problem, row.config, 0.0, Status.ERROR) if row.config == ATEN else row for row in rows]
+    build(request_, backend=replay_backend(broken))
+    assert build(request_, backend=replay_backend(rows)).measured == 0
 
 
 def test_more_shapes_and_another_effort_are_added(request_, replay_backend, rows, problems, tmp_path):
