@@ -67,7 +67,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
             out = out.to(to_torch(problem.out))
         if scale is not None:
             out = out * scale
-        if bias is not None and problem.op == "mixed_mm":
+        if bias is not None and scale is not None:
             out = out + bias
         return torch.relu(out) if problem.fusion == "pointwise" else out
 
@@ -75,7 +75,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         """The product itself, as its op spells it."""
         if self.problem.op == "int_mm":
             return torch._int_mm(a, b)
-        if self.problem.op == "addmm" and bias is not None:
+        if bias is not None and not self.has_scale:
             alpha, beta = SCALARS[self.problem.scalars]
             return torch.addmm(bias, a, b, alpha=alpha, beta=beta)
         return torch.mm(a, b)

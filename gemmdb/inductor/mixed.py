@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import extract, ops
+from gemmdb.inductor import extract, ops, products
 from gemmdb.inductor.extract import Unsupported, value
 from gemmdb.operands import TensorInfo
 
@@ -26,7 +26,7 @@ _WEIGHTS = (torch.int8, torch.uint8)
 class Mixed:
     """One product. `weight`: the int8 or uint8 node; `transposed`: it is stored [N, K]. `scale`: per-channel or
     per-tensor scale, applied before the product (`early`) or by `multiply` after it; None without. `bias`: what addmm
-    or `add` adds."""
+    adds, or `addition` after it."""
 
     node: Any
     a: Any
@@ -36,9 +36,18 @@ class Mixed:
     early: bool = False
     multiply: Any = None
     bias: Any = None
+    addition: Any = None
 
-    def mark(self, constant: bool) -> dict[str, Any]:
-        """What the post-grad stage needs to build the same Problem, of plain values."""
+    def leave_mark(self, constant: bool) -> None:
+        """Tell the post-grad stage what it needs to build the same Problem: on the product, and on the addition that
+        may become an addmm with it."""
+        mark = self._mark(constant)
+        for node in (self.node, self.addition):
+            if node is not None:
+                # Of all metadata, Inductor hands this on to the nodes that replace a node.
+                node.meta["custom"] = {**node.meta.get("custom", {}), products.MARK: mark}
+
+    def _mark(self, constant: bool) -> dict[str, Any]:
         info = extract.tensor(value(self.weight))
         if not self.transposed:
             info = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
@@ -56,7 +65,7 @@ def find(node: Any) -> Mixed | None:
     if node.target is aten.mm.default:
         a, b = node.args[:2]
         bias = None
-    elif node.target is aten.addmm.default and not node.kwargs:
+    elif node.target is aten.addmm.default and set(node.kwargs.values()) <= {1}:
         bias, a, b = node.args[:3]
     else:
         return None
@@ -118,7 +127,7 @@ def _with_users(found: Mixed) -> Mixed:
         if multiply is not None:
             found.scale, found.multiply, last = scale, multiply, multiply
     if found.bias is None:
-        _, found.bias = _single(last, aten.add.Tensor)
+        found.addition, found.bias = _single(last, aten.add.Tensor)
     return found
 
 

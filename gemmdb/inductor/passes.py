@@ -51,7 +51,7 @@ class JointPass:
 
     def _visit(self, graph: Any, found: mixed.Mixed, constant: bool) -> bool:
         try:
-            found.node.meta[products.MARK] = found.mark(constant)
+            found.leave_mark(constant)
             product = products.product(found.node)
         except Unsupported:
             return False

@@ -16,7 +16,8 @@ from gemmdb.problem import Problem, Query
 
 aten = torch.ops.aten
 MARK = "gemmdb_mixed"
-"""Node metadata: this mm multiplies a cast int8 or uint8 weight, and the value is that weight's (dtype, is_col)."""
+"""Key in the metadata `custom`: this product multiplies a cast int8 or uint8 weight. The value describes that weight as
+[N, K], and what belongs to the product."""
 
 
 @dataclass(frozen=True)
@@ -93,16 +94,18 @@ def _match(target: Any) -> Any:
 
 def _mm(node: Any) -> Product | None:
     a, b = node.args[:2]
-    if MARK in node.meta:
-        return _marked(node, node.args[0], None)
+    marked = _marked(node, a)
+    if marked is not None:
+        return marked
     rest = {"fusion": extract.fusion(node), "out": extract.dtype_name(value(node).dtype)}
     return _two_operands("mm", node, value(a), value(b), _constant(b), rest)
 
 
 def _addmm(node: Any) -> Product | None:
     bias, a, b = node.args[:3]
-    if MARK in node.meta:
-        return _marked(node, a, bias)
+    marked = _marked(node, a)
+    if marked is not None:
+        return marked
     m, n = (extract.hint(size) for size in value(node).shape)
     rest = {
         "bias": extract.bias(value(bias), m, n),
@@ -154,16 +157,18 @@ def _onednn_binary(node: Any) -> Product | None:
 def _fused_linear(node: Any) -> Product | None:
     x, weight, bias = node.args[:3]
     for old in _match(node.target).nodes:
-        if MARK in old.meta:
-            return _marked(node, x, bias, old.meta[MARK])
+        marked = _marked(node, x, old)
+        if marked is not None:
+            return marked
     return _linear(node, x, value(weight), bias, "pointwise")
 
 
 def _linear(node: Any, x: Any, weight: Any, bias: Any, fusion: str) -> Product | None:
     """A packed linear: constant [N, K] weight, 1-D bias. Packing erased the weight's own layout, so the key has the
     dense one that a linear's weight had before."""
-    if MARK in node.meta:
-        return _marked(node, x, bias)
+    marked = _marked(node, x)
+    if marked is not None:
+        return marked
     x_val = value(x)
     n, k = (extract.hint(size) for size in weight.shape)
     a = extract.matrix(x_val)
@@ -187,19 +192,22 @@ def _mixed_op(node: Any) -> Product | None:
     info = extract.tensor(w)
     stored = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
     # What the joint stage saw: the same question must be asked twice, and a bias is an addition of its own by now.
-    mark = node.meta.get(MARK, {})
+    mark = node.meta.get("custom", {}).get(MARK, {})
     fusion = "scale" if len(node.args) > 2 else mark.get("fusion", "none")
     constant = mark.get("constant", _constant(node.args[1]))
     bias = Bias.parse(mark["bias"]) if mark.get("bias") else None
     return _mixed(node, x, stored, constant, fusion, bias)
 
 
-def _marked(node: Any, x: Any, bias: Any, mark: Any = None) -> Product | None:
-    """A mixed product that stayed as Inductor has it; its mark says what the weight was before it was cast."""
-    mark = mark or node.meta[MARK]
+def _marked(node: Any, x: Any, old: Any = None) -> Product | None:
+    """A mixed product that stayed as Inductor has it; its mark says what the weight was before it was cast. None
+    without a mark, or with that of another product: metadata is handed on to all that replaces a node."""
+    mark = (old or node).meta.get("custom", {}).get(MARK)
+    if mark is None or tuple(mark["sizes"]) != (extract.hint(value(node).shape[-1]), extract.hint(value(x).shape[-1])):
+        return None
     info = TensorInfo(mark["dtype"], tuple(mark["sizes"]), tuple(mark["strides"]), mark["offset"])
-    found = Bias.parse(mark["bias"]) if mark["bias"] else None
-    return _mixed(node, value(x), info, mark["constant"], mark["fusion"], found)
+    bias = Bias.parse(mark["bias"]) if mark["bias"] else None
+    return _mixed(node, value(x), info, mark["constant"], mark["fusion"], bias)
 
 
 def _mixed(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, bias: Bias | None) -> Product | None:

@@ -30,6 +30,9 @@ SEEN = [
     GEMM("int_mm", **SIZES, fusion="scale"),
     GEMM("mixed_mm", **SIZES, dtype="fp16", weight_dtype="uint8", fusion="scale"),
     GEMM("mixed_mm", **SIZES, dtype="bf16", constant_weight=True),
+    GEMM("mixed_mm", **SIZES, dtype="bf16", bias="1d"),
+    GEMM("mixed_mm", **SIZES, dtype="fp16", bias="1d", constant_weight=True),
+    GEMM("mixed_mm", **SIZES, dtype="bf16", bias="1d", fusion="scale", constant_weight=True),
 ]
 
 

@@ -123,8 +123,22 @@ def test_other_patterns_are_left_alone(kit, name):
     assert not any(text.startswith("mixed_mm") for text in kit.problems())
 
 
+@pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
+def test_an_addmm_that_inductor_makes_of_a_product_and_a_sum_is_known(kit, freezing):
+    def forward(s, x):
+        return x @ s.w.t().to(x.dtype) + s.b
+
+    model, x = Quantised(torch.int8, torch.bfloat16, forward).eval(), torch.randn(8, K).bfloat16()
+    with torch.no_grad(), inductor_config.patch(freezing=freezing), force(lambda problem: None):
+        kit.close(kit.compiled(model, x), model(x))
+    (text,) = kit.problems()
+    assert text.startswith("mixed_mm ")
+    assert " bias=1d:bf16:8 " in text
+    assert text.endswith(f"constant={freezing:d}")
+
+
 def squared(s, x):
-    y = linear(x, s.w.to(x.dtype))
+    y = linear(x[:1], s.w.to(x.dtype))
     return y * y
 
 
