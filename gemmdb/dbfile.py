@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import stat
+import time
 from pathlib import Path
 
 from gemmdb import schema
@@ -15,6 +17,10 @@ BUSY_S = 5.0
 
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
 """What reading a damaged file raises; SQLite's message may quote bytes of it that are no text."""
+
+_PAUSES = (0.01, 0.05, 0.0)
+"""Seconds between attempts to open a file that seems to be left half done."""
+_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 _PRAGMAS = ("trusted_schema=OFF", "query_only=ON")
 _STRANGER = ("cell_size_check=ON", "cache_size=-65536")
@@ -31,31 +37,42 @@ def connect(path: Path, immutable: bool = False) -> sqlite3.Connection:
     process's locks on it.
     """
     _check_file(path)
-    try:
-        return _connect(path, immutable)
-    except FAULTS as error:
-        if not _needs_recovery(error):
-            raise broken(path, error) from error
-    try:
-        recover(path)
-        return _connect(path, immutable)
-    except FAULTS as error:
-        raise broken(path, error) from error
+    if not immutable:
+        check_journal(path, writes=False)
+    for pause in _PAUSES:
+        try:
+            return _connect(path, immutable)
+        except FAULTS as error:
+            if not pause or not _half_done(error):
+                raise broken(path, error) from error
+        time.sleep(pause)
+    raise AssertionError("the last pause is 0")
 
 
-def recover(path: Path) -> None:
-    """Roll back what a killed writer left half done, for which SQLite must open the file for writing."""
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_S)
+def check_journal(path: Path, writes: bool = True) -> None:
+    """Raise TableError for a rollback journal that no gemmdb writer left.
+
+    SQLite follows one when a file is opened for writing (`writes`), and deletes whatever file it names as its
+    super-journal; a journal names one when it ends with the journal's magic bytes.
+    """
+    journal = Path(f"{os.path.realpath(path)}-journal")
     try:
-        db.execute("PRAGMA trusted_schema=OFF")
-        db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    finally:
-        db.close()
+        if not (strange := not stat.S_ISREG(journal.lstat().st_mode)) and writes:
+            with journal.open("rb") as file:
+                file.seek(-len(_MAGIC), os.SEEK_END)
+                strange = file.read() == _MAGIC
+    except OSError:
+        return  # There is none, or it is too short to be one, or SQLite cannot read it either.
+    if strange:
+        raise TableError(f"{journal} is not a journal that gemmdb left; do not use this file")
 
 
 def broken(path: Path, error: Exception) -> TableError:
     """What SQLite said about the file, as the TableError to raise."""
     text = one_line(str(error))
+    if getattr(error, "sqlite_errorname", "") == "SQLITE_READONLY_ROLLBACK":
+        remedy = f"the same `gemmdb build` again, or `gemmdb merge {path} --out {path}`"
+        return TableError(f"{path} holds what a killed writer left half done; undo it by running {remedy}")
     if "locked" in text:
         return TableError(f"{path} is locked by another process; try again when its writer is done")
     if "not a database" in text:
@@ -98,6 +115,6 @@ def _check_file(path: Path) -> None:
         raise TableError(f"{path} is empty; fill it with `gemmdb build --out {path}`")
 
 
-def _needs_recovery(error: Exception) -> bool:
-    name = getattr(error, "sqlite_errorname", "")
-    return name.startswith("SQLITE_READONLY") or name.startswith("SQLITE_CANTOPEN")
+def _half_done(error: Exception) -> bool:
+    """Whether there is something to roll back; also said, for a moment, while a writer ends its transaction."""
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN"))

@@ -169,6 +169,7 @@ def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
 
 def _open(path: Path) -> sqlite3.Connection:
     _check_target(path)
+    dbfile.check_journal(path)
     db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA trusted_schema=OFF")

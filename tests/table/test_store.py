@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import stat
+import struct
 import threading
 import time
 from contextlib import closing
@@ -14,6 +15,7 @@ from contextlib import closing
 import pytest
 
 from gemmdb import InputError, TableError
+from gemmdb.generators.merge import merge
 from gemmdb.generators.store import Store, record_live
 from gemmdb.generators.verify import verify
 from gemmdb.table import Table
@@ -207,6 +209,8 @@ def test_a_killed_writer_leaves_a_valid_file_that_goes_on(kit, tmp_path):
         time.sleep(0.007 * attempt)
         os.kill(worker.pid, signal.SIGKILL)
         worker.join()
+        with Store.open(path):
+            pass
         rows = count(path)
         assert rows % 4 == 0
         assert {finding.check for finding in verify(path)} <= {"pending"}
@@ -215,8 +219,8 @@ def test_a_killed_writer_leaves_a_valid_file_that_goes_on(kit, tmp_path):
         path.unlink()
 
 
-def test_a_reader_undoes_what_a_killed_writer_left_half_done(kit, tmp_path):
-    path = kit.write(tmp_path / "t.db", [kit.row()])
+def _leave_half_done(path):
+    """A process that is killed while its transaction is partly in the file."""
     pid = os.fork()
     if pid == 0:
         db = sqlite3.connect(path, isolation_level=None)
@@ -229,10 +233,67 @@ def test_a_reader_undoes_what_a_killed_writer_left_half_done(kit, tmp_path):
         )
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert (tmp_path / "t.db-journal").stat().st_size > 0
+    assert path.with_name(f"{path.name}-journal").stat().st_size > 0
+
+
+def test_what_a_killed_writer_left_half_done_is_undone_by_the_next_writer_only(kit, tmp_path):
+    path = kit.write(tmp_path / "t.db", [kit.row()])
+    _leave_half_done(path)
+    before = path.read_bytes()
+    with pytest.raises(TableError, match="left half done; undo it by running"):
+        Table.open(path)
+    assert path.read_bytes() == before
+    with Store.open(path):
+        pass
     with Table.open(path) as table:
         assert table.verdict(kit.problem, kit.device).ratio == 1
     assert verify(path) == []
+
+
+def test_a_merge_of_a_file_into_itself_undoes_what_a_killed_writer_left(kit, tmp_path):
+    path = kit.write(tmp_path / "t.db", [kit.row()])
+    _leave_half_done(path)
+    assert merge([path], path) == 1
+    assert verify(path) == []
+
+
+MAGIC = bytes.fromhex("d9d505f920a163d7")
+
+
+def _name_in_journal(path, victim):
+    """A rollback journal of `path` that names `victim` as its super-journal, which SQLite deletes after a rollback."""
+    page = path.read_bytes()[:4096]
+    pages, name = path.stat().st_size // 4096, str(victim).encode()
+    header = (MAGIC + struct.pack(">IIIII", 1, 0, pages, 512, 4096)).ljust(512, b"\0")
+    record = struct.pack(">I", 1) + page + struct.pack(">I", sum(page[4096 - 200 : 0 : -200]))
+    total = sum(c if c < 128 else c - 256 for c in name) % 2**32
+    tail = struct.pack(">I", 2**30 // 4096 + 1) + name + struct.pack(">II", len(name), total) + MAGIC
+    path.with_name(f"{path.name}-journal").write_bytes(header + record + tail)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_opening_a_table_never_deletes_the_file_that_its_journal_names(kit, tmp_path, linked):
+    path = kit.write(tmp_path / "t.db", [kit.row()])
+    victim = tmp_path / "precious.txt"
+    victim.write_text("do not lose me")
+    _name_in_journal(path, victim)
+    name = tmp_path / "link.db" if linked else path
+    if linked:
+        name.symlink_to(path)
+    with pytest.raises(TableError, match="left half done"):
+        Table.open(name)
+    with pytest.raises(TableError, match=r"t\.db-journal .* do not use this file"):
+        Store.open(name)
+    assert victim.read_text() == "do not lose me"
+    sqlite3.connect(path).execute("SELECT * FROM meta").connection.close()
+    assert not victim.exists(), "the journal is one that SQLite follows"
+
+
+def test_a_journal_that_is_no_regular_file_is_refused(kit, tmp_path):
+    path = kit.write(tmp_path / "t.db", [kit.row()])
+    os.mkfifo(tmp_path / "t.db-journal")
+    with pytest.raises(TableError, match="do not use this file"):
+        Store.open(path)
 
 
 def test_readers_see_the_old_or_the_new_verdict_while_a_writer_works(kit, tmp_path):
