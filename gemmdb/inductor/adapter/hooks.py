@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch._inductor.compile_fx as _compile_fx
 from torch._inductor import output_code
 
 from gemmdb.inductor.adapter.slots import patches_for
+
+_PATCHES = "config_patches"
 
 
 def wrap_compile_fx(choose: Callable[[], Mapping[str, Any] | None], after: Callable[[bool], None]) -> None:
@@ -22,18 +25,21 @@ def wrap_compile_fx(choose: Callable[[], Mapping[str, Any] | None], after: Calla
     if getattr(original, "_gemmdb", False):
         return
 
+    position = list(inspect.signature(original).parameters).index(_PATCHES)
+
     @functools.wraps(original)
-    def compile_fx(
-        model: Any, inputs: Any, inner_compile: Any = _compile_fx.compile_fx_inner,
-        config_patches: Any = None, *args: Any, **kwargs: Any,
-    ) -> Any:  # fmt: skip
+    def compile_fx(*args: Any, **kwargs: Any) -> Any:
         bodies = choose()
         if bodies is None:
-            return original(model, inputs, inner_compile, config_patches, *args, **kwargs)
-        patches = patches_for(bodies, config_patches)
+            return original(*args, **kwargs)
+        # torch's own names are kept for those who call it with keywords: only the patches are looked at.
+        if len(args) > position:
+            args = (*args[:position], patches_for(bodies, args[position]), *args[position + 1 :])
+        else:
+            kwargs[_PATCHES] = patches_for(bodies, kwargs.get(_PATCHES))
         ok = False
         try:
-            result = original(model, inputs, inner_compile, patches, *args, **kwargs)
+            result = original(*args, **kwargs)
             ok = True
         finally:
             after(ok)
