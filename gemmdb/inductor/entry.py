@@ -75,8 +75,7 @@ def record(path: str | Path) -> Recording:
     enabled, products are looked at and left as Inductor has them.
     """
     install()
-    session.set_fallback(session.from_chooser(lambda problem: None, "record"))
-    return Recording(Path(path), on_stop=lambda: session.set_fallback(None))
+    return Recording(Path(path), on_stop=session.add_fallback(session.from_chooser(lambda problem: None, "record")))
 
 
 def install() -> None:

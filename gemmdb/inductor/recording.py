@@ -10,8 +10,10 @@ import atexit
 import contextlib
 import json
 import logging
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,9 @@ class Recording:
         self._graphs: list[tuple[list[Event], list[int]]] = []
         self._lock = threading.Lock()
         self._on_stop = on_stop
+        self._stopped = False
         self._written = time.monotonic()
+        _recordings.add(self)
         JOURNAL.listeners.append(self)
         atexit.register(self.write)
 
@@ -50,6 +54,7 @@ class Recording:
         atexit.unregister(self.write)
         self._on_stop()
         self.write()
+        self._stopped = True
 
     def __call__(self, events: list[Event], artefact: Any) -> None:
         """Write down one graph that became ready; a listener of the Journal."""
@@ -61,6 +66,8 @@ class Recording:
         calls = [0]
 
         def called() -> None:
+            if self._stopped:
+                return
             calls[0] += 1
             if time.monotonic() - self._written > INTERVAL_S:
                 self.write()
@@ -78,6 +85,12 @@ class Recording:
                 calls[0] = 0
         self._append(lines(seen))
 
+    def forget(self) -> None:
+        """Drop the calls since the last time: in a forked child, they are its parent's to write."""
+        self._lock = threading.Lock()
+        for _, calls in self._graphs:
+            calls[0] = 0
+
     def _append(self, text: list[str]) -> None:
         """A workload that cannot be written is one warning, never the end of the program that is recorded."""
         try:
@@ -86,6 +99,18 @@ class Recording:
                 append_lines(self.path, text)
         except OSError as error:
             log.warning("gemmdb cannot record to %s: %s", self.path, error.strerror)
+
+
+_recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    for recording in _recordings:
+        recording.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[str]:

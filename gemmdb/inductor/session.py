@@ -71,13 +71,13 @@ class Decision:
 
 _override: ContextVar[Session | None] = ContextVar("gemmdb_session", default=None)
 _enabled: Session | Callable[[], Session] | None = None
-_fallback: Session | None = None
+_fallbacks: list[Session] = []
 _lock = threading.Lock()
 
 
 def current() -> Session | None:
     """The session in force: that of `use`, else the enabled one, else the recorder's. None with GEMMDB_DISABLE."""
-    return None if Settings.read().disabled else steering() or _fallback
+    return None if Settings.read().disabled else steering() or next(iter(_fallbacks), None)
 
 
 def steering() -> Session | None:
@@ -102,10 +102,15 @@ def set_enabled(session: Session | Callable[[], Session] | None) -> None:
         _enabled = session
 
 
-def set_fallback(session: Session | None) -> None:
-    """What compiles use while nothing is enabled: record mode looks at the products and changes nothing."""
-    global _fallback
-    _fallback = session
+def add_fallback(session: Session) -> Callable[[], None]:
+    """What compiles use while nothing is enabled, until the returned function is called: record mode looks at the
+    products and changes nothing. Of several, the oldest."""
+    _fallbacks.append(session)
+
+    def remove() -> None:
+        _fallbacks[:] = [one for one in _fallbacks if one is not session]
+
+    return remove
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """The ways in: enable, the backend, AOTInductor, record; and what they cost a program that does not compile."""
 
+import inspect
+import os
 import threading
 
 import pytest
@@ -199,6 +201,42 @@ def test_a_program_that_is_killed_has_recorded_what_it_compiled(kit, tmp_path):
     assert (entry.problem.k, entry.count) == (3, 1)
 
 
+def test_a_forked_child_writes_only_its_own_calls(kit, tmp_path):
+    with gemmdb.inductor.record(tmp_path / "w.jsonl") as recording:
+        run = torch.compile(lambda x, w: x @ w)
+        for _ in range(3):
+            run(torch.ones(2, 3), torch.ones(3, 4))
+        child = os.fork()
+        if child == 0:
+            recording.write()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    (entry,) = workload.read(tmp_path / "w.jsonl").entries
+    assert (entry.count, entry.calls) == (1, 3)
+
+
+def test_two_recordings_are_stopped_one_by_one(kit, tmp_path):
+    first, second = (gemmdb.inductor.record(tmp_path / name) for name in ("first.jsonl", "second.jsonl"))
+    second.stop()
+    kit.compiled(lambda x, w: x @ w, torch.ones(2, 3), torch.ones(3, 4))
+    first.stop()
+    first.stop()
+    kit.compiled(lambda x, w: x @ w, torch.ones(2, 5), torch.ones(5, 4))
+    (entry,) = workload.read(tmp_path / "first.jsonl").entries
+    assert (entry.problem.k, entry.calls) == (3, 1)
+    assert not (tmp_path / "second.jsonl").exists()
+
+
+def test_calls_after_the_end_of_a_recording_are_not_recorded(kit, tmp_path, monkeypatch):
+    monkeypatch.setattr("gemmdb.inductor.recording.INTERVAL_S", 0.0)
+    run = torch.compile(lambda x, w: x @ w)
+    with gemmdb.inductor.record(tmp_path / "w.jsonl"):
+        run(torch.ones(2, 3), torch.ones(3, 4))
+    run(torch.ones(2, 3), torch.ones(3, 4))
+    (entry,) = workload.read(tmp_path / "w.jsonl").entries
+    assert entry.calls == 1
+
+
 def test_a_workload_that_cannot_be_written_does_not_end_the_program(kit, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     with gemmdb.inductor.record(tmp_path / "file" / "workload.jsonl"):
@@ -255,3 +293,27 @@ def test_compare_times_both_and_names_what_got_slower(kit, table, monkeypatch):
         found = gemmdb.inductor.compare(model, x)
     assert found.slower == {bad: 10.0}
     assert bad in found.advice()
+
+
+def test_the_entry_point_takes_the_names_that_torch_takes(kit, table):
+    import torch._inductor.compile_fx as inductor
+
+    gemmdb.inductor.enable(tables=[table({key(constant=0): kit.ATEN})])
+    names = [*inspect.signature(inductor.compile_fx).parameters]
+    seen = []
+
+    def by_keyword(model, inputs):
+        seen.append(True)
+        return inductor.compile_fx(**{names[0]: model, names[1]: inputs, "config_patches": {"max_autotune": False}})
+
+    def by_position(model, inputs):
+        seen.append(True)
+        return inductor.compile_fx(model, inputs, inductor.compile_fx_inner, {"max_autotune": False})
+
+    model, x = nn.Linear(64, 32).eval(), torch.randn(8, 64)
+    for backend in (by_keyword, by_position):
+        gemmdb.inductor.reset_stats()
+        with torch.no_grad():
+            kit.close(kit.compiled(model, x, backend=backend), model(x))
+        assert gemmdb.inductor.stats()["rungs"] == {"exact": 1}
+    assert seen == [True, True]
