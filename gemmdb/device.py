@@ -11,6 +11,8 @@ from gemmdb import canonical
 from gemmdb.errors import InputError
 
 KINDS = ("cpu", "cuda", "hip")
+_MOST = 2**31 - 1
+"""Units or GiB: what every reader of a device can hold, be it in a float or in 32 bits."""
 _ARCH = re.compile(r"[a-z][a-z0-9_]{1,15}")
 
 
@@ -36,7 +38,7 @@ class Device:
         if self.kind not in KINDS or not _ARCH.fullmatch(self.arch):
             raise InputError(f"no such device: kind {self.kind[:40]!r}, arch {self.arch[:40]!r}")
         words = 0 < len(self.sku) <= 120 and len(self.isa) <= 40 and f"{self.sku}{self.isa}".isprintable()
-        if not words or not self.units > 0 <= self.memory_gib:
+        if not words or not 0 < self.units <= _MOST or not 0 <= self.memory_gib <= _MOST:
             raise InputError(f"no such device: {self.sku[:120]!r} with {self.units} units, {self.memory_gib} GiB")
 
     @cached_property

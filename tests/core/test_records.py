@@ -222,3 +222,9 @@ def test_without_torch_nothing_is_installed(tmp_path, monkeypatch):
     toolchain.installed.cache_clear()
     assert toolchain.installed("cpu") is None
     toolchain.installed.cache_clear()
+
+
+@pytest.mark.parametrize("size", [{"units": 2**31}, {"units": 10**400}, {"units": 2, "memory_gib": 10**400}])
+def test_a_device_of_absurd_size_is_refused(size):
+    with pytest.raises(InputError, match="no such device"):
+        Device("cpu", "cpu", "Some CPU", **size)
