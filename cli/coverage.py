@@ -9,7 +9,7 @@ import typer
 
 from gemmdb.api import current_catalog
 from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import count, microseconds, note, say, say_json, say_table
+from gemmdb.cli.output import count, microseconds, note, one_line, say, say_json, say_table
 from gemmdb.generators import workload as workloads
 from gemmdb.generators.coverage import Coverage, Miss
 from gemmdb.generators.coverage import coverage as coverage_of
@@ -66,7 +66,7 @@ def _say(found: Coverage) -> None:
     if found.uncovered:
         say()
         names = ", ".join(f"{name} ({times} in graphs)" for name, (times, _) in found.uncovered.items())
-        say(f"not steered by gemmdb: {names}")
+        say(f"not steered by gemmdb: {one_line(names)}")
 
 
 def _named(miss: Miss) -> str:

@@ -116,8 +116,8 @@ def as_object(text: str, where: str) -> dict[str, Any]:
 
 def _number(item: Mapping[str, Any], name: str, default: int, where: str) -> int:
     value = item.get(name, default)
-    if type(value) is not int or value < 0:
-        raise InputError(f"{where}: {name} must be an integer of at least 0, got {value!r}")
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise InputError(f"{where}: {name} must be an integer of at least 0 and below 2**63, got {str(value)[:40]!r}")
     return value
 
 
