@@ -15,6 +15,9 @@ from gemmdb.measurement import one_line
 BUSY_S = 5.0
 """How long a reader waits for a writer's commit, which takes milliseconds."""
 
+LONGEST = 2**24
+"""Bytes of the longest value or row read; the texts of a table are far shorter."""
+
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
 """What reading a damaged file raises; SQLite's message may quote bytes of it that are no text."""
 
@@ -89,6 +92,7 @@ def _connect(path: Path, immutable: bool) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?{options}"
     db = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
         for pragma in (*_PRAGMAS, *(_SHIPPED if immutable else _STRANGER)):
             db.execute(f"PRAGMA {pragma}")
         schema.check(db, path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import struct
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ _T = TypeVar("_T")
 _LIMIT = 65_536
 """Values of one kind kept in memory; past it the cache starts anew."""
 _FIGURES = 100
+_LARGEST = 1e300
 _KEY = struct.Struct(">q")
 CONTEXT = 24
 """Bytes of the keys of protocol, toolchain and family, before those of the tie set."""
@@ -226,7 +226,9 @@ def parse_figures(text: Any) -> dict[str, float]:
     if not isinstance(figures, dict) or len(figures) > _FIGURES:
         raise InputError("a device's figures are not a small JSON object")
     for name, value in figures.items():
-        if not _FIGURE.fullmatch(name) or type(value) not in (int, float) or not math.isfinite(value):
+        # Bounded, since an integer of JSON may be too large for a float.
+        number = type(value) in (int, float) and -_LARGEST <= value <= _LARGEST
+        if not number or not _FIGURE.fullmatch(name):
             raise InputError(f"a device's figure is malformed: {name[:40]!r}")
     return figures
 

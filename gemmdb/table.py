@@ -165,7 +165,7 @@ class Table:
                 raise self._parts.error("a run's provenance is not JSON") from error
             if not isinstance(provenance, dict):
                 raise self._parts.error("a run's provenance is not a JSON object")
-            found.append({"run": run, **provenance})
+            found.append({**provenance, "run": run})
         return found
 
     def _summary(self, device: Device, ops: Sequence[Any], counts: Sequence[Any]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Store:
         new in the world."""
         now = datetime.datetime.now(datetime.UTC)
         run = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
-        self.add_runs([{"run": run, "started": now.isoformat(timespec="seconds"), **provenance}])
+        self.add_runs([{"started": now.isoformat(timespec="seconds"), **provenance, "run": run}])
         return run
 
     def add_runs(self, runs: Iterable[Mapping[str, Any]]) -> None:
@@ -172,6 +172,7 @@ def _open(path: Path) -> sqlite3.Connection:
     dbfile.check_journal(path)
     db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST)
         db.execute("PRAGMA trusted_schema=OFF")
         # A transaction that spills its pages shuts readers out until it ends.
         db.execute("PRAGMA cache_spill=OFF")

@@ -93,7 +93,7 @@ def test_a_run_keeps_its_provenance(kit, tmp_path):
     path = tmp_path / "t.db"
     with Store.open(path) as store:
         run = store.begin_run({"command": "gemmdb build", "clock_mhz": 1980.0})
-        other = store.begin_run({})
+        other = store.begin_run({"run": run})
         store.add([kit.row(run=run), kit.row(run="unheard-of")])
         with pytest.raises(InputError, match="JSON"):
             store.begin_run({"when": object()})

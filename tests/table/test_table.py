@@ -257,7 +257,33 @@ def test_a_file_with_anything_unexpected_is_refused(kit, path, fault):
         Table.open(path)
 
 
+def test_a_trigger_named_like_a_table_is_refused(tmp_path):
+    """Triggers have a namespace of their own, and the row that comes last would hide the other."""
+    path = tmp_path / "t.db"
+    trigger = "CREATE TRIGGER measurement AFTER INSERT ON problem BEGIN DELETE FROM config; END"
+    header = (f"PRAGMA application_id = {schema.APPLICATION_ID}", f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
+    for name, sql in schema.SCHEMA.items():
+        edit(path, *([trigger] if name == "measurement" else []), sql)
+    edit(path, *header)
+    for opened in (Table.open, Store.open):
+        with pytest.raises(TableError, match="holds a trigger 'measurement'"):
+            opened(path)
+
+
+def test_a_value_of_absurd_length_is_refused(path):
+    edit(path, "UPDATE run SET provenance = '{\"x\":\"' || hex(zeroblob(9000000)) || '\"}'")
+    with Table.open(path) as table, pytest.raises(TableError, match="too big"):
+        table.provenance()
+
+
+def test_the_id_of_a_run_is_its_own_not_what_its_provenance_says(path):
+    edit(path, 'UPDATE run SET provenance = \'{"run": "another"}\'')
+    with Table.open(path) as table:
+        assert [entry["run"] for entry in table.provenance()] == ["run-1"]
+
+
 TAMPERED = [
+    "UPDATE device SET figures = '{\"l2_bytes\": 1' || hex(zeroblob(300)) || '}'",
     "UPDATE config SET text = 'aten:default x=1'",
     "UPDATE config SET text = 'triton:rm_rf'",
     "UPDATE config SET text = x'00ff'",
