@@ -67,3 +67,20 @@ def test_a_refused_config_promises_nothing(kit):
     (product,) = gemmdb.inductor.stats()["products"]
     assert "constant" in product["note"]
     assert (product["config"], product["speedup_vs_aten"], product["expected_us"]) == (kit.ATEN.text, 1.0, 100.0)
+
+
+def test_a_square_packed_weight_is_not_read_as_its_transpose(kit):
+    def find(query):
+        return Hit("exact", kit.ATEN, 1.0, 1.0, "table.db") if query.problem.b.layout.order == "col" else None
+
+    w, s = torch.randint(-5, 5, (64, 64), dtype=torch.int8), torch.rand(64).bfloat16()
+    x = torch.randn(2, 4, 64).bfloat16()
+
+    def model(x, w, s):
+        return nn.functional.linear(x, w.to(x.dtype)) * s
+
+    entry.install()
+    strict = session.Session(find, Policy(on_miss="error"), None)
+    with torch.no_grad(), inductor_config.patch(max_autotune=True), session.use(strict):
+        kit.close(kit.compiled(model, x, w, s), model(x, w, s))
+    assert kit.lowered() == [kit.ATEN]

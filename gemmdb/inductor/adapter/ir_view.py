@@ -17,14 +17,13 @@ from gemmdb.problem import Problem
 def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
     """`problem` with the layouts that its operands have in the IR, where those are settled already.
 
-    Only for plain products of two matrices: packed linears have erased their weight's layout.
+    Only for the arguments of a plain product: (A, B), or (bias, A, B) of an addmm. A packed linear has erased its
+    weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale.
     """
-    matrices = [arg for arg in args if _is_matrix(arg)]
-    if problem.op == "addmm" and len(args) >= 3:
-        matrices = [arg for arg in args[1:3] if _is_matrix(arg)]
-    if len(matrices) != 2 or len(args) > 3 or not _sizes_match(problem, matrices):
+    pair = args[1:] if problem.op == "addmm" else args
+    if len(pair) != 2 or not all(map(_is_matrix, pair)) or not _sizes_match(problem, pair):
         return problem
-    a, b = (_operand(node, known) for node, known in zip(matrices, (problem.a, problem.b), strict=True))
+    a, b = (_operand(node, known) for node, known in zip(pair, (problem.a, problem.b), strict=True))
     return problem if (a, b) == (problem.a, problem.b) else replace(problem, a=a, b=b)
 
 
@@ -32,7 +31,7 @@ def _is_matrix(node: Any) -> bool:
     return isinstance(node, (ir.TensorBox, ir.StorageBox, ir.ReinterpretView)) and len(node.get_size()) == 2
 
 
-def _sizes_match(problem: Problem, matrices: list[Any]) -> bool:
+def _sizes_match(problem: Problem, matrices: tuple[Any, ...]) -> bool:
     found = [[_number(size) for size in node.get_size()] for node in matrices]
     return found == [[problem.m, problem.k], [problem.k, problem.n]]
 
