@@ -51,10 +51,11 @@ class Catalog:
         return cls(entries)
 
     def identity(self) -> str:
-        """What compile-cache keys hold of the tables: digests of the shipped and explicit ones, generations of the
-        user's, which live tuning does not raise, so that a row it wrote leaves compiled graphs valid."""
+        """What compile-cache keys hold of the tables: digests of the shipped and explicit ones; of the user's the
+        generation and the digest as of then, which live tuning does not change, so that a row it wrote leaves compiled
+        graphs valid."""
         parts = [
-            f"{table.uid}:{table.generation}" if source.origin == "user" else table.digest
+            f"{table.uid}:{table.generation}:{table.built}" if source.origin == "user" else table.digest
             for source, table in self._entries
         ]
         return f"{canonical.key(' '.join(parts)) % 2**64:016x}"

@@ -38,7 +38,8 @@ class Table:
     """One open file. Everything read from it is validated; TableError says what is wrong with it.
 
     `digest`: the content digest, equal for equal measurements whatever the order they came in. `generation`: how often
-    build, merge or import changed it; `uid` tells two files of one generation apart. All three as of opening.
+    build, merge or import changed it; `uid` tells two files of one generation apart; `built`, the digest as it was when the
+    generation was last raised, tells apart two copies that were built further. All four as of opening.
     """
 
     def __init__(self, path: Path, immutable: bool = False) -> None:
@@ -51,6 +52,7 @@ class Table:
         try:
             self.digest = f"{int(meta['digest'], 16):032x}"
             self.generation = int(meta["generation"])
+            self.built = str(meta["generation_digest"])
             self.uid = f"{int(meta['uid'], 16):016x}"
         except (KeyError, ValueError, TypeError) as error:
             self.close()

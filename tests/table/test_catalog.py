@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 
 import pytest
 
@@ -110,6 +111,16 @@ def test_the_identity_follows_the_order_and_the_file(kit, home):
         identities.add(Catalog.load().identity())
         user.unlink()
     assert len(identities) == 2
+
+
+def test_copies_of_a_users_table_that_were_built_further_apart_differ(kit, home):
+    user, copy = home / "data" / "gemmdb" / "user.db", home / "copy.db"
+    shutil.copy(kit.write(user, []), copy)
+    kit.write(user, [kit.row(), kit.row(kit.configs[1], 5.0)])
+    kit.write(copy, [kit.row(), kit.row(kit.configs[1], 50.0)])
+    first = Catalog.load().identity()
+    copy.replace(user)
+    assert Catalog.load().identity() != first
 
 
 def test_equal_content_has_one_identity_wherever_it_was_built(kit, home):
