@@ -6,9 +6,11 @@ hook, so that a program which never compiles pays nothing.
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -80,8 +82,13 @@ def record(path: str | Path) -> Recording:
 
 def install() -> None:
     """Wrap Inductor now if it is loaded, else as soon as the program imports it. Idempotent."""
-    if _TRIGGER in sys.modules and not _is_loading(sys.modules[_TRIGGER]):
-        _wrap()
+    if _TRIGGER in sys.modules:
+        # Waits while another thread is importing it.
+        if _is_loading(importlib.import_module(_TRIGGER)):
+            # This thread is importing it, and goes on when we return.
+            threading.Thread(target=_wrap_loaded, daemon=True).start()
+        else:
+            _wrap()
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         finder: Any = _Finder()
         sys.meta_path.insert(0, finder)
@@ -91,6 +98,11 @@ def _wrap() -> None:
     from gemmdb.inductor import install as parts
 
     parts.install()
+
+
+def _wrap_loaded() -> None:
+    importlib.import_module(_TRIGGER)
+    _wrap()
 
 
 def _is_loading(module: Any) -> bool:

@@ -152,6 +152,41 @@ def test_enable_before_torch_imports_no_torch_and_wraps_inductor_when_it_comes(k
     assert found[3:] == [1, 1]
 
 
+LOADING = """
+    import importlib, threading, time
+    import torch, gemmdb.inductor
+    name = "torch._inductor.compile_fx"
+    if sys.argv[1] == "other":
+        thread = threading.Thread(target=importlib.import_module, args=[name])
+        thread.start()
+        while name not in sys.modules:
+            time.sleep(0.0005)
+        loading = sys.modules[name].__spec__._initializing
+        gemmdb.inductor.enable()
+        thread.join()
+    else:
+        class Enabler:
+            def find_spec(self, wanted, path=None, target=None):
+                global loading
+                if name in sys.modules:
+                    sys.meta_path.remove(self)
+                    loading = sys.modules[name].__spec__._initializing
+                    gemmdb.inductor.enable()
+        sys.meta_path.insert(0, Enabler())
+        importlib.import_module(name)
+        deadline = time.monotonic() + 60
+        while not hasattr(sys.modules[name].compile_fx, "_gemmdb") and time.monotonic() < deadline:
+            time.sleep(0.01)
+    torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
+    print(json.dumps([loading, sum(gemmdb.inductor.stats()["rungs"].values())]))
+"""
+
+
+@pytest.mark.parametrize("thread", ["same", "other"])
+def test_enable_while_inductor_is_being_imported(kit, thread):
+    assert kit.run(LOADING, arguments=[thread]) == [True, 1]
+
+
 def test_imported_but_not_enabled_changes_nothing(kit):
     found = kit.run("""
         import gemmdb.inductor, torch
