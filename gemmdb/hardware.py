@@ -33,7 +33,7 @@ def cpu(threads: int | None = None) -> Device:
     info = _cpuinfo()
     flags = set(info.get("flags", info.get("Features", "")).split())
     isa = next((level for flag, level in _ISA_LEVELS if flag in flags), "-")
-    sku = info.get("model name") or platform.processor() or platform.machine()
+    sku = info.get("model name") or _arm(info) or platform.processor() or platform.machine()
     return Device("cpu", "cpu", sku.strip(), threads or _threads(info), isa=isa)
 
 
@@ -89,14 +89,24 @@ def last_level_cache_bytes() -> int:
     return max(sizes, default=32 * 2**20)
 
 
+def parse_cpuinfo(text: str) -> dict[str, str]:
+    """The fields of the first processor in the text of /proc/cpuinfo."""
+    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
 @functools.cache
 def _cpuinfo() -> dict[str, str]:
     try:
-        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+        return parse_cpuinfo(Path("/proc/cpuinfo").read_text())
     except OSError:
         return {}
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _arm(info: dict[str, str]) -> str:
+    """The numbers of designer and core: Linux gives no name on aarch64."""
+    numbers = [info.get("CPU implementer", ""), info.get("CPU part", "")]
+    return " ".join(("ARM", *numbers)) if all(numbers) else ""
 
 
 def _threads(info: dict[str, str]) -> int:

@@ -1,0 +1,46 @@
+"""What is read of this machine's CPU, from the texts of other machines."""
+
+import platform
+
+import pytest
+
+from gemmdb import hardware
+
+ARM = """\
+processor\t: 0
+BogoMIPS\t: 2100.00
+Features\t: fp asimd evtstrm aes sve bf16 i8mm
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x1
+CPU part\t: {part}
+CPU revision\t: 1
+
+processor\t: 1
+"""
+INTEL = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) 6980P\nflags\t\t: fpu avx2 avx512f amx_bf16\n\nprocessor\t: 1\n"
+
+
+@pytest.fixture
+def cpu(monkeypatch):
+    """The Device of a CPU with this /proc/cpuinfo."""
+
+    def read(text):
+        monkeypatch.setattr(hardware, "_cpuinfo", lambda: hardware.parse_cpuinfo(text))
+        return hardware.cpu(4)
+
+    return read
+
+
+def test_arm_cpus_are_told_apart(cpu):
+    v1, n2 = cpu(ARM.format(part="0xd40")), cpu(ARM.format(part="0xd49"))
+    assert (v1.sku, v1.isa) == ("ARM 0x41 0xd40", "neon")
+    assert n2.sku == "ARM 0x41 0xd49"
+
+
+def test_a_cpu_with_a_name_is_called_by_it(cpu):
+    assert (cpu(INTEL).sku, cpu(INTEL).isa) == ("Intel(R) Xeon(R) 6980P", "amx")
+
+
+def test_a_cpu_that_says_nothing_is_called_by_its_machine(cpu):
+    assert cpu("").sku in (platform.processor(), platform.machine())
