@@ -20,6 +20,9 @@ from gemmdb.toolchain import installed
 log = logging.getLogger("gemmdb")
 PROTOCOL = Protocol("host", "hot", 1, 10, version=1)
 """What Inductor does on a CPU: calls in a row, by the wall clock."""
+SPREAD = 0.05
+"""Inductor tells one number per choice and nothing of its interval: half of it is taken to be the gain that a default
+policy asks of what it cannot verify, so that two choices closer than twice that are tied."""
 
 _searching = threading.local()
 _run = f"live-{uuid.uuid4().hex[:16]}"
@@ -78,7 +81,8 @@ def measurements(decision: Decision, timings: dict[Any, float]) -> list[Measurem
         if config is None:
             continue
         failed = not 0 < us < 1e9
-        times = None if failed else Times(float(us), float(us), float(us), 1, float(reference))
+        low, high = us * (1 - SPREAD), us * (1 + SPREAD)
+        times = None if failed else Times(float(us), float(low), float(high), 1, float(reference))
         status = Status.ERROR if failed else Status.OK
         query = decision.query
         rows.append(Measurement(query.problem, config, query.device, PROTOCOL, toolchain, _run, status, times))
