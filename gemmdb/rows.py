@@ -233,6 +233,17 @@ def parse_figures(text: Any) -> dict[str, float]:
     return figures
 
 
+def parse_provenance(text: Any) -> dict[str, Any]:
+    """What a run recorded of itself. Raises InputError for anything but a JSON object."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError("a run's provenance is not JSON") from error
+    if not isinstance(found, dict):
+        raise InputError("a run's provenance is not a JSON object")
+    return found
+
+
 def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
     if len(cache) >= _LIMIT:
         cache.clear()

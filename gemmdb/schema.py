@@ -57,6 +57,9 @@ MIGRATIONS_TABLE = "_sqlite_migrations"
 VERDICT_SQL = "SELECT keys, ratio, spread, aten_us, runs, head FROM verdict WHERE problem = ? AND device = ?"
 """The lookup: one probe of the primary key."""
 
+BARRED_SQL = "SELECT DISTINCT config FROM measurement WHERE problem = ? AND device = ? AND status IN ('wrong', 'crash')"
+"""The configs that must not be served: the rows of one problem, by primary key."""
+
 COLUMNS = (
     "problem", "device", "id", "config", "protocol", "toolchain", "run", "status", "median_us", "low_us", "high_us",
     "samples", "aten_us", "error", "compile_s", "detail",

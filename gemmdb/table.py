@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
@@ -12,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb import dbfile, nearest, schema
+from gemmdb.config import Config
 from gemmdb.device import Device
+from gemmdb.errors import InputError
 from gemmdb.measurement import Measurement
 from gemmdb.problem import Problem
-from gemmdb.rows import CONTEXT, Context, Parts
+from gemmdb.rows import CONTEXT, Context, Parts, parse_provenance
 from gemmdb.verdict import Pooled, Verdict, age, pool_slow, unsafe
 
 _LOOKUP = schema.VERDICT_SQL
@@ -38,8 +39,8 @@ class Table:
     """One open file. Everything read from it is validated; TableError says what is wrong with it.
 
     `digest`: the content digest, equal for equal measurements whatever the order they came in. `generation`: how often
-    build, merge or import changed it; `uid` tells two files of one generation apart; `built`, the digest as it was when the
-    generation was last raised, tells apart two copies that were built further. All four as of opening.
+    build, merge or import changed it; `uid` tells two files of one generation apart; `built`, the digest as it was
+    when the generation was last raised, tells apart two copies that were built further. All four as of opening.
     """
 
     def __init__(self, path: Path, immutable: bool = False) -> None:
@@ -111,15 +112,14 @@ class Table:
         if known is None:
             return []
         rows = sorted(self._fetch(schema.VERDICT_SQL, (problem.key, known.key)))
-        contexts = (self._parts.context(known.kind, row[0]) for row in rows)
-        found = (self._verdict(row, context, problem, known) for row, context in zip(rows, contexts, strict=True))
+        found = (self._verdict(row, self._parts.context(known.kind, row[0]), problem, known) for row in rows)
         return [verdict for verdict in found if verdict is not None]
 
     def neighbours(self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64) -> list[Problem]:
         """The problems of the same op and family that have a verdict on the device, the nearest in log M, N, K first,
         the problem itself included; at most `limit`."""
-        protocols = [key for (key,) in self._fetch("SELECT id FROM protocol", ())]
-        wanted = [key for key in protocols if self._parts.protocol(key).l2 == l2]
+        protocols = self._fetch("SELECT id FROM protocol", ())
+        wanted = [key for (key,) in protocols if self._parts.protocol(key).l2 == l2]
         keys = nearest.keys(self._fetch, problem, device.key, wanted, limit) if wanted else []
         found = (self._parts.problem(key) for key in keys)
         return [p for p in found if p.op == problem.op and p.family == problem.family]
@@ -137,6 +137,12 @@ class Table:
         banned = unsafe(rows)
         kept = (r for r in rows if r.protocol.l2 == l2 and (klass is None or r.toolchain.klass == klass))
         return pool_slow(kept, banned)
+
+    def barred(self, problem: Problem, device: Device) -> frozenset[Config]:
+        """The configs that some row of a problem on a device shows to be wrong or to crash."""
+        return frozenset(
+            self._parts.config(key) for (key,) in self._fetch(schema.BARRED_SQL, (problem.key, device.key))
+        )
 
     def measurements(self) -> Iterator[Measurement]:
         """All measurements. Read in small pieces, so that no writer waits for a slow consumer."""
@@ -162,12 +168,9 @@ class Table:
         found = []
         for run, text in self._fetch("SELECT text, provenance FROM run ORDER BY text", ()):
             try:
-                provenance = json.loads(text)
-            except (TypeError, ValueError, RecursionError) as error:
-                raise self._parts.error("a run's provenance is not JSON") from error
-            if not isinstance(provenance, dict):
-                raise self._parts.error("a run's provenance is not a JSON object")
-            found.append({**provenance, "run": run})
+                found.append({**parse_provenance(text), "run": run})
+            except InputError as error:
+                raise self._parts.error(str(error)) from error
         return found
 
     def _summary(self, device: Device, ops: Sequence[Any], counts: Sequence[Any]) -> dict[str, Any]:
@@ -200,8 +203,7 @@ class Table:
     def _rank(self, row: tuple[Any, ...], device: Device) -> tuple[Any, ...]:
         """Measured before modelled, then the newest procedure, the newest toolchain, the most samples."""
         protocol, toolchain, *_ = self._parts.context(device.kind, row[0])
-        measured = protocol.clock != "model"
-        return measured, protocol.version, age(toolchain), protocol.samples, protocol.text
+        return protocol.clock != "model", protocol.version, age(toolchain), protocol.samples, protocol.text
 
     def _fetch(self, sql: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
         try:

@@ -34,6 +34,20 @@ def find(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
     return None
 
 
+def barred(ask: Ask, but: Table | None = None) -> frozenset[Config]:
+    """The configs that were wrong or crashed at the problem on the device, in any table except `but`: a table's own
+    verdicts hold none of those that it shows to be so itself."""
+    found = (ask.read(Table.barred, table, ask.problem, ask.device) for table in ask.tables if table is not but)
+    return frozenset().union(*(configs for configs in found if configs))
+
+
+def _objection(ask: Ask, table: Table, config: Config) -> str | None:
+    reason = objection(ask, config)
+    if reason is None and config != ATEN and config in barred(ask, table):
+        return "wrong or crashed in another table"
+    return reason
+
+
 def _serve(ask: Ask, table: Table, verdict: Verdict, verified: bool | None) -> Hit:
     evidence = _evidence(table, verdict, verified)
     config, ratio, refused = _choose(ask, table, verdict)
@@ -50,7 +64,7 @@ def _choose(ask: Ask, table: Table, verdict: Verdict) -> tuple[Config, float, li
     """The config to serve with its time relative to ATen: the pick, else the next of its ties that may be served, else
     the fastest other config that may be; and what was refused on the way."""
     refused: list[dict[str, str]] = []
-    if (reason := objection(ask, verdict.pick)) is None:
+    if (reason := _objection(ask, table, verdict.pick)) is None:
         return verdict.pick, verdict.ratio, refused
     refused.append({"config": verdict.pick.text, "reason": reason})
     pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or []
@@ -61,7 +75,7 @@ def _choose(ask: Ask, table: Table, verdict: Verdict) -> tuple[Config, float, li
             continue
         if config == ATEN:
             break
-        if (reason := objection(ask, config)) is None:
+        if (reason := _objection(ask, table, config)) is None:
             return config, ratios[config], refused
         refused.append({"config": config.text, "reason": reason})
     return ATEN, 1.0, refused

@@ -10,7 +10,7 @@ from typing import Any
 
 from gemmdb.config import ATEN, Config
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.exact import find
+from gemmdb.ladder.exact import barred, find
 from gemmdb.ladder.gate import gain, is_current, objection
 from gemmdb.ladder.roofline import roofline_us
 from gemmdb.problem import Problem
@@ -87,7 +87,9 @@ def measured(ask: Ask) -> Forecast | None:
     here = surface(ask, found[0], ask.problem) if found else None
     if here is None:
         return None
-    ratios = {c: one.ratio for c, one in here.pooled.items() if one.servable and objection(ask, c) is None}
+    banned = barred(ask) - {ATEN}
+    allowed = (c for c, one in here.pooled.items() if one.servable and c not in banned)
+    ratios = {c: here.pooled[c].ratio for c in allowed if objection(ask, c) is None}
     gains = {config: gain(ratio) for config, ratio in ratios.items()}
     return Forecast("exact", ratios, dict.fromkeys(ratios, 0.0), gains, here.aten_us, here.verified, here.table)
 
@@ -102,7 +104,9 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Surface]]) -> Forecast:
     weights = [1 / distance for distance, _ in used]
     weights = [weight / sum(weights) for weight in weights]
     surfaces = [one for _, one in used]
-    shared = [c for c in surfaces[0].pooled if all(s.knows(c) for s in surfaces) and objection(ask, c) is None]
+    banned = barred(ask) - {ATEN}
+    known = (c for c in surfaces[0].pooled if c not in banned and all(s.knows(c) for s in surfaces))
+    shared = [c for c in known if objection(ask, c) is None]
     logs = {c: [math.log(s.pooled[c].ratio) for s in surfaces] for c in shared}
     best = [min(logs[c][i] for c in shared) for i in range(len(surfaces))]
     slope = DOUBT if len(used) == 1 else DOUBT / 2

@@ -203,3 +203,17 @@ def test_an_exact_answer_is_always_the_verdict_under_the_policy(lab, ratios, aga
     assert hit.expected_us == pytest.approx(verdict.expected_us if enough else verdict.aten_us)
     assert hit.evidence["verified"] is not old
     assert lookup(lab.query(problem), catalog, policy, lab.here) == hit
+
+
+@pytest.mark.parametrize("status", [Status.WRONG, Status.CRASH])
+def test_what_any_table_shows_to_be_unsafe_is_served_from_none(lab, status):
+    problem, fast, other = lab.problem(), lab.cpp(), lab.cpp(blocks_k=1)
+    good, bad = [*lab.rows(problem, {fast: 0.5, other: 0.8})], [*lab.rows(problem, {fast: 0.5}, status=status)][1:]
+    for tables in ((good, bad), (bad, good)):
+        hit = lookup(lab.query(problem), lab.catalog(*tables), EXACT, lab.here)
+        assert hit.config == other
+        assert [one["config"] for one in hit.evidence["refused"]] == [fast.text]
+    near = lab.problem(m=problem.m + 1)
+    good = [*lab.rows(near, {fast: 0.5})]
+    assert lookup(lab.query(problem), lab.catalog(good), Policy(), lab.here).config == fast
+    assert lookup(lab.query(problem), lab.catalog(good, bad), Policy(), lab.here).config == ATEN
