@@ -10,21 +10,15 @@ from typing import Any
 from gemmdb.problem import LARGEST_SIZE, Problem
 from gemmdb.rows import Fetch
 
-_WINDOWS = (4, 64, None)
-"""Factors on each size within which neighbours are looked for, one after the other; None is without bound."""
+Statement = tuple[str, list[Any]]
+"""A query and its arguments."""
 
 
-def keys(fetch: Fetch, problem: Problem, device: int, protocols: Sequence[int], limit: int) -> list[int]:
-    """The keys of at most `limit` problems of the same op and family that have a verdict for the device under one of
-    the protocols, nearest first by the Euclidean distance of (log M, log N, log K); the problem itself included."""
+def keys(fetch: Fetch, problem: Problem, query: Statement, limit: int) -> list[int]:
+    """The keys of at most `limit` of the problems that a `statement` finds, nearest first by the Euclidean distance of
+    (log M, log N, log K); the problem itself included."""
     here = (problem.m, problem.n, problem.k)
-    found: list[tuple[float, int]] = []
-    for factor in _WINDOWS:
-        sql, args = statement(problem, device, protocols, factor)
-        found = nsmallest(limit, ((distance(here, sizes), key) for key, *sizes in fetch(sql, args)))
-        # Whatever lies outside the window is farther away than its half width.
-        if factor and len(found) == limit and found[-1][0] <= math.log(factor):
-            break
+    found = nsmallest(limit, ((distance(here, sizes), key) for key, *sizes in fetch(*query)))
     return [key for _, key in found]
 
 
@@ -33,12 +27,14 @@ def distance(one: Sequence[int], other: Sequence[int]) -> float:
     return math.dist([math.log(max(x, 1)) for x in one], [math.log(max(x, 1)) for x in other])
 
 
-def statement(problem: Problem, device: int, protocols: Sequence[int], factor: int | None) -> tuple[str, list[Any]]:
-    """The query for (id, m, n, k) within `factor` of each of the problem's sizes, and its arguments."""
+def statement(problem: Problem, device: int, protocols: Sequence[int], within: Sequence[float] = ()) -> Statement:
+    """The query for (id, m, n, k) of the problems of the same op and family that have a verdict for the device under
+    one of the protocols. `within`: the largest ratios of M, N and K to the problem's, without bound if empty."""
     args: list[Any] = [problem.family_key]
-    for size in (problem.n, problem.k, problem.m):
+    m, n, k = within or (math.inf,) * 3
+    for size, factor in ((problem.n, n), (problem.k, k), (problem.m, m)):
         size = max(size, 1)
-        args += [size // factor if size >= factor else 0, size * factor] if factor else [0, LARGEST_SIZE]
+        args += [math.floor(size / factor), math.ceil(min(size * factor, LARGEST_SIZE))]
     marks = ", ".join("?" * len(protocols))
     sql = (
         "SELECT id, m, n, k FROM problem INDEXED BY problem_family WHERE family = ?"

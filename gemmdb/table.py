@@ -80,8 +80,7 @@ class Table:
 
     def devices(self) -> tuple[Device, ...]:
         """The devices with measurements in this file, with their figures, in the order of their canonical forms."""
-        keys = [key for (key,) in self._fetch("SELECT id FROM device ORDER BY text", ())]
-        return tuple(self._parts.device(key) for key in keys)
+        return tuple(self._parts.device(key) for (key,) in self._fetch("SELECT id FROM device ORDER BY text", ()))
 
     def verdict(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> Verdict | None:
         """The verdict on a problem, None when the file has none. `klass` None takes the newest toolchain's."""
@@ -115,13 +114,15 @@ class Table:
         found = (self._verdict(row, self._parts.context(known.kind, row[0]), problem, known) for row in rows)
         return [verdict for verdict in found if verdict is not None]
 
-    def neighbours(self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64) -> list[Problem]:
+    def neighbours(
+        self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64, within: Sequence[float] = ()
+    ) -> list[Problem]:
         """The problems of the same op and family that have a verdict on the device, the nearest in log M, N, K first,
-        the problem itself included; at most `limit`."""
-        protocols = self._fetch("SELECT id FROM protocol", ())
-        wanted = [key for (key,) in protocols if self._parts.protocol(key).l2 == l2]
-        keys = nearest.keys(self._fetch, problem, device.key, wanted, limit) if wanted else []
-        found = (self._parts.problem(key) for key in keys)
+        the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
+        known = self._fetch("SELECT id FROM protocol", ())
+        wanted = [key for (key,) in known if self._parts.protocol(key).l2 == l2]
+        query = nearest.statement(problem, device.key, wanted, within)
+        found = map(self._parts.problem, nearest.keys(self._fetch, problem, query, limit))
         return [p for p in found if p.op == problem.op and p.family == problem.family]
 
     def rows(self, problem: Problem, device: Device) -> list[Measurement]:
@@ -134,9 +135,8 @@ class Table:
     def pooled(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> list[Pooled]:
         """Every timed config of a problem, fastest first: measured in full, or `slow` by its short estimate."""
         rows = self.rows(problem, device)
-        banned = unsafe(rows)
         kept = (r for r in rows if r.protocol.l2 == l2 and (klass is None or r.toolchain.klass == klass))
-        return pool_slow(kept, banned)
+        return pool_slow(kept, unsafe(rows))
 
     def barred(self, problem: Problem, device: Device) -> frozenset[Config]:
         """The configs that some row of a problem on a device shows to be wrong or to crash."""

@@ -27,6 +27,8 @@ MAX_SPAN = 4.0
 """Largest ratio between the M of two neighbours that answer for what lies between them."""
 MAX_OTHER = 1.25
 """Largest ratio of N and of K to a neighbour's, where those differ."""
+WITHIN = (MAX_SPAN, MAX_OTHER, MAX_OTHER)
+"""Largest ratios of M, N and K to those of any neighbour that can be used; a table is searched no further."""
 MOST_OTHERS = 4
 """How many neighbours of other N and K are used together."""
 CANDIDATES = 64
@@ -61,7 +63,8 @@ def forecast_near(ask: Ask) -> Forecast | str:
     candidates = _candidates(ask)
     if not candidates:
         return (
-            f"no problem of this op and family, with sizes of 1 where this has them, was measured on {ask.device.sku}"
+            "no problem of this op and family, with sizes of 1 where this has them, was measured near this one"
+            f" on {ask.device.sku}"
         )
     used = _bracket(ask, candidates) or _others(ask, candidates)
     if not used:
@@ -93,7 +96,7 @@ def _candidates(ask: Ask) -> list[_Candidate]:
         return []
     found: dict[str, _Candidate] = {}
     for table in ask.tables:
-        problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, limit=CANDIDATES) or []
+        problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or []
         for problem in problems:
             if problem != query and problem.text not in found and _same_side(query, problem):
                 found[problem.text] = _Candidate(problem, table, _distance(query, problem))

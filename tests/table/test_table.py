@@ -54,7 +54,7 @@ def test_the_lookup_is_one_primary_key_probe(path):
 
 
 def test_neighbours_are_found_by_index(kit, path):
-    sql, args = nearest.statement(kit.problem, kit.device.key, [kit.cold.key], 4)
+    sql, args = nearest.statement(kit.problem, kit.device.key, [kit.cold.key], (4, 1.25, 1.25))
     found = plan(path, sql, args)
     assert any(line.startswith("SEARCH problem USING COVERING INDEX problem_family (family=?") for line in found)
     assert not any(line.startswith("SCAN") for line in found)
@@ -114,9 +114,18 @@ def test_neighbours_are_the_nearest_of_the_same_family(kit, tmp_path):
             found = table.neighbours(kit.problem, kit.device, limit=limit)
             by_distance = sorted(_far(kit.problem, p) for p in problems)[:limit]
             assert [_far(kit.problem, p) for p in found] == pytest.approx(by_distance)
+        near = {p for p in problems if _within(kit.problem, p, (8, 20, 10))}
+        assert 0 < len(near) < len(problems)
+        assert set(table.neighbours(kit.problem, kit.device, limit=1000, within=(8, 20, 10))) == near
         assert table.neighbours(kit.problem, kit.device, l2="hot") == []
         assert table.neighbours(kit.problem, kit.other) == []
         assert table.neighbours(strange.resized(1, 0, 512), kit.device) == [strange]
+
+
+def _within(one, other, ratios):
+    """Whether no size of `other` is farther from that of `one` than rounding to whole numbers allows."""
+    pairs = zip((one.m, one.n, one.k), (other.m, other.n, other.k), ratios, strict=True)
+    return all(math.floor(own / most) <= size <= math.ceil(own * most) for own, size, most in pairs)
 
 
 def _far(one, other):
