@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmdb import toolchain
@@ -43,12 +47,18 @@ def _load(settings: Settings, state: tuple[tuple[str, int, int], ...]) -> Catalo
 
 def _state(settings: Settings) -> tuple[tuple[str, int, int], ...]:
     """Name, modification time and size of every file that may be a table."""
-    folders = (path for folder in (data_home(), shipped_tables()) for path in folder.glob("*.db"))
     files = []
-    for path in sorted({*settings.tables, settings.user_table, *folders}):
+    for path in sorted({*settings.tables, settings.user_table, *_databases()}):
         try:
             status = path.stat()
         except OSError:
             continue
         files.append((str(path), status.st_mtime_ns, status.st_size))
     return tuple(files)
+
+
+def _databases() -> Iterator[Path]:
+    """Listed at every lookup, for which `Path.glob` is too slow."""
+    for folder in (data_home(), shipped_tables()):
+        with suppress(OSError), os.scandir(folder) as entries:
+            yield from (folder / entry.name for entry in entries if entry.name.endswith(".db"))

@@ -34,7 +34,13 @@ def cpu(threads: int | None = None) -> Device:
     flags = set(info.get("flags", info.get("Features", "")).split())
     isa = next((level for flag, level in _ISA_LEVELS if flag in flags), "-")
     sku = info.get("model name") or _arm(info) or platform.processor() or platform.machine()
-    return Device("cpu", "cpu", sku.strip(), threads or _threads(info), isa=isa)
+    return _cpu(sku.strip(), threads or _threads(info), isa)
+
+
+@functools.cache
+def _cpu(sku: str, threads: int, isa: str) -> Device:
+    """Cached, and with it the texts and keys made of the Device, which every lookup needs."""
+    return Device("cpu", "cpu", sku, threads, isa=isa)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import gemmdb
-from gemmdb import api
+from gemmdb import api, hardware
 from gemmdb.errors import InputError
 from gemmdb.generators.store import Store
 from gemmdb.measurement import Status
@@ -79,3 +79,12 @@ def test_the_readmes_call_works_in_a_fresh_process():
     code = "import gemmdb; print(gemmdb.lookup(gemmdb.Problem.gemm('mm', m=16, n=4096, k=4096, device='cpu')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_native_device_is_made_once_for_a_number_of_threads(monkeypatch):
+    """A lookup would pay for its texts and keys again."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    three = hardware.cpu()
+    assert hardware.cpu() is three
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert (three.units, hardware.cpu().units) == (3, 5)
