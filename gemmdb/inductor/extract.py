@@ -150,7 +150,11 @@ def _fp32_mode(device_type: str) -> str:
     mode = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", "none")
     if mode in ("bf16", "tf32"):
         return str(mode)
-    return "bf16" if torch.get_float32_matmul_precision() == "medium" else "ieee"
+    try:
+        return "bf16" if torch.get_float32_matmul_precision() == "medium" else "ieee"
+    except RuntimeError:
+        # as above: only CUDA's new switch was set, which leaves the CPU as it is
+        return "ieee"
 
 
 def device(of: Any) -> Device:

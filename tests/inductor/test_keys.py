@@ -156,3 +156,17 @@ def test_epilogues_after_a_hit(kit, epilogue):
     kit.close(found.float(), wanted.float())
     assert found.dtype == wanted.dtype
     assert kit.lowered() == [kit.CPP]
+
+
+def test_the_cpu_is_ieee_when_only_the_gpu_was_allowed_tf32(kit):
+    """Torch refuses to read the old switch then."""
+    found = kit.run("""
+        import torch, gemmdb.inductor
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        with gemmdb.inductor.force(lambda problem: None):
+            torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
+        stats = gemmdb.inductor.stats()
+        print(json.dumps([stats["errors"], [p["problem"] for p in stats["products"]]]))
+    """)
+    assert found[0] == []
+    assert [" fp32=ieee " in text for text in found[1]] == [True]
