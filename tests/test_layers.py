@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -43,9 +44,9 @@ def test_importing_gemmdb_loads_the_standard_library_only() -> None:
 
 
 def test_importing_gemmdb_is_quick() -> None:
-    """Processor time of the quickest of nine: what else runs on the machine only ever adds to it."""
+    """Processor time, so that what else runs on the machine counts little; bare python and the import take turns."""
     pairs = [(_processor_s("pass"), _processor_s("import gemmdb")) for _ in range(9)]
-    cost = min(full for _, full in pairs) - min(bare for bare, _ in pairs)
+    cost = statistics.median(full - bare for bare, full in pairs)
     assert cost * 1000 < LIMIT_MS, f"{cost * 1000:.0f} ms"
 
 
