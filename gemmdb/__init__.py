@@ -9,17 +9,17 @@ Importing this loads the standard library only; `gemmdb.inductor` is what import
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.api import lookup
-from gemmdb.config import Config
-from gemmdb.device import Device
 from gemmdb.errors import GemmdbError, InputError, MissError, TableError
-from gemmdb.hit import Hit
-from gemmdb.problem import Problem, Query
-from gemmdb.settings import Policy
-from gemmdb.toolchain import Toolchain
 
 if TYPE_CHECKING:
+    from gemmdb.api import lookup
+    from gemmdb.config import Config
+    from gemmdb.device import Device
+    from gemmdb.hit import Hit
     from gemmdb.measurement import Measurement, Protocol, Status
+    from gemmdb.problem import Problem, Query
+    from gemmdb.settings import Policy
+    from gemmdb.toolchain import Toolchain
     from gemmdb.verdict import Verdict
 
 __version__ = "0.1.0"
@@ -43,8 +43,21 @@ __all__ = [
     "lookup",
 ]
 
-_ON_DEMAND = {"Measurement": "measurement", "Protocol": "measurement", "Status": "measurement", "Verdict": "verdict"}
-"""Names that only building and reading tables needs: a fifth of what `import gemmdb` would cost."""
+_ON_DEMAND = {
+    "Config": "config",
+    "Device": "device",
+    "Hit": "hit",
+    "Measurement": "measurement",
+    "Policy": "settings",
+    "Problem": "problem",
+    "Protocol": "measurement",
+    "Query": "problem",
+    "Status": "measurement",
+    "Toolchain": "toolchain",
+    "Verdict": "verdict",
+    "lookup": "api",
+}
+"""Names and their modules, imported at first use: a program that never asks a table pays next to nothing."""
 
 
 def __getattr__(name: str) -> Any:
