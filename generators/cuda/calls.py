@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from gemmdb.config import ATEN, Config
 from gemmdb.generators.cuda import elementwise
 from gemmdb.generators.cuda.compile import compile_unit
-from gemmdb.generators.cuda.render import Launch, Plan, Unit
+from gemmdb.generators.cuda.render import Launch, Plan, Unit, plan
 from gemmdb.generators.program import SCALARS, to_torch
 from gemmdb.problem import Problem
 
@@ -19,6 +20,16 @@ Call = Callable[[int], None]
 
 _kernels: dict[str, tuple[Any, float]] = {}
 _scratch: dict[int, torch.Tensor] = {}
+
+
+def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Call, float]:
+    """A config bound to each copy of the operands, and the seconds that loading it took. Raises when it cannot be
+    loaded."""
+    if config == ATEN:
+        return aten(problem, copies)
+    if config.backend == "triton":
+        return ours(problem, copies, plan(problem, config))
+    raise NotImplementedError(f"{config.name} is not measured on a GPU")
 
 
 def ours(problem: Problem, copies: Sequence[Tensors], made: Plan) -> tuple[Call, float]:

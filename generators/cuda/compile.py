@@ -1,4 +1,4 @@
-"""Compiles units with Triton, with or without a GPU present; a pool of processes fills Triton's on-disk cache."""
+"""Compiles what candidates need, with or without a GPU present, into on-disk caches."""
 
 from __future__ import annotations
 
@@ -9,8 +9,33 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from typing import Protocol as Interface
 
-from gemmdb.generators.cuda.render import Unit
+from gemmdb.config import Config
+from gemmdb.generators.cuda.render import Unit, plan
+from gemmdb.problem import Problem
+
+
+@dataclass(frozen=True)
+class Built:
+    """What building a part came to: the reason it failed, empty when it did not, the seconds spent, and the bytes of
+    shared memory that a block takes (0: not known before it runs)."""
+
+    failure: str
+    seconds: float
+    shared: int = 0
+
+
+class Part(Interface):
+    """Something to compile in another process, before the process that measures loads it from disk."""
+
+    @property
+    def key(self) -> str:
+        """Names the part: equal keys are built once."""
+
+    def build(self, capability: int) -> Built:
+        """Compile for compute capability `capability` (90 for sm90) and leave the result on disk, so that building
+        again is quick."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +64,34 @@ def compile_unit(unit: Unit, capability: int) -> Compiled:
     return Compiled(kernel, "", time.perf_counter() - start)
 
 
-def warm(unit: Unit, capability: int) -> tuple[str, str, float, int]:
-    """Compile in a pool's process: (unit key, failure, seconds, bytes of shared memory); the result is on disk."""
-    done = compile_unit(unit, capability)
-    shared = int(done.kernel.metadata.shared) if done.kernel is not None else 0
-    return unit.key, done.failure, done.seconds, shared
+@dataclass(frozen=True)
+class Triton:
+    """A unit as a Part: compiling it leaves the result in Triton's on-disk cache."""
+
+    unit: Unit
+
+    @property
+    def key(self) -> str:
+        """The unit's own."""
+        return self.unit.key
+
+    def build(self, capability: int) -> Built:
+        """Compile the unit."""
+        done = compile_unit(self.unit, capability)
+        shared = int(done.kernel.metadata.shared) if done.kernel is not None else 0
+        return Built(done.failure, done.seconds, shared)
+
+
+def parts(problem: Problem, config: Config) -> list[Part]:
+    """What has to be compiled before a config can run on a problem, by backend; nothing for ATen."""
+    if config.backend == "triton":
+        return [Triton(launch.unit) for launch in plan(problem, config).launches]
+    return []
+
+
+def warm(part: Part, capability: int) -> Built:
+    """Build a part, in a pool's process."""
+    return part.build(capability)
 
 
 def load(unit: Unit) -> Any:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.cuda import session
-from gemmdb.generators.cuda.compile import warm
-from gemmdb.generators.cuda.render import Unit, plan
+from gemmdb.generators.cuda.compile import Built, parts, warm
 from gemmdb.generators.cuda.session import Loaded
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Job, Outcome
@@ -21,57 +20,55 @@ from gemmdb.generators.stats import times
 from gemmdb.measurement import Protocol, Status, one_line
 from gemmdb.problem import Problem
 
-Warmed = tuple[str, str, float, int]
-
 
 @dataclass
 class CompilePool:
-    """Processes that fill Triton's on-disk cache, shared by all lanes of a build. `capability`: 90 for sm90."""
+    """Processes that fill the on-disk caches of compiled kernels, shared by all lanes of a build.
+
+    `capability`: 90 for sm90.
+    """
 
     capability: int
     shared_bytes: int
     processes: int = max((os.cpu_count() or 2) - 2, 1)
     _executor: ProcessPoolExecutor | None = None
-    _futures: dict[str, Future[Warmed]] = field(default_factory=dict)
+    _futures: dict[str, Future[Built]] = field(default_factory=dict)
 
     def submit(self, problem: Problem, config: Config) -> None:
         """Begin compiling what a config needs on a problem, unless that has been begun."""
-        for unit in self._units(problem, config):
-            if unit.key not in self._futures:
-                self._futures[unit.key] = self._pool().submit(warm, unit, self.capability)
+        for part in parts(problem, config):
+            if part.key not in self._futures:
+                self._futures[part.key] = self._pool().submit(warm, part, self.capability)
 
     def failure(self, problem: Problem, config: Config, limit_s: float) -> tuple[Status, str, float] | None:
-        """Wait for a config's units: the status, reason and seconds of the one that failed, None when all are there."""
+        """Wait for a config's parts: the status, reason and seconds of the one that failed, None when all are there."""
         self.submit(problem, config)
-        for unit in self._units(problem, config):
+        for part in parts(problem, config):
             try:
-                _, failure, seconds, shared = self._futures[unit.key].result(limit_s)
+                built = self._futures[part.key].result(limit_s)
             except TimeoutError:
                 return Status.TIMEOUT, f"not compiled within {limit_s:g} s", limit_s
             except BrokenProcessPool:
-                # The compiler took its process down. Which unit did is unknown: the worker compiles these itself.
+                # The compiler took its process down. Which part did is unknown: the worker compiles these itself.
                 self._restart()
                 return None
-            if failure:
-                status = Status.OOM if "OutOfMemory" in failure or "MemoryError" in failure else Status.ERROR
-                return status, one_line(failure), seconds
-            if shared > self.shared_bytes:
-                return Status.ERROR, f"needs {shared} bytes of shared memory, {self.shared_bytes} are there", seconds
+            if built.failure:
+                memory = "OutOfMemory" in built.failure or "MemoryError" in built.failure
+                return Status.OOM if memory else Status.ERROR, one_line(built.failure), built.seconds
+            if built.shared > self.shared_bytes:
+                reason = f"needs {built.shared} bytes of shared memory, {self.shared_bytes} are there"
+                return Status.ERROR, reason, built.seconds
         return None
 
     def seconds(self, problem: Problem, config: Config) -> float:
-        """What compiling a config's units cost."""
-        return sum(self._futures[unit.key].result()[2] for unit in self._units(problem, config))
+        """What compiling a config's parts cost."""
+        return sum(self._futures[part.key].result().seconds for part in parts(problem, config))
 
     def close(self) -> None:
         """End the processes."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
-
-    def _units(self, problem: Problem, config: Config) -> Iterator[Unit]:
-        if config.backend == "triton":
-            yield from (launch.unit for launch in plan(problem, config).launches)
 
     def _pool(self) -> ProcessPoolExecutor:
         if self._executor is None:

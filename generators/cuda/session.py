@@ -13,9 +13,8 @@ import torch
 
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.cuda import elementwise
-from gemmdb.generators.cuda.calls import Call, Tensors, aten, launcher, ours
+from gemmdb.generators.cuda.calls import Call, Tensors, bind, launcher
 from gemmdb.generators.cuda.graphs import capture, elapsed, sink_buffer
-from gemmdb.generators.cuda.render import plan
 from gemmdb.generators.program import FP32_MODES, operands, to_torch
 from gemmdb.generators.reference import Reference, acceptable, reference
 from gemmdb.measurement import Protocol, Status, one_line
@@ -129,8 +128,7 @@ def _alone(step: Callable[[], None]) -> Call:
 def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
     bench = _setup(problem)
     if config not in bench.calls:
-        bound = aten(problem, bench.copies) if config == ATEN else ours(problem, bench.copies, plan(problem, config))
-        call, compile_s = bound
+        call, compile_s = bind(problem, config, bench.copies)
         error = _check(bench, call)
         known = bench.loaded.get(ATEN)
         if not acceptable(problem, error, known.error if known and known.error is not None else error):
