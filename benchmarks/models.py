@@ -1,0 +1,173 @@
+"""Decode and prefill of a Llama-3-8B-shaped model: default mode, max-autotune and gemmdb, side by side in one process.
+
+    python benchmarks/models.py --out FILE.jsonl [--rows 1,4,16] [--prefill 2048] [--layers 32] [--context 1024]
+
+A step is captured in one CUDA graph per variant, so that no launch is waited for, and the graphs are replayed in turn.
+Layers are compiled one by one; they share their code, so each variant compiles one layer and the head. Max-autotune and
+default mode have the int8 product in two spellings, of which the faster one is their result. gemmdb answers from the
+shipped table (or GEMMDB_TABLES), benchmarks nothing and is strict: every product must be on the table. Appends one JSON
+line per number of rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor-"))
+
+import llama
+import torch
+
+import gemmdb.inductor
+from gemmdb import hardware
+from gemmdb.toolchain import installed
+
+PEERS = ("default", "max-autotune")
+MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
+    "gemmdb": {"backend": "gemmdb", "options": {"gemmdb.on_miss": "error"}},
+}
+
+
+@dataclass
+class Step:
+    """One variant, captured: replaying `graph` computes `logits`."""
+
+    graph: torch.cuda.CUDAGraph
+    logits: torch.Tensor
+    facts: dict[str, Any]
+
+
+def captured(model: llama.Decoder, mode: str, inputs: tuple[torch.Tensor, torch.Tensor]) -> Step:
+    """Compile the model's layers in a mode and capture one step."""
+    torch._dynamo.reset()
+    gemmdb.inductor.reset_stats()
+    blocks: list[Callable[..., Any]] = [torch.compile(block, **MODES[mode]) for block in model.blocks]
+    head = torch.compile(model.head, **MODES[mode])
+
+    def step() -> torch.Tensor:
+        x, angles = inputs
+        for block in blocks:
+            x = block(x, angles)
+        return torch.as_tensor(head(x))
+
+    start = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    facts: dict[str, Any] = {"compile_s": time.perf_counter() - start}
+    if mode == "gemmdb":
+        stats = gemmdb.inductor.stats()
+        facts |= {"benchmarked": stats["benchmarked"], "products": stats["products"], "errors": stats["errors"]}
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        logits = step()
+    return Step(graph, logits, facts)
+
+
+def in_turn(steps: dict[str, Step], seconds: float) -> dict[str, list[float]]:
+    """Milliseconds of each step, all of them replayed once per round, starting with another one each time."""
+    names = list(steps)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    until, rounds = time.monotonic() + seconds, 0
+    while rounds < 5 or (rounds < 60 and time.monotonic() < until):
+        for turn in range(len(names)):
+            name = names[(rounds + turn) % len(names)]
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            steps[name].graph.replay()
+            end.record()
+            end.synchronize()
+            times[name].append(start.elapsed_time(end))
+        rounds += 1
+    return {name: found[1:] for name, found in times.items()}
+
+
+def measure(shape: llama.Shape, run: llama.Run, tokens: int, seconds: float) -> dict[str, Any]:
+    """Everything about one number of rows and tokens; a variant that fails says why and leaves the others alone."""
+    inputs = llama.inputs(shape, run.rows, tokens)
+    steps: dict[str, Step] = {}
+    found: dict[str, Any] = {"rows": run.rows, "tokens": tokens, "layers": shape.layers, "failures": {}}
+    for weights in llama.SPELLINGS:
+        torch.manual_seed(0)
+        model = llama.Decoder(shape, replace(run, weights=weights)).eval()
+        for mode in MODES:
+            name = f"{weights}/{mode}"
+            try:
+                steps[name] = captured(model, mode, inputs)
+                print(name, {**steps[name].facts, "products": None}, flush=True)
+            except Exception as error:
+                found["failures"][name] = f"{type(error).__name__}: {error}"[:2000]
+                print(name, found["failures"][name], flush=True)
+    times = in_turn(steps, seconds)
+    found["ms"] = {name: statistics.quantiles(values, n=4) for name, values in times.items()}
+    found["facts"] = {name: step.facts for name, step in steps.items()}
+    found["difference"] = {name: _difference(steps, name) for name in steps}
+    return found
+
+
+def _difference(steps: dict[str, Step], name: str) -> float | None:
+    """How far a variant's logits are from default mode's for the same weights, relative in the Euclidean norm."""
+    reference = steps.get(f"{name.split('/')[0]}/default")
+    if reference is None:
+        return None
+    expected = reference.logits.double()
+    return float((steps[name].logits.double() - expected).norm() / expected.norm())
+
+
+def summary(found: dict[str, Any]) -> dict[str, Any]:
+    """Tokens per second, and gemmdb's gain over each peer in the faster of its spellings."""
+    medians = {name: quartiles[1] for name, quartiles in found["ms"].items()}
+    count = found["rows"] * found["tokens"]
+    lines: dict[str, Any] = {"tokens_per_s": {name: round(1e3 * count / ms, 1) for name, ms in medians.items()}}
+    for kind, spellings in (("bf16", ("bf16",)), ("int8", ("int8", "int8-before"))):
+        ours = [medians[f"{s}/gemmdb"] for s in spellings if f"{s}/gemmdb" in medians]
+        for peer in PEERS:
+            theirs = [medians[f"{s}/{peer}"] for s in spellings if f"{s}/{peer}" in medians]
+            if ours and theirs:
+                lines[f"{kind} over {peer}"] = round(min(theirs) / min(ours), 3)
+    return lines
+
+
+def main() -> None:
+    """Measure decode for each number of rows, then prefill."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rows", default="1,4,16")
+    parser.add_argument("--prefill", type=int, default=2048, help="tokens of a prefill; 0 for none")
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--seconds", type=float, default=10, help="of timing, per number of rows")
+    options = parser.parse_args()
+    shape = llama.Shape(layers=options.layers)
+    device, toolchain = hardware.cuda(), installed("cuda")
+    cases = [(int(rows), 1, options.context) for rows in options.rows.split(",") if rows]
+    cases += [(1, options.prefill, options.prefill)] if options.prefill else []
+    with torch.no_grad():
+        for rows, tokens, context in cases:
+            found = measure(shape, llama.Run(rows, context, "bf16"), tokens, options.seconds)
+            found |= {"context": context, "summary": summary(found), "device": device and device.text,
+                      "toolchain": toolchain and toolchain.text,
+                      "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}  # fmt: skip
+            with options.out.open("a") as file:
+                file.write(json.dumps(found) + "\n")
+            print(rows, tokens, json.dumps(found["summary"]), flush=True)
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
