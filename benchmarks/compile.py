@@ -1,0 +1,174 @@
+"""Compile time of a Llama-3-8B-shaped model in default mode, with gemmdb and with max-autotune, in fresh processes.
+
+    python benchmarks/compile.py --out FILE.json [--layers 4] [--rows 16] [--repeats 2] [--skip max-autotune]
+
+Every measurement is a process of its own: `cold` starts with empty caches (Inductor's, Triton's), `warm` is the same
+program again with the caches that the cold one left. Seconds are those of the first call. The kernels that gemmdb chose
+are compared between all processes. `overhead` is what `import gemmdb` with `enable()` adds to a program that compiles
+nothing, and to a compile without GEMMs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+MODES = ("default", "gemmdb", "max-autotune")
+KINDS = ("bf16", "int8")
+OVERHEAD = """
+import json, sys, time
+import torch
+start = time.perf_counter()
+if sys.argv[1] == "gemmdb":
+    import gemmdb.inductor
+    gemmdb.inductor.enable()
+enabled = time.perf_counter() - start
+loaded = "torch._inductor" in sys.modules
+import torch._inductor.compile_fx
+times = []
+for size in range(8):
+    run = torch.compile(lambda x: torch.sin(x) * size + x.cos())
+    x = torch.ones(64 + size, device="cuda" if torch.cuda.is_available() else "cpu")
+    start = time.perf_counter()
+    run(x)
+    times.append(time.perf_counter() - start)
+    torch._dynamo.reset()
+print(json.dumps({"enable_s": enabled, "inductor_imported": loaded, "compile_s": sorted(times)[len(times) // 2]}))
+"""
+
+
+def child(mode: str, kind: str, layers: int, rows: int) -> dict[str, Any]:
+    """One measurement, in this process."""
+    import llama
+    import torch
+
+    shape = llama.Shape(layers=layers)
+    model = llama.Decoder(shape, llama.Run(rows, 1024, kind)).eval()
+    inputs = llama.inputs(shape, rows, 1)
+    how: dict[str, Any] = {"mode": "max-autotune-no-cudagraphs"} if mode == "max-autotune" else {}
+    if mode == "gemmdb":
+        how = {"backend": "gemmdb", "options": {"gemmdb.on_miss": "error"}}
+    run = torch.compile(model, **how)
+    import torch._inductor.compile_fx
+
+    with torch.no_grad():
+        model(*inputs)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run(*inputs)
+        torch.cuda.synchronize()
+        found: dict[str, Any] = {"seconds": time.perf_counter() - start}
+    if mode == "gemmdb":
+        import gemmdb.inductor
+
+        stats = gemmdb.inductor.stats()
+        found["benchmarked"] = stats["benchmarked"]
+        found["kernels"] = sorted({(p["problem"], p["config"]) for p in stats["products"]})
+    return found
+
+
+def in_process(arguments: list[str], caches: Path) -> dict[str, Any]:
+    """The JSON object that a fresh process prints last."""
+    environ = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "TRITON_CACHE_DIR": str(caches / "t")}
+    done = subprocess.run([sys.executable, *arguments], env=environ, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return {"failure": done.stderr[-2000:]}
+    reply: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return reply
+
+
+def compiles(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Cold and warm compiles of every kind and mode, the modes in turn."""
+    found = []
+    for repeat in range(options.repeats):
+        for kind in KINDS:
+            for mode in MODES:
+                if mode in options.skip or (mode == "max-autotune" and repeat):
+                    continue
+                with tempfile.TemporaryDirectory() as caches:
+                    for state in ("cold", "warm"):
+                        arguments = [__file__, "--child", mode, kind, str(options.layers), str(options.rows)]
+                        result = in_process(arguments, Path(caches))
+                        found.append({"kind": kind, "mode": mode, "state": state, **result})
+                        shown = {**found[-1], "kernels": len(result.get("kernels", ()))}
+                        print(json.dumps(shown), flush=True)
+    return found
+
+
+def overhead() -> dict[str, Any]:
+    """Milliseconds that gemmdb adds: medians of five fresh processes with it, less those of five without."""
+    replies: dict[str, list[dict[str, Any]]] = {"gemmdb": [], "none": []}
+    with tempfile.TemporaryDirectory() as caches:
+        for _ in range(6):
+            for how, kept in replies.items():
+                kept.append(in_process(["-c", OVERHEAD, how], Path(caches)))
+    kept = {how: [r for r in found[1:] if "failure" not in r] for how, found in replies.items()}
+    medians = {
+        how: {key: statistics.median(1e3 * reply[key] for reply in found) for key in ("enable_s", "compile_s")}
+        for how, found in kept.items()
+    }
+    return {
+        "enable_ms": medians["gemmdb"]["enable_s"] - medians["none"]["enable_s"],
+        "compile_without_gemms_ms": medians["gemmdb"]["compile_s"] - medians["none"]["compile_s"],
+        "inductor_imported_by_enable": any(reply["inductor_imported"] for reply in kept["gemmdb"]),
+    }
+
+
+def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians by kind, state and mode, gemmdb's ratio to the others, and whether all processes chose the same."""
+    lines: dict[str, Any] = {}
+    for kind in KINDS:
+        for state in ("cold", "warm"):
+            medians = {}
+            for mode in MODES:
+                times = [f["seconds"] for f in found
+                         if (f["kind"], f["state"], f["mode"]) == (kind, state, mode) and "seconds" in f]  # fmt: skip
+                if times:
+                    medians[mode] = round(statistics.median(times), 2)
+            ratios = {f"gemmdb/{m}": round(medians["gemmdb"] / s, 3) for m, s in medians.items()
+                      if m != "gemmdb" and "gemmdb" in medians}  # fmt: skip
+            lines[f"{kind} {state}"] = {**medians, **ratios}
+        chosen = [json.dumps(f["kernels"]) for f in found if f["kind"] == kind and "kernels" in f]
+        lines[f"{kind} processes"] = {"number": len(chosen), "choices": len(set(chosen))}
+    return lines
+
+
+def main() -> None:
+    """Measure, write and print."""
+    if sys.argv[1:2] == ["--child"]:
+        mode, kind, layers, rows = sys.argv[2:]
+        print(json.dumps(child(mode, kind, int(layers), int(rows))))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--skip", default="", help="a mode to leave out")
+    options = parser.parse_args()
+    from gemmdb import hardware
+    from gemmdb.toolchain import installed
+
+    device, toolchain = hardware.cuda(), installed("cuda")
+    result: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "device": device and device.text, "toolchain": toolchain and toolchain.text, "layers": options.layers,
+        "rows": options.rows, "overhead": overhead(),
+    }  # fmt: skip
+    print(json.dumps(result["overhead"]), flush=True)
+    result["compiles"] = compiles(options)
+    result["summary"] = summary(result["compiles"])
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["summary"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
