@@ -4,7 +4,7 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: demo test check docs clean
+.PHONY: demo test check docs matrix clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
@@ -32,5 +32,8 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	@touch $@
 
+matrix: $(VENV)/.installed  ## the integration on every supported torch that can be installed
+	$(BIN)/python benchmarks/torch_matrix.py
+
 clean:
-	rm -rf $(VENV) .demo build dist gemmdb.egg-info
+	rm -rf $(VENV) .demo .matrix build dist gemmdb.egg-info
