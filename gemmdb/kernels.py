@@ -56,11 +56,17 @@ class Kernel:
     splits: tuple[str, ...] = ()
 
 
+_INDUCTOR: Mapping[str, Domain] = {
+    "block_m": IntRange(16, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 256, True),
+    "group_m": IntRange(1, 16, True), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
+}  # fmt: skip
 _ALL = (
     # What Inductor's default mode runs on the product when it is left alone: the reference of every measurement.
     Kernel("aten", "default", ("mm", "addmm", "int_mm", "mixed_mm"), ("cpu", "cuda"), 0),
     # The weight-only product of ATen; bf16 activations, int8 weight, per-channel scale.
     Kernel("aten", "int8pack_mm", ("mixed_mm",), ("cpu",), 1),
+    # ATen on operands padded with zeros to multiples of `multiple` elements, where rows start at none of 16 bytes.
+    Kernel("aten", "padded", ("mm", "addmm", "int_mm"), ("cuda",), 1, {"multiple": OneOf((8, 16, 64))}),
     # Our own Triton templates, in gemmdb/kernels_triton; docs/kernels.md says what each parameter does. `reduce`: how
     # the partial sums of a split K are summed, by a second kernel or by the last program of each tile.
     Kernel("triton", "tile", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 1, {
@@ -78,6 +84,9 @@ _ALL = (
         "threads_m": IntRange(0, 4096), "threads_n": IntRange(0, 4096), "threads_k": IntRange(0, 4096),
         "blocks_m": IntRange(0, 2**20), "blocks_n": IntRange(0, 2**20), "blocks_k": IntRange(0, 2**20),
     }, splits=("threads_k",)),
+    # Inductor's own Triton templates, one fixed choice of them: a tile per program, and persistent programs with TMA.
+    Kernel("triton", "inductor_mm", ("mm", "addmm", "int_mm"), ("cuda",), 1, _INDUCTOR),
+    Kernel("triton", "inductor_persistent_tma", ("mm", "addmm"), ("cuda",), 1, _INDUCTOR),
 )  # fmt: skip
 
 KERNELS: Mapping[tuple[str, str], Kernel] = {(kernel.backend, kernel.name): kernel for kernel in _ALL}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 
-from gemmdb import kernels_triton
+from gemmdb import sources
 from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.generators.effort import Effort
@@ -132,6 +132,7 @@ def row(job: Job, outcome: Outcome, backend: Backend, run: str) -> Measurement:
 
 
 def toolchain(base: Toolchain, config: Config) -> Toolchain:
-    """`base` for a row of `config`: with the digest of the kernel's source where the kernel is ours, so that the row
+    """`base` for a row of `config`: with the digest of the template that its kernel is rendered from, so that the row
     holds for as long as that stays the same."""
-    return replace(base, source=kernels_triton.digest(config.kernel)) if config.backend == "triton" else base
+    source = sources.digest(config)
+    return replace(base, source=source) if source else base

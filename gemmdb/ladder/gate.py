@@ -8,17 +8,18 @@ import re
 from gemmdb.config import ATEN, Config
 from gemmdb.ladder.ask import Ask
 from gemmdb.legality import illegal
+from gemmdb.problem import Problem
 from gemmdb.settings import Policy
 from gemmdb.toolchain import Toolchain
 
 
 def objection(ask: Ask, config: Config) -> str | None:
     """Why `config` cannot be the answer to `ask`, by policy or by legality; None when it can."""
-    return refusal(config, ask.policy) or illegal(config, ask.problem, ask.device, ask.symbolic)
+    return refusal(config, ask.policy, ask.problem) or illegal(config, ask.problem, ask.device, ask.symbolic)
 
 
-def refusal(config: Config, policy: Policy) -> str | None:
-    """Why the policy never serves `config`, None when it may. ATen is always allowed."""
+def refusal(config: Config, policy: Policy, problem: Problem) -> str | None:
+    """Why the policy does not serve `config` for `problem`, None when it may. ATen is always allowed."""
     if config == ATEN:
         return None
     if policy.deny and _compiled(policy.deny).search(config.text):
@@ -27,6 +28,10 @@ def refusal(config: Config, policy: Policy) -> str | None:
         return f"not among what the policy allows: {policy.allow}"
     if policy.batch_invariant and splits_reduction(config):
         return "splits the sum over K, which the policy's batch invariance rules out"
+    if config.spec.cost > policy.compile_cost:
+        return f"costs more to compile than the policy's limit of {policy.compile_cost}"
+    if config.backend == "cutlass" and problem.m * problem.n * problem.k < policy.cutlass_size:
+        return f"CUTLASS begins at M x N x K = {policy.cutlass_size} by the policy"
     return None
 
 
@@ -53,13 +58,13 @@ def verified(ask: Ask, config: Config, toolchain: Toolchain) -> bool | None:
 
 
 def is_current(config: Config, toolchain: Toolchain) -> bool:
-    """Whether the source of the kernel that `toolchain` names is the present one; true of kernels that are not ours."""
-    if config.backend != "triton":
+    """Whether the source of the kernel that `toolchain` names is the present one; true of rows that name none."""
+    if not toolchain.source:
         return True
     # Imported where it is used: reading package files takes longer to import than the whole ladder.
-    from gemmdb import kernels_triton
+    from gemmdb import sources
 
-    return kernels_triton.is_current(config.kernel, toolchain.source)
+    return sources.is_current(config, toolchain.source)
 
 
 def gain(ratio: float) -> float:
