@@ -68,6 +68,8 @@ POLICIES = st.builds(
     *(st.booleans() for _ in range(3)),
     *(st.sampled_from(["", "cpp", "a b", "pingpong|stream"]) for _ in range(2)),
     st.booleans(),
+    st.integers(0, 20),
+    st.integers(0, 2**40),
 )
 
 

@@ -125,6 +125,16 @@ def test_batch_invariance_rules_out_a_split_sum(lab):
     assert [refused["config"] for refused in hit.evidence["refused"]] == [split.text, lab.cpp().text]
 
 
+def test_a_kernel_that_costs_more_to_compile_than_the_policy_allows_is_not_served(lab):
+    problem = lab.problem()
+    catalog = lab.catalog([*lab.rows(problem, {lab.cpp(): 0.5})])
+    cost = lab.cpp().spec.cost
+    assert lookup(lab.query(problem), catalog, replace(EXACT, compile_cost=cost)).config == lab.cpp()
+    hit = lookup(lab.query(problem), catalog, replace(EXACT, compile_cost=cost - 1))
+    assert hit.config == ATEN
+    assert "costs more to compile" in hit.evidence["refused"][0]["reason"]
+
+
 def test_a_blocking_that_the_problem_has_no_room_for_is_not_served(lab):
     problem, roomy = lab.problem(m=4), lab.cpp(blocks_m=5)
     hit = lookup(lab.query(problem), lab.catalog([*lab.rows(problem, {roomy: 0.1, lab.cpp(): 0.5})]), EXACT)
