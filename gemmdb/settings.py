@@ -32,8 +32,8 @@ class Policy:
     under another toolchain. `near_loss`: largest expected loss of a `near` answer. `range_regret`: worst loss allowed
     over a symbolic size's range. `near`, `sku`, `model`: which rungs are asked after `exact`. `allow`, `deny`: regular
     expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order
-    depends on M. `compile_cost`: kernels that cost more to compile are not served (1 is a Triton kernel, about a second;
-    10 a CUTLASS kernel, 10 to 20 s of nvcc). `cutlass_size`: no CUTLASS kernel for products with a smaller M x N x K.
+    depends on M. `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second;
+    10: a CUTLASS kernel, 10 to 20 s of nvcc). `cutlass_size`: no CUTLASS kernel for products with a smaller M x N x K.
     """
 
     on_miss: str = "aten"
