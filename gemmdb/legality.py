@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from gemmdb import legality_triton
+from gemmdb import legality_inductor, legality_triton
 from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.problem import Problem
@@ -14,9 +14,9 @@ from gemmdb.problem import Problem
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str] = ()) -> str | None:
     """Why `config` cannot run on `problem`, None when it can. `symbolic`: which of `m`, `n`, `k` are not fixed when the
     kernel is compiled."""
-    if config.backend == "triton":
-        return legality_triton.illegal(config, problem, device, symbolic)
     rule = _RULES.get((config.backend, config.kernel))
+    if config.backend == "triton" and rule is None:
+        return legality_triton.illegal(config, problem, device, symbolic)
     return rule(config, problem, device, symbolic) if rule else None
 
 
@@ -44,4 +44,10 @@ def _packed_gemm(config: Config, problem: Problem, device: Device, symbolic: Col
     return None
 
 
-_RULES = {("aten", "int8pack_mm"): _int8pack, ("cpp", "packed_gemm"): _packed_gemm}
+_RULES = {
+    ("aten", "int8pack_mm"): _int8pack,
+    ("aten", "padded"): legality_inductor.padded,
+    ("cpp", "packed_gemm"): _packed_gemm,
+    ("triton", "inductor_mm"): legality_inductor.template,
+    ("triton", "inductor_persistent_tma"): legality_inductor.template,
+}
