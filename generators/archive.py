@@ -141,10 +141,13 @@ class _Part:
             columns[name] = [getattr(row.times, name) if row.times else None for row in rows]
         for name in ("error", "compile_s"):
             columns[name] = [getattr(row, name) for row in rows]
-        names = (self.configs, self.contexts, self.details)
-        fresh = [list(known)[start:] for known, start in zip(names, before, strict=True)]
-        return {"problem": problem.text, "configs": fresh[0], "contexts": fresh[1], "details": fresh[2],
-                "columns": columns}  # fmt: skip
+        return {
+            "problem": problem.text,
+            "configs": list(self.configs)[before[0] :],
+            "contexts": list(self.contexts)[before[1] :],
+            "details": list(self.details)[before[2] :],
+            "columns": columns,
+        }
 
 
 @dataclass

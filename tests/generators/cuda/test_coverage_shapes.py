@@ -1,0 +1,76 @@
+"""The preset of the shipped table: what it must hold, and that every prefix of it is a sample of the whole."""
+
+from collections import Counter
+
+import pytest
+
+from gemmdb.generators import shapes
+from gemmdb.generators.coverage_shapes import MOST_BYTES, MOST_US, call_us, core_pairs, spread
+from gemmdb.generators.models import DECODE, DENSE, MODELS, PREFILL
+from gemmdb.problem import Problem
+
+
+@pytest.fixture(scope="module")
+def problems() -> list[Problem]:
+    return shapes.load("h200", "cuda")
+
+
+def test_every_op_has_as_many_problems_as_the_table_promises(problems: list[Problem]) -> None:
+    counts = Counter(problem.op for problem in problems)
+    assert all(counts[op] >= least for op, least in {"mm": 1600, "addmm": 900, "int_mm": 650, "mixed_mm": 1100}.items())
+    assert len(problems) < 4500
+
+
+@pytest.mark.parametrize("size", [200, 1000, 3000])
+def test_a_prefix_is_a_sample_of_the_whole(problems: list[Problem], size: int) -> None:
+    def classes(found: list[Problem]) -> Counter[tuple[str, str, str, bool]]:
+        return Counter((p.op, p.a.dtype, p.fusion, p.m <= 64) for p in found)
+
+    whole, part = classes(problems), classes(problems[:size])
+    for kind, count in whole.items():
+        expected = count * size / len(problems)
+        assert abs(part[kind] - expected) <= 3 + 0.35 * expected, kind
+
+
+def test_the_most_used_models_are_covered_whole_at_decode(problems: list[Problem]) -> None:
+    known = set(problems)
+    for n, k in core_pairs():
+        for m in DECODE:
+            assert Problem.gemm("mm", m=m, n=n, k=k) in known
+            assert Problem.gemm("mixed_mm", m=m, n=n, k=k, fusion="scale") in known
+    for m in PREFILL:
+        assert Problem.gemm("mm", m=m, n=28672, k=4096) in known
+    assert {(1024, 4096), (128256, 4096), (57344, 8192), (1280, 8192)} <= set(core_pairs())
+
+
+def test_every_use_is_in_it(problems: list[Problem]) -> None:
+    def some(**wanted: object) -> bool:
+        return any(all(getattr(p, name) == value for name, value in wanted.items()) for p in problems)
+
+    assert {p.m for p in problems if p.op == "mm"} >= set(DENSE)
+    for bias in ("1d", "full", "column"):
+        assert any(p.op == "addmm" and p.bias and p.bias.kind == bias for p in problems)
+    assert {(p.a.layout.order, p.b.layout.order) for p in problems if p.op == "mm" and min(p.m, p.n, p.k) > 1} == {
+        ("row", "col"), ("row", "row"), ("col", "row"),
+    }  # fmt: skip
+    assert {p.numerics.fp32 for p in problems if p.a.dtype == "fp32"} == {"ieee", "tf32"}
+    assert {p.b.dtype for p in problems if p.op == "mixed_mm"} == {"int8", "uint8"}
+    assert some(op="mm", m=4096, n=4096, k=4096)
+    assert some(op="addmm", fusion="pointwise")
+    assert any(p.k % 8 for p in problems)
+    assert all(any((p.n, p.k) in model.pairs() for p in problems) for model in MODELS.values())
+
+
+def test_what_costs_too_much_is_left_out(problems: list[Problem]) -> None:
+    assert max(map(call_us, problems)) <= MOST_US
+    assert max(problem.bytes for problem in problems) <= MOST_BYTES
+    assert call_us(Problem.gemm("mm", m=16384, n=16384, k=16384)) > MOST_US
+
+
+def test_spreading_takes_one_of_each_m_in_turn() -> None:
+    items = [{"op": "mm", "m": m, "n": n, "k": 8} for m in (1, 2, 3) for n in range(8, 8 * (m + 1), 8)]
+    assert [sorted(item["m"] for item in part) for part in (spread(items)[:3], spread(items)[3:5])] == [
+        [1, 2, 3],
+        [2, 3],
+    ]
+    assert spread(items) == spread(reversed(items))
