@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from gemmdb import legality_inductor, legality_triton
+from gemmdb import legality_cutlass, legality_inductor, legality_triton
 from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.problem import Problem
@@ -48,6 +48,7 @@ _RULES = {
     ("aten", "int8pack_mm"): _int8pack,
     ("aten", "padded"): legality_inductor.padded,
     ("cpp", "packed_gemm"): _packed_gemm,
+    ("cutlass", "gemm"): legality_cutlass.illegal,
     ("triton", "inductor_mm"): legality_inductor.template,
     ("triton", "inductor_persistent_tma"): legality_inductor.template,
 }

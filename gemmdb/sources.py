@@ -7,7 +7,7 @@ import functools
 import hashlib
 from pathlib import Path
 
-from gemmdb import kernels_triton
+from gemmdb import kernels_cutlass, kernels_triton
 from gemmdb.config import Config
 
 INDUCTOR = {"inductor_mm": "triton_mm", "inductor_persistent_tma": "triton_persistent_tma_mm"}
@@ -23,6 +23,8 @@ the type of an index, which is the one that they have while offsets fit 32 bits,
 def digest(config: Config) -> str:
     """16 hexadecimal digits of the source that `config` is rendered from, empty for kernels without a template, and
     for those of torch where it is not installed."""
+    if config.backend == "cutlass":
+        return kernels_cutlass.digest(config.kernel)
     if config.backend != "triton":
         return ""
     return inductor_digest(config.kernel) if config.kernel in INDUCTOR else kernels_triton.digest(config.kernel)
@@ -31,6 +33,8 @@ def digest(config: Config) -> str:
 def is_current(config: Config, source: str) -> bool:
     """Whether a row whose toolchain says `source` was measured with the kernel as it is rendered now. Rows that name no
     source, and kernels without a template, always were."""
+    if config.backend == "cutlass":
+        return kernels_cutlass.is_current(config.kernel, source)
     if config.backend != "triton" or not source:
         return True
     if config.kernel in INDUCTOR:

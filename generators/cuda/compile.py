@@ -9,33 +9,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from typing import Protocol as Interface
 
 from gemmdb.config import Config
+from gemmdb.generators.cuda import cutlass_build
+from gemmdb.generators.cuda.part import Built, Part
 from gemmdb.generators.cuda.render import Unit, plan
 from gemmdb.problem import Problem
-
-
-@dataclass(frozen=True)
-class Built:
-    """What building a part came to: the reason it failed, empty when it did not, the seconds spent, and the bytes of
-    shared memory that a block takes (0: not known before it runs)."""
-
-    failure: str
-    seconds: float
-    shared: int = 0
-
-
-class Part(Interface):
-    """Something to compile in another process, before the process that measures loads it from disk."""
-
-    @property
-    def key(self) -> str:
-        """Names the part: equal keys are built once."""
-
-    def build(self, capability: int) -> Built:
-        """Compile for compute capability `capability` (90 for sm90) and leave the result on disk, so that building
-        again is quick."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +65,8 @@ def parts(problem: Problem, config: Config) -> list[Part]:
     """What has to be compiled before a config can run on a problem, by backend; nothing for ATen."""
     if config.backend == "triton":
         return [Triton(launch.unit) for launch in plan(problem, config).launches]
+    if config.backend == "cutlass":
+        return [cutlass_build.library(problem, config)]
     return []
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.cuda import session
-from gemmdb.generators.cuda.compile import Built, parts, warm
+from gemmdb.generators.cuda.compile import parts, warm
+from gemmdb.generators.cuda.part import Built
 from gemmdb.generators.cuda.session import Loaded
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Job, Outcome

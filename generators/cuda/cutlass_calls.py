@@ -1,0 +1,71 @@
+"""A cutlass config as a call: the library loaded, bound to tensors, ready to be captured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gemmdb import kernels_cutlass
+from gemmdb.config import Config
+from gemmdb.generators.cuda import cutlass_build
+from gemmdb.problem import Problem
+
+FAILURES = {
+    1: "a tensor is not 16-byte aligned",
+    2: "CUTLASS cannot implement the problem",
+    3: "the workspace is too small",
+    4: "CUTLASS could not initialise the kernel",
+    5: "the kernel could not be launched",
+}
+"""What the kernel's return codes mean."""
+
+
+def bind(
+    problem: Problem, config: Config, copies: Sequence[Mapping[str, torch.Tensor]]
+) -> tuple[Callable[[int], None], float]:
+    """A config bound to each copy of the operands, and the seconds that loading it took.
+
+    Raises RuntimeError when the library cannot be built, or the kernel not be run on the problem.
+    """
+    start = time.perf_counter()
+    part = cutlass_build.library(problem, config)
+    major, minor = torch.cuda.get_device_capability()
+    failure = part.build(major * 10 + minor).failure
+    if failure:
+        raise RuntimeError(failure)
+    library = cutlass_build.loaded(part.path)
+    seconds = time.perf_counter() - start
+    sizes, order = _sizes(problem, copies[0]), kernels_cutlass.order(config)
+    # One for all copies: they follow each other on one stream, and each run begins by zeroing its counters.
+    workspace = torch.empty(max(library.gemmdb_workspace(*sizes, *order), 1), dtype=torch.uint8, device="cuda")
+    arguments = [(*_pointers(tensors), *sizes, *order, workspace.data_ptr(), workspace.nbytes) for tensors in copies]
+
+    def call(index: int) -> None:
+        code = library.gemmdb_gemm(*arguments[index], torch.cuda.current_stream().cuda_stream)
+        if code:
+            raise RuntimeError(FAILURES.get(code, f"the kernel returned {code}"))
+
+    # The call keeps the memory that it has the addresses of.
+    call.holds = (workspace, *copies)  # type: ignore[attr-defined]
+    return call, seconds
+
+
+def _pointers(tensors: Mapping[str, torch.Tensor]) -> list[Any]:
+    """Addresses of A, B, the scale, the bias and the output; None for what the problem does not have."""
+    found = (tensors.get(name) for name in ("A", "B", "scale", "bias", "out"))
+    return [tensor.data_ptr() if tensor is not None else None for tensor in found]
+
+
+def _sizes(problem: Problem, tensors: Mapping[str, torch.Tensor]) -> tuple[int, int, int, int, int]:
+    def leading(name: str, along: int, across: int, row: bool) -> int:
+        # The stride of a single row is never stepped by, may be anything, and a tensor map wants it aligned.
+        return int(tensors[name].stride(0 if row else 1)) if across > 1 else along
+
+    m, n, k = problem.m, problem.n, problem.k
+    rows = [operand.layout.order.startswith("row") for operand in (problem.a, problem.b)]
+    lda = leading("A", k, m, True) if rows[0] else leading("A", m, k, False)
+    ldb = leading("B", n, k, True) if rows[1] else leading("B", k, n, False)
+    return m, n, k, lda, ldb

@@ -1,0 +1,28 @@
+"""Something to compile before a candidate can run: its interface, and what building it came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol as Interface
+
+
+@dataclass(frozen=True)
+class Built:
+    """What building a part came to: the reason it failed, empty when it did not, the seconds spent, and the bytes of
+    shared memory that a block takes (0: not known before it runs)."""
+
+    failure: str
+    seconds: float
+    shared: int = 0
+
+
+class Part(Interface):
+    """Something to compile in another process, before the process that measures loads it from disk."""
+
+    @property
+    def key(self) -> str:
+        """Names the part: equal keys are built once."""
+
+    def build(self, capability: int) -> Built:
+        """Compile for compute capability `capability` (90 for sm90) and leave the result on disk, so that building
+        again is quick."""
