@@ -79,8 +79,17 @@ class Measurer(Interface):
         computes wrong results has an outcome that says so, and the others are measured all the same.
         """
 
-    def renew(self) -> None:
-        """The next `measure` runs in a new process."""
+    def ready(self, job: Job) -> bool:
+        """Whether all that `prepare` began for a job is compiled, so that measuring it would wait for nothing."""
+
+    def fresh(self) -> Measurer:
+        """A measurer of the same device whose `measure` runs in another process than any `measure` of this one before.
+        Closing this one closes it."""
+
+    @property
+    def busy_s(self) -> float | None:
+        """Seconds that the device has spent in timed calls so far, `fresh` ones included; None when nothing is known
+        of that."""
 
     def close(self) -> None:
         """End all worker processes. Idempotent, and may be called from another thread to stop a `measure`."""

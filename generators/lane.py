@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
+from time import monotonic
 
 from gemmdb.config import Config
 from gemmdb.generators.effort import Effort
@@ -13,6 +14,9 @@ from gemmdb.generators.pool import Stopped
 from gemmdb.generators.queue import Work
 from gemmdb.generators.search import confirm, race, winner
 from gemmdb.problem import Problem
+
+POLL_S = 0.05
+"""How often jobs that wait for their compilers are looked at again."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,12 @@ class Confirmed:
 
 @dataclass(frozen=True)
 class Ended:
-    """A lane has nothing left to do, or failed with `error`."""
+    """A lane has nothing left to do, or failed with `error`. `seconds` it has run; `busy_s` of these its device has
+    spent in timed calls, None when that is unknown."""
 
     error: BaseException | None = None
+    seconds: float = 0.0
+    busy_s: float | None = None
 
 
 Message = Phase | Finished | Confirmed | Ended
@@ -58,39 +65,60 @@ class Lane(Thread):
 
     def run(self) -> None:
         """The thread's body."""
+        started, failure = monotonic(), None
         try:
             self._run()
         except Stopped:
-            self._messages.put(Ended())
+            pass
         except BaseException as error:
-            self._messages.put(Ended(error))
-        else:
-            self._messages.put(Ended())
+            failure = error
+        self._messages.put(Ended(failure, monotonic() - started, self._measurer.busy_s))
 
     def _run(self) -> None:
-        current = self._next()
-        while current:
+        waiting = self._next()
+        while waiting and not self._work.stop.is_set():
             ahead = self._next() if self._work.overlap else []
-            self._measure(current)
-            current = ahead or self._next()
+            late = self._measure(waiting, patient=not ahead)
+            waiting = [*late, *ahead] or self._next()
 
-    def _measure(self, jobs: list[Job]) -> None:
-        winners: dict[Job, Config] = {}
-        for job in jobs:
-            if self._work.stop.is_set():
-                return
-            self._messages.put(Phase("measuring", job.problem))
-            outcomes = race(job, self._effort, self._measurer)
-            self._messages.put(Finished(job, tuple(outcomes)))
-            best = winner(outcomes)
+    def _measure(self, jobs: list[Job], patient: bool) -> list[Job]:
+        """Race jobs, those first whose kernels are compiled, then confirm the winners. Unless `patient`, up to half of
+        the jobs are given back when they still wait for their compilers."""
+        waiting, winners = list(jobs), []
+        while waiting and not self._work.stop.is_set():
+            job = self._choose(waiting, 0 if patient else len(jobs) // 2)
+            if job is None:
+                break
+            waiting.remove(job)
+            best = self._race(job)
             if best is not None and self._effort.confirm:
-                winners[job] = best
+                winners.append((job, best))
         if winners:
-            # One new process for all of them: starting one takes seconds.
-            self._measurer.renew()
-        for job, config in winners.items():
-            self._messages.put(Phase("measuring", job.problem))
-            self._messages.put(Confirmed(job, tuple(confirm(job, config, self._effort, self._measurer))))
+            # One process for all of them: starting one takes seconds.
+            fresh = self._measurer.fresh()
+            for job, config in winners:
+                self._messages.put(Phase("measuring", job.problem))
+                self._messages.put(Confirmed(job, tuple(confirm(job, config, self._effort, fresh))))
+        return waiting
+
+    def _choose(self, waiting: list[Job], spare: int) -> Job | None:
+        """The first job that need not wait for a compiler; waits for one, unless no more than `spare` jobs are left.
+        None for none."""
+        until = monotonic() + self._effort.compile_s
+        while not self._work.stop.is_set():
+            ready = next((job for job in waiting if self._measurer.ready(job)), None)
+            if ready is not None or len(waiting) <= spare:
+                return ready
+            if monotonic() > until:
+                return waiting[0]
+            self._work.stop.wait(POLL_S)
+        return None
+
+    def _race(self, job: Job) -> Config | None:
+        self._messages.put(Phase("measuring", job.problem))
+        outcomes = race(job, self._effort, self._measurer)
+        self._messages.put(Finished(job, tuple(outcomes)))
+        return winner(outcomes)
 
     def _next(self) -> list[Job]:
         self._messages.put(Phase("waiting"))

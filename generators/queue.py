@@ -11,19 +11,23 @@ import fcntl
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
 
 from gemmdb import canonical
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces import Backend, Job
+from gemmdb.generators.interfaces import Backend, Candidate, Job
 from gemmdb.measurement import Status
 from gemmdb.problem import Problem
 from gemmdb.table import Table
+from gemmdb.verdict import pool
 
 POLL_S = 0.5
 """How often jobs that another build has claimed are looked at again."""
+RIVALS = 2
+"""How many of the configs that are known on a problem are timed again beside new candidates."""
 TRANSIENT = frozenset({Status.TIMEOUT, Status.OOM})
 """What can become of ATen because of something else on the machine."""
 
@@ -39,27 +43,37 @@ def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[
 
 
 def left(wanted: Sequence[Job], path: Path, backend: Backend) -> list[Job]:
-    """The jobs with a candidate that has no row in the table at `path` for the device, protocol and toolchain class,
-    and those without a verdict because ATen ran out of time or memory, which may have been a disturbance.
+    """What of the jobs is not in the table at `path` for the device, protocol and toolchain class.
 
-    All of such a job is measured again: times are relative to the ATen of the same minutes. Raises TableError.
+    A job of which some candidates have rows, since a backend was added after they were measured, is reduced to the
+    others, with ATen and the best so far beside them: times compare within the same minutes. All of a job is left when
+    ATen has no row, or ran out of time or memory, which may have been a disturbance. Raises TableError.
     """
     if not path.exists():
         return list(wanted)
     table = Table.open(path)
     try:
-        return [job for job in wanted if not _is_done(job, table, backend)]
+        return [rest for job in wanted if (rest := _rest(job, table, backend)) is not None]
     finally:
         table.close()
 
 
-def _is_done(job: Job, table: Table, backend: Backend) -> bool:
+def _rest(job: Job, table: Table, backend: Backend) -> Job | None:
+    rows = [
+        row
+        for row in table.rows(job.problem, backend.device)
+        if row.protocol == job.protocol and row.toolchain.klass == backend.toolchain.klass
+    ]
     found: dict[Config, set[Status]] = defaultdict(set)
-    for row in table.rows(job.problem, backend.device):
-        if row.protocol == job.protocol and row.toolchain.klass == backend.toolchain.klass:
-            found[row.config].add(row.status)
-    disturbed = bool(found[ATEN]) and found[ATEN] <= TRANSIENT
-    return not disturbed and all(found[candidate.config] for candidate in job.candidates)
+    for row in rows:
+        found[row.config].add(row.status)
+    if found[ATEN] <= TRANSIENT:  # Also when there is none.
+        return job
+    missing = tuple(candidate for candidate in job.candidates if not found[candidate.config])
+    if all(candidate.illegal for candidate in missing):
+        return replace(job, candidates=missing) if missing else None
+    rivals = [pooled.config for pooled in pool(rows) if pooled.config != ATEN][:RIVALS]
+    return replace(job, candidates=(Candidate(ATEN), *map(Candidate, rivals), *missing))
 
 
 class Claims:
@@ -126,8 +140,9 @@ class Work:
             del self._pending[job]
         # Looked up after claiming: whoever had the job before us has stored it by now, or never will.
         todo = left(claimed, self._path, self._backend)
+        bytes_left = set(map(_byte, todo))
         for job in claimed:
-            if job not in todo:
+            if _byte(job) not in bytes_left:
                 self._claims.drop(job)
                 self.elsewhere.append(job)
         return todo

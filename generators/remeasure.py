@@ -111,7 +111,7 @@ def _recorded(verdict: Verdict, rows: Sequence[Measurement]) -> dict[Config, flo
 
 
 def _measure(jobs: Sequence[Job], backend: Backend) -> list[list[Measurement]]:
-    measurer = backend.measurer(0, effort.named("full"))
+    measurer = backend.measurer(0, effort.named("full", backend.device.kind))
     try:
         measurer.prepare(jobs)
         return [

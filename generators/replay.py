@@ -33,9 +33,19 @@ class Replay:
         self.calls.append((problem, tuple(configs), samples))
         return [self._outcome(problem, config) for config in configs]
 
-    def renew(self) -> None:
-        """Count it."""
+    def ready(self, job: Job) -> bool:
+        """There is nothing to wait for."""
+        return True
+
+    def fresh(self) -> Replay:
+        """Itself; counts it."""
         self.renewed += 1
+        return self
+
+    @property
+    def busy_s(self) -> float | None:
+        """There is no device."""
+        return None
 
     def close(self) -> None:
         """Nothing to close."""

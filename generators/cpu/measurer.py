@@ -96,10 +96,20 @@ class CpuMeasurer:
             return [self._failed.get((problem, c), Outcome(c, Status.ERROR, detail=lost)) for c in configs]
         return [self._failed.get((problem, config)) or outcomes[config] for config in configs]
 
-    def renew(self) -> None:
-        """The next `measure` runs in a new process."""
+    def ready(self, job: Job) -> bool:
+        """`prepare` returns when all is compiled."""
+        return True
+
+    def fresh(self) -> CpuMeasurer:
+        """Itself, with a new process: two at once would keep two sets of packed weights."""
         self._timer.end()
         self._loaded, self._current = {}, None
+        return self
+
+    @property
+    def busy_s(self) -> float | None:
+        """Not counted: the device of a CPU measurer is the machine that does all the rest too."""
+        return None
 
     def close(self) -> None:
         """End all workers."""

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from gemmdb.device import Device
 from gemmdb.errors import InputError
-from gemmdb.generators.cuda.measurer import CompilePool, CudaMeasurer
+from gemmdb.generators.cuda.compiling import CompilePool
+from gemmdb.generators.cuda.measurer import CudaMeasurer
 from gemmdb.generators.cuda.space import CudaSpace
 from gemmdb.generators.effort import Effort
 from gemmdb.hardware import cuda
@@ -17,8 +18,8 @@ from gemmdb.toolchain import Toolchain, installed
 
 UNROLL = 10
 """Calls per graph: one replay costs 5 to 7 us by itself."""
-VERSION = 2
-"""Version 1 timed all calls on operands at one address."""
+VERSION = 3
+"""Version 1 timed all calls on operands at one address; version 2 always put `UNROLL` calls into a graph."""
 _READINGS = ("driver_version", "clocks.sm", "clocks.mem", "power.limit", "temperature.gpu")
 
 

@@ -16,13 +16,14 @@ FLUSH_WORDS = 64 * 2**20
 WARMUP = 2
 
 
-def capture(call: Call | None, protocol: Protocol, copies: int = 1) -> torch.cuda.CUDAGraph:
-    """A graph of `unroll` calls on the copies in turn, each after a flush when the protocol is cold; None stands for no
-    call. With a hot cache all calls take the same operands."""
+def capture(call: Call | None, protocol: Protocol, copies: int = 1, calls: int | None = None) -> torch.cuda.CUDAGraph:
+    """A graph of `calls` calls (default: the protocol's `unroll`) on the copies in turn, each after a flush when the
+    protocol is cold; None stands for no call. With a hot cache all calls take the same operands."""
+    calls = calls or protocol.unroll
     turns = copies if protocol.l2 == "cold" else 1
     flush: Callable[[], None] = lambda: None  # noqa: E731
     if protocol.l2 == "cold":
-        data, sink = _flush_buffer(), sink_buffer()
+        data, sink = flush_buffer(), sink_buffer()
         names = {"data": data, "sink": sink}
         flush = launcher(elementwise.read(FLUSH_WORDS), names, {"elements": FLUSH_WORDS})
 
@@ -36,11 +37,11 @@ def capture(call: Call | None, protocol: Protocol, copies: int = 1) -> torch.cud
     stream.wait_stream(torch.cuda.current_stream())
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
-        steps(WARMUP)
+        steps(min(WARMUP, calls))
         stream.synchronize()
         # torch.cuda.graph() would also collect garbage and empty the allocator's cache, which takes longer than timing.
         graph.capture_begin()
-        steps(protocol.unroll)
+        steps(calls)
         graph.capture_end()
     torch.cuda.current_stream().wait_stream(stream)
     return graph
@@ -54,9 +55,14 @@ def _capture_stream() -> torch.cuda.Stream:
 
 def elapsed(graph: torch.cuda.CUDAGraph) -> float:
     """Microseconds of one replay."""
+    return once(graph.replay)
+
+
+def once(work: Callable[[], None]) -> float:
+    """Microseconds that the GPU takes for what `work` launches."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
-    graph.replay()
+    work()
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) * 1e3
@@ -69,5 +75,6 @@ def sink_buffer() -> torch.Tensor:
 
 
 @functools.cache
-def _flush_buffer() -> torch.Tensor:
+def flush_buffer() -> torch.Tensor:
+    """What a flush reads."""
     return torch.zeros(FLUSH_WORDS, dtype=torch.int32, device="cuda")

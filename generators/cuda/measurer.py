@@ -1,86 +1,26 @@
-"""The Measurer of a GPU: a pool of processes compiles, one isolated process times."""
+"""The Measurer of a GPU: a pool of processes compiles, one isolated process races, another one confirms."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from threading import Thread
 
 from gemmdb.config import ATEN, Config
+from gemmdb.errors import GemmdbError
 from gemmdb.generators.cuda import session
-from gemmdb.generators.cuda.compile import parts, warm
+from gemmdb.generators.cuda.bench import Loaded
+from gemmdb.generators.cuda.compiling import CompilePool
 from gemmdb.generators.cuda.part import Built
-from gemmdb.generators.cuda.session import Loaded
+from gemmdb.generators.cuda.session import Trial
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Job, Outcome
 from gemmdb.generators.pool import Worker
 from gemmdb.generators.stats import times
-from gemmdb.measurement import Protocol, Status, one_line
+from gemmdb.measurement import Protocol, Status
 from gemmdb.problem import Problem
-
-
-@dataclass
-class CompilePool:
-    """Processes that fill the on-disk caches of compiled kernels, shared by all lanes of a build.
-
-    `capability`: 90 for sm90.
-    """
-
-    capability: int
-    shared_bytes: int
-    processes: int = max((os.cpu_count() or 2) - 2, 1)
-    _executor: ProcessPoolExecutor | None = None
-    _futures: dict[str, Future[Built]] = field(default_factory=dict)
-
-    def submit(self, problem: Problem, config: Config) -> None:
-        """Begin compiling what a config needs on a problem, unless that has been begun."""
-        for part in parts(problem, config):
-            if part.key not in self._futures:
-                self._futures[part.key] = self._pool().submit(warm, part, self.capability)
-
-    def failure(self, problem: Problem, config: Config, limit_s: float) -> tuple[Status, str, float] | None:
-        """Wait for a config's parts: the status, reason and seconds of the one that failed, None when all are there."""
-        self.submit(problem, config)
-        for part in parts(problem, config):
-            try:
-                built = self._futures[part.key].result(limit_s)
-            except TimeoutError:
-                return Status.TIMEOUT, f"not compiled within {limit_s:g} s", limit_s
-            except BrokenProcessPool:
-                # The compiler took its process down. Which part did is unknown: the worker compiles these itself.
-                self._restart()
-                return None
-            if built.failure:
-                memory = "OutOfMemory" in built.failure or "MemoryError" in built.failure
-                return Status.OOM if memory else Status.ERROR, one_line(built.failure), built.seconds
-            if built.shared > self.shared_bytes:
-                reason = f"needs {built.shared} bytes of shared memory, {self.shared_bytes} are there"
-                return Status.ERROR, reason, built.seconds
-        return None
-
-    def seconds(self, problem: Problem, config: Config) -> float:
-        """What compiling a config's parts cost."""
-        return sum(self._futures[part.key].result().seconds for part in parts(problem, config))
-
-    def close(self) -> None:
-        """End the processes."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-            self._executor = None
-
-    def _pool(self) -> ProcessPoolExecutor:
-        if self._executor is None:
-            # Not forked: a forked process would share the parent's CUDA state.
-            context = multiprocessing.get_context("spawn")
-            self._executor = ProcessPoolExecutor(self.processes, context, max_tasks_per_child=500)
-        return self._executor
-
-    def _restart(self) -> None:
-        self.close()
-        self._futures = {key: f for key, f in self._futures.items() if f.done() and f.exception() is None}
 
 
 @dataclass
@@ -91,26 +31,37 @@ class CudaMeasurer:
     effort: Effort
     pool: CompilePool
     worker: Worker = field(init=False)
+    _other: CudaMeasurer | None = None
+    _starting: Thread | None = None
+    _pending: dict[Problem, list[Future[Built]]] = field(default_factory=dict)
+    _busy_us: float = 0.0
 
     def __post_init__(self) -> None:
         self.worker = Worker({"CUDA_VISIBLE_DEVICES": _visible(self.lane), "CUDA_MODULE_LOADING": "LAZY"})
 
     def prepare(self, jobs: Sequence[Job]) -> None:
-        """Begin compiling what the jobs need, in the background."""
+        """Begin compiling what the jobs need, in the background; so do the processes that will time begin."""
         for job in jobs:
-            for config in job.legal:
-                self.pool.submit(job.problem, config)
+            self._pending[job.problem] = [f for config in job.legal for f in self.pool.submit(job.problem, config)]
+        if jobs:
+            self._start()
+            self.fresh()._start()
+
+    def ready(self, job: Job) -> bool:
+        """Whether nothing of a job is still being compiled."""
+        pending = self._pending.get(job.problem, [])
+        while pending and pending[-1].done():
+            pending.pop()
+        return not pending
 
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
         """See `interfaces.Measurer.measure`."""
+        self._pending.pop(problem, None)
         wanted = [ATEN, *(config for config in configs if config != ATEN)]
-        loads = {config: self._load(problem, config, protocol) for config in wanted}
-        if any(load.status in (Status.CRASH, Status.TIMEOUT, Status.OOM) for load in loads.values()):
-            # The worker that died took the others with it.
-            loads |= {c: self._load(problem, c, protocol) for c in wanted if loads[c].status is Status.OK}
-        timed = self._time(problem, [c for c in wanted if loads[c].status is Status.OK], protocol, samples, loads)
+        loads = {config: self._compiled(problem, config) for config in wanted}
+        loads, timed = self._trial(problem, loads, protocol, samples)
         aten_us = timed.get(ATEN)
         outcomes = []
         for config in configs:
@@ -123,66 +74,96 @@ class CudaMeasurer:
 
     def floor(self, problem: Problem, protocol: Protocol, samples: int) -> list[float] | None:
         """Samples in microseconds of a streaming read of the weight's bytes, None when that failed."""
+        self._started()
         reply = self.worker.call(self.effort.measure_s, session.floor_us, problem, protocol, samples)
         return list(reply.value) if reply.status is Status.OK else None
 
-    def renew(self) -> None:
-        """The next `measure` runs in a new process."""
-        self.worker.end()
+    def fresh(self) -> CudaMeasurer:
+        """The measurer with another process on the same GPU, which stays: to start one takes seconds."""
+        if self._other is None:
+            self._other = CudaMeasurer(self.lane, self.effort, self.pool)
+        return self._other
+
+    @property
+    def busy_s(self) -> float | None:
+        """Seconds of replayed graphs, by the clock of the GPU."""
+        return self._busy_us / 1e6 + ((self._other.busy_s or 0.0) if self._other else 0.0)
 
     def close(self) -> None:
-        """End the worker for good."""
+        """End the workers for good."""
         self.worker.close()
+        if self._other is not None:
+            self._other.close()
 
-    def _load(self, problem: Problem, config: Config, protocol: Protocol) -> Loaded:
+    def _start(self) -> None:
+        """Begin to start the process, once."""
+        if self._starting is None:
+            self._starting = Thread(target=self._warm, daemon=True)
+            self._starting.start()
+
+    def _warm(self) -> None:
+        try:
+            self.worker.call(self.effort.compile_s, session.begin)
+        except GemmdbError:
+            return  # The first measurement will meet the same.
+
+    def _started(self) -> None:
+        """Wait for the thread that talks to the worker: requests must not mix."""
+        if self._starting is not None:
+            self._starting.join()
+
+    def _compiled(self, problem: Problem, config: Config) -> Loaded:
         failure = self.pool.failure(problem, config, self.effort.compile_s)
         if failure is not None:
             return Loaded(failure[0], None, failure[2], failure[1])
-        reply = self.worker.call(self.effort.compile_s, session.load, problem, config, protocol)
-        if reply.status is not Status.OK:
-            return Loaded(reply.status, detail=reply.detail)
-        load: Loaded = reply.value
-        if load.fatal:
+        return Loaded(Status.OK, None, self.pool.seconds(problem, config))
+
+    def _trial(
+        self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
+    ) -> tuple[dict[Config, Loaded], dict[Config, list[float]]]:
+        """What became of loading each config, and the samples by config; all in one request, as long as none takes the
+        process down."""
+        self._started()
+        loads = dict(compiled)
+        while True:
+            able = [config for config, load in loads.items() if load.status is Status.OK]
+            if ATEN not in able:
+                return loads, {}
+            reply = self.worker.call(self.effort.measure_s, session.trial, problem, tuple(able), protocol, samples)
+            if reply.status is not Status.OK:
+                self.worker.end()
+                return self._carefully(problem, loads, protocol, samples)
+            done: Trial = reply.value
+            self._busy_us += done.busy_us
+            found = {config: replace(load, compile_s=compiled[config].compile_s) for config, load in done.loads.items()}
+            if not done.fatal:
+                return loads | found, done.samples
+            # A candidate that spoilt the process is known; the others are loaded again.
             self.worker.end()
-        if load.status is not Status.OK:
-            return load
-        return Loaded(load.status, load.error, self.pool.seconds(problem, config))
+            loads |= {config: load for config, load in found.items() if load.status is not Status.OK}
 
-    def _time(
-        self,
-        problem: Problem,
-        configs: list[Config],
-        protocol: Protocol,
-        samples: int,
-        loads: dict[Config, Loaded],
-    ) -> dict[Config, list[float]]:
-        """Samples by config; a config that fails while it is timed gets its status in `loads`."""
-        reply = self._round(problem, configs, protocol, samples)
-        if isinstance(reply, dict):
-            return reply
-        # Something failed in the round, or the worker was renewed since an earlier load: each one alone tells which.
-        found: dict[Config, list[float]] = {}
-        for config in configs:
-            pair = [ATEN] if config == ATEN else [ATEN, config]
-            again = [self._load(problem, one, protocol) for one in pair]
-            alone = self._round(problem, pair, protocol, samples)
-            if isinstance(alone, dict):
-                found[config] = alone[config]
-            else:
-                failed = next((load for load in again if load.status is not Status.OK), alone)
-                loads[config] = Loaded(failed.status, None, None, failed.detail)
-        return found
-
-    def _round(
-        self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
-    ) -> dict[Config, list[float]] | Loaded:
-        if ATEN not in configs:
-            return Loaded(Status.ERROR, detail="the reference did not load")
-        reply = self.worker.call(self.effort.measure_s, session.time_round, problem, tuple(configs), protocol, samples)
-        if reply.status is Status.OK:
-            return dict(reply.value)
-        self.worker.end()
-        return Loaded(reply.status, detail=reply.detail)
+    def _carefully(
+        self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
+    ) -> tuple[dict[Config, Loaded], dict[Config, list[float]]]:
+        """As `_trial`, with ATen and one candidate at a time, to find those that are to blame."""
+        loads, timed = dict(compiled), {}
+        able = [config for config, load in loads.items() if load.status is Status.OK]
+        for config in able:
+            pair = tuple(dict.fromkeys((ATEN, config)))
+            reply = self.worker.call(self.effort.measure_s, session.trial, problem, pair, protocol, samples)
+            if reply.status is not Status.OK:
+                self.worker.end()
+                loads[config] = Loaded(reply.status, detail=reply.detail)
+                continue
+            done: Trial = reply.value
+            self._busy_us += done.busy_us
+            if done.fatal:
+                self.worker.end()
+            found = done.loads[config]
+            loads[config] = replace(found, compile_s=compiled[config].compile_s)
+            if config in done.samples:
+                timed[config] = done.samples[config]
+        return loads, timed
 
 
 def _visible(lane: int) -> str:

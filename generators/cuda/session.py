@@ -13,50 +13,70 @@ import torch
 
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.cuda import elementwise
-from gemmdb.generators.cuda.calls import Call, Tensors, bind, launcher
-from gemmdb.generators.cuda.graphs import capture, elapsed, sink_buffer
-from gemmdb.generators.program import FP32_MODES, operands, to_torch
-from gemmdb.generators.reference import Reference, acceptable, reference
+from gemmdb.generators.cuda.bench import Bench, Loaded, check, set_up
+from gemmdb.generators.cuda.calls import Call, bind, launcher
+from gemmdb.generators.cuda.graphs import capture, elapsed, flush_buffer, once, sink_buffer
+from gemmdb.generators.program import to_torch
+from gemmdb.generators.reference import acceptable
 from gemmdb.measurement import Protocol, Status, one_line
 from gemmdb.problem import Problem
 
-COPIES, COPIED_BYTES = 10, 2**30
-"""At most that many copies of the operands, as long as they take no more bytes than that."""
-_SEED = 2
+SAMPLE_US = 3000.0
+"""A graph has no more calls than take that long."""
+FEWEST, LONGEST_US = 7, 1.5e6
+"""Rounds of a measurement, and how long one may take before there are fewer of them."""
+HOPELESS = 1.5
+"""A candidate that takes that many times as long as the best gets no further samples in an estimate."""
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """What became of loading a candidate. `fatal`: the process can do no further work on the GPU."""
+class Trial:
+    """What became of loading some candidates, and samples in microseconds of those that are right. `busy_us`: what all
+    replays took on the GPU."""
 
-    status: Status
-    error: float | None = None
-    compile_s: float | None = None
-    detail: str = ""
-    fatal: bool = False
+    loads: dict[Config, Loaded]
+    samples: dict[Config, list[float]] = field(default_factory=dict)
+    busy_us: float = 0.0
 
-
-Graphs = dict[Config | None, torch.cuda.CUDAGraph]
-
-
-@dataclass
-class Bench:
-    """One problem set up for measuring. `graphs` holds, per protocol, each candidate's graph and, under None, the
-    flush alone.
-
-    `copies` are equal operands and outputs at different addresses, which the calls of a graph take in turn: where a
-    buffer lies in memory changes a kernel's time by up to a tenth, and that is no property of the kernel.
-    """
-
-    problem: Problem
-    copies: list[Tensors]
-    expected: Reference
-    calls: dict[Config, Call] = field(default_factory=dict)
-    loaded: dict[Config, Loaded] = field(default_factory=dict)
-    graphs: dict[str, Graphs] = field(default_factory=dict)
+    @property
+    def fatal(self) -> bool:
+        """Whether the process can do no further work on the GPU; candidates without a load were not come to."""
+        return any(load.fatal for load in self.loads.values())
 
 
 _bench: Bench | None = None
+_busy_us = 0.0
+"""What all replays so far took on the GPU."""
+
+
+def begin() -> None:
+    """Import and start what the first measurement would else wait for."""
+    sink_buffer(), flush_buffer()
+    ones = torch.ones(64, 64, dtype=torch.float64, device="cuda")
+    _ = (ones @ ones).sum().item()
+
+
+def trial(problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> Trial:
+    """Load candidates, ATen the first of them, and time those that are right with `samples` samples; candidates that
+    are not among them are unloaded. Ends early with one that leaves the GPU unusable to this process."""
+    if _bench is not None and _bench.problem == problem:
+        _bench.only(configs)
+    loads: dict[Config, Loaded] = {}
+    for config in configs:
+        loads[config] = load(problem, config, protocol)
+        if loads[config].fatal:
+            return Trial(loads)
+        if loads[ATEN].status is not Status.OK:
+            return Trial(_without_reference(configs, loads[ATEN]))
+    right = [config for config in configs if loads[config].status is Status.OK]
+    before = _busy_us
+    return Trial(loads, time_round(problem, right, protocol, samples), _busy_us - before)
+
+
+def _without_reference(configs: Sequence[Config], reference: Loaded) -> dict[Config, Loaded]:
+    status = Status.OOM if reference.status is Status.OOM else Status.ERROR
+    lost = Loaded(status, detail=one_line(f"no reference: {reference.status}: {reference.detail}"))
+    return {config: reference if config == ATEN else lost for config in configs}
 
 
 def load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
@@ -71,39 +91,45 @@ def load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
         return Loaded(Status.CRASH if fatal else Status.ERROR, detail=detail, fatal=fatal)
 
 
-def unload(problem: Problem, configs: Sequence[Config]) -> None:
-    """Forget candidates that are out of the race."""
-    if _bench is not None and _bench.problem == problem:
-        for config in configs:
-            _bench.calls.pop(config, None)
-            for graphs in _bench.graphs.values():
-                graphs.pop(config, None)
-
-
 def time_round(
     problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
 ) -> dict[Config, list[float]]:
-    """Microseconds of one call, `samples` per config, ATen among them. A sample is one replay of a graph of `unroll`
-    (flush, call) pairs less a replay of the flushes alone; each round replays every graph once, starting with another
-    one each time."""
+    """Microseconds of one call, `samples` per config, ATen among them.
+
+    A sample is one replay of a graph of (flush, call) pairs less a replay of the flushes alone, per pair; each round
+    replays every graph once, starting with another one each time. There are fewer rounds, 7 at least, when `samples`
+    of them would take over 1.5 s. In a short estimate (`samples` below the protocol's), candidates far behind after
+    their first two replays take part in one round only.
+    """
     if _bench is None or _bench.problem != problem:
         raise RuntimeError("the candidates of this problem are not loaded")
     graphs = _bench.graphs[protocol.text]
     order: list[Config | None] = [None] if protocol.l2 == "cold" else []
     order += [ATEN, *(config for config in configs if config != ATEN)]
-    for key in order:
-        elapsed(graphs[key])
+    first = {key: elapsed(graphs[key]) for key in order}
+    rounds = min(samples, max(FEWEST, int(LONGEST_US / max(sum(first.values()), 1.0))))
     times: dict[Config | None, list[float]] = {key: [] for key in order}
-    for index in range(samples):
+    for index in range(rounds):
         for turn in range(len(order)):
             key = order[(index + turn) % len(order)]
             times[key].append(elapsed(graphs[key]))
-    empty = times.pop(None, [0.0] * samples)
+        if index == 0 and samples < protocol.samples:
+            order = _in_reach(order, {key: min(first[key], times[key][0]) for key in order})
+    global _busy_us
+    _busy_us += sum(first.values()) + sum(map(sum, times.values()))
+    empty = times.pop(None, [0.0] * rounds)
     return {
-        config: [max(t - f, 0.01) / protocol.unroll for t, f in zip(found, empty, strict=True)]
+        config: [max(t - f, 0.01) / _bench.most for t, f in zip(found, empty, strict=False)]
         for config, found in times.items()
         if config is not None
     }
+
+
+def _in_reach(order: Sequence[Config | None], first: dict[Config | None, float]) -> list[Config | None]:
+    """Without the candidates that take far longer than the best."""
+    base = first.get(None, 0.0)
+    best = min(time - base for key, time in first.items() if key is not None)
+    return [key for key in order if key in (None, ATEN) or first[key] - base <= HOPELESS * max(best, 0.0)]
 
 
 def floor_us(problem: Problem, protocol: Protocol, samples: int) -> list[float]:
@@ -126,60 +152,37 @@ def _alone(step: Callable[[], None]) -> Call:
 
 
 def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
-    bench = _setup(problem)
+    bench = _bench_of(problem)
     if config not in bench.calls:
         call, compile_s = bind(problem, config, bench.copies)
-        error = _check(bench, call)
+        error = check(bench, call)
         known = bench.loaded.get(ATEN)
         if not acceptable(problem, error, known.error if known and known.error is not None else error):
             return Loaded(Status.WRONG, error, compile_s)
         bench.calls[config], bench.loaded[config] = call, Loaded(Status.OK, error, compile_s)
+    if not bench.most:
+        bench.most = _pairs(protocol, bench.calls[config])
     graphs = bench.graphs.setdefault(protocol.text, {})
     if protocol.l2 == "cold" and None not in graphs:
-        graphs[None] = capture(None, protocol)
+        graphs[None] = capture(None, protocol, calls=bench.most)
     if config not in graphs:
-        graphs[config] = capture(bench.calls[config], protocol, len(bench.copies))
+        graphs[config] = capture(bench.calls[config], protocol, len(bench.copies), bench.most)
     return bench.loaded[config]
 
 
-def _setup(problem: Problem) -> Bench:
+def _bench_of(problem: Problem) -> Bench:
     global _bench
     if _bench is None or _bench.problem != problem:
         _bench = None
-        torch.set_float32_matmul_precision(FP32_MODES[problem.numerics.fp32])
-        torch.use_deterministic_algorithms(problem.numerics.deterministic)
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = problem.numerics.reduced
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = problem.numerics.reduced
-        device = torch.device("cuda")
-        made = operands(problem, device, _SEED)
-        expected = reference(problem, made)
-        found = {"A": made.a, "B": made.b, "bias": made.bias, "scale": made.scale}
-        tensors = {name: tensor for name, tensor in found.items() if tensor is not None}
-        tensors["out"] = torch.empty(problem.m, problem.n, dtype=to_torch(problem.out), device=device)
-        count = COPIED_BYTES // max(sum(tensor.nbytes for tensor in tensors.values()), 1)
-        copies = [tensors, *({n: _moved(t) for n, t in tensors.items()} for _ in range(min(count, COPIES) - 1))]
-        _bench = Bench(problem, copies, expected)
+        _bench = set_up(problem)
     return _bench
 
 
-def _moved(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values with the same strides and alignment at another address."""
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.storage_offset()
-    storage = torch.empty(start + extent, dtype=tensor.dtype, device=tensor.device)
-    return storage.as_strided(tensor.shape, tensor.stride(), start).copy_(tensor)
-
-
-def _check(bench: Bench, call: Call) -> float:
-    """The error of runs into poisoned memory, on the first and the last operands; the first is run twice, since a run
-    may leave scratch behind."""
-    last = len(bench.copies) - 1
-    for index in (0, 0, last):
-        out = bench.copies[index]["out"]
-        out.fill_(float("nan") if out.is_floating_point() else torch.iinfo(out.dtype).min)
-        call(index)
-    torch.cuda.synchronize()
-    return max(bench.expected.error(bench.copies[index]["out"]) for index in {0, last})
+def _pairs(protocol: Protocol, call: Call) -> int:
+    """How many calls a graph has: those of the protocol, fewer where they take so long that a replay's own few
+    microseconds no longer count."""
+    took = once(lambda: call(0))
+    return max(1, min(protocol.unroll, int(SAMPLE_US / max(took, 1.0))))
 
 
 def _alive() -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gemmdb.config import ATEN, Config
-from gemmdb.generators.cuda.measurer import CompilePool, CudaMeasurer
+from gemmdb.generators.cuda.compiling import CompilePool
+from gemmdb.generators.cuda.measurer import CudaMeasurer
 from gemmdb.generators.cuda.render import plan
 from gemmdb.generators.effort import Effort
 from gemmdb.measurement import Protocol, Status
@@ -72,8 +73,7 @@ def test_two_processes_agree(measurer: CudaMeasurer) -> None:
     problem = Problem.gemm("mixed_mm", m=16, n=8192, k=8192, fusion="scale")
     configs = [ATEN, tile(256)]
     first = measurer.measure(problem, configs, PROTOCOL, 25)
-    measurer.renew()
-    second = measurer.measure(problem, configs, PROTOCOL, 25)
+    second = measurer.fresh().measure(problem, configs, PROTOCOL, 25)
     for one, other in zip(first, second, strict=True):
         assert one.times is not None
         assert other.times is not None

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.generators.cuda.measurer import CompilePool
-from gemmdb.generators.cuda.session import _moved
+from gemmdb.generators.cuda.bench import moved
+from gemmdb.generators.cuda.compiling import CompilePool
 from gemmdb.measurement import Status
 from gemmdb.problem import Problem
 
@@ -21,7 +21,7 @@ def test_copies_of_an_operand_keep_its_strides_offset_and_values():
     import torch
 
     padded = torch.arange(200.0).reshape(10, 20)[:, 3:11].t()
-    copy = _moved(padded)
+    copy = moved(padded)
     assert torch.equal(copy, padded)
     assert copy.stride() == padded.stride()
     assert copy.storage_offset() == padded.storage_offset()

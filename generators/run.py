@@ -1,0 +1,161 @@
+"""The run of a build: its lanes, what they report, and how it ends."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from queue import SimpleQueue
+from threading import TIMEOUT_MAX, Timer
+from time import monotonic
+from typing import Any
+
+from gemmdb.generators import effort, queue
+from gemmdb.generators.interfaces import Backend, Job, Measurer, row
+from gemmdb.generators.lane import Confirmed, Ended, Finished, Lane, Message, Phase
+from gemmdb.generators.progress import Progress, Tracker
+from gemmdb.generators.request import BuildReport, BuildRequest
+from gemmdb.generators.store import Store
+
+
+class Run:
+    """The mutable state of one build."""
+
+    def __init__(self, request: BuildRequest, backend: Backend, store: Store, jobs: Sequence[Job], progress: Progress):
+        self.request, self.backend, self.store, self.jobs = request, backend, store, jobs
+        self.effort = effort.named(request.effort, backend.device.kind)
+        self.started = monotonic()
+        self.pending = queue.left(jobs, store.path, backend)
+        self.before = len(jobs) - len(self.pending)
+        self.tracker = Tracker(progress, len(jobs), self.before)
+        self.statuses: Counter[str] = Counter()
+        self.rows = self.measured = self.elsewhere = self.lanes = 0
+        self.lane_seconds = 0.0
+        self.busy_seconds: float | None = None
+        self.run_id = ""
+        self.interrupted = False
+        self.unsaved: list[Finished | Confirmed] = []
+
+    def execute(self) -> None:
+        """Run the lanes to the end, then bring the verdicts up to date, also after an interrupt."""
+        try:
+            if self.pending:
+                self._lanes()
+        finally:
+            self.store.refresh()
+            self.tracker.say("finished")
+
+    def report(self, out: Path, problems: int) -> BuildReport:
+        """What became of it."""
+        return BuildReport(
+            out,
+            self.backend.device,
+            problems,
+            len(self.jobs),
+            self.before,
+            self.measured,
+            self.elsewhere,
+            self.rows,
+            dict(sorted(self.statuses.items())),
+            monotonic() - self.started,
+            self.interrupted,
+            lanes=self.lanes,
+            lane_seconds=self.lane_seconds,
+            busy_seconds=self.busy_seconds,
+        )
+
+    def _lanes(self) -> None:
+        with ExitStack() as stack:
+            claims = stack.enter_context(queue.Claims(self.store.path))
+            work = queue.Work(self.pending, self.store.path, self.backend, claims)
+            stack.callback(work.stop.set)
+            messages: SimpleQueue[Message] = SimpleQueue()
+            stack.callback(self.backend.close)
+            count = min(self.backend.lanes, self.request.gpus or self.backend.lanes)
+            measurers = [self.backend.measurer(lane, self.effort) for lane in range(count)]
+            for measurer in measurers:
+                stack.callback(measurer.close)
+            lanes = [Lane(work, measurer, self.effort, messages) for measurer in measurers]
+            self.lanes = len(lanes)
+            stack.callback(self._deadline(work).cancel)
+            for lane in lanes:
+                lane.start()
+            try:
+                self._listen(messages, work, len(lanes))
+            except KeyboardInterrupt:
+                self.interrupted = True
+                work.stop.set()
+                self._stop(messages, measurers, lanes)
+
+    def _deadline(self, work: queue.Work) -> Timer:
+        """A running timer that stops the work when the time of the request is over."""
+        limit_s = TIMEOUT_MAX if self.request.minutes is None else 60 * self.request.minutes
+        timer = Timer(min(max(limit_s - (monotonic() - self.started), 0.0), TIMEOUT_MAX), work.stop.set)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _ended(self, message: Ended) -> None:
+        self.lane_seconds += message.seconds
+        if message.busy_s is not None:
+            self.busy_seconds = (self.busy_seconds or 0.0) + message.busy_s
+
+    def _listen(self, messages: SimpleQueue[Message], work: queue.Work, lanes: int) -> None:
+        while lanes:
+            message = messages.get()
+            if isinstance(message, Ended):
+                lanes -= 1
+                self._ended(message)
+                if message.error is not None:
+                    raise message.error
+            elif isinstance(message, Phase):
+                self.tracker.say(message.name, message.problem)
+            else:
+                self._keep(message)
+            if isinstance(message, Finished):
+                work.release(message.job)
+                self.measured += 1
+                self.tracker.finished(message.job.problem)
+            for job in work.elsewhere[self.elsewhere :]:
+                self.elsewhere += 1
+                self.tracker.finished(job.problem)
+
+    def _stop(self, messages: SimpleQueue[Message], measurers: Sequence[Measurer], lanes: Sequence[Lane]) -> None:
+        for measurer in measurers:
+            measurer.close()
+        for lane in lanes:
+            lane.join()
+        late, self.unsaved = [*self.unsaved], []
+        while not messages.empty():
+            message = messages.get()
+            if isinstance(message, Finished | Confirmed):
+                late.append(message)
+            elif isinstance(message, Ended):
+                self._ended(message)
+        for message in late:
+            self._keep(message)
+            self.measured += isinstance(message, Finished)
+
+    def _keep(self, message: Finished | Confirmed) -> None:
+        # An interrupt in the middle of this leaves the message to `_stop`; adding the same rows again changes nothing.
+        self.unsaved.append(message)
+        if not self.run_id:
+            self.run_id = self.store.begin_run(self._provenance())
+        rows = [row(message.job, outcome, self.backend, self.run_id) for outcome in message.outcomes]
+        self.rows += self.store.add(rows)
+        self.statuses.update(row.status.value for row in rows)
+        self.unsaved.remove(message)
+
+    def _provenance(self) -> dict[str, Any]:
+        asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
+        return {
+            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+            "request": {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()},
+            "effort": asdict(self.effort),
+            "toolchain": self.backend.toolchain.text,
+            "device": self.backend.device.text,
+            "readings": self.backend.provenance(),
+        }
