@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.inductor import live, lowering, passes, session
+from gemmdb.inductor import live, lowering, passes, ranks, session
 from gemmdb.inductor.adapter import hooks, state
 from gemmdb.inductor.journal import BENCHMARKS, JOURNAL
 
@@ -37,6 +37,8 @@ def bodies() -> Mapping[str, Any] | None:
     BENCHMARKS.tick()
     try:
         found = session.current()
+        if found is not None:
+            ranks.compare(found)
     except (TableError, InputError):
         raise
     except Exception as error:
