@@ -32,7 +32,9 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
             return f"a {operand.layout.order} operand has no row start to step by"
         if rows * columns >= _LARGEST_OFFSET:
             return "offsets within an operand are 32 bits wide"
-    return _tile(config, problem, device) if config.kernel == "tile" else _gemv(config, problem, symbolic)
+    if config.kernel == "gemv":
+        return _gemv(config, problem, symbolic)
+    return _blocks(config, problem, device) or (_tile if config.kernel == "tile" else _persistent)(config, problem)
 
 
 def warpgroup(problem: Problem, left: int, warps: int) -> bool:
@@ -61,22 +63,31 @@ def _operands(problem: Problem) -> tuple[tuple[Operand, tuple[int, int]], ...]:
     return (problem.a, (problem.m, problem.k)), (problem.b, (problem.k, problem.n))
 
 
-def _tile(config: Config, problem: Problem, device: Device) -> str | None:
+def _blocks(config: Config, problem: Problem, device: Device) -> str | None:
+    """What holds for every kernel that multiplies tiles on the matrix unit."""
+    if problem.op == "int_mm" and int(config.values["block_k"]) < 32:
+        return "the matrix unit takes 32 int8 of K at once"
+    if problem.op != "mixed_mm" and config.values["dequant"] != "cast":
+        return "there is nothing to dequantise"
+    if shared_bytes(config, problem) > int(device.figures.get("smem_bytes", SHARED_BYTES)):
+        return "the pipeline's stages do not fit into shared memory"
+    return None
+
+
+def _tile(config: Config, problem: Problem) -> str | None:
     value = config.values
     split = int(value["split_k"])
     if (split == 1) != (value["reduce"] == "none"):
         return "partial sums are reduced when K is split, and only then"
     if split > math.ceil(problem.k / int(value["block_k"])):
         return f"K={problem.k} has fewer than {split} steps of {value['block_k']}"
-    if problem.op == "int_mm" and int(value["block_k"]) < 32:
-        return "the matrix unit takes 32 int8 of K at once"
-    if problem.op != "mixed_mm" and value["dequant"] != "cast":
-        return "there is nothing to dequantise"
     if split * (problem.m + 256) * (problem.n + 256) >= _LARGEST_OFFSET:
         return "offsets within the partial sums are 32 bits wide"
-    if shared_bytes(config, problem) > int(device.figures.get("smem_bytes", SHARED_BYTES)):
-        return "the pipeline's stages do not fit into shared memory"
     return _tma(problem) if value["load"] == "tma" else None
+
+
+def _persistent(config: Config, problem: Problem) -> str | None:
+    return _tma(problem)
 
 
 def _tma(problem: Problem) -> str | None:

@@ -63,7 +63,11 @@ def _packed_gemm(config: Config, problem: Problem) -> str | None:
 def _tile(config: Config, problem: Problem) -> str | None:
     if config.values["reduce"] == "fixup" and tiles(config, problem) > MOST_COUNTERS:
         return f"the workspace has counters for {MOST_COUNTERS} tiles"
-    if config.values["load"] == "tma" and 1 in (problem.m, problem.n, problem.k):
+    return _persistent(config, problem) if config.values["load"] == "tma" else None
+
+
+def _persistent(config: Config, problem: Problem) -> str | None:
+    if 1 in (problem.m, problem.n, problem.k):
         return "a tensor map needs aligned strides, and that of a size of 1 may be anything"
     return None
 
@@ -76,8 +80,12 @@ def tiles(config: Config, problem: Problem) -> int:
 
 _RULES = {
     ("aten", "default"): _default,
+    ("aten", "padded"): _default,
+    ("triton", "inductor_mm"): _default,
+    ("triton", "inductor_persistent_tma"): _default,
     ("aten", "int8pack_mm"): _int8pack,
     ("cpp", "packed_gemm"): _packed_gemm,
     ("triton", "tile"): _tile,
     ("triton", "gemv"): _default,
+    ("triton", "persistent"): _persistent,
 }

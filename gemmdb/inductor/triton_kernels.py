@@ -56,6 +56,8 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     acc, dtype = (torch.int32, torch.int32) if integer else (torch.float32, operands.a.get_dtype())
     # Inductor reads the accumulator's dtype here, for what it fuses.
     constants["ACC_TYPE"] = "tl.int32" if integer else "tl.float32"
+    if config.kernel == "persistent":
+        constants["PROGRAMS"] = int(value["resident"]) * templates.multiprocessors(operands.a)
     pair, sizes = (operands.a, operands.b), (problem.m, problem.n)
     split, fixup = int(value.get("split_k", 1)), value.get("reduce") == "fixup"
     partials = tiles(config, problem) * split * int(value["block_m"]) * int(value["block_n"]) if fixup else 0

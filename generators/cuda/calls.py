@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -102,12 +103,20 @@ def launcher(launch: Launch, names: Tensors, sizes: dict[str, int]) -> Callable[
     for name, argument in zip(launch.unit.args, arguments, strict=True):
         if isinstance(argument, torch.Tensor) and argument.data_ptr() % 16:
             raise RuntimeError(f"{name[0]} is not 16-byte aligned")
-    run = kernel[launch.grid]
+    programs, *others = launch.grid
+    if launch.resident:
+        programs = min(programs, launch.resident * _multiprocessors())
+    run = kernel[(programs, *others)]
     return lambda: run(*arguments)
 
 
 def _kernel(unit: Unit) -> tuple[Any, float]:
     if unit.key not in _kernels:
+@functools.cache
+def _multiprocessors() -> int:
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
+
+
         import triton
 
         triton.set_allocator(_allocate)

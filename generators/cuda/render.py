@@ -43,10 +43,14 @@ class Unit:
 
 @dataclass(frozen=True)
 class Launch:
-    """A unit with its grid; its arguments are looked up by name among the tensors and sizes of the problem."""
+    """A unit with its grid; its arguments are looked up by name among the tensors and sizes of the problem.
+
+    `resident`: at most that many programs per multiprocessor along the first dimension of the grid; 0: no limit.
+    """
 
     unit: Unit
     grid: tuple[int, int, int]
+    resident: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Plan:
 @functools.lru_cache(maxsize=4096)
 def plan(problem: Problem, config: Config) -> Plan:
     """The Plan of a legal triton config for a problem. Raises KeyError for a kernel that has no template."""
-    return {"tile": _tile, "gemv": _gemv}[config.kernel](problem, config)
+    return {"tile": _tile, "gemv": _gemv, "persistent": _persistent}[config.kernel](problem, config)
 
 
 def _tile(problem: Problem, config: Config) -> Plan:
@@ -87,6 +91,12 @@ def _tile(problem: Problem, config: Config) -> Plan:
 def _gemv(problem: Problem, config: Config) -> Plan:
     blocks = math.ceil(problem.n / int(config.values["block_n"]))
     return Plan((Launch(_unit(problem, config, [], False), (blocks, 1, 1)),))
+
+
+def _persistent(problem: Problem, config: Config) -> Plan:
+    m, n, resident = (int(config.values[name]) for name in ("block_m", "block_n", "resident"))
+    tiles = math.ceil(problem.m / m) * math.ceil(problem.n / n)
+    return Plan((Launch(_unit(problem, config, [], False), (tiles, 1, 1), resident),), tma=True)
 
 
 def _unit(problem: Problem, config: Config, extra: list[str], partial: bool) -> Unit:

@@ -12,6 +12,10 @@ TILE = {
     "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 8, "split_k": 4, "reduce": "fixup", "swap": 1,
     "load": "tma", "dequant": "bits", "warps": 4, "stages": 3,
 }  # fmt: skip
+PERSISTENT = {
+    "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "swap": 0, "dequant": "bits", "resident": 2, "warps": 4,
+    "stages": 3,
+}  # fmt: skip
 GEMV = {"block_n": 8, "block_k": 256, "unroll": 2, "dequant": "cast", "warps": 4, "stages": 5}
 MIXED = Problem.gemm("mixed_mm", m=5, n=1000, k=768, dtype="fp16", weight_dtype="uint8")
 
@@ -31,7 +35,16 @@ def test_a_gemv_has_room_for_its_rows(m, rows):
     assert (names["ROWS"], names["EVEN_K"], names["STAGES"], names["UNROLL"]) == (rows, False, 5, 2)
 
 
-@pytest.mark.parametrize(("kernel", "values"), [("tile", TILE), ("gemv", GEMV)])
+def test_a_persistent_kernel_does_not_ask_how_many_programs_there_are():
+    names = kernels_triton.names(Config.of("triton", "persistent", **PERSISTENT), MIXED)
+    assert names == {
+        "BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "SWAP": False, "RESIDENT": 2, "MIXED": True,
+        "INTEGER": False, "BITS": True, "A_DTYPE": "tl.float16", "B_SIGNED": False, "A_ROW": True, "B_ROW": False,
+        "EVEN_K": True, "TF32": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "values"), [("tile", TILE), ("gemv", GEMV), ("persistent", PERSISTENT)])
 def test_every_value_is_an_expression(kernel, values):
     for name, value in kernels_triton.names(Config.of("triton", kernel, **values), MIXED).items():
         expression = ast.parse(f"{name}: tl.constexpr = {value}").body[0].value

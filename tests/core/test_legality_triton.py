@@ -16,6 +16,10 @@ TILE = {
     "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 8, "split_k": 1, "reduce": "none", "swap": 0,
     "load": "pointer", "dequant": "cast", "warps": 4, "stages": 3,
 }  # fmt: skip
+PERSISTENT = {
+    "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "swap": 0, "dequant": "cast", "resident": 1,
+    "warps": 8, "stages": 4,
+}  # fmt: skip
 GEMV = {"block_n": 8, "block_k": 256, "unroll": 1, "dequant": "cast", "warps": 4, "stages": 1}
 gemm = Problem.gemm
 
@@ -41,6 +45,21 @@ gemm = Problem.gemm
 )
 def test_tiles(problem, changes, reason):
     found = illegal(Config.of("triton", "tile", **TILE | changes), problem, GPU)
+    assert found is None if reason is None else found is not None and reason in found
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "reason"),
+    [
+        (gemm("mm", m=256, n=512, k=512), {}, None),
+        (gemm("mm", m=256, n=516, k=512, layout="nn"), {}, "multiples of 16 bytes"),
+        (gemm("mm", m=256, n=512, k=512), {"stages": 5}, "do not fit"),
+        (gemm("mm", m=256, n=512, k=512), {"dequant": "bits"}, "nothing to dequantise"),
+        (gemm("int_mm", m=256, n=512, k=512), {"block_k": 16}, "32 int8 of K"),
+    ],
+)
+def test_persistent_programs(problem, changes, reason):
+    found = illegal(Config.of("triton", "persistent", **PERSISTENT | changes), problem, GPU)
     assert found is None if reason is None else found is not None and reason in found
 
 

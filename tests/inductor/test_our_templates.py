@@ -30,10 +30,14 @@ TILE = {
     "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 8, "split_k": 1, "reduce": "none", "swap": 0,
     "load": "pointer", "dequant": "bits", "warps": 4, "stages": 3,
 }  # fmt: skip
+PERSISTENT = {
+    "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "swap": 0, "dequant": "cast", "resident": 2, "warps": 4,
+    "stages": 3,
+}  # fmt: skip
 GEMV = {"block_n": 8, "block_k": 256, "unroll": 2, "dequant": "cast", "warps": 4, "stages": 5}
 
 
-@pytest.mark.parametrize(("kernel", "values"), [("tile", TILE), ("gemv", GEMV)])
+@pytest.mark.parametrize(("kernel", "values"), [("tile", TILE), ("gemv", GEMV), ("persistent", PERSISTENT)])
 def test_the_hooks_are_those_that_inductor_gives(kernel: str, values: dict[str, str | int]) -> None:
     problem = Problem.gemm("mixed_mm", m=4, n=512, k=512)
     template = KernelTemplate._template_from_string(kernels_triton.source(kernel))
@@ -79,6 +83,9 @@ def test_a_template_is_registered_once_under_a_name_that_holds_its_source() -> N
 def test_a_grid_covers_the_output_and_the_slices_of_k() -> None:
     assert templates.tile_grid(33, 130, {"BLOCK_M": 16, "BLOCK_N": 64, "SPLIT_K": 4}) == (9, 4, 1)
     assert templates.gemv_grid(3, 130, {"BLOCK_N": 16}) == (9, 1, 1)
+    for most in (5, 6, 264):
+        found = templates.persistent_grid(33, 130, {"BLOCK_M": 16, "BLOCK_N": 64, "PROGRAMS": most})
+        assert found == (min(most, 9), 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +113,8 @@ def test_a_grid_covers_the_output_and_the_slices_of_k() -> None:
         (tile(), replace(query(), problem=PADDED), None),
         (tile(load="tma"), query(1), "a size of 1"),
         (Config.of("triton", "gemv", **GEMV), query(), "more than 8"),
+        (Config.of("triton", "persistent", **PERSISTENT), query(256), None),
+        (Config.of("triton", "persistent", **PERSISTENT), query(1), "a size of 1"),
     ],
 )
 def test_what_cannot_be_lowered_has_a_reason(config: Config, asked: Query, reason: str | None) -> None:

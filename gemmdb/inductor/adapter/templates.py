@@ -10,6 +10,7 @@ import torch
 from torch._inductor import ir
 from torch._inductor.codegen.common import WorkspaceArg, WorkspaceZeroMode
 from torch._inductor.lowering import lowerings
+from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, TritonTemplateKernel, realize_inputs
 
 from gemmdb import kernels_triton
@@ -30,7 +31,15 @@ def gemv_grid(m: Any, n: Any, meta: Mapping[str, Any], *, cdiv: Callable[[Any, A
     return cdiv(n, meta["BLOCK_N"]), 1, 1
 
 
-_GRIDS = {"tile": tile_grid, "gemv": gemv_grid}
+@SymbolicGridFn  # type: ignore[untyped-decorator]
+def persistent_grid(
+    m: Any, n: Any, meta: Mapping[str, Any], *, cdiv: Callable[[Any, Any], Any], min: Callable[[Any, Any], Any]
+) -> tuple[Any, Any, Any]:
+    """As many programs as run at once, but no more than there are output tiles."""
+    return min(meta["PROGRAMS"], cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"])), 1, 1
+
+
+_GRIDS = {"tile": tile_grid, "gemv": gemv_grid, "persistent": persistent_grid}
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,11 @@ def registered(name: str) -> Any:
     full = f"gemmdb_{name}_{kernels_triton.digest(name)}"
     known = TritonTemplate.all_templates.get(full)
     return known or _Template(name=full, grid=_GRIDS[name], source=kernels_triton.source(name))
+
+
+def multiprocessors(node: Any) -> int:
+    """How many multiprocessors the GPU has on which `node` lies."""
+    return int(DeviceProperties.create(node.get_device()).multi_processor_count)
 
 
 def settled(matrix: Any) -> Any:

@@ -22,6 +22,13 @@ class Make:
         }  # fmt: skip
         return Config.of("triton", "gemv", **{**base, **changes})
 
+    def persistent(self, **changes: str | int) -> Config:
+        base: dict[str, str | int] = {
+            "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "swap": 0, "dequant": "cast", "resident": 1,
+            "warps": 8, "stages": 3,
+        }  # fmt: skip
+        return Config.of("triton", "persistent", **{**base, **changes})
+
 
 @pytest.fixture
 def make() -> Make:

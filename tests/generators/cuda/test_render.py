@@ -29,6 +29,19 @@ def test_every_layout_renders(make, layout, changes):
         check(launch)
 
 
+@pytest.mark.parametrize("op", ["mm", "int_mm", "mixed_mm"])
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+def test_a_persistent_kernel_has_at_most_one_program_per_tile_and_place(make, layout, op):
+    problem = gemm(op, m=256, n=512, k=256, layout=layout)
+    for swap in (0, 1):
+        (launch,) = plan(problem, make.persistent(swap=swap, resident=2)).launches
+        assert (launch.grid, launch.resident) == ((4, 1, 1), 2)
+        source = check(launch)
+        assert "flatten=True" in source
+        assert source.count("make_tensor_descriptor") == 2
+    assert plan(problem, make.persistent()).tma
+
+
 @pytest.mark.parametrize("dequant", ["cast", "bits"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("weight", ["int8", "uint8"])
