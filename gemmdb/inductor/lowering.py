@@ -12,10 +12,12 @@ import torch
 
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import MissError, TableError
-from gemmdb.inductor import legality, live, ops, passes, triton_kernels
+from gemmdb.inductor import inductor_templates, legality, live, ops, padding, passes, triton_kernels
 from gemmdb.inductor.adapter import ir_view, state
 from gemmdb.inductor.passes import DECISION
 from gemmdb.inductor.session import Decision, is_default
+from gemmdb.problem import Problem
+from gemmdb.sources import INDUCTOR
 
 aten = torch.ops.aten
 log = logging.getLogger("gemmdb")
@@ -65,11 +67,11 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
     if decision.config is None:
         return live.search(decision, functools.partial(original, *args, **kwargs))
     config = _confirmed(decision, args)
-    if config.backend in ("cpp", "triton"):
+    if config.backend in ("cpp", "triton") or config.kernel == "padded":
         if config.backend == "cpp":
             result = _cpp(decision, config, functools.partial(original, *args, **kwargs))
         else:
-            result = _triton(decision, args)
+            result = _generated(decision, args, scalars=(kwargs.get("alpha", 1), kwargs.get("beta", 1)))
         if result is not None:
             return result
     elif not is_default(config):
@@ -112,9 +114,11 @@ def _cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
     return result
 
 
-def _triton(decision: Decision, args: tuple[Any, ...], scale: Any = None) -> Any:
-    """The product as one of our Triton kernels, for the layouts that its operands have in the end; None, with a note,
-    when it is not to be one after all."""
+def _generated(
+    decision: Decision, args: tuple[Any, ...], scale: Any = None, scalars: tuple[float, float] = (1, 1)
+) -> Any:
+    """The product as a Triton kernel or on padded operands, for the layouts that its operands have in the end; None,
+    with a note, when it is not to be that after all."""
     try:
         operands = triton_kernels.Operands.of(decision.problem, args, scale)
         pair = (operands.a, operands.b)
@@ -124,7 +128,7 @@ def _triton(decision: Decision, args: tuple[Any, ...], scale: Any = None) -> Any
             return None
         refusal = legality.objection(config, replace(decision.query, problem=problem))
         if refusal is None:
-            return triton_kernels.lower(config, problem, operands)
+            return _lower(config, problem, operands, scalars)
         _note(decision, refusal)
     except (MissError, TableError):
         raise
@@ -134,6 +138,14 @@ def _triton(decision: Decision, args: tuple[Any, ...], scale: Any = None) -> Any
         log.debug("gemmdb: %s as %s", decision.problem.text, decision.event.config, exc_info=True)
         _note(decision, f"Inductor could not generate the kernel: {type(error).__name__}: {error}")
     return None
+
+
+def _lower(config: Config, problem: Problem, operands: triton_kernels.Operands, scalars: tuple[float, float]) -> Any:
+    if config.kernel == "padded":
+        return padding.lower(config, problem, operands, scalars)
+    if config.kernel in INDUCTOR:
+        return inductor_templates.lower(config, problem, operands, scalars)
+    return triton_kernels.lower(config, problem, operands)
 
 
 def _factors(values: Any, name: str) -> tuple[int, int, int] | None:
@@ -180,7 +192,7 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any) -> Any:
         _note(decision, refusal)
         return None
     if config.backend == "triton":
-        return _triton(decision, (a, w), scale)
+        return _generated(decision, (a, w), scale)
     return None if is_default(config) else _mixed_with(decision, config, a, w, scale)
 
 

@@ -1,0 +1,84 @@
+"""Inductor's own Triton templates for products, generated with one config that it did not choose itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import ir
+from torch._inductor.kernel import mm
+from torch._inductor.utils import TMA_DESCRIPTOR_SIZE, get_num_sms, get_tma_workspace_arg
+from torch.utils._triton import has_triton_stable_tma_api
+
+_TEMPLATES = {"inductor_mm": "mm_template", "inductor_persistent_tma": "persistent_tma_mm_template"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one kernel is generated from: its name in `gemmdb.kernels`, the constants that the template reads, warps and
+    pipeline stages."""
+
+    kernel: str
+    constants: Mapping[str, Any]
+    warps: int
+    stages: int
+
+
+def tma_constants(a_row_major: bool, b_row_major: bool) -> dict[str, Any]:
+    """What the persistent template reads besides the tile: how the operands lie in memory, how many programs run."""
+    return {
+        "A_ROW_MAJOR": a_row_major,
+        "B_ROW_MAJOR": b_row_major,
+        "NUM_SMS": get_num_sms(),
+        "TMA_SIZE": TMA_DESCRIPTOR_SIZE,
+        "TMA_EXPERIMENTAL_API": not has_triton_stable_tma_api(),
+    }
+
+
+def product(choice: Choice, operands: Sequence[Any], out: torch.dtype, bias: tuple[Any, float, float] | None) -> Any:
+    """The output [M, N] in `out` of the one choice that the template is generated as, in Inductor's IR.
+
+    `operands`: A and B, settled. `bias`: one expanded to [M, N], with alpha and beta. Raises whatever Inductor does
+    when it cannot generate the kernel.
+    """
+    a, b = operands
+    layout = ir.FixedLayout(a.get_device(), out, [a.get_size()[0], b.get_size()[1]])
+    options = _tma_options(a) if "NUM_SMS" in choice.constants else {}
+    nodes = [a, b]
+    if bias is not None:
+        # As Inductor has it: the bias comes first, and is added before the accumulator is rounded.
+        nodes = [bias[0], a, b]
+        options |= {"prefix_args": 1, "epilogue_fn": _epilogue(out, *bias[1:])}
+    template = getattr(mm, _TEMPLATES[choice.kernel])
+    generated = template.generate(
+        input_nodes=tuple(nodes), layout=layout, num_stages=choice.stages, num_warps=choice.warps,
+        **options, **choice.constants,
+    )  # fmt: skip
+    if generated is None:
+        raise NotImplementedError("the template cannot be generated")
+    return generated.output_node()
+
+
+def _tma_options(a: Any) -> dict[str, Any]:
+    """What the generation of the persistent template is told by Inductor's own heuristics, as far as this torch knows
+    it."""
+    known = inspect.signature(mm.persistent_tma_mm_template.generate).parameters
+    triton = inductor_config.triton
+    options = {
+        "tma_store": getattr(triton, "enable_template_tma_store", False),
+        "tma_load_for_template_epilogue": getattr(triton, "enable_tma_load_for_template_epilogue", False),
+        "transpose_discontiguous_tensor_descriptors_override": True,
+    }
+    options = {name: value for name, value in options.items() if name in known}
+    return {**options, "workspace_arg": get_tma_workspace_arg(num_tma_descriptors=2, device=a.get_device())}
+
+
+def _epilogue(dtype: torch.dtype, alpha: float, beta: float) -> Callable[..., Any]:
+    from torch._inductor.kernel.mm_common import addmm_epilogue
+
+    apply: Callable[..., Any] = addmm_epilogue(dtype, alpha, beta)
+    return apply

@@ -1,0 +1,72 @@
+"""Padded products in Inductor's IR, and its own padding, which measures, kept away from products that are answered."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import ir
+from torch._inductor.fx_passes import pad_mm
+from torch._inductor.kernel import mm
+from torch._inductor.lowering import lowerings
+from torch._inductor.select_algorithm import realize_inputs
+
+aten = torch.ops.aten
+
+
+def padded(matrix: Any, sizes: Sequence[int], row_major: bool) -> Any:
+    """`matrix` [rows, columns] with zeros after it up to `sizes`, in memory in the order that it had."""
+    have = [int(size) for size in matrix.get_size()]
+    if have == list(sizes):
+        return matrix
+    missing = [size - old for size, old in zip(sizes, have, strict=True)]
+    if not isinstance(matrix, ir.TensorBox):
+        matrix = ir.TensorBox(matrix)
+    stored = matrix if row_major else _turned(matrix)
+    rows, columns = missing if row_major else missing[::-1]
+    # Lengths come last dimension first, each as (before, after).
+    stored = lowerings[aten.constant_pad_nd.default](stored, [0, columns, 0, rows], 0)
+    stored = ir.TensorBox(ir.ExternKernel.require_contiguous(ir.ExternKernel.realize_input(stored)))
+    return stored if row_major else _turned(stored)
+
+
+def product(op: str, a: Any, b: Any, leading: int) -> Any:
+    """ATen's product [M, N] of `a` and `b` (int32 for int_mm), with rows that are `leading` elements apart."""
+    a, b = realize_inputs(a, b)
+    dtype = torch.int32 if op == "int_mm" else a.get_dtype()
+    sizes = [a.get_size()[0], b.get_size()[1]]
+    layout = ir.FixedLayout(a.get_device(), dtype, sizes, [leading, 1])
+    choice = mm.aten__int_mm if op == "int_mm" else mm.aten_mm
+    return choice.bind([a, b], layout).output_node()
+
+
+def sliced(matrix: Any, rows: int, columns: int) -> Any:
+    """The first rows and columns of `matrix`, as a view."""
+    for dim, size in enumerate((rows, columns)):
+        if int(matrix.get_size()[dim]) != size:
+            matrix = lowerings[aten.slice.Tensor](matrix, dim, 0, size)
+    return matrix
+
+
+def _turned(matrix: Any) -> Any:
+    return lowerings[aten.permute.default](matrix, [1, 0])
+
+
+def keep_from_timing(answered: Callable[[Any], bool]) -> None:
+    """Let Inductor's padding pass leave alone, without timing anything, each product whose graph node is `answered`,
+    unless the user asked for padding in any case. Asked only of what could be padded. Once per process."""
+    original = pad_mm._should_pad
+    if getattr(original, "_gemmdb", False):
+        return
+
+    @functools.wraps(original)
+    def should_pad(match: Any, *args: Any, **kwargs: Any) -> bool:
+        if not inductor_config.force_shape_pad and answered(match.output_node()):
+            return False
+        return bool(original(match, *args, **kwargs))
+
+    should_pad._gemmdb = True  # type: ignore[attr-defined]
+    pad_mm._should_pad = should_pad
