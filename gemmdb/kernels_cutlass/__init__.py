@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import shutil
 from importlib import resources
@@ -98,6 +99,21 @@ def order(config: Config) -> tuple[int, int, int]:
     """(split, swizzle, raster): the arguments of a config, which need no compiling."""
     value = config.values
     return int(value["split_k"]), int(value["swizzle"]), RASTERS[str(value["raster"])]
+
+
+def workspace_bound(config: Config, problem: Problem) -> int:
+    """The bytes of scratch that a config needs at most on a problem: the partial sums of the tiles that are split, and
+    two counters for each. CUTLASS rounds the tiles up to whole clusters and bands."""
+    if not streams(config):
+        return 0
+    value = config.values
+    tile, band = [int(value[name]) for name in ("tile_m", "tile_n")], int(value["swizzle"])
+    counts = []
+    for size, block, cluster in zip((problem.m, problem.n), tile, ("cluster_m", "cluster_n"), strict=True):
+        whole = band * int(value[cluster])
+        counts.append(math.ceil(math.ceil(size / block) / whole) * whole)
+    tiles = math.prod(counts)
+    return tiles * math.prod(tile) * 4 + tiles * 8 + 2 * 128
 
 
 def render(config: Config, problem: Problem, scale: str = "") -> str:

@@ -14,6 +14,7 @@ from gemmdb.device import Device
 from gemmdb.legality_cutlass import illegal
 from gemmdb.problem import Problem
 
+COOPERATIVE = "cooperative"
 MOST_SPLITS = 16
 DEEP_SWIZZLE = 8
 
@@ -27,55 +28,46 @@ class Entry:
     n: int
     k: int
     cluster: tuple[int, int] = (1, 1)
-    schedule: str = "cooperative"
+    schedule: str = "pingpong"
     swap: int = 0
     split: bool = False
 
 
-def _swapped(m: int, n: int, k: int, schedule: str = "cooperative", split: bool = False) -> Entry:
-    return Entry(m, n, k, schedule=schedule, swap=1, split=split)
+def _swapped(m: int, n: int, k: int, split: bool = False, schedule: str = "pingpong") -> Entry:
+    return Entry(m, n, k, schedule=COOPERATIVE if split else schedule, swap=1, split=split)
 
 
-# A narrow M is the width of a tile whose 64 or 128 rows are columns of the weight.
+# A narrow M is the width of a tile whose 64 or 128 rows are columns of the weight. Tiles of 64 rows, of which each of two
+# warp groups has its own, win while they are few; stream-K pays where a tile has much to convert, and costs about 5 us
+# of fixing up. Timings: benchmarks/results/h200/cutlass.
 _MIXED = (
-    (16, (_swapped(16, 128, 128, split=True), _swapped(16, 64, 128, "pingpong"))),
-    (32, (_swapped(32, 128, 128, split=True), _swapped(32, 64, 128, "pingpong"))),
-    (64, (_swapped(64, 128, 128, split=True), _swapped(64, 64, 128, "pingpong"), _swapped(64, 128, 64, split=True))),
-    (128, (
-        _swapped(128, 128, 64, split=True), _swapped(128, 128, 64), _swapped(128, 64, 64, "pingpong"),
-        _swapped(64, 128, 128, split=True),
-    )),
+    (16, (_swapped(16, 64, 128), _swapped(16, 128, 128, split=True))),
+    (32, (_swapped(32, 64, 128), _swapped(32, 128, 128, split=True))),
+    (64, (_swapped(64, 64, 128), _swapped(64, 128, 128, split=True))),
+    (128, (_swapped(128, 64, 64), _swapped(64, 128, 128, split=True), _swapped(64, 64, 128))),
     (1 << 31, (
-        _swapped(128, 128, 64), _swapped(256, 128, 64), Entry(256, 128, 64, (1, 2), swap=1), _swapped(128, 256, 64),
-        _swapped(128, 128, 64, split=True), _swapped(128, 64, 64, "pingpong"), _swapped(192, 128, 64),
+        _swapped(128, 64, 64), _swapped(256, 128, 64, schedule=COOPERATIVE), _swapped(128, 128, 64, split=True),
+        _swapped(128, 128, 64, schedule=COOPERATIVE), _swapped(192, 128, 64, schedule=COOPERATIVE),
     )),
 )  # fmt: skip
 _INT = (
-    (32, (_swapped(32, 128, 128, split=True), _swapped(32, 64, 128, "pingpong"))),
-    (64, (_swapped(64, 128, 128, split=True), _swapped(64, 64, 128, "pingpong"))),
-    (128, (
-        Entry(128, 128, 128, split=True), Entry(64, 128, 128, schedule="pingpong"), _swapped(64, 128, 128, split=True),
-        _swapped(64, 64, 128, "pingpong"),
-    )),
+    (32, (_swapped(32, 64, 128), _swapped(32, 128, 128, split=True))),
+    (64, (_swapped(64, 64, 128), _swapped(64, 128, 128, split=True))),
+    (128, (_swapped(64, 64, 128), Entry(64, 128, 128), _swapped(64, 128, 128, split=True))),
     (1 << 31, (
-        Entry(128, 128, 128), Entry(128, 128, 128, (2, 1)), Entry(128, 256, 128, (2, 1)), Entry(256, 128, 128, (2, 1)),
-        Entry(64, 128, 128, schedule="pingpong"), Entry(128, 128, 128, split=True),
-        Entry(64, 256, 128, schedule="pingpong"), Entry(128, 128, 128, (2, 1), "pingpong"),
+        Entry(64, 128, 128), Entry(128, 128, 128, (2, 1)), Entry(64, 256, 128),
+        Entry(128, 256, 128, (2, 1), COOPERATIVE), Entry(128, 128, 128, (1, 1), COOPERATIVE),
     )),
 )  # fmt: skip
 _MM = (
-    (16, (_swapped(16, 128, 128, split=True), _swapped(16, 64, 128, "pingpong"))),
-    (32, (_swapped(32, 128, 128, split=True), _swapped(32, 64, 128, "pingpong"))),
-    (64, (_swapped(64, 128, 128, split=True), _swapped(64, 64, 128, "pingpong"), _swapped(64, 128, 64, split=True))),
-    (128, (
-        Entry(128, 128, 64, split=True), Entry(64, 128, 64, schedule="pingpong"),
-        Entry(64, 64, 128, schedule="pingpong"),
-        _swapped(64, 128, 64, split=True),
-    )),
+    (16, (_swapped(16, 64, 128),)),
+    (32, (_swapped(32, 64, 128),)),
+    (64, (_swapped(64, 64, 128), Entry(64, 64, 128))),
+    (128, (Entry(64, 64, 128), Entry(64, 128, 64), _swapped(64, 64, 128))),
     (1 << 31, (
-        Entry(128, 256, 64, (2, 1)), Entry(256, 128, 64, (2, 1)), Entry(128, 128, 64, (2, 1), "pingpong"),
-        Entry(128, 192, 64, (2, 1)), Entry(64, 256, 64, (2, 1), "pingpong"), Entry(128, 128, 64, split=True),
-        Entry(64, 128, 64, (2, 1), "pingpong"), Entry(128, 256, 64, (2, 1), split=True),
+        Entry(64, 128, 64, (2, 1)), Entry(128, 128, 64, (2, 1)), Entry(64, 256, 64, (2, 1)),
+        Entry(128, 256, 64, (2, 1), COOPERATIVE), Entry(256, 128, 64, (2, 1), COOPERATIVE),
+        Entry(128, 128, 64, (1, 1), COOPERATIVE, split=True), Entry(64, 128, 128),
     )),
 )  # fmt: skip
 _MENUS = {"mixed_mm": _MIXED, "int_mm": _INT, "mm": _MM, "addmm": _MM}

@@ -1,0 +1,167 @@
+"""Our CUTLASS kernel as a template buffer of Inductor's: rendered once from our source, compiled, never benchmarked.
+
+Inductor's own CUTLASS support is used from the buffer on: scheduling, compiling, calling, packaging. What comes before,
+its library of configurations and the timing of them, is not touched, so none of CUTLASS's Python has to be there.
+"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import ir
+from torch._inductor.codegen.cuda import compile_utils
+from torch._inductor.codegen.cutlass.kernel import CUTLASSTemplateKernel
+from torch._inductor.codegen.cutlass.template import CUTLASSTemplate
+from torch._inductor.codegen.cutlass.utils import DTYPE_TO_CUTLASS_TYPE
+from torch._inductor.utils import Placeholder
+
+from gemmdb import kernels_cutlass
+
+PROBE_S = 60
+"""An empty source compiles in a second or two."""
+NAMES = ("a", "b", "scale", "bias")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What one call is generated from. `source`: the CUDA source without an entry point. `order`: its run-time
+    arguments. `leading`: elements between the rows (columns) of A and B. `workspace`: bytes of scratch at most."""
+
+    source: str
+    order: tuple[int, int, int]
+    leading: tuple[int, int]
+    workspace: int
+
+
+class _Kernel(CUTLASSTemplateKernel):  # type: ignore[misc]
+    """One call: pointers, then integers, then what Inductor adds. A node may be given for several of the pointers."""
+
+    def __init__(self, numbers: Sequence[Any]) -> None:
+        super().__init__(kernel_name=str(Placeholder.KERNEL_NAME), runtime_arg_info=[], runtime_arg_values=[])
+        self.numbers = list(numbers)
+
+    def get_dynamic_shape_args(self) -> list[Any]:
+        """Inductor's hook: the integers of the call."""
+        return self.numbers
+
+    def get_offset_args(self) -> list[Any]:
+        """Inductor's hook: where each pointer begins within its buffer, in bytes."""
+        return [node.get_layout().offset * node.get_dtype().itemsize for node in self.named_nodes.values()]
+
+    def entry(self, nodes: dict[str, Any], out: Any) -> str:
+        """The text of the function that Inductor calls."""
+        for name, node in nodes.items():
+            self.named_nodes[name] = node
+            self.args.input_buffers.setdefault(node.get_name(), name)
+        self.named_nodes["out"] = out
+        self.args.output_buffers[out.get_name()] = "out"
+        pointers, *_ = self.args.cpp_argdefs(DTYPE_TO_CUTLASS_TYPE)
+        integers = [f"const int {name}" for name in _INTEGERS]
+        integers += [f"const int {name}_offset" for name in self.named_nodes]
+        self.signature = f"int {self.kernel_name}({', '.join(pointers + integers)}, {self._EXTRA_CPP_ARGS})"
+        places = {name: self._place(name, node) for name, node in self.named_nodes.items()}
+        arguments = ", ".join(places.get(name, "nullptr") for name in (*NAMES, "out"))
+        return _ENTRY.replace("SIGNATURE", self.signature).replace("POINTERS", arguments)
+
+    def _place(self, name: str, node: Any) -> str:
+        inside = self.args.input_buffers if name != "out" else self.args.output_buffers
+        # A view may have another dtype than its buffer, so the offset counts bytes.
+        return f"place({inside[node.get_name()]}, {name}_offset)"
+
+
+_INTEGERS = ("m", "n", "k", "lda", "ldb", "split", "swizzle", "raster", "bytes")
+_ENTRY = """
+static char* place(void const* buffer, int bytes) {
+  return static_cast<char*>(const_cast<void*>(buffer)) + bytes;
+}
+extern "C" __attribute__((__visibility__("default"))) SIGNATURE {
+  Product product{POINTERS, m, n, k, lda, ldb};
+  Order order{split, swizzle, raster};
+  if (workspace_size) {
+    *workspace_size = workspace_bytes(product, order);
+    return 0;
+  }
+  return run(product, order, {workspace, static_cast<size_t>(bytes)}, stream);
+}
+"""
+
+
+def dense(value: Any) -> Any:
+    """A scale or bias in memory without gaps, copied where it is not."""
+    for stored in (ir.ExternKernel.realize_input(value), ir.ExternKernel.copy_input(value)):
+        stored.freeze_layout()
+        layout = stored.get_layout()
+        pairs = zip(layout.size, layout.stride, ir.FlexibleLayout.contiguous_strides(layout.size), strict=True)
+        if all(size == 1 or stride == wanted for size, stride, wanted in pairs):
+            break
+    return stored
+
+
+def include_headers() -> None:
+    """From now on Inductor's nvcc finds the headers of the nvidia-cutlass package, unless the user has set up a CUTLASS
+    of their own. Idempotent."""
+    if hasattr(compile_utils._cutlass_include_paths, "_gemmdb"):
+        return
+    original = compile_utils._cutlass_include_paths
+
+    @functools.wraps(original)
+    def paths() -> list[str]:
+        ours = kernels_cutlass.headers()
+        return list(original()) if _users_own() or ours is None else [str(ours)]
+
+    paths._gemmdb = True  # type: ignore[attr-defined]
+    compile_utils._cutlass_include_paths = paths
+
+
+def _users_own() -> bool:
+    return Path(inductor_config.cutlass.cutlass_dir, "include", "cutlass", "cutlass.h").is_file()
+
+
+@functools.cache
+def missing() -> str:
+    """What is missing to compile a kernel, empty when nothing is. Tried once per process, with an empty source: a
+    kernel is compiled when the graph is loaded, too late to take another one."""
+    if kernels_cutlass.headers() is None and not _users_own():
+        return "the nvidia-cutlass package is not installed"
+    with tempfile.TemporaryDirectory(prefix="gemmdb-nvcc-") as folder:
+        source = Path(folder, "empty.cu")
+        source.write_text("")
+        command = compile_utils.cuda_compile_command([str(source)], str(source.with_suffix(".so")), "so")
+        try:
+            done = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=PROBE_S)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"nvcc: {type(error).__name__}"
+    lines = done.stderr.strip().splitlines()
+    return "" if done.returncode == 0 else f"nvcc: {lines[0][:200] if lines else done.returncode}"
+
+
+def product(kernel: Kernel, operands: dict[str, Any], sizes: tuple[int, int, int], dtype: torch.dtype) -> Any:
+    """The output [M, N] in `dtype` of the one call that `kernel` is, in Inductor's IR.
+
+    `operands`: by NAMES, in memory with layouts that stay. `sizes`: M, N, K.
+    """
+    a = operands["a"]
+    layout = ir.FixedLayout(a.get_device(), dtype, list(sizes[:2]), [sizes[1], 1])
+    numbers = (*sizes, *kernel.leading, *kernel.order, kernel.workspace)
+
+    def make(node: Any, epilogue_nodes: Sequence[Any] | None = None) -> tuple[Any, Callable[[], str]]:
+        made = _Kernel(numbers)
+        return made, lambda: kernel.source + made.entry(operands, node)
+
+    nodes = list(operands.values())
+    template = CUTLASSTemplate("gemmdb_gemm", nodes, layout)
+    return ir.TensorBox.create(
+        ir.CUTLASSTemplateBuffer(
+            layout=layout, inputs=nodes, make_kernel_render=make, workspace_size=kernel.workspace, template=template,
+            supports_epilogue_fusion=False,
+        )
+    )  # fmt: skip

@@ -1,0 +1,80 @@
+"""Lowers a product with a config of our CUTLASS kernel: one call, its scale and bias inside, nothing timed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gemmdb import kernels_cutlass
+from gemmdb.config import Config
+from gemmdb.inductor import extract
+from gemmdb.inductor.adapter import cutlass, ir_view
+from gemmdb.inductor.triton_kernels import Operands, Refused, check
+from gemmdb.layout import VECTOR_BYTES
+from gemmdb.operands import Operand
+from gemmdb.problem import Problem
+
+LARGEST = 2**31
+"""Inductor passes integers of 32 bits."""
+FLOATS = ("bf16", "fp16", "fp32")
+_BIASES = {"1d": lambda m, n: n, "column": lambda m, n: m, "full": lambda m, n: m * n}
+
+
+def register() -> None:
+    """Let Inductor's compiler find CUTLASS's headers, also for graphs that come from a cache. Idempotent."""
+    cutlass.include_headers()
+
+
+def lower(config: Config, problem: Problem, operands: Operands) -> Any:
+    """The product in Inductor's IR, in the dtype of A (int32 for int_mm).
+
+    Raises triton_kernels.Refused when the operands are not what the kernel takes, or it cannot be compiled here.
+    """
+    check(problem, operands)
+    if missing := cutlass.missing():
+        raise Refused(missing)
+    m, n, k = problem.m, problem.n, problem.k
+    nodes = {"a": operands.a, "b": operands.b}
+    # What a mixed product is added to is a kernel of its own.
+    problem = replace(problem, bias=None) if problem.op == "mixed_mm" else problem
+    scale = ""
+    if operands.scale is not None:
+        nodes["scale"] = _vector(operands.scale, n)
+        scale = extract.dtype_name(operands.scale.get_dtype())
+    if problem.bias is not None:
+        nodes["bias"] = _vector(operands.bias, _BIASES[problem.bias.kind](m, n))
+    bytes_ = kernels_cutlass.workspace_bound(config, problem)
+    if bytes_ >= LARGEST:
+        raise Refused("the workspace is over 2 GiB")
+    for node in nodes.values():
+        offset = int(node.get_layout().offset) * node.get_dtype().itemsize
+        if offset % VECTOR_BYTES or offset >= LARGEST:
+            raise Refused("an operand begins at no multiple of 16 bytes, or over 2 GiB into its storage")
+    source = kernels_cutlass.render(config, problem, scale)
+    leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
+    kernel = cutlass.Kernel(source, kernels_cutlass.order(config), leading, bytes_)
+    dtype = torch.int32 if problem.op == "int_mm" else operands.a.get_dtype()
+    return cutlass.product(kernel, nodes, (m, n, k), dtype)
+
+
+def _vector(node: Any, elements: int) -> Any:
+    """`node`, a scale or a bias, in memory without gaps. Raises Refused unless it has that many elements, of a dtype
+    that the kernel reads."""
+    stored = cutlass.dense(node)
+    found = ir_view.literal(stored)
+    if found is None or math.prod(found[0]) != elements:
+        raise Refused(f"a scale or bias of {list(node.get_size())}, not of {elements} elements")
+    if extract.dtype_name(stored.get_dtype()) not in FLOATS:
+        raise Refused(f"a scale or bias of {stored.get_dtype()}")
+    return stored
+
+
+def _leading(node: Any, operand: Operand) -> int:
+    """Elements from one row of a row-major matrix, or column of a column-major one, to the next. Where there is only
+    one, its stride may be anything, and the tensor map wants it aligned: it is what it would be without gaps."""
+    sizes, strides = ir_view.literal(node)  # type: ignore[misc]
+    across = 0 if operand.layout.order.startswith("row") else 1
+    return strides[across] if sizes[across] > 1 else sizes[1 - across]
