@@ -1,92 +1,191 @@
-"""Say what the rows of `h200_build.py` amount to: geometric means against ATen and shares of the streaming-read floor.
+"""Say what the H200 rows amount to: every figure that is aimed at, and the tables behind them.
 
-    python benchmarks/h200_report.py benchmarks/results/h200/2026-11-20b
+    python benchmarks/h200_report.py [FOLDER] [--json FILE]
 
-A problem's time is its verdict's pick, both processes pooled, as a table of these rows has it. The floor is a streaming
-read of the weight's bytes under the same protocol; a share above 1 means a kernel that streams better than that one.
+FOLDER: of archives, as `h200_build.py` writes them; default: the newest of benchmarks/results/h200. Prints Markdown.
+A problem's time is its verdict's pick, all processes pooled, relative to the ATen interleaved with it, cold L2, the
+newest procedure. The upper end of a problem is that of the pick's 95% interval. `peers.jsonl` in the folder
+(`h200_peers.py`) adds the comparison with max-autotune and the share of a streaming read.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
-import math
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from h200_import import measurements
+import h200_peers_report as peers
+from h200_results import BUILD, FIGURES, PEERS, Member, lines, mean, newest, of, parts
 
-from gemmdb.measurement import Measurement
+from gemmdb.config import ATEN
+from gemmdb.generators import archive
+from gemmdb.measurement import Measurement, Status
 from gemmdb.problem import Problem
-from gemmdb.verdict import Verdict, decide
+from gemmdb.verdict import Verdict, decide_all
 
-GROUPS: tuple[tuple[str, Callable[[Problem], bool]], ...] = (
-    ("mixed_mm, M <= 16", lambda p: p.op == "mixed_mm" and p.m <= 16),
-    ("mixed_mm, M <= 64", lambda p: p.op == "mixed_mm" and p.m <= 64),
-    ("mixed_mm, all M", lambda p: p.op == "mixed_mm"),
-    ("mixed_mm, M <= 16, weight >= 48 MB", lambda p: p.op == "mixed_mm" and p.m <= 16 and p.n * p.k >= 48e6),
-    ("int_mm, with scale", lambda p: p.op == "int_mm" and p.fusion == "scale"),
-    ("int_mm, alone", lambda p: p.op == "int_mm" and p.fusion == "none"),
-    ("int_mm, all", lambda p: p.op == "int_mm"),
-    ("mm, M <= 64", lambda p: p.op == "mm" and p.m <= 64),
-    ("mm, all M", lambda p: p.op == "mm"),
+SPLITS: tuple[tuple[str, Member], ...] = (
+    ("int_mm, scale", of("int_mm", fusion="scale")),
+    ("int_mm, alone", of("int_mm", fusion="none")),
+    ("mm, all M", of("mm")),
+    ("addmm, all M", of("addmm")),
 )
+CLASSES = ((16, "1-16"), (64, "17-64"), (256, "65-256"), (1024, "257-1024"), (4096, "1025-4096"), (2**31, "4097-"))
+Row = list[Any]
 
 
-def mean(values: Iterable[float]) -> float:
-    """The geometric mean."""
-    return math.exp(statistics.mean(math.log(value) for value in values))
+@dataclass
+class Results:
+    """The verdicts of a folder's rows, and how many rows came to what."""
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
+    statuses: Counter[str] = field(default_factory=Counter)
+    bad: Counter[str] = field(default_factory=Counter)
+    twice: list[float] = field(default_factory=list)
 
 
-def read(folder: Path) -> tuple[dict[Problem, Verdict], dict[Problem, float], list[Measurement]]:
-    """Verdicts, floors in microseconds, and all rows of a folder of results."""
-    rows = list(measurements(folder / "rows.jsonl.gz"))
-    by_problem: dict[Problem, list[Measurement]] = defaultdict(list)
+def newest_verdict(rows: Sequence[Measurement]) -> Verdict | None:
+    """The verdict of a problem's rows with a cold cache and the newest procedure, None without one."""
+    found = [v for v in decide_all(rows) if v.protocol.l2 == "cold"]
+    return max(found, key=lambda v: (v.protocol.version, v.protocol.samples, v.klass), default=None)
+
+
+def read(paths: Iterable[Path]) -> Results:
+    """What the archives hold."""
+    results = Results()
+    for path in paths:
+        for problem, group in groupby(archive.read(path), key=lambda row: row.problem):
+            rows = list(group)
+            results.statuses.update(row.status.value for row in rows)
+            failed = (Status.WRONG, Status.CRASH, Status.TIMEOUT)
+            results.bad.update(f"{row.config.name} {row.status}" for row in rows if row.status in failed)
+            results.twice += changes(rows)
+            verdict = newest_verdict(rows)
+            if verdict is None:
+                results.undecided.append(problem.text)
+            else:
+                results.verdicts.append(verdict)
+    return results
+
+
+def changes(rows: Iterable[Measurement]) -> Iterator[float]:
+    """How far the medians of a config measured in full more than once lie apart, relative to the least."""
+    medians: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
-        by_problem[row.problem].append(row)
-    found = {problem: decide(group) for problem, group in by_problem.items()}
-    with gzip.open(folder / "summary.jsonl.gz", "rt") as file:
-        lines = [json.loads(line) for line in file]
-    floors = {Problem.parse(line["problem"]): float(line["floor_us"]) for line in lines if line["floor_us"]}
-    return {problem: verdict for problem, verdict in found.items() if verdict}, floors, rows
+        if row.times and row.status is Status.OK and row.config != ATEN:
+            medians[row.config.text, row.protocol.text].append(row.times.median_us)
+    return (max(found) / min(found) - 1 for found in medians.values() if len(found) > 1)
 
 
-def repeatability(rows: list[Measurement]) -> str:
-    """How far the medians of the same config differ between the two processes."""
-    medians: dict[tuple[Problem, str], dict[str, float]] = defaultdict(dict)
-    for row in rows:
-        if row.times and row.status == "ok":
-            medians[row.problem, row.config.text][row.run] = row.times.median_us
-    pairs = [list(found.values()) for found in medians.values() if len(found) == 2]
-    changes = sorted(abs(second / first - 1) for first, second in pairs)
-    if not changes:
-        return "no config was timed in two processes"
-    within = [sum(change <= limit for change in changes) / len(changes) for limit in (0.01, 0.02)]
-    return (
-        f"{len(changes)} configs in two processes: {within[0]:.0%} within 1%, {within[1]:.0%} within 2%, "
-        f"median {changes[len(changes) // 2]:.2%}, largest {changes[-1]:.1%}"
-    )
+def upper(verdict: Verdict) -> float:
+    """The upper end of the speedup's interval."""
+    return 1.0 if verdict.pick == ATEN else verdict.speedup / max(1 - verdict.spread, 1e-6)
+
+
+def summary(name: str, group: Sequence[Verdict]) -> dict[str, Any]:
+    """One line of a table as JSON."""
+    worst = min(group, key=lambda v: v.speedup)
+    return {
+        "problems": name, "number": len(group), "speedup": mean(v.speedup for v in group),
+        "aten_share": sum(v.pick == ATEN for v in group) / len(group),
+        "worst": worst.speedup, "least_upper": min(map(upper, group)), "worst_problem": worst.problem.text,
+    }  # fmt: skip
+
+
+def grouped(verdicts: Iterable[Verdict], key: Callable[[Problem], str]) -> list[dict[str, Any]]:
+    """A summary for each value of `key`."""
+    groups: dict[str, list[Verdict]] = defaultdict(list)
+    for verdict in verdicts:
+        groups[key(verdict.problem)].append(verdict)
+    return [summary(name, groups[name]) for name in sorted(groups)]
+
+
+def class_of(problem: Problem) -> str:
+    """Op, dtype and class of M."""
+    number, (_, label) = next((i, entry) for i, entry in enumerate(CLASSES) if problem.m <= entry[0])
+    dtype = problem.numerics.fp32 if problem.numerics.fp32 == "tf32" else problem.a.dtype
+    return f"{problem.op} {dtype}, {number} M {label}"
+
+
+def report(results: Results, folder: Path) -> dict[str, Any]:
+    """Everything, JSON-ready."""
+    verdicts = results.verdicts
+    members = [(name, member) for name, member, *_ in FIGURES] + list(SPLITS)
+    chosen = {name: [v for v in verdicts if member(v.problem)] for name, member in members}
+    picks = Counter((v.problem.op, v.pick.name) for v in verdicts)
+    build = folder / BUILD
+    return {
+        "folder": folder.name,
+        "figures": [summary(name, group) for name, group in chosen.items() if group],
+        "aims": {name: {"aten": aten, "max_autotune": autotune} for name, _, aten, autotune in FIGURES},
+        "classes": grouped(verdicts, class_of),
+        "picks": [[op, name, count] for (op, name), count in sorted(picks.items())],
+        "problems": dict(sorted(Counter(v.problem.op for v in verdicts).items())),
+        "undecided": results.undecided, "statuses": dict(results.statuses), "bad": dict(results.bad),
+        "repeated": repeated(results.twice),
+        "build": json.loads(build.read_text()) if build.exists() else None,
+        "peers": peers.summary(lines(folder / PEERS)),
+    }  # fmt: skip
+
+
+def repeated(twice: Sequence[float]) -> dict[str, float] | None:
+    """How well times that were taken more than once agree."""
+    if not twice:
+        return None
+    within = {f"within_{limit:.0%}": sum(c <= limit for c in twice) / len(twice) for limit in (0.01, 0.02)}
+    return {"configs": len(twice), **within, "median": statistics.median(twice), "largest": max(twice)}
+
+
+def table(head: Sequence[str], rows: Iterable[Row]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *([str(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """The report to read."""
+    head = ("problems", "number", "vs ATen", "aimed at", "worst", "least upper end", "ATen picked")
+    aims = {name: f"{aim['aten']:.2f}x" for name, aim in found["aims"].items()}
+
+    def row(one: dict[str, Any]) -> Row:
+        return [one["problems"], one["number"], f"{one['speedup']:.3f}x", aims.get(one["problems"], ""),
+                f"{one['worst']:.2f}x", f"{one['least_upper']:.2f}x", f"{one['aten_share']:.0%}"]  # fmt: skip
+
+    counts = ", ".join(f"{op} {count:,}" for op, count in found["problems"].items())
+    statuses = ", ".join(f"{count:,} {status}" for status, count in sorted(found["statuses"].items()))
+    texts = [f"Problems: {counts}. Rows: {statuses}.", table(head, map(row, found["figures"]))]
+    texts += [f"The worst of {one['problems']}: `{one['worst_problem']}`." for one in found["figures"][: len(aims)]]
+    texts += [f"Without a verdict: {len(found['undecided'])}."] if found["undecided"] else []
+    texts += [f"Wrong, crashed or hung: {', '.join(f'{n} {k}' for k, n in found['bad'].items())}."] * bool(found["bad"])
+    if found["repeated"]:
+        texts.append(
+            "Timed in more than one process: " + ", ".join(f"{k} {v:.4g}" for k, v in found["repeated"].items())
+        )
+    if found["build"]:
+        texts.append("Build: " + ", ".join(f"{k} {found['build'].get(k)}" for k in (
+            "measured", "rows", "lanes", "seconds", "gpu_seconds_per_problem", "busy_share")))  # fmt: skip
+    texts += peers.markdown(found["peers"]) if found["peers"] else []
+    texts += [table(("op", "pick", "problems"), found["picks"]), table(head, map(row, found["classes"]))]
+    return "\n\n".join(texts)
 
 
 def main() -> None:
-    """Print the table in Markdown."""
+    """Print the report, and write it as JSON too."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    verdicts, floors, rows = read(parser.parse_args().folder)
-    print("| problems | number | vs ATen | worst | ATen picked | share of the floor | smallest share |")
-    print("|---|---|---|---|---|---|---|")
-    for name, member in GROUPS:
-        group = [verdict for problem, verdict in verdicts.items() if member(problem)]
-        if group:
-            shares = [floors[v.problem] / v.expected_us for v in group if v.problem in floors]
-            aten = sum(v.pick.backend == "aten" for v in group)
-            speed = f"{mean(v.speedup for v in group):.2f}x | {min(v.speedup for v in group):.2f}x"
-            print(f"| {name} | {len(group)} | {speed} | {aten} | {mean(shares):.2f} | {min(shares):.2f} |")
-    print()
-    print(repeatability(rows))
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    folder = options.folder or newest()
+    found = report(read(parts(folder)), folder)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    print(markdown(found))
 
 
 if __name__ == "__main__":

@@ -1,50 +1,66 @@
 """Rebuild the shipped H200 table from the committed timings, and the manifest beside it.
 
-    python benchmarks/h200_ship.py
+    python benchmarks/h200_ship.py [FOLDER]
 
-Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest, a sample of the rest) and `tables/manifest.json`.
+FOLDER: of archives, as `h200_build.py` writes them; default: the newest of benchmarks/results/h200. Writes
+`tables/sm90-nvidia-h200.db` (winners, ties, the fastest, and as large a sample of the rest as the wheel has room for)
+and `tables/manifest.json`.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from h200_import import measurements
+from h200_results import ROOT, newest, parts
 
-from gemmdb.generators.compact import compact
+from gemmdb.generators import archive
+from gemmdb.generators.compact import Keep, compact
 from gemmdb.generators.manifest import write_manifest
 from gemmdb.generators.store import Store
 
-ROOT = Path(__file__).parent.parent
-RAW = "benchmarks/results/h200/2026-11-20b/rows.jsonl.gz"
 SHIPPED = ROOT / "tables" / "sm90-nvidia-h200.db"
+MOST_BYTES = 16 * 2**20
+"""What the table may take of the wheel."""
+KEEPS = tuple(Keep(top, sample) for top, sample in ((8, 16), (8, 12), (8, 8), (8, 4), (6, 2), (3, 0)))
 
 
-def provenance(run: str) -> dict[str, Any]:
-    """What made the rows of a run."""
-    return {
-        "run": run,
-        "date": "2026-11-20",
-        "command": "python benchmarks/h200_build.py --problems benchmarks/results/h200/problems.txt",
-        "timings": RAW,
-        "timings_sha256": hashlib.sha256((ROOT / RAW).read_bytes()).hexdigest(),
-        "table": "python benchmarks/h200_ship.py",
-    }
+def provenance(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """What made the rows: each run, and where its timings are."""
+    timings = [
+        {"file": os.path.relpath(path, ROOT), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()} for path in paths
+    ]
+    runs = {run["run"]: run for path in paths for run in archive.runs(path)}
+    return [{**run, "timings": timings, "table": "python benchmarks/h200_ship.py"} for run in runs.values()]
 
 
 def main() -> None:
-    """Import every timing into a table of its own, compact that to the shipped one, and describe it."""
-    rows = list(measurements(ROOT / RAW))
+    """Put every row into a table of its own, compact that to the shipped one, and describe it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--out", type=Path, default=SHIPPED)
+    options = parser.parse_args()
+    paths = parts(options.folder or newest())
     with tempfile.TemporaryDirectory() as folder:
         full = Path(folder) / "full.db"
+        rows = archive.restore(paths, full)
         with Store.open(full) as store:
-            store.add_runs(provenance(run) for run in sorted({row.run for row in rows}))
-            print(f"{store.add(rows):,} rows, {store.refresh():,} verdicts")
-        print(f"{compact(full, SHIPPED):,} rows shipped in {SHIPPED.stat().st_size / 2**20:.1f} MiB")
-    write_manifest(SHIPPED.parent)
+            store.add_runs(provenance(paths))
+            print(f"{rows:,} rows, {store.refresh():,} problems")
+        for keep in KEEPS:
+            rows = compact(full, options.out, keep)
+            size = options.out.stat().st_size
+            print(f"{keep}: {rows:,} rows in {size / 2**20:.1f} MiB", flush=True)
+            if size <= MOST_BYTES:
+                break
+        else:
+            raise SystemExit(f"{options.out} is larger than {MOST_BYTES} bytes")
+    write_manifest(options.out.parent)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,175 @@
+"""Time a random sample of the shipped problems as Inductor compiles them: default, max-autotune, and with the table.
+
+    python benchmarks/h200_peers.py --out peers.jsonl [--table TABLE.db] [--number 40] [--seconds 180] [--gpus N]
+
+Each product is compiled three times in one process: `default`; `autotune`, which is `max-autotune-no-cudagraphs` as a
+user gets it; and `gemmdb`, strict with the table. Each result is checked against float64, then the code that Inductor
+emitted is captured in CUDA graphs and timed interleaved, by the protocol of the tables: cold L2, rotating operands.
+`linear` is default mode on the spelling `linear(x, w.to(x.dtype)) * s` of a bf16 weight-only product, which Inductor's
+own pattern takes; the other ways use one that it does not. `floor` is a streaming read of the weight.
+
+`number` problems are drawn from each stratum of `h200_results.STRATA` by `--seed`, in an order whose every prefix is
+balanced, and spread over all GPUs of the host. Each becomes a line of `--out` when it is done; problems that have a
+line are skipped, so the command can be repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import h200_peers_report
+from h200_results import ROOT, STRATA, STREAMED, lines, streamed
+
+from gemmdb.appending import append_lines
+from gemmdb.problem import Problem
+from gemmdb.table import Table
+from gemmdb.toolchain import installed
+
+GRACE_S = 45.0
+"""How long a problem that has been begun may still take when the time is up."""
+STREAMED_NUMBER = 20
+
+
+def population(table: Path) -> dict[str, list[Problem]]:
+    """The problems of a table by stratum, in a fixed order."""
+    with Table.open(table) as opened:
+        found = sorted({row.problem for row in opened.measurements()}, key=lambda p: p.text)
+    return {name: [p for p in found if member(p)] for name, member in {**STRATA, STREAMED: streamed}.items()}
+
+
+def draw(by_stratum: dict[str, list[Problem]], number: int, seed: int) -> list[tuple[str, Problem]]:
+    """(stratum, problem), one of each stratum in turn. A problem that several strata drew is there once for each."""
+    drawn = []
+    for name, problems in by_stratum.items():
+        most = min(len(problems), number if name != STREAMED else STREAMED_NUMBER)
+        drawn.append([(name, p) for p in random.Random(f"{seed} {name}").sample(problems, most)])
+    return [pair for turn in zip_longest(*drawn) for pair in turn if pair is not None]
+
+
+def todo(options: argparse.Namespace, lane: int, lanes: int) -> list[tuple[str, Problem]]:
+    """A lane's share of the sample, without what has a line already."""
+    done = {(line["stratum"], line["problem"]) for line in lines(options.out) if "problem" in line}
+    drawn = draw(population(options.table), options.number, options.seed)
+    return [(name, p) for name, p in drawn[lane::lanes] if (name, p.text) not in done]
+
+
+def run_lane(options: argparse.Namespace, lane: int, lanes: int) -> None:
+    """Measure a lane's share on the GPU that this process sees, until the time is up."""
+    import h200_peers_lane
+
+    until = time.monotonic() + options.seconds
+    for stratum, problem in todo(options, lane, lanes):
+        if time.monotonic() > until:
+            break
+        begun = {"stratum": stratum, "problem": problem.text}
+        options.current.write_text(json.dumps(begun))
+        found = h200_peers_lane.measure(problem, options.table, options.samples)
+        append_lines(options.out, [json.dumps({**begun, **found})])
+        print(f"{lane}: {problem.head} {found.get('us', found)}", flush=True)
+        if found.get("fatal"):
+            sys.exit(1)
+
+
+class Lane(threading.Thread):
+    """Runs a lane in processes of its own: where one dies, the problem in work gets a line and the next goes on."""
+
+    def __init__(self, options: argparse.Namespace, place: tuple[int, int], folder: Path) -> None:
+        super().__init__()
+        self.options, self.place = options, place
+        self.current = folder / f"current-{place[0]}"
+        # Caches of its own: compile times are those of a first compile.
+        self.environment = {
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": str(place[0]),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / f"inductor-{place[0]}"),
+            "TORCHINDUCTOR_COMPILE_THREADS": str(max((os.cpu_count() or 2) // place[1], 2)),
+        }
+
+    def run(self) -> None:
+        """The thread's body."""
+        until = time.monotonic() + self.options.seconds
+        while (left := until - time.monotonic()) > 0:
+            process = subprocess.Popen(self._command(left), env=self.environment)
+            try:
+                code = process.wait(left + GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                code = process.wait()
+            if code == 0:
+                return
+            self._blame(f"the process ended with code {code}")
+
+    def _command(self, seconds: float) -> list[str]:
+        options = self.options
+        given = {"out": options.out, "table": options.table, "number": options.number, "seed": options.seed,
+                 "samples": options.samples, "seconds": seconds, "current": self.current,
+                 "lane": f"{self.place[0]}/{self.place[1]}"}  # fmt: skip
+        flags = [text for name, value in given.items() for text in (f"--{name}", str(value))]
+        return [sys.executable, str(Path(__file__)), *flags]
+
+    def _blame(self, reason: str) -> None:
+        """Give the problem in work a line, unless it wrote one itself."""
+        begun = json.loads(self.current.read_text()) if self.current.exists() else None
+        known = {(line.get("stratum"), line.get("problem")) for line in lines(self.options.out)}
+        if begun and (begun["stratum"], begun["problem"]) not in known:
+            append_lines(self.options.out, [json.dumps({**begun, "failure": reason})])
+
+
+def header(options: argparse.Namespace) -> dict[str, Any]:
+    """What the lines were made with: the table's strata, the seed, the machine."""
+    query = "--query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit"
+    smi = subprocess.run(["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True, check=True)
+    toolchain = installed("cuda")
+    with Table.open(options.table) as table:
+        digest = table.digest
+    return {
+        "population": {name: len(found) for name, found in population(options.table).items()},
+        "seed": options.seed, "number": options.number, "samples": options.samples, "table": digest,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "gpus": smi.stdout.splitlines(), "toolchain": toolchain and toolchain.text,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Draw, measure on all GPUs, print what it comes to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--table", type=Path, default=ROOT / "tables" / "sm90-nvidia-h200.db")
+    parser.add_argument("--number", type=int, default=40, help="problems drawn from each stratum")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--samples", type=int, default=25)
+    parser.add_argument("--seconds", type=float, default=180)
+    parser.add_argument("--gpus", type=int)
+    parser.add_argument("--lane", help=argparse.SUPPRESS)
+    parser.add_argument("--current", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.lane:
+        lane, lanes = map(int, options.lane.split("/"))
+        run_lane(options, lane, lanes)
+        return
+    about = header(options)
+    lanes = min(len(about["gpus"]), options.gpus or len(about["gpus"]))
+    append_lines(options.out, [json.dumps(about)])
+    with tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True) as folder:
+        threads = [Lane(options, (lane, lanes), Path(folder)) for lane in range(lanes)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = h200_peers_report.summary(lines(options.out))
+    print(*(h200_peers_report.markdown(found) if found else ["nothing was measured"]), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

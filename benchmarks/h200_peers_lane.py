@@ -1,0 +1,146 @@
+"""One problem compiled in several ways in this process, checked, and timed interleaved: the work of `h200_peers.py`."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from h200_results import streamed
+
+import gemmdb.inductor
+from gemmdb.generators.cuda.backend import UNROLL, VERSION
+from gemmdb.generators.cuda.bench import set_up
+from gemmdb.generators.cuda.graphs import capture, elapsed
+from gemmdb.generators.cuda.session import floor_us
+from gemmdb.generators.program import Operands, Product
+from gemmdb.generators.reference import Reference, tolerance
+from gemmdb.measurement import Protocol, one_line
+from gemmdb.problem import Problem
+
+LARGEST_PACKED = 120e6
+"""Elements of a weight up to which the weight-only pattern's kernel is timed: it takes milliseconds."""
+
+Call = Callable[[int], None]
+
+
+class Linear(torch.nn.Module):
+    """A weight-only product as it is usually written: `linear(x, w.to(x.dtype)) * s`."""
+
+    def __init__(self, made: Operands) -> None:
+        super().__init__()
+        self.inputs = (made.a, made.b.t(), made.scale)
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """The product [m, n] of [m, k] and a stored [n, k] weight."""
+        return torch.nn.functional.linear(x, weight.to(x.dtype)) * scale
+
+
+def measure(problem: Problem, table: Path, samples: int) -> dict[str, Any]:
+    """What became of each way, JSON-ready; a way that fails has a reason and no times. `fatal`: the process is of no
+    more use."""
+    torch._dynamo.reset()
+    gemmdb.inductor.reset_stats()
+    try:
+        return _measure(problem, table, samples)
+    except Exception as error:
+        return {"failure": one_line(f"{type(error).__name__}: {error}"), "fatal": not _alive()}
+
+
+def _measure(problem: Problem, table: Path, samples: int) -> dict[str, Any]:
+    bench = set_up(problem)
+    sets = [Operands(copy["A"], copy["B"], copy.get("bias"), copy.get("scale")) for copy in bench.copies]
+    found: dict[str, Any] = {"tolerance": tolerance(problem), "ways": {}, "us": {}}
+    calls: dict[str, Call] = {}
+    for name, (module, how) in ways(problem, table).items():
+        call, facts = compiled((module, how), sets, bench.expected)
+        found["ways"][name] = facts
+        if call is not None:
+            calls[name] = call
+    stats = gemmdb.inductor.stats()
+    found["product"] = stats["products"][0] if stats["products"] else None
+    found["benchmarked"] = stats["benchmarked"]
+    protocol = Protocol("graph", "cold", UNROLL, samples, version=VERSION)
+    found["us"] = timed(calls, len(sets), protocol)
+    if streamed(problem):
+        found["us"]["floor"] = quartiles(floor_us(problem, protocol, samples) or [])
+    return found
+
+
+def ways(problem: Problem, table: Path) -> dict[str, tuple[Callable[[Operands], Any], dict[str, Any]]]:
+    """How each peer makes the module of operands, and the arguments of `torch.compile`."""
+    strict = {"gemmdb.on_miss": "error", "gemmdb.tables": [table]}
+    product = lambda made: Product(problem, made)  # noqa: E731
+    found: dict[str, tuple[Callable[[Operands], Any], dict[str, Any]]] = {
+        "default": (product, {}),
+        "autotune": (product, {"mode": "max-autotune-no-cudagraphs"}),
+        "gemmdb": (product, {"backend": "gemmdb", "options": strict}),
+    }
+    usual = problem.op == "mixed_mm" and problem.a.dtype == "bf16" and problem.b.dtype == "int8"
+    usual = usual and problem.fusion == "scale" and problem.b.layout.order == "col" and problem.bias is None
+    if usual and problem.m <= 16 and problem.n * problem.k <= LARGEST_PACKED:
+        found["linear"] = (Linear, {})
+    return found
+
+
+def compiled(
+    way: tuple[Callable[[Operands], Any], dict[str, Any]], sets: Sequence[Operands], expected: Reference
+) -> tuple[Call | None, dict[str, Any]]:
+    """The compiled module as a call on the operands of a number, None when it failed, and what was seen of it."""
+    from torch._inductor.utils import run_and_get_code
+
+    make, how = way
+    module = make(sets[0])
+    run = torch.compile(module, **how)
+    start = time.perf_counter()
+    try:
+        result, codes = run_and_get_code(run, *module.inputs)
+        torch.cuda.synchronize()
+    except Exception as error:
+        if not _alive():
+            raise
+        return None, {"failure": one_line(f"{type(error).__name__}: {error}")}
+    body = "".join(code.partition("async_compile.wait")[2] for code in codes)
+    facts = {
+        "seconds": time.perf_counter() - start, "error": expected.error(result),
+        "launches": body.count(".run("), "extern": body.count("extern_kernels."), "template": "triton_tem_" in body,
+    }  # fmt: skip
+    inputs = [module.inputs, *(make(made).inputs for made in sets[1:])]
+
+    def call(index: int) -> None:
+        run(*inputs[index])
+
+    return call, facts
+
+
+def timed(calls: dict[str, Call], copies: int, protocol: Protocol) -> dict[str, list[float]]:
+    """Quartiles of the microseconds of one call, by name; replays of all take turns, each round begins with another."""
+    graphs = {name: capture(call, protocol, copies) for name, call in calls.items()}
+    graphs[""] = capture(None, protocol)
+    names = list(graphs)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for index in range(protocol.samples + 1):
+        for turn in range(len(names)):
+            name = names[(index + turn) % len(names)]
+            times[name].append(elapsed(graphs[name]))
+    empty = times.pop("")
+    return {
+        name: quartiles([(t - f) / protocol.unroll for t, f in zip(found, empty, strict=True)][1:])
+        for name, found in times.items()
+    }
+
+
+def quartiles(times: Sequence[float]) -> list[float]:
+    """First quartile, median, third quartile."""
+    return statistics.quantiles(times, n=4)
+
+
+def _alive() -> bool:
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,159 @@
+"""What the lines of `h200_peers.py` amount to: geometric means against each peer, by the strata of the sample."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from h200_results import FIGURES, STRATA, STRATA_OF, STREAMED, lines, mean
+
+PEERS = ("default", "autotune")
+AIMS = {name: autotune for name, _, _, autotune in FIGURES}
+LEAST_SHARE = 0.85
+"""The share of a streaming read that is aimed at."""
+
+Line = dict[str, Any]
+
+
+def gain(line: Line, peer: str) -> float:
+    """How many times faster than the peer the table's kernel is."""
+    return float(line["us"][peer][1] / line["us"]["gemmdb"][1])
+
+
+def upper(line: Line, peer: str) -> float:
+    """The gain between the peer's third quartile and the first of the table's kernel."""
+    return float(line["us"][peer][2] / line["us"]["gemmdb"][0])
+
+
+def right(line: Line) -> bool:
+    """Whether every way was timed, and the table's kernel is right."""
+    timed = "failure" not in line and all(name in line["us"] for name in ("default", "autotune", "gemmdb"))
+    return timed and line["ways"]["gemmdb"]["error"] <= line["tolerance"]
+
+
+def summary(found: Sequence[Line]) -> dict[str, Any] | None:
+    """Everything, JSON-ready; None without lines."""
+    headers = [line for line in found if "population" in line]
+    measured = [line for line in found if "problem" in line]
+    good = [line for line in measured if right(line)]
+    if not headers or not good:
+        return None
+    by_stratum = {name: [line for line in good if line["stratum"] == name] for name in (*STRATA, STREAMED)}
+    population = headers[-1]["population"]
+    return {
+        "about": headers[-1],
+        "measured": len(measured), "left_out": [_why(line) for line in measured if not right(line)],
+        "figures": [one for name in AIMS if (one := _figure(name, by_stratum, population))],
+        "strata": [_stratum(name, group) for name, group in by_stratum.items() if group],
+        "floor": _floor([line for line in good if "floor" in line["us"]]),
+        "linear": _linear([line for line in good if "linear" in line["us"]]),
+        "compile_seconds": {
+            way: statistics.median(line["ways"][way]["seconds"] for line in good)
+            for way in (*PEERS, "gemmdb")
+        },
+    }  # fmt: skip
+
+
+def _figure(name: str, groups: Mapping[str, Sequence[Line]], population: Mapping[str, int]) -> Line | None:
+    """A figure over its strata, each with the weight of its share of the table."""
+    strata = [stratum for stratum in STRATA_OF[name] if groups[stratum]]
+    total = sum(population[stratum] for stratum in strata)
+    if not total:
+        return None
+    found: Line = {"problems": name, "number": sum(len(groups[stratum]) for stratum in strata), "aim": AIMS[name]}
+    for peer in PEERS:
+        logs = {stratum: math.log(mean(gain(line, peer) for line in groups[stratum])) for stratum in strata}
+        found[peer] = math.exp(sum(population[stratum] * logs[stratum] for stratum in strata) / total)
+    return found
+
+
+def _stratum(name: str, group: Sequence[Line]) -> Line:
+    found: Line = {"problems": name, "number": len(group)}
+    for peer in PEERS:
+        worst = min(group, key=lambda line: gain(line, peer))
+        found[peer] = {
+            "gain": mean(gain(line, peer) for line in group), "worst": gain(worst, peer),
+            "worst_upper": upper(worst, peer), "worst_problem": worst["problem"],
+        }  # fmt: skip
+    found["autotune_vs_default"] = mean(line["us"]["default"][1] / line["us"]["autotune"][1] for line in group)
+    return found
+
+
+def _floor(group: Sequence[Line]) -> Line | None:
+    """Shares of the streaming read, each problem once."""
+    shares = {line["problem"]: line["us"]["floor"][1] / line["us"]["gemmdb"][1] for line in group}
+    if not shares:
+        return None
+    worst = min(shares, key=lambda problem: shares[problem])
+    return {"number": len(shares), "share": mean(shares.values()), "worst": shares[worst], "worst_problem": worst}
+
+
+def _linear(group: Sequence[Line]) -> Line | None:
+    gains = {line["problem"]: gain(line, "linear") for line in group}
+    if not gains:
+        return None
+    return {"number": len(gains), "gain": mean(gains.values()), "least": min(gains.values())}
+
+
+def _why(line: Line) -> str:
+    reasons = [line.get("failure", "")]
+    for name, facts in line.get("ways", {}).items():
+        reasons.append(f"{name}: {facts['failure']}" if "failure" in facts else "")
+        if facts.get("error", 0.0) > line["tolerance"]:
+            reasons.append(f"{name}: error {facts['error']:.2g}")
+    return f"{line['problem']}: {'; '.join(reason for reason in reasons if reason)}"
+
+
+def markdown(found: Line) -> list[str]:
+    """The summary to read, as paragraphs."""
+    about = found["about"]
+    rows = [
+        f"| {one['problems']} | {one['number']} | {one['autotune']:.3f}x | {one['aim']:.2f}x | {one['default']:.3f}x |"
+        for one in found["figures"]
+    ]
+    head = ["| problems | sampled | vs max-autotune | aimed at | vs default |", "|---|---|---|---|---|"]
+    strata = ["| stratum | number | vs max-autotune | worst | its upper end | vs default | worst | its upper end "
+              "| max-autotune vs default |", "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for one in found["strata"]:
+        cells = [f"{one[p][f]:.2f}x" for p in reversed(PEERS) for f in ("gain", "worst", "worst_upper")]
+        strata.append(
+            f"| {one['problems']} | {one['number']} | {' | '.join(cells)} | {one['autotune_vs_default']:.2f}x |"
+        )
+    seconds = ", ".join(f"{way} {value:.2f}" for way, value in found["compile_seconds"].items())
+    texts = [
+        f"Side by side in one process, {about['date']}, {about['number']} problems of each stratum by seed "
+        f"{about['seed']}: {found['measured']} measured.",
+        "\n".join([*head, *rows]),
+        "\n".join(strata),
+        f"Median seconds of a first call: {seconds}.",
+    ]
+    if floor := found["floor"]:
+        texts.append(
+            f"Share of a streaming read, {STREAMED}, {floor['number']} problems: {floor['share']:.3f} "
+            f"(aimed at {LEAST_SHARE}), least {floor['worst']:.2f} (`{floor['worst_problem']}`)."
+        )
+    if linear := found["linear"]:
+        texts.append(f"Against default mode on `linear(x, w.to(x.dtype)) * s`, {linear['number']} problems: "
+                     f"{linear['gain']:.1f}x, least {linear['least']:.1f}x.")  # fmt: skip
+    return texts + [f"Left out: {line}" for line in found["left_out"]]
+
+
+def combined(paths: Iterable[Path]) -> list[Line]:
+    """The lines of several files."""
+    return [line for path in paths for line in lines(path)]
+
+
+def main() -> None:
+    """Print the summary of files of lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", type=Path, nargs="+")
+    found = summary(combined(parser.parse_args().files))
+    print(*(markdown(found) if found else ["nothing was measured"]), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

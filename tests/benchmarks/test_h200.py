@@ -1,0 +1,138 @@
+"""The scripts behind the shipped H200 table, on a part of its real rows: shipping, reporting, comparing with peers."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from itertools import groupby, islice
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gemmdb.generators import archive
+from gemmdb.generators.manifest import check_manifest
+from gemmdb.generators.store import Store
+from gemmdb.problem import Problem
+from gemmdb.table import Table
+
+ROOT = Path(__file__).parents[2]
+TAKEN = 12
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that imports a script of `benchmarks/` by name."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module
+
+
+@pytest.fixture
+def folder(script: Any, tmp_path: Path) -> Path:
+    """Archives of the first problems of the newest results, in two parts."""
+    results: ModuleType = script("h200_results")
+    part = results.parts(results.newest())[0]
+    groups = groupby(archive.read(part), key=lambda row: row.problem)
+    rows = [row for _, group in islice(groups, TAKEN) for row in group]
+    with Store.open(tmp_path / "some.db") as store:
+        store.add_runs(archive.runs(part))
+        store.add(rows)
+        store.refresh()
+    assert len(archive.write(tmp_path / "some.db", tmp_path / "rows", len(rows) // 2)) == 2
+    return tmp_path / "rows"
+
+
+def test_every_results_folder_says_what_made_its_rows(script: Any) -> None:
+    results: ModuleType = script("h200_results")
+    for path in results.RESULTS.glob(f"*/{results.PARTS}"):
+        assert path.stat().st_size < 15 * 2**20
+        assert {row.run for row in islice(archive.read(path), 500)} <= {run["run"] for run in archive.runs(path)}
+        assert all(run.get("command") for run in archive.runs(path))
+
+
+def test_the_table_is_rebuilt_from_its_archives(
+    script: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship: ModuleType = script("h200_ship")
+    out = tmp_path / "tables" / "shipped.db"
+    out.parent.mkdir()
+    monkeypatch.setattr("sys.argv", ["h200_ship.py", str(folder), "--out", str(out)])
+    ship.main()
+    with Table.open(out) as shipped, Table.open(tmp_path / "some.db") as whole:
+        problems = {row.problem: row.device for row in whole.measurements()}
+        assert len(problems) == TAKEN
+        assert all(shipped.verdicts(*pair) == whole.verdicts(*pair) for pair in problems.items())
+        (runs,) = {tuple(sorted(run)) for run in shipped.provenance()}
+        assert {"command", "timings", "table"} <= set(runs)
+        assert [len(run["timings"]) for run in shipped.provenance()] == [2] * len(shipped.provenance())
+    assert check_manifest(out.parent) == []
+
+
+def test_a_table_that_does_not_fit_is_not_shipped(
+    script: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship: ModuleType = script("h200_ship")
+    monkeypatch.setattr(ship, "MOST_BYTES", 4096)
+    monkeypatch.setattr("sys.argv", ["h200_ship.py", str(folder), "--out", str(tmp_path / "small.db")])
+    with pytest.raises(SystemExit, match="larger than 4096 bytes"):
+        ship.main()
+
+
+def test_the_report_gives_the_figures_of_the_rows(script: Any, folder: Path, tmp_path: Path) -> None:
+    report: ModuleType = script("h200_report")
+    found = report.report(report.read(sorted(folder.iterdir())), folder)
+    json.dumps(found)
+    with Table.open(tmp_path / "some.db") as whole:
+        pairs = {row.problem: row.device for row in whole.measurements()}
+        verdicts = [verdict for pair in pairs.items() if (verdict := whole.verdict(*pair))]
+    mixed = [verdict.speedup for verdict in verdicts if verdict.problem.op == "mixed_mm"]
+    figure = next(one for one in found["figures"] if one["problems"] == "mixed_mm, all M")
+    assert figure["number"] == len(mixed) > 0
+    assert figure["speedup"] == pytest.approx(math.prod(mixed) ** (1 / len(mixed)))
+    assert figure["worst"] == min(mixed)
+    assert sum(count for *_, count in found["picks"]) == sum(one["number"] for one in found["classes"]) == TAKEN
+    text = report.markdown(found)
+    assert f"| mixed_mm, all M | {len(mixed)} | {figure['speedup']:.3f}x | 1.80x |" in text
+
+
+def line(stratum: str, problem: str, us: dict[str, float], **rest: Any) -> dict[str, Any]:
+    ways = {name: {"seconds": 1.0, "error": 0.001} for name in us}
+    times = {name: [0.99 * value, value, 1.01 * value] for name, value in us.items()}
+    return {"stratum": stratum, "problem": problem, "tolerance": 0.01, "ways": ways, "us": times, **rest}
+
+
+def test_strata_count_by_their_share_of_the_table(script: Any) -> None:
+    peers: ModuleType = script("h200_peers_report")
+    results: ModuleType = script("h200_results")
+    about = {"population": dict.fromkeys(results.STRATA, 0), "date": "now", "number": 1, "seed": 1}
+    about["population"] |= {"mixed_mm, M <= 64": 300, "mixed_mm, M > 64": 100}
+    wrong = line("mixed_mm, M > 64", "b", {"default": 1.0, "autotune": 1.0, "gemmdb": 100.0})
+    wrong["ways"]["gemmdb"]["error"] = 0.5
+    found = peers.summary([
+        about,
+        line("mixed_mm, M <= 64", "a", {"default": 16.0, "autotune": 8.0, "gemmdb": 4.0, "floor": 3.0, "linear": 40.0}),
+        line("mixed_mm, M > 64", "b", {"default": 10.0, "autotune": 10.0, "gemmdb": 10.0}),
+        wrong,
+        {"stratum": "int_mm", "problem": "c", "failure": "the process ended with code -11"},
+    ])  # fmt: skip
+    figures = {one["problems"]: one for one in found["figures"]}
+    assert figures["mixed_mm, all M"]["autotune"] == pytest.approx(2 ** (300 / 400))
+    assert figures["mixed_mm, M <= 64"]["default"] == pytest.approx(4.0)
+    assert "int_mm, with and without scale" not in figures
+    assert found["floor"]["share"] == pytest.approx(0.75)
+    assert found["linear"]["gain"] == pytest.approx(10.0)
+    assert found["left_out"] == ["b: gemmdb: error 0.5", "c: the process ended with code -11"]
+    assert "| mixed_mm, all M | 2 | 1.682x | 1.40x | 2.828x |" in "\n".join(peers.markdown(found))
+    assert peers.summary([about]) is None
+
+
+def test_a_sample_is_the_same_every_time_and_balanced_from_the_start(script: Any) -> None:
+    peers: ModuleType = script("h200_peers")
+    strata = {name: [Problem.gemm("mm", m=m, n=n, k=8) for m in range(1, 60)] for n, name in ((8, "one"), (16, "two"))}
+    drawn = peers.draw(strata, 40, 7)
+    assert drawn == peers.draw(strata, 40, 7) != peers.draw(strata, 40, 8)
+    assert len(set(drawn)) == 80
+    assert [name for name, _ in drawn[:4]] == ["one", "two", "one", "two"]
+    assert len(peers.draw({"few": strata["one"][:3]}, 40, 7)) == 3
