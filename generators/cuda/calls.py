@@ -110,13 +110,13 @@ def launcher(launch: Launch, names: Tensors, sizes: dict[str, int]) -> Callable[
     return lambda: run(*arguments)
 
 
-def _kernel(unit: Unit) -> tuple[Any, float]:
-    if unit.key not in _kernels:
 @functools.cache
 def _multiprocessors() -> int:
     return int(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
 
 
+def _kernel(unit: Unit) -> tuple[Any, float]:
+    if unit.key not in _kernels:
         import triton
 
         triton.set_allocator(_allocate)
