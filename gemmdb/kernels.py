@@ -75,12 +75,12 @@ _ALL = (
         "swap": IntRange(0, 1), "load": OneOf(("pointer", "tma")), "dequant": OneOf(("cast", "bits")),
         "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
     }, splits=("split_k",)),
-    Kernel("triton", "gemv", ("mm", "addmm", "mixed_mm"), ("cuda",), 1, {
     Kernel("triton", "persistent", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 1, {
         "block_m": IntRange(16, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 512, True),
         "group_m": IntRange(1, 16, True), "swap": IntRange(0, 1), "dequant": OneOf(("cast", "bits")),
         "resident": IntRange(1, 8), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
     }),
+    Kernel("triton", "gemv", ("mm", "addmm", "mixed_mm"), ("cuda",), 1, {
         "block_n": IntRange(1, 64, True), "block_k": IntRange(64, 4096, True), "unroll": IntRange(1, 8, True),
         "dequant": OneOf(("cast", "bits")), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
     }),
