@@ -160,7 +160,8 @@ def markdown(found: dict[str, Any]) -> str:
     counts = ", ".join(f"{op} {count:,}" for op, count in found["problems"].items())
     statuses = ", ".join(f"{count:,} {status}" for status, count in sorted(found["statuses"].items()))
     texts = [f"Problems: {counts}. Rows: {statuses}.", table(head, map(row, found["figures"]))]
-    texts += [f"The worst of {one['problems']}: `{one['worst_problem']}`." for one in found["figures"][: len(aims)]]
+    worst = [[one["problems"], f"`{one['worst_problem']}`"] for one in found["figures"]]
+    texts.append(table(("problems", "the worst of them"), worst))
     texts += [f"Without a verdict: {len(found['undecided'])}."] if found["undecided"] else []
     texts += [f"Wrong, crashed or hung: {', '.join(f'{n} {k}' for k, n in found['bad'].items())}."] * bool(found["bad"])
     if found["repeated"]:
