@@ -16,10 +16,11 @@ from gemmdb.hardware import cuda
 from gemmdb.measurement import Protocol
 from gemmdb.toolchain import Toolchain, installed
 
-UNROLL = 10
-"""Calls per graph: one replay costs 5 to 7 us by itself."""
+UNROLL = 20
+"""Calls per graph, each on another copy of the operands: one replay costs 5 to 7 us by itself, and where operands lie
+in memory counts for less the more places are seen."""
 VERSION = 3
-"""Version 1 timed all calls on operands at one address; version 2 always put `UNROLL` calls into a graph."""
+"""Version 1 timed all calls on operands at one address, version 2 ten calls on ten copies after flushes of 256 MiB."""
 _READINGS = ("driver_version", "clocks.sm", "clocks.mem", "power.limit", "temperature.gpu")
 
 
@@ -41,7 +42,7 @@ class CudaBackend:
         self._pool = CompilePool(int(found.arch.removeprefix("sm")), shared)
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
-        """CUDA graphs of ten calls, one protocol per cache state of the effort."""
+        """CUDA graphs of calls, one protocol per cache state of the effort."""
         return [Protocol("graph", state, UNROLL, effort.samples, version=VERSION) for state in effort.states]
 
     def measurer(self, lane: int, effort: Effort) -> CudaMeasurer:
