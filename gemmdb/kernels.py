@@ -60,6 +60,7 @@ _INDUCTOR: Mapping[str, Domain] = {
     "block_m": IntRange(16, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 256, True),
     "group_m": IntRange(1, 16, True), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
 }  # fmt: skip
+_TILES = OneOf((16, 32, 64, 96, 128, 192, 256))
 _ALL = (
     # What Inductor's default mode runs on the product when it is left alone: the reference of every measurement.
     Kernel("aten", "default", ("mm", "addmm", "int_mm", "mixed_mm"), ("cpu", "cuda"), 0),
@@ -80,10 +81,21 @@ _ALL = (
         "group_m": IntRange(1, 16, True), "swap": IntRange(0, 1), "dequant": OneOf(("cast", "bits")),
         "resident": IntRange(1, 8), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
     }),
+    Kernel("triton", "sliced", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 1, {
+        "block_m": IntRange(16, 64, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 512, True),
+        "slices": IntRange(2, 16, True), "split_k": IntRange(1, 64), "dequant": OneOf(("cast", "bits")),
+        "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
+    }, splits=("split_k",)),
     Kernel("triton", "gemv", ("mm", "addmm", "mixed_mm"), ("cuda",), 1, {
         "block_n": IntRange(1, 64, True), "block_k": IntRange(64, 4096, True), "unroll": IntRange(1, 8, True),
         "dequant": OneOf(("cast", "bits")), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
     }),
+    # Our CUTLASS kernel, in gemmdb/kernels_cutlass. `split_k` 0 leaves the split to stream-K.
+    Kernel("cutlass", "gemm", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 10, {
+        "tile_m": _TILES, "tile_n": _TILES, "tile_k": OneOf((32, 64, 128)), "cluster_m": OneOf((1, 2)),
+        "cluster_n": OneOf((1, 2)), "schedule": OneOf(("cooperative", "pingpong")), "split_k": IntRange(0, 16),
+        "swizzle": IntRange(1, 8, True), "raster": OneOf(("auto", "m", "n")), "swap": IntRange(0, 1),
+    }, splits=("split_k",)),
     # Inductor's C++ GEMM template; `auto` blocking is the template's own choice, else register-block counts.
     Kernel("cpp", "packed_gemm", ("mm", "addmm", "int_mm", "mixed_mm"), ("cpu",), 3, {
         "threads_m": IntRange(0, 4096), "threads_n": IntRange(0, 4096), "threads_k": IntRange(0, 4096),

@@ -44,8 +44,6 @@ def _dtypes(problem: Problem) -> str | None:
         return None if problem.out == "int32" else "an int32 product without a scale stays int32"
     if problem.out not in _OUTPUTS.get(problem.op, (problem.a.dtype,)):
         return f"no epilogue is rendered for {problem.out}"
-    if problem.fusion == "pointwise" and problem.op not in ("mm", "addmm"):
-        return "the pointwise epilogue is that of plain products"
     if problem.numerics.acc not in ("fp32", "int32"):
         return "the sums are fp32 or int32"
     return None

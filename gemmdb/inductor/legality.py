@@ -18,8 +18,8 @@ MOST_COUNTERS = 2**14
 
 def objection(config: Config, query: Query) -> str | None:
     """Why `config` cannot be compiled for `query`, in one phrase; None when nothing speaks against it."""
-    if query.ranges and config.backend == "triton":
-        return "our Triton kernels are generated for fixed sizes"
+    if query.ranges and config.backend in ("triton", "cutlass"):
+        return "our kernels are generated for fixed sizes"
     return illegal(config, query.problem, query.device, query.ranges) or refuses(config, query.problem)
 
 
@@ -61,9 +61,13 @@ def _packed_gemm(config: Config, problem: Problem) -> str | None:
 
 
 def _tile(config: Config, problem: Problem) -> str | None:
-    if config.values["reduce"] == "fixup" and tiles(config, problem) > MOST_COUNTERS:
+    return _counted(config, problem) or (_persistent(config, problem) if config.values["load"] == "tma" else None)
+
+
+def _counted(config: Config, problem: Problem) -> str | None:
+    if counts(config) and tiles(config, problem) > MOST_COUNTERS:
         return f"the workspace has counters for {MOST_COUNTERS} tiles"
-    return _persistent(config, problem) if config.values["load"] == "tma" else None
+    return None
 
 
 def _persistent(config: Config, problem: Problem) -> str | None:
@@ -72,8 +76,13 @@ def _persistent(config: Config, problem: Problem) -> str | None:
     return None
 
 
+def counts(config: Config) -> bool:
+    """Whether the programs of a tile count who finishes last, and so need counters and room for partial sums."""
+    return config.values.get("reduce") == "fixup" or (config.kernel == "sliced" and config.values["split_k"] != 1)
+
+
 def tiles(config: Config, problem: Problem) -> int:
-    """How many tiles a `triton:tile` config cuts the output into."""
+    """How many tiles one of our Triton configs cuts the output into."""
     m, n = (int(config.values[name]) for name in ("block_m", "block_n"))
     return math.ceil(problem.m / m) * math.ceil(problem.n / n)
 
@@ -85,7 +94,9 @@ _RULES = {
     ("triton", "inductor_persistent_tma"): _default,
     ("aten", "int8pack_mm"): _int8pack,
     ("cpp", "packed_gemm"): _packed_gemm,
+    ("cutlass", "gemm"): _default,
     ("triton", "tile"): _tile,
     ("triton", "gemv"): _default,
     ("triton", "persistent"): _persistent,
+    ("triton", "sliced"): _counted,
 }

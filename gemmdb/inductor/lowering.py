@@ -12,7 +12,7 @@ import torch
 
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import MissError, TableError
-from gemmdb.inductor import inductor_templates, legality, live, ops, padding, passes, triton_kernels
+from gemmdb.inductor import cutlass_kernels, inductor_templates, legality, live, ops, padding, passes, triton_kernels
 from gemmdb.inductor.adapter import ir_view, state
 from gemmdb.inductor.passes import DECISION
 from gemmdb.inductor.session import Decision, is_default
@@ -38,6 +38,7 @@ def register() -> None:
     for target in steered_targets():
         state.wrap_lowering(target, steer)
     state.register_own(ops.register(), lower_mixed)
+    cutlass_kernels.register()
 
 
 def steer(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +68,7 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
     if decision.config is None:
         return live.search(decision, functools.partial(original, *args, **kwargs))
     config = _confirmed(decision, args)
-    if config.backend in ("cpp", "triton") or config.kernel == "padded":
+    if config.backend in ("cpp", "cutlass", "triton") or config.kernel == "padded":
         if config.backend == "cpp":
             result = _cpp(decision, config, functools.partial(original, *args, **kwargs))
         else:
@@ -143,9 +144,11 @@ def _generated(
 def _lower(config: Config, problem: Problem, operands: triton_kernels.Operands, scalars: tuple[float, float]) -> Any:
     if config.kernel == "padded":
         return padding.lower(config, problem, operands, scalars)
+    if config.backend == "cutlass":
+        return cutlass_kernels.lower(config, problem, operands)
     if config.kernel in INDUCTOR:
         return inductor_templates.lower(config, problem, operands, scalars)
-    return triton_kernels.lower(config, problem, operands)
+    return triton_kernels.lower(config, problem, operands, scalars)
 
 
 def _factors(values: Any, name: str) -> tuple[int, int, int] | None:
@@ -191,7 +194,7 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any) -> Any:
     if refusal is not None:
         _note(decision, refusal)
         return None
-    if config.backend == "triton":
+    if config.backend in ("cutlass", "triton"):
         return _generated(decision, (a, w), scale)
     return None if is_default(config) else _mixed_with(decision, config, a, w, scale)
 

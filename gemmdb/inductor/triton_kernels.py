@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from gemmdb import kernels_triton
 from gemmdb.config import Config
 from gemmdb.inductor import extract
 from gemmdb.inductor.adapter import ir_view, templates
-from gemmdb.inductor.legality import tiles
+from gemmdb.inductor.legality import counts, tiles
 from gemmdb.problem import Problem
 
 LARGEST_OFFSET = 2**31
@@ -37,19 +37,21 @@ class Operands:
         bias, a, b = args if problem.op == "addmm" else (None, *args)
         return cls(templates.settled(a), templates.settled(b), scale, bias)
 
-    @property
-    def epilogue(self) -> list[tuple[str, Any]]:
-        """What is applied to the accumulator, in order."""
-        pairs = (("mul", self.scale), ("add", self.bias))
-        return [(name, value) for name, value in pairs if value is not None]
+    def epilogue(self, scalars: tuple[float, float]) -> templates.Epilogue:
+        """What is applied to the accumulator, for (alpha, beta); a bias whose beta is zero is not even read. Raises
+        Refused for scalars that are not known."""
+        if not all(isinstance(value, int | float) for value in scalars):
+            raise Refused("alpha and beta are not numbers")
+        alpha, beta = scalars
+        return templates.Epilogue(self.scale, self.bias if beta != 0 else None, alpha, beta)
 
 
-def lower(config: Config, problem: Problem, operands: Operands) -> Any:
-    """The product in Inductor's IR, in the dtype of A (int32 for int_mm).
+def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
+    """The product in Inductor's IR, in the dtype of A (int32 for int_mm). `scalars`: alpha and beta of an addmm.
 
     Raises Refused, or what Inductor raises when it cannot generate the kernel.
     """
-    _check(problem, operands)
+    check(problem, operands)
     value = config.values
     constants: dict[str, Any] = dict(kernels_triton.names(config, problem))
     integer = problem.op == "int_mm"
@@ -58,18 +60,22 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     constants["ACC_TYPE"] = "tl.int32" if integer else "tl.float32"
     if config.kernel == "persistent":
         constants["PROGRAMS"] = int(value["resident"]) * templates.multiprocessors(operands.a)
-    pair, sizes = (operands.a, operands.b), (problem.m, problem.n)
-    split, fixup = int(value.get("split_k", 1)), value.get("reduce") == "fixup"
+    pair: tuple[Any, ...] = (operands.a, operands.b)
+    sizes = (problem.m, problem.n)
+    epilogue = operands.epilogue(scalars)
+    split, fixup = int(value.get("split_k", 1)), counts(config)
     partials = tiles(config, problem) * split * int(value["block_m"]) * int(value["block_n"]) if fixup else 0
     kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)
     if split > 1 and not fixup:
         sums = templates.product(kernel, pair, (acc, (split, *sizes)))
-        return templates.summed(sums, operands.epilogue, dtype)
-    rest = [templates.expanded(value, *sizes) for _, value in operands.epilogue]
-    return templates.product(kernel, (*pair, *rest), (dtype, sizes), [name for name, _ in operands.epilogue])
+        return templates.summed(sums, epilogue, dtype)
+    if constants.get("SCALED"):
+        # The template names the scale among its operands, and applies it.
+        pair, epilogue = (*pair, templates.expanded(epilogue.scale, *sizes)), replace(epilogue, scale=None)
+    return templates.product(kernel, pair, (dtype, sizes), epilogue)
 
 
-def _check(problem: Problem, operands: Operands) -> None:
+def check(problem: Problem, operands: Operands) -> None:
     """Raise Refused unless the operands have the problem's sizes and dtypes, and offsets that fit 32 bits."""
     wanted = ((operands.a, problem.a, (problem.m, problem.k)), (operands.b, problem.b, (problem.k, problem.n)))
     for node, operand, sizes in wanted:

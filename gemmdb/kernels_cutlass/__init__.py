@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 import shutil
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -56,9 +57,10 @@ def is_current(kernel: str, source: str) -> bool:
 def macros(config: Config, problem: Problem, scale: str = "") -> dict[str, int | str]:
     """What the source is compiled with, for a legal config of a problem, by macro name without its GEMMDB_.
 
+    Of the problem, what `inside` leaves counts.
     `scale`: dtype of the scale, that of the output (fp32 for other outputs) unless it is given.
     """
-    value, swap = config.values, config.values["swap"] == 1
+    problem, value, swap = inside(problem), config.values, config.values["swap"] == 1
     # Of each: what belongs to A, or the rows of the product, then what belongs to B, or its columns.
     along_k = problem.a.layout.order.startswith("row"), problem.b.layout.order.startswith("col")
     pairs = (
@@ -81,8 +83,26 @@ def macros(config: Config, problem: Problem, scale: str = "") -> dict[str, int |
         "COOPERATIVE": int(value["schedule"] == "cooperative"), "STREAM_K": int(streams(config)),
         "SCALE": int(scaled), "SCALE_TYPE": TYPES[scale or scale_dtype(problem)],
         "BIAS": BIASES[bias.kind if bias else None], "BIAS_TYPE": TYPES[bias.dtype if bias else problem.out],
-        "RELU": int(problem.fusion == "pointwise"),
     }  # fmt: skip
+
+
+def inside(problem: Problem) -> Problem:
+    """The part of a problem that one kernel solves: all but a pointwise function, and the bias of a mixed product. As
+    Inductor has it, these are a kernel of their own, and so they are where the problem is measured."""
+    return replace(
+        problem,
+        fusion="scale" if problem.fusion == "scale" else "none",
+        bias=None if problem.op == "mixed_mm" else problem.bias,
+    )
+
+
+def outside(problem: Problem) -> Problem | None:
+    """What is left to do on the finished product, None when nothing is."""
+    bias = problem.bias if problem.op == "mixed_mm" else None
+    if problem.fusion != "pointwise" and bias is None:
+        return None
+    op = "mm" if problem.op == "addmm" else problem.op
+    return replace(problem, op=op, bias=bias, fusion="none" if problem.fusion == "scale" else problem.fusion)
 
 
 def streams(config: Config) -> bool:

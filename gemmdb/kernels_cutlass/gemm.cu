@@ -35,7 +35,7 @@ using OutLayout = cute::conditional_t<GEMMDB_SWAP, ColumnMajor, RowMajor>;
 template <class Element>
 constexpr int vector = 128 / cutlass::sizeof_bits<Element>::value;
 
-// What is applied to the accumulator, in fp32 except for a bare int32 product: times the scale, plus the bias, relu.
+// What is applied to the accumulator, in fp32 except for a bare int32 product: times the scale, plus the bias.
 namespace fusion = cutlass::epilogue::fusion;
 constexpr auto round = cutlass::FloatRoundStyle::round_to_nearest;
 template <template <class> class Function, class... Children>
@@ -64,13 +64,8 @@ using Source = void;
 using Biased = Node<cutlass::plus, Vector<GEMMDB_BIAS_TYPE, GEMMDB_BIAS == 1>, Scaled>;
 #endif
 
-#if GEMMDB_RELU
-using Activated = Node<cutlass::epilogue::thread::ReLu, Biased>;
-#else
-using Activated = Biased;
-#endif
 using Converted = fusion::Sm90Compute<cutlass::epilogue::thread::Identity, Out, Compute, round>;
-using Fusion = fusion::Sm90EVT<Converted, Activated>;
+using Fusion = fusion::Sm90EVT<Converted, Biased>;
 
 #if GEMMDB_COOPERATIVE
 using MainloopSchedule = cutlass::gemm::KernelTmaWarpSpecializedCooperative;
@@ -158,12 +153,7 @@ typename kernel::Fusion::Arguments fused(Product const& product) {
 #else
   typename Biased::Arguments biased{{static_cast<GEMMDB_BIAS_TYPE const*>(product.bias)}, scaled, {}};
 #endif
-#if GEMMDB_RELU
-  typename Activated::Arguments activated{biased, {}};
-#else
-  typename Activated::Arguments activated = biased;
-#endif
-  return {activated, {}};
+  return {biased, {}};
 }
 
 typename kernel::Gemm::Arguments arguments(Product const& product, Order const& order) {

@@ -9,15 +9,16 @@ from typing import Any
 import torch
 
 from gemmdb.config import ATEN, Config
-from gemmdb.generators.cuda import elementwise
+from gemmdb.generators.cuda import cutlass_calls, elementwise, emitted
 from gemmdb.generators.cuda.compile import compile_unit
 from gemmdb.generators.cuda.render import Launch, Plan, Unit, plan
-from gemmdb.generators.program import SCALARS, to_torch
+from gemmdb.generators.program import to_torch
+from gemmdb.generators.synthesis import SCALARS
 from gemmdb.problem import Problem
 
 Tensors = dict[str, torch.Tensor]
-Call = Callable[[int], None]
-"""Runs a candidate on the operands of that number."""
+Call = Callable[[int], torch.Tensor | None]
+"""Runs a candidate on the operands of that number; returns the output where it is not written into theirs."""
 
 _kernels: dict[str, tuple[Any, float]] = {}
 _scratch: dict[int, torch.Tensor] = {}
@@ -28,8 +29,12 @@ def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[C
     loaded."""
     if config == ATEN:
         return aten(problem, copies)
+    if emitted.only_emitted(config):
+        return emitted.bind(problem, config, copies)
     if config.backend == "triton":
         return ours(problem, copies, plan(problem, config))
+    if config.backend == "cutlass":
+        return cutlass_calls.bind(problem, config, copies, _follow)
     raise NotImplementedError(f"{config.name} is not measured on a GPU")
 
 
@@ -70,9 +75,8 @@ def _aten_call(problem: Problem, names: Tensors) -> Callable[[], None]:
         weight = names["cast"]
     after, product = None, names["out"]
     if problem.fusion != "none" or (problem.op == "mixed_mm" and problem.bias is not None):
-        kind = "int32" if problem.op == "int_mm" else problem.a.dtype
-        product = names["product"] = torch.empty(problem.m, problem.n, dtype=to_torch(kind), device="cuda")
-        after = launcher(elementwise.after(problem, kind), names, _sizes(problem, names))
+        after = _follow(problem, names, "int32" if problem.op == "int_mm" else problem.a.dtype)
+        product = names["product"]
     alpha, beta = SCALARS[problem.scalars]
 
     def call() -> None:
@@ -88,6 +92,12 @@ def _aten_call(problem: Problem, names: Tensors) -> Callable[[], None]:
             after()
 
     return call
+
+
+def _follow(problem: Problem, names: Tensors, dtype: str) -> Callable[[], None]:
+    """The kernel that finishes a product in `dtype`, which becomes the tensor `product`."""
+    names["product"] = torch.empty(problem.m, problem.n, dtype=to_torch(dtype), device="cuda")
+    return launcher(elementwise.after(problem, dtype), names, _sizes(problem, names))
 
 
 def _sizes(problem: Problem, names: Tensors) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ from gemmdb.config import Config
 from gemmdb.generators.cuda import cutlass_build
 from gemmdb.problem import Problem
 
+Follow = Callable[[Problem, dict[str, torch.Tensor], str], Callable[[], None]]
+"""Binds the kernel that finishes a `product` of a dtype, which it allocates, by problem and tensors."""
+OPERANDS = ("A", "B", "scale", "bias")
 FAILURES = {
     1: "a tensor is not 16-byte aligned",
     2: "CUTLASS cannot implement the problem",
@@ -24,9 +28,10 @@ FAILURES = {
 
 
 def bind(
-    problem: Problem, config: Config, copies: Sequence[Mapping[str, torch.Tensor]]
+    problem: Problem, config: Config, copies: Sequence[dict[str, torch.Tensor]], follow: Follow
 ) -> tuple[Callable[[int], None], float]:
-    """A config bound to each copy of the operands, and the seconds that loading it took.
+    """A config bound to each copy of the operands, and the seconds that loading it took. `follow` binds a kernel for
+    what the product's own does not do.
 
     Raises RuntimeError when the library cannot be built, or the kernel not be run on the problem.
     """
@@ -41,22 +46,33 @@ def bind(
     sizes, order = _sizes(problem, copies[0]), kernels_cutlass.order(config)
     # One for all copies: they follow each other on one stream, and each run begins by zeroing its counters.
     workspace = torch.empty(max(library.gemmdb_workspace(*sizes, *order), 1), dtype=torch.uint8, device="cuda")
-    arguments = [(*_pointers(tensors), *sizes, *order, workspace.data_ptr(), workspace.nbytes) for tensors in copies]
+    rest = kernels_cutlass.outside(problem)
+    after = [follow(rest, tensors, problem.a.dtype) for tensors in copies] if rest is not None else []
+    tensors = [[copy.get(name) for name in (*OPERANDS, "out" if rest is None else "product")] for copy in copies]
+    return _Call(library, (*sizes, *order), tensors, workspace, after), seconds
 
-    def call(index: int) -> None:
-        code = library.gemmdb_gemm(*arguments[index], torch.cuda.current_stream().cuda_stream)
+
+@dataclass(frozen=True)
+class _Call:
+    """The calls of a library's function, one per copy of the operands. Holds the tensors that it passes the addresses
+    of. `after`: what follows each, none where that is nothing."""
+
+    library: Any
+    integers: tuple[int, ...]
+    tensors: Sequence[Sequence[torch.Tensor | None]]
+    workspace: torch.Tensor
+    after: Sequence[Callable[[], None]]
+
+    def __call__(self, index: int) -> None:
+        """Enqueue the call of that number. Raises RuntimeError when the kernel refuses."""
+        pointers = (tensor.data_ptr() if tensor is not None else None for tensor in self.tensors[index])
+        scratch = self.workspace.data_ptr(), self.workspace.nbytes
+        stream = torch.cuda.current_stream().cuda_stream
+        code = self.library.gemmdb_gemm(*pointers, *self.integers, *scratch, stream)
         if code:
             raise RuntimeError(FAILURES.get(code, f"the kernel returned {code}"))
-
-    # The call keeps the memory that it has the addresses of.
-    call.holds = (workspace, *copies)  # type: ignore[attr-defined]
-    return call, seconds
-
-
-def _pointers(tensors: Mapping[str, torch.Tensor]) -> list[Any]:
-    """Addresses of A, B, the scale, the bias and the output; None for what the problem does not have."""
-    found = (tensors.get(name) for name in ("A", "B", "scale", "bias", "out"))
-    return [tensor.data_ptr() if tensor is not None else None for tensor in found]
+        if self.after:
+            self.after[index]()
 
 
 def _sizes(problem: Problem, tensors: Mapping[str, torch.Tensor]) -> tuple[int, int, int, int, int]:

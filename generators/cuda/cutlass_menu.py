@@ -37,9 +37,9 @@ def _swapped(m: int, n: int, k: int, split: bool = False, schedule: str = "pingp
     return Entry(m, n, k, schedule=COOPERATIVE if split else schedule, swap=1, split=split)
 
 
-# A narrow M is the width of a tile whose 64 or 128 rows are columns of the weight. Tiles of 64 rows, of which each of two
-# warp groups has its own, win while they are few; stream-K pays where a tile has much to convert, and costs about 5 us
-# of fixing up. Timings: benchmarks/results/h200/cutlass.
+# A narrow M is the width of a tile whose 64 or 128 rows are columns of the weight. Tiles of 64 rows, of which two
+# warp groups have one each, win while they are few; stream-K pays where a tile has much to convert, and costs about 5
+# us of fixing up. Timings: benchmarks/results/h200/cutlass.
 _MIXED = (
     (16, (_swapped(16, 64, 128), _swapped(16, 128, 128, split=True))),
     (32, (_swapped(32, 64, 128), _swapped(32, 128, 128, split=True))),
