@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gemmdb.generators.synthesis import literal, literal_bias
+from gemmdb.generators.synthesis import SCALARS, literal, literal_bias
 from gemmdb.operands import TensorInfo
 from gemmdb.problem import Problem
 
@@ -14,8 +14,6 @@ DTYPES = {
     "fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
     "int32": torch.int32, "int8": torch.int8, "uint8": torch.uint8,
 }  # fmt: skip
-SCALARS = {"unit": (1.0, 1.0), "beta0": (1.0, 0.0), "general": (2.0, 0.4)}
-"""A representative (alpha, beta) of each scalar class."""
 FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 """`torch.set_float32_matmul_precision` by the `fp32` mode of Numerics."""
 
@@ -81,6 +79,26 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         return torch.mm(a, b)
 
 
+def set_numerics(problem: Problem) -> None:
+    """Set torch's switches of precision and determinism as the problem has them."""
+    torch.set_float32_matmul_precision(FP32_MODES[problem.numerics.fp32])
+    torch.use_deterministic_algorithms(problem.numerics.deterministic)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = problem.numerics.reduced
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = problem.numerics.reduced
+
+
+def blank(problem: Problem, device: torch.device) -> Operands:
+    """Operands of the problem's classes with whatever is in their memory; under a fake tensor mode they have none.
+    Raises InputError when the sizes cannot have the layout classes."""
+    a, b = (
+        _blank(literal(problem.a, problem.m, problem.k), device),
+        _blank(literal(problem.b, problem.k, problem.n), device),
+    )
+    bias = None if problem.bias is None else _blank(literal_bias(problem.bias, problem.m, problem.n), device)
+    scale = torch.empty(problem.n, dtype=_scale_dtype(problem), device=device) if problem.fusion == "scale" else None
+    return Operands(a, b, bias, scale)
+
+
 def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
     """Random operands of the problem's classes. The generator is its own: torch's global random state is untouched.
 
@@ -95,8 +113,7 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
         bias = _filled(literal_bias(problem.bias, problem.m, problem.n), random, 1.0)
     scale = None
     if problem.fusion == "scale":
-        dtype = to_torch(problem.out if problem.op == "int_mm" else problem.a.dtype)
-        scale = torch.rand(problem.n, generator=random, device=device).mul(0.01).add(0.001).to(dtype)
+        scale = torch.rand(problem.n, generator=random, device=device).mul(0.01).add(0.001).to(_scale_dtype(problem))
     return Operands(a, b, bias, scale)
 
 
@@ -105,10 +122,24 @@ def to_torch(dtype: str) -> torch.dtype:
     return DTYPES[dtype]
 
 
+def _scale_dtype(problem: Problem) -> torch.dtype:
+    return to_torch(problem.out if problem.op == "int_mm" else problem.a.dtype)
+
+
+def _blank(info: TensorInfo, device: torch.device) -> torch.Tensor:
+    storage = torch.empty(_elements(info), dtype=to_torch(info.dtype), device=device)
+    return storage.as_strided(info.sizes, info.strides, info.offset)
+
+
+def _elements(info: TensorInfo) -> int:
+    """How many elements of storage a tensor reaches into."""
+    extent = sum(max(size - 1, 0) * stride for size, stride in zip(info.sizes, info.strides, strict=True)) + 1
+    return info.offset + extent
+
+
 def _filled(info: TensorInfo, random: torch.Generator, factor: float) -> torch.Tensor:
     dtype = to_torch(info.dtype)
-    extent = sum(max(size - 1, 0) * stride for size, stride in zip(info.sizes, info.strides, strict=True)) + 1
-    elements = info.offset + extent
+    elements = _elements(info)
     if dtype.is_floating_point:
         kind = torch.float64 if dtype is torch.float64 else torch.float32
         storage = torch.randn(elements, generator=random, device=random.device, dtype=kind).mul_(factor).to(dtype)

@@ -38,7 +38,10 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
         with state.only_aten():
             return state.lowering_of(aten.addmm.default)(operands.bias, a, b, alpha=alpha, beta=beta)
     result = padding.sliced(padding.product(problem.op, a, b, n), problem.m, problem.n)
-    return result if operands.bias is None else _with_bias(result, operands.bias, scalars)
+    if operands.bias is not None:
+        return _with_bias(result, operands.bias, scalars)
+    # Dense, as the product is without padding; what comes after reads the padded rows instead.
+    return result if n == problem.n else state.lowering_of(aten.clone.default)(result)
 
 
 def _with_bias(result: Any, bias: Any, scalars: tuple[float, float]) -> Any:

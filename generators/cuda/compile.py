@@ -12,6 +12,7 @@ from typing import Any
 
 from gemmdb.config import Config
 from gemmdb.generators.cuda import cutlass_build
+from gemmdb.generators.cuda.emitted import Emission, only_emitted
 from gemmdb.generators.cuda.part import Built, Part
 from gemmdb.generators.cuda.render import Unit, plan
 from gemmdb.problem import Problem
@@ -63,6 +64,8 @@ class Triton:
 
 def parts(problem: Problem, config: Config) -> list[Part]:
     """What has to be compiled before a config can run on a problem, by backend; nothing for ATen."""
+    if only_emitted(config):
+        return [Emission(problem, config)]
     if config.backend == "triton":
         return [Triton(launch.unit) for launch in plan(problem, config).launches]
     if config.backend == "cutlass":

@@ -1,0 +1,83 @@
+"""Inductor's output code: generated without a GPU's work, its kernels compiled into the cache, and loaded again."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch._inductor.compile_fx as entry
+from torch._inductor import config as inductor_config
+from torch._inductor.graph import GraphLowering
+
+Function = Callable[[list[Any]], Sequence[Any]]
+"""The function of an output code: takes the list of the graph's inputs, empties it, and returns the outputs."""
+
+
+class _Generated(BaseException):
+    """Carries the output code out of a compile that is to go no further; nothing on the way catches it."""
+
+    def __init__(self, source: str, seen: Any) -> None:
+        self.source, self.seen = source, seen
+
+
+def output_code(graph: Any, inputs: Sequence[Any], look: Callable[[], Any]) -> tuple[str, Any]:
+    """The output code that compiling `graph` on (fake) `inputs` makes, and what `look` returned when it was made.
+
+    Nothing is run and no kernel is compiled. Raises whatever Inductor raises.
+    """
+    # A graph from the cache would not be generated, and padding would be timed.
+    patches = {"fx_graph_cache": False, "shape_padding": False}
+    with inductor_config.patch(patches), _stopped_at_the_code(look):
+        try:
+            entry.compile_fx(graph, inputs)
+        except _Generated as generated:
+            return generated.source, generated.seen
+    raise RuntimeError("the compile made no code")
+
+
+@contextmanager
+def _stopped_at_the_code(look: Callable[[], Any]) -> Iterator[None]:
+    def stop(self: Any) -> Any:
+        code = self.codegen()[0]
+        raise _Generated(code.value, look())
+
+    original = GraphLowering.compile_to_module
+    GraphLowering.compile_to_module = stop
+    try:
+        yield
+    finally:
+        GraphLowering.compile_to_module = original
+
+
+def triton_kernels(source: str) -> list[tuple[str, str]]:
+    """Name and source of each Triton kernel in an output code."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "async_compile.triton":
+            name, text = (ast.literal_eval(argument) for argument in node.args[:2])
+            found.append((str(name), str(text)))
+    return found
+
+
+def compile_kernel(name: str, source: str) -> None:
+    """Compile one Triton kernel of an output code into Triton's cache, as Inductor's own compile workers do, which have
+    no GPU."""
+    from torch._inductor.codecache import _load_triton_kernel_from_source
+    from torch._inductor.runtime.compile_tasks import _worker_compile_triton
+
+    _worker_compile_triton(functools.partial(_load_triton_kernel_from_source, name, source), {}, {})
+
+
+def load(path: Path) -> Function:
+    """The function of the output code at `path`; its kernels are loaded onto the GPU."""
+    module = ModuleType(f"gemmdb_emitted_{path.stem}")
+    module.__file__ = str(path)
+    with inductor_config.patch(compile_threads=1):
+        exec(compile(path.read_text(), str(path), "exec", dont_inherit=True), module.__dict__)
+    function: Function = module.call
+    return function

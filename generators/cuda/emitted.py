@@ -1,0 +1,161 @@
+"""Candidates as the code that Inductor emits for them: what a table serves is this code, and not the kernel alone.
+
+A process of the compile pool generates the output code of a problem's program with one config forced, on operands that
+have no memory, and compiles its kernels into the on-disk caches; the process that times loads both. What the call
+includes is what a user's graph does: the output's allocation, which a CUDA graph replays for nothing, and every kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gemmdb.config import Config
+from gemmdb.errors import GemmdbError
+from gemmdb.generators.cuda.part import Built
+from gemmdb.generators.program import Operands, Product, blank, set_numerics
+from gemmdb.problem import Problem
+from gemmdb.sources import INDUCTOR
+
+CUDA = torch.device("cuda")
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Emitted(Config):
+    """A config to be measured as the code that Inductor emits for it. No other config is equal to it."""
+
+    @classmethod
+    def code_of(cls, config: Config) -> Emitted:
+        """`config` as emitted code."""
+        return cls(config.backend, config.kernel, config.params)
+
+    @property
+    def plain(self) -> Config:
+        """The config itself."""
+        return Config(self.backend, self.kernel, self.params)
+
+
+def only_emitted(config: Config) -> bool:
+    """Whether `config` is measured as emitted code: asked for, or because Inductor alone can make it."""
+    return isinstance(config, Emitted) or config.kernel in INDUCTOR or config.kernel == "padded"
+
+
+@dataclass(frozen=True)
+class Emission:
+    """The emitted code of a config for a problem, as a Part."""
+
+    problem: Problem
+    config: Config
+
+    @property
+    def key(self) -> str:
+        """A digest of problem and config."""
+        return hashlib.sha256(f"emitted {self.problem.text} {self.config.text}".encode()).hexdigest()[:32]
+
+    def build(self, capability: int) -> Built:
+        """Generate the code and compile its kernels."""
+        start = time.perf_counter()
+        try:
+            path = self.path()
+            if not path.exists():
+                _write(path, self._compiled())
+        except Exception as error:
+            return Built(f"{type(error).__name__}: {error}", time.perf_counter() - start)
+        return Built("", time.perf_counter() - start)
+
+    def path(self) -> Path:
+        """Where the code is: it depends on gemmdb's own sources and on torch."""
+        _prepare()
+        from gemmdb.inductor.adapter.slots import code_digest
+
+        surroundings = hashlib.sha256(f"{self.key} {code_digest()} {torch.__version__}".encode()).hexdigest()[:32]
+        return Path(os.environ["TRITON_CACHE_DIR"]) / "gemmdb" / f"emitted_{surroundings}.py"
+
+    def _compiled(self) -> str:
+        from gemmdb.inductor.adapter import emitting
+
+        source = generate(self.problem, self.config)
+        for name, text in emitting.triton_kernels(source):
+            emitting.compile_kernel(name, text)
+        return source
+
+
+def generate(problem: Problem, config: Config) -> str:
+    """The output code of a problem's program with `config` forced on its product, generated on operands without memory.
+
+    Raises GemmdbError when Inductor did not see this problem or did not take this config, and whatever it raises.
+    """
+    _prepare()
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from gemmdb.inductor import force
+    from gemmdb.inductor.adapter import emitting
+    from gemmdb.inductor.journal import JOURNAL
+
+    if problem.constant:
+        raise GemmdbError("a constant weight is part of the compiled graph")
+    set_numerics(problem)
+    JOURNAL.clear()
+    plain = Config(config.backend, config.kernel, config.params)
+    with torch.no_grad(), force(plain):
+        with FakeTensorMode():
+            product = Product(problem, blank(problem, CUDA))
+            graph = make_fx(product)(*product.inputs)
+        source, seen = emitting.output_code(graph, list(product.inputs), lambda: list(JOURNAL.pending()))
+    if [event.problem for event in seen] != [problem.text]:
+        raise GemmdbError(f"Inductor sees another problem: {', '.join(event.problem for event in seen) or 'none'}")
+    if seen[0].note or seen[0].config != plain.text:
+        raise GemmdbError(seen[0].note or f"Inductor took {seen[0].config}")
+    return source
+
+
+def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Callable[[int], torch.Tensor], float]:
+    """The emitted code bound to each copy of the operands, and the seconds that loading took. The call returns its
+    output: emitted code writes into memory of its own. Raises when it cannot be loaded."""
+    start = time.perf_counter()
+    part = Emission(problem, config)
+    function = _loaded(part.path())
+    inputs = [_inputs(problem, tensors) for tensors in copies]
+
+    def call(index: int) -> torch.Tensor:
+        output: torch.Tensor = function(list(inputs[index]))[0]
+        return output
+
+    return call, time.perf_counter() - start
+
+
+@functools.lru_cache(maxsize=256)
+def _loaded(path: Path) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
+    from gemmdb.inductor.adapter import emitting
+
+    if not path.exists():
+        raise GemmdbError("the code was not generated")
+    return emitting.load(path)
+
+
+def _inputs(problem: Problem, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+    made = Operands(tensors["A"], tensors["B"], tensors.get("bias"), tensors.get("scale"))
+    return Product(problem, made).inputs
+
+
+def _prepare() -> None:
+    """Keep Inductor from starting processes of its own, and from moving Triton's cache when it first compiles."""
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    os.environ.setdefault("TRITON_CACHE_DIR", str(Path.home() / ".triton" / "cache"))
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+        file.write(text)
+    os.replace(file.name, path)  # noqa: PTH105
