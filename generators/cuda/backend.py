@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gemmdb import kernels_cutlass
 from gemmdb.device import Device
 from gemmdb.errors import InputError
 from gemmdb.generators.cuda.compiling import CompilePool
@@ -36,7 +37,7 @@ class CudaBackend:
             raise InputError("building a table for a GPU needs a GPU, torch and triton")
         self.device: Device = found
         self.toolchain: Toolchain = replace(toolchain, driver=str(self.provenance().get("driver_version", "")))
-        self.space = CudaSpace()
+        self.space = CudaSpace(kernels_cutlass.compiler() is not None and kernels_cutlass.headers() is not None)
         self.lanes = sum(cuda(index) == found for index in range(_count()))
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
         self._pool = CompilePool(int(found.arch.removeprefix("sm")), shared)

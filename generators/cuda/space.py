@@ -10,7 +10,7 @@ from itertools import product
 
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
-from gemmdb.generators.cuda import menu
+from gemmdb.generators.cuda import cutlass_menu, menu
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate
 from gemmdb.layout import ITEM_SIZES
@@ -25,14 +25,22 @@ QUICK = 24
 """Configs of the menu that breadth 0 tries."""
 
 
+@dataclass(frozen=True)
 class CudaSpace:
-    """The space of a GPU. `breadth` 0 tries the head of the menu, 1 all of it, 2 a sample of everything besides."""
+    """The space of a GPU. `breadth` 0 tries the head of the menu, 1 all of it, 2 a sample of everything besides.
+
+    `cutlass`: from breadth 1 on also the menu of our CUTLASS kernel, for a machine that can compile it.
+    """
+
+    cutlass: bool = True
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
         """ATen, then legal configs only: the illegal ones of a product space tell nothing."""
         first = from_menu(problem, device)
         if effort.breadth == 0:
             first = first[:QUICK]
+        elif self.cutlass:
+            first += cutlass_menu.configs(problem, device)
         if BEYOND[effort.breadth]:
             known = set(first)
             rest = [config for config in everything(problem, device) if config not in known]

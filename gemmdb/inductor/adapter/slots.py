@@ -23,7 +23,7 @@ def code_digest() -> str:
     digest = hashlib.blake2b(digest_size=8)
     package = Path(__file__).parents[2]
     parts = (package.glob("*.py"), *((package / name).rglob("*.py") for name in ("ladder", "inductor")),
-             (package / "kernels_triton").iterdir())  # fmt: skip
+             *((package / name).iterdir() for name in ("kernels_triton", "kernels_cutlass")))  # fmt: skip
     for path in sorted(path for part in parts for path in part if path.is_file()):
         digest.update(path.read_bytes())
     return digest.hexdigest()
