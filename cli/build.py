@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemmdb.cli.options import takes
-from gemmdb.cli.output import note, say_facts
+from gemmdb.cli.options import JsonFlag, takes
+from gemmdb.cli.output import note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
 from gemmdb.errors import InputError
 from gemmdb.generators import workload
@@ -50,6 +53,9 @@ class BuildOptions:
     effort: Annotated[str, typer.Option(help="How many candidates: quick, standard or full.")] = "quick"
     out: Annotated[Path | None, typer.Option(help="The table [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")] = None
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs to use [default: all].")] = None
+    minutes: Annotated[
+        float | None, typer.Option(help="Begin no further problem after that time; the same command goes on later.")
+    ] = None
     ray: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS|local", help="Spread the work over a Ray cluster (not in this version)."),
@@ -61,6 +67,7 @@ class BuildOptions:
         ),
     ] = False
     verbose: Annotated[bool, typer.Option("--verbose", help="Also say why candidates failed or were excluded.")] = False
+    as_json: JsonFlag = False
 
     def request(self) -> BuildRequest:
         """What the library is asked to build."""
@@ -76,6 +83,7 @@ class BuildOptions:
             self.gpus,
             self.ray,
             self.modelled,
+            self.minutes,
         )
 
 
@@ -88,7 +96,8 @@ def build(options: BuildOptions) -> None:
     """Measure every candidate kernel and write a table.
 
     What is measured is in the file at once, so a build can be stopped at any time: run it again and it goes on where it
-    was. A problem that the file already has is not measured again. Lookups find the default file by themselves.
+    was. What the file already has is not measured again; of a problem with new candidates, these are, beside the best
+    known ones. Lookups find the default file by themselves.
 
     \b
     Examples:
@@ -97,7 +106,8 @@ def build(options: BuildOptions) -> None:
       gemmdb build --arch sm90 --ops mixed_mm --dtypes bf16,fp16 --out h200.db --gpus 4
 
     \b
-    Exit codes: 0 done (candidates that failed are rows of the table), 2 bad usage or bad input, 130 interrupted.
+    Exit codes: 0 done, or stopped after --minutes (candidates that failed are rows of the table), 2 bad usage or bad
+    input, 130 interrupted (Ctrl-C or SIGTERM).
     """
     if importlib.util.find_spec("torch") is None:
         raise InputError("building measures with torch, which is not installed: pip install torch 'gemmdb[build]'")
@@ -106,17 +116,47 @@ def build(options: BuildOptions) -> None:
     from gemmdb.generators.build import build as build_table
 
     request = options.request()
-    with BuildProgress() as progress:
+    with BuildProgress() as progress, terminable():
         report = build_table(request, progress)
     problems = shapes.select(shapes.load(request.shapes, report.device.kind), request.ops, request.dtypes)
     if options.verbose:
         _note_failures(report, problems)
     for warning in report.warnings:
         note(warning)
-    say_facts(_summary(request, report, problems))
+    if options.as_json:
+        say_json(_document(report))
+    else:
+        say_facts(_summary(request, report, problems))
+    if report.left and not report.interrupted:
+        note(f"out of time; {report.left:,} of {report.jobs:,} are left: the same command goes on from there")
     if report.interrupted:
         note(f"interrupted; what was measured is kept in {report.out}: the same command goes on from there")
         raise typer.Exit(130)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends a build as Ctrl-C does."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Only the main thread may set handlers.
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _document(report: BuildReport) -> dict[str, Any]:
+    """The report as JSON, its device by name."""
+    fields = {**asdict(report), "arch": report.device.arch, "device": report.device.sku}
+    return {
+        **fields, "left": report.left, "seconds_per_job": report.seconds_per_job, "busy_share": report.busy_share,
+    }  # fmt: skip
 
 
 def _summary(request: BuildRequest, report: BuildReport, problems: Sequence[Problem]) -> list[tuple[str, str]]:
@@ -129,6 +169,7 @@ def _summary(request: BuildRequest, report: BuildReport, problems: Sequence[Prob
         ("device", f"{report.device.sku} ({report.device.arch})"),
         ("problems", f"{report.problems:,}"),
         ("measurements", done),
+        *_costs(report),
         ("candidates", f"{report.rows:,} new rows: {statuses}" if statuses else "no new rows"),
         ("verdicts", _gains(report, problems)),
         ("table", str(report.out)),
@@ -137,6 +178,15 @@ def _summary(request: BuildRequest, report: BuildReport, problems: Sequence[Prob
     if report.out.absolute().parent != data_home().absolute():
         facts[-1] = ("next", f"GEMMDB_TABLES={report.out} {facts[-1][1]}")
     return facts
+
+
+def _costs(report: BuildReport) -> list[tuple[str, str]]:
+    """What GPUs were held for, where they were."""
+    if report.device.kind == "cpu" or report.seconds_per_job is None:
+        return []
+    cost = f"{report.lanes} GPU(s), {report.seconds_per_job:.2f} GPU-seconds per measurement"
+    busy = "" if report.busy_share is None else f", {report.busy_share:.0%} of them in timed calls"
+    return [("cost", cost + busy)]
 
 
 def _next(request: BuildRequest) -> str:

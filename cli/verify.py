@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemmdb.cli.output import microseconds, one_line, say, say_table
+from gemmdb.cli.options import JsonFlag
+from gemmdb.cli.output import microseconds, one_line, say, say_json, say_table
 from gemmdb.errors import InputError
 
 if TYPE_CHECKING:
     from gemmdb.generators.remeasure import Remeasured
+    from gemmdb.generators.verify import Finding
 
 
 def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table.")],
     remeasure: Annotated[int, typer.Option(metavar="N", min=0, help="Time N problems of it again, here.")] = 0,
+    as_json: JsonFlag = False,
 ) -> None:
     """Check a table; with --remeasure, time it again.
 
     Checked: the file's structure, that each row is well-formed and under its right key, that the digest is that of the
     rows and the verdicts are what the rows say. --remeasure times a random sample of the problems again, says which
-    times moved by more than 2% and how many verdicts still hold; it needs torch, and the device that the table is for.
+    times moved by more than 2% and how many verdicts still hold; it needs torch, and the device that the table is for,
+    and shares the work between all GPUs that are there.
 
     \b
     Examples:
@@ -40,19 +46,37 @@ def verify(
     if remeasure and importlib.util.find_spec("torch") is None:
         raise InputError("--remeasure times with torch, which is not installed: pip install torch 'gemmdb[build]'")
     faults = verify_rows(file)
+    result = remeasure_sample(file, remeasure) if remeasure and not faults else None
+    if as_json:
+        say_json(_document(file, faults, result))
+    else:
+        _say(file, faults, result)
+    if faults or (result is not None and result.held < result.problems):
+        raise typer.Exit(1)
+
+
+def _document(file: Path, faults: Sequence[Finding], result: Remeasured | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"path": str(file), "faults": [asdict(fault) for fault in faults]}
+    if result is None:
+        return found
+    moved = [
+        {"problem": m.problem.text, "config": m.config.text, "recorded_us": m.recorded_us, "now_us": m.now_us}
+        for m in result.moved
+    ]
+    counts = {name: getattr(result, name) for name in ("problems", "held", "rows", "within")}
+    return {**found, "remeasured": {**counts, "moved": moved}}
+
+
+def _say(file: Path, faults: Sequence[Finding], result: Remeasured | None) -> None:
     for fault in faults:
         say(f"{fault.check}: {one_line(fault.message)}")
-    if faults:
-        raise typer.Exit(1)
-    say(f"{file}: every row and every verdict is in order")
-    if remeasure:
-        result = remeasure_sample(file, remeasure)
-        _say(result)
-        if result.held < result.problems:
-            raise typer.Exit(1)
+    if not faults:
+        say(f"{file}: every row and every verdict is in order")
+    if result is not None:
+        _say_times(result)
 
 
-def _say(result: Remeasured) -> None:
+def _say_times(result: Remeasured) -> None:
     from gemmdb.generators.remeasure import TOLERANCE
 
     times = f"{result.within} of {result.rows} times are within {TOLERANCE:.0%} of the recorded"

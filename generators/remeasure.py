@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -12,7 +13,7 @@ from gemmdb import hardware
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import InputError
 from gemmdb.generators import backends, effort
-from gemmdb.generators.interfaces import Backend, Candidate, Job, row
+from gemmdb.generators.interfaces import Backend, Candidate, Job, Measurer, row
 from gemmdb.measurement import Measurement
 from gemmdb.problem import Problem
 from gemmdb.table import Table
@@ -111,18 +112,28 @@ def _recorded(verdict: Verdict, rows: Sequence[Measurement]) -> dict[Config, flo
 
 
 def _measure(jobs: Sequence[Job], backend: Backend) -> list[list[Measurement]]:
-    measurer = backend.measurer(0, effort.named("full", backend.device.kind))
-    try:
-        measurer.prepare(jobs)
-        return [
-            [
-                row(job, outcome, backend, "remeasure")
-                for outcome in measurer.measure(job.problem, job.legal, job.protocol, job.protocol.samples)
-            ]
-            for job in jobs
+    """The rows of each job, timed on all devices that there are."""
+    lanes = max(min(backend.lanes, len(jobs)), 1)
+    measurers = [backend.measurer(lane, effort.named("full", backend.device.kind)) for lane in range(lanes)]
+    with ThreadPoolExecutor(lanes) as threads:
+        try:
+            shares = [(measurer, jobs[lane::lanes]) for lane, measurer in enumerate(measurers)]
+            found = list(threads.map(lambda share: _measure_some(*share, backend), shares))
+        finally:
+            for measurer in measurers:
+                measurer.close()
+    return [found[place % lanes][place // lanes] for place in range(len(jobs))]
+
+
+def _measure_some(measurer: Measurer, jobs: Sequence[Job], backend: Backend) -> list[list[Measurement]]:
+    measurer.prepare(jobs)
+    return [
+        [
+            row(job, outcome, backend, "remeasure")
+            for outcome in measurer.measure(job.problem, job.legal, job.protocol, job.protocol.samples)
         ]
-    finally:
-        measurer.close()
+        for job in jobs
+    ]
 
 
 def _holds(verdict: Verdict, rows: Sequence[Measurement]) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gemmdb.cli.build import terminable
 from gemmdb.cli.progress import BuildProgress, left, sizes
 from gemmdb.generators.progress import State
 from gemmdb.problem import Problem
@@ -27,6 +28,8 @@ from gemmdb.table import Table
         ("--arch native --effort heroic", "unknown effort 'heroic'"),
         ("--arch sm999", "sm999"),
         ("--arch native --gpus 0", "--gpus"),
+        ("--arch native --minutes 0", "--minutes"),
+        ("--arch native --minutes nan", "--minutes"),
         ("--arch cpu --shapes notes.txt", "notes.txt:1"),
         ("--arch cpu --shapes . ", "."),
         ("--arch cpu --shapes one.jsonl --ops int_mm", "--ops"),
@@ -72,9 +75,10 @@ def test_a_build_measures_once_and_is_found_by_lookup(gemmdb, one_problem, monke
     table = Path(lines["table"])
     assert table.parent == Path(os.environ["XDG_DATA_HOME"]) / "gemmdb"
 
-    again = gemmdb("build", "--arch", "cpu", "--shapes", "one.jsonl")
-    assert "0 of 1 measured now" in again.out
-    assert "no new rows" in again.out
+    again = gemmdb("build", "--arch", "cpu", "--shapes", "one.jsonl", "--json")
+    report = json.loads(again.out)
+    assert (report["jobs"], report["before"], report["measured"], report["left"]) == (1, 1, 0, 0)
+    assert (report["arch"], report["statuses"], report["busy_share"]) == ("cpu", {}, None)
 
     flags = ["--op", "mm", "--m", "4", "--n", "48", "--k", "64", "--dtype", "fp32", "--json"]
     hit = json.loads(gemmdb("lookup", *flags).out)
@@ -103,6 +107,21 @@ def test_ctrl_c_keeps_what_was_measured(environment):
     )
     assert "GEMMDB_TABLES=mine.db" in out
     assert rows(Path("mine.db")) > 0
+
+
+def test_sigterm_is_as_good_as_ctrl_c():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), terminable():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_build_that_ran_out_of_time_says_what_is_left(gemmdb, one_problem):
+    pytest.importorskip("torch")
+    done = gemmdb("build", "--arch", "cpu", "--shapes", "one.jsonl", "--minutes", "1e-9", "--json")
+    assert done.code == 0
+    assert done.err.splitlines()[-1] == ("gemmdb: out of time; 1 of 1 are left: the same command goes on from there")
+    assert json.loads(done.out)["left"] == 1
 
 
 def rows(path: Path) -> int:

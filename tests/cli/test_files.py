@@ -65,6 +65,16 @@ def test_verify_finds_nothing_in_a_good_table(gemmdb, make_table):
     assert (done.code, done.out, done.err) == (0, "a.db: every row and every verdict is in order\n", "")
 
 
+def test_verify_in_json(gemmdb, make_table):
+    path = make_table("a.db")
+    assert json.loads(gemmdb("verify", "a.db", "--json").out) == {"path": "a.db", "faults": []}
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE measurement SET median_us = median_us * 1.001")
+    done = gemmdb("verify", "a.db", "--json")
+    assert done.code == 1
+    assert {fault["check"] for fault in json.loads(done.out)["faults"]} >= {"measurement"}
+
+
 def test_verify_names_what_is_wrong(gemmdb, make_table):
     with sqlite3.connect(make_table("a.db")) as db:
         db.execute("UPDATE measurement SET median_us = median_us * 1.001")

@@ -31,6 +31,14 @@ def test_the_same_times_confirm_everything(table, replay_backend, rows):
     assert result.moved == ()
 
 
+def test_all_devices_share_the_work(table, replay_backend, rows):
+    backend = replay_backend(rows, lanes=3)
+    result = remeasure(table, 100, backend=backend)
+    assert (result.problems, result.held, result.rows, result.within) == (7, 7, 21, 21)
+    assert sorted(len(replay.calls) for replay in backend.made) == [2, 2, 3]
+    assert remeasure(table, 1, backend=replay_backend(rows, lanes=8)).problems == 1
+
+
 def test_a_pick_that_lost_is_told(table, replay_backend, rows):
     slower = [
         scaled(row, 2.0) if row.config.backend == "cpp" and row.config.values["threads_n"] else row for row in rows
