@@ -32,6 +32,7 @@ import h200_peers_report
 from h200_results import ROOT, STRATA, STREAMED, lines, streamed
 
 from gemmdb.appending import append_lines
+from gemmdb.measurement import one_line
 from gemmdb.problem import Problem
 from gemmdb.table import Table
 from gemmdb.toolchain import installed
@@ -87,7 +88,7 @@ class Lane(threading.Thread):
     def __init__(self, options: argparse.Namespace, place: tuple[int, int], folder: Path) -> None:
         super().__init__()
         self.options, self.place = options, place
-        self.current = folder / f"current-{place[0]}"
+        self.current, self.errors = folder / f"current-{place[0]}", folder / f"errors-{place[0]}"
         # Caches of its own: compile times are those of a first compile.
         self.environment = {
             **os.environ,
@@ -100,15 +101,18 @@ class Lane(threading.Thread):
         """The thread's body."""
         until = time.monotonic() + self.options.seconds
         while (left := until - time.monotonic()) > 0:
-            process = subprocess.Popen(self._command(left), env=self.environment)
-            try:
-                code = process.wait(left + GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                code = process.wait()
+            # max-autotune tells at length what it timed.
+            with self.errors.open("wb") as errors:
+                process = subprocess.Popen(self._command(left), env=self.environment, stderr=errors)
+                try:
+                    code = process.wait(left + GRACE_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    code = process.wait()
             if code == 0:
                 return
-            self._blame(f"the process ended with code {code}")
+            said = self.errors.read_text(errors="replace").splitlines()[-1:]
+            self._blame(one_line(f"the process ended with code {code}: {' '.join(said)}"))
 
     def _command(self, seconds: float) -> list[str]:
         options = self.options

@@ -28,14 +28,14 @@ Call = Callable[[int], None]
 
 
 class Linear(torch.nn.Module):
-    """A weight-only product as it is usually written: `linear(x, w.to(x.dtype)) * s`."""
+    """A weight-only product as models write it: `linear(x, w.to(x.dtype)) * s` of an activation with a batch."""
 
     def __init__(self, made: Operands) -> None:
         super().__init__()
-        self.inputs = (made.a, made.b.t(), made.scale)
+        self.inputs = (made.a.unsqueeze(0), made.b.t(), made.scale)
 
     def forward(self, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """The product [m, n] of [m, k] and a stored [n, k] weight."""
+        """The product [1, m, n] of [1, m, k] and a stored [n, k] weight."""
         return torch.nn.functional.linear(x, weight.to(x.dtype)) * scale
 
 
@@ -105,7 +105,7 @@ def compiled(
         return None, {"failure": one_line(f"{type(error).__name__}: {error}")}
     body = "".join(code.partition("async_compile.wait")[2] for code in codes)
     facts = {
-        "seconds": time.perf_counter() - start, "error": expected.error(result),
+        "seconds": time.perf_counter() - start, "error": expected.error(result.flatten(0, -2)),
         "launches": body.count(".run("), "extern": body.count("extern_kernels."), "template": "triton_tem_" in body,
     }  # fmt: skip
     inputs = [module.inputs, *(make(made).inputs for made in sets[1:])]

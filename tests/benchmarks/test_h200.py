@@ -136,3 +136,26 @@ def test_a_sample_is_the_same_every_time_and_balanced_from_the_start(script: Any
     assert len(set(drawn)) == 80
     assert [name for name, _ in drawn[:4]] == ["one", "two", "one", "two"]
     assert len(peers.draw({"few": strata["one"][:3]}, 40, 7)) == 3
+
+
+def test_the_usual_spelling_is_the_one_that_inductors_pattern_takes(script: Any, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torch._dynamo.utils import counters
+
+    from gemmdb.generators.program import operands
+    from gemmdb.generators.reference import reference, tolerance
+
+    lane: ModuleType = script("h200_peers_lane")
+    problem = Problem.gemm("mixed_mm", m=4, n=64, k=128, fusion="scale")
+    made = operands(problem, torch.device("cpu"), 1)
+    taken = {}
+    for name, (make, how) in lane.ways(problem, tmp_path / "none.db").items():
+        if name in ("default", "linear"):
+            torch._dynamo.reset()
+            counters.clear()
+            module = make(made)
+            result = torch.compile(module, **how)(*module.inputs)
+            taken[name] = counters["inductor"]["woq_matcher_count"]
+            assert reference(problem, made).error(result.flatten(0, -2)) <= tolerance(problem)
+    assert taken == {"default": 0, "linear": 1}
+    assert "linear" not in lane.ways(problem.resized(64, 64, 128), tmp_path / "none.db")
