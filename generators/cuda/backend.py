@@ -13,6 +13,7 @@ from gemmdb.generators.cuda.compiling import CompilePool
 from gemmdb.generators.cuda.measurer import CudaMeasurer
 from gemmdb.generators.cuda.space import CudaSpace
 from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces import Space
 from gemmdb.hardware import cuda
 from gemmdb.measurement import Protocol
 from gemmdb.toolchain import Toolchain, installed
@@ -40,7 +41,7 @@ class CudaBackend:
         self.space = CudaSpace(kernels_cutlass.compiler() is not None and kernels_cutlass.headers() is not None)
         self.lanes = sum(cuda(index) == found for index in range(_count()))
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
-        self._pool = CompilePool(int(found.arch.removeprefix("sm")), shared)
+        self.compilers = CompilePool(int(found.arch.removeprefix("sm")), shared)
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """CUDA graphs of calls, one protocol per cache state of the effort."""
@@ -48,11 +49,11 @@ class CudaBackend:
 
     def measurer(self, lane: int, effort: Effort) -> CudaMeasurer:
         """The measurer of GPU number `lane`; all share one pool of compilers."""
-        return CudaMeasurer(lane, effort, self._pool)
+        return CudaMeasurer(lane, effort, self.compilers)
 
     def close(self) -> None:
         """End the processes that compile."""
-        self._pool.close()
+        self.compilers.close()
 
     def provenance(self) -> dict[str, object]:
         """Driver, clocks, power limit and temperature as nvidia-smi reads them, empty without it."""

@@ -1,0 +1,109 @@
+"""Tune the same problems twice, in processes that share nothing but compiled kernels, and compare the two tables.
+
+    python benchmarks/h200_repeat.py --out DIR [--shapes h200] [--problems 50] [--effort standard] [--minutes 5]
+
+DIR receives `first.db` and `second.db`, which hold the raw rows, and `repeat.json`. Each is a `gemmdb build` of the
+first `problems` of the shapes; both resume, so the command can be repeated. The target: of 50 problems at least 49 have
+the same verdict or one inside the tie set of the other run, and the medians agree within 1%.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gemmdb.generators import shapes
+from gemmdb.measurement import Status
+from gemmdb.problem import Problem
+from gemmdb.table import Table
+from gemmdb.verdict import Verdict, pool
+
+
+def main() -> None:
+    """Build twice, compare, write and print the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--shapes", default="h200")
+    parser.add_argument("--problems", type=int, default=50)
+    parser.add_argument("--effort", default="standard")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of each of the two builds")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    problems = shapes.load(options.shapes, "cuda")[: options.problems]
+    listed = options.out / "problems.jsonl"
+    listed.write_text("".join(json.dumps({"problem": problem.text}) + "\n" for problem in problems))
+    reports = [_build(options, listed, name) for name in ("first", "second")]
+    with Table.open(options.out / "first.db") as first, Table.open(options.out / "second.db") as second:
+        found = compare(first, second, problems)
+    found["builds"] = reports
+    (options.out / "repeat.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps({name: value for name, value in found.items() if name not in ("problems", "builds")}, indent=1))
+
+
+def _build(options: argparse.Namespace, listed: Path, name: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "gemmdb", "build", "--shapes", str(listed), "--effort", options.effort]
+    command += ["--minutes", str(options.minutes), "--out", str(options.out / f"{name}.db"), "--json"]
+    report: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return report
+
+
+def compare(first: Table, second: Table, problems: Sequence[Problem]) -> dict[str, Any]:
+    """How far two tables agree on the problems that both have a verdict on."""
+    device = first.devices()[0]
+    pairs = [(p, first.verdict(p, device), second.verdict(p, device)) for p in problems]
+    both = [(p, one, other) for p, one, other in pairs if one and other]
+    details = [_described(p, one, other) for p, one, other in both]
+    picks = [abs(d["expected_us"][1] / d["expected_us"][0] - 1) for d in details]
+    rows = [change for p, _, _ in both for change in _changes(first, second, p)]
+    return {
+        "compared": len(both),
+        "same_pick": sum(d["picks"][0] == d["picks"][1] for d in details),
+        "same_or_tied": sum(d["agree"] for d in details),
+        "picks": _shares(picks),
+        "aten": _shares([abs(d["aten_us"][1] / d["aten_us"][0] - 1) for d in details]),
+        "rows": _shares(rows),
+        "problems": details,
+    }
+
+
+def _described(problem: Problem, one: Verdict, other: Verdict) -> dict[str, Any]:
+    return {
+        "problem": problem.text,
+        "picks": [one.pick.text, other.pick.text],
+        "agree": one.pick in other.ties or other.pick in one.ties,
+        "expected_us": [one.expected_us, other.expected_us],
+        "aten_us": [one.aten_us, other.aten_us],
+        "speedup": [one.speedup, other.speedup],
+    }
+
+
+def _changes(first: Table, second: Table, problem: Problem) -> list[float]:
+    """By how much the median of each config that both measured in full differs, all its processes together."""
+    medians = []
+    for table in (first, second):
+        full = [row for row in table.rows(problem, table.devices()[0]) if row.status is Status.OK]
+        medians.append({p.config: statistics.median(r.times.median_us for r in p.rows if r.times) for p in pool(full)})
+    return [abs(medians[1][config] / us - 1) for config, us in medians[0].items() if config in medians[1]]
+
+
+def _shares(changes: Sequence[float]) -> dict[str, float]:
+    if not changes:
+        return {}
+    ordered = sorted(changes)
+    return {
+        "number": len(ordered),
+        "within_1_percent": sum(change <= 0.01 for change in ordered) / len(ordered),
+        "within_2_percent": sum(change <= 0.02 for change in ordered) / len(ordered),
+        "median": statistics.median(ordered),
+        "largest": ordered[-1],
+    }
+
+
+if __name__ == "__main__":
+    main()
