@@ -22,8 +22,11 @@ Member = Callable[[Problem], bool]
 
 
 def newest() -> Path:
-    """The newest folder of results with rows; each holds all rows that there were. Raises SystemExit without one."""
-    folders = sorted({path.parent for path in RESULTS.glob(f"*/{PARTS}")})
+    """The newest folder of results with rows, by its name, which is a date; each holds all rows that there were.
+
+    Raises SystemExit without one.
+    """
+    folders = sorted({path.parent for path in RESULTS.glob(f"20*/{PARTS}")})
     if not folders:
         raise SystemExit(f"no folder of {RESULTS} holds {PARTS}")
     return folders[-1]

@@ -1,20 +1,19 @@
 """What of measuring on a GPU can be checked without one."""
 
-import gzip
 import importlib.util
-import sys
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from gemmdb.generators import archive
 from gemmdb.generators.cuda.bench import moved
 from gemmdb.generators.cuda.compiling import CompilePool
 from gemmdb.measurement import Status
 from gemmdb.problem import Problem
 
 ROOT = Path(__file__).parents[3]
-RESULTS = sorted((ROOT / "benchmarks" / "results" / "h200").glob("*/rows.jsonl.gz"))
+RESULTS = sorted((ROOT / "benchmarks" / "results" / "h200").glob("*/rows-*.jsonl.xz"))
 
 
 def test_copies_of_an_operand_keep_its_strides_offset_and_values():
@@ -42,14 +41,8 @@ def test_a_missing_compiler_is_the_outcome_of_the_candidate(make, tmp_path, monk
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
-def test_recorded_rows_still_import(path, monkeypatch):
-    spec = importlib.util.spec_from_file_location("h200_import", ROOT / "benchmarks" / "h200_import.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "h200_import", module)
-    spec.loader.exec_module(module)
-    rows = list(islice(module.measurements(path), 300))
+def test_recorded_rows_can_still_be_read(path):
+    rows = list(islice(archive.read(path), 300))
     assert len(rows) == 300
     assert {row.device.sku for row in rows} == {"NVIDIA H200"}
     assert any(row.status is Status.OK and row.config.backend == "triton" for row in rows)
@@ -57,5 +50,3 @@ def test_recorded_rows_still_import(path, monkeypatch):
 
 def test_there_are_recorded_rows():
     assert len(RESULTS) >= 2
-    with gzip.open(RESULTS[0], "rt") as file:
-        assert '"times"' in file.readline()
