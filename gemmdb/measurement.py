@@ -17,6 +17,9 @@ from gemmdb.toolchain import Toolchain
 
 _RUN = re.compile(r"[A-Za-z0-9_.:\-]{1,64}")
 MAX_DETAIL = 300
+EMITTED = "emitted"
+"""`Measurement.detail` of a time that was taken of the code that the compiler emits, where its candidates are timed as
+kernels by themselves."""
 
 
 class Status(enum.StrEnum):
@@ -141,7 +144,8 @@ class Times:
 @dataclass(frozen=True)
 class Measurement:
     """One row. `run` names the run that made it; `error` is the largest relative error against the higher-precision
-    reference; `compile_s` what compiling cost; `detail` one line about a failure.
+    reference; `compile_s` what compiling cost; `detail` one line about a failure, or
+    EMITTED.
 
     Raises InputError when times are given for a status that has none, or are missing.
     """

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
-from gemmdb.measurement import UNSAFE, Measurement, Protocol, Status
+from gemmdb.measurement import EMITTED, UNSAFE, Measurement, Protocol, Status
 from gemmdb.problem import Problem
 from gemmdb.toolchain import Toolchain
 
@@ -119,11 +119,7 @@ def decide(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> Verd
     reference = next((p for p in pooled if p.config == ATEN), None)
     if reference is None:
         return None
-    best = pooled[0]
-    ties = sorted((p for p in pooled if tied(best, p)), key=lambda p: p.order)
-    if ties[0] is not reference:
-        # A noisy config can be tied with the best and yet be slower than ATen, which is not.
-        ties = [p for p in ties if p.ratio < 1]
+    ties = best(pooled)
     pick = ties[0]
     first = pick.rows[0]
     return Verdict(
@@ -137,6 +133,14 @@ def decide(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> Verd
         median(row.times.median_us for row in reference.rows if row.times),
         len({row.run for row in pick.rows}),
     )
+
+
+def best(pooled: Sequence[Pooled]) -> list[Pooled]:
+    """Of configs of one problem, fastest first and ATen among them, those that are as good as the first, in the order
+    in which they are preferred."""
+    ties = sorted((p for p in pooled if tied(pooled[0], p)), key=lambda p: p.order)
+    # A noisy config can be tied with the best and yet be slower than ATen, which is not.
+    return ties if ties[0].config == ATEN else [p for p in ties if p.ratio < 1]
 
 
 def tied(best: Pooled, other: Pooled) -> bool:
@@ -164,6 +168,8 @@ def _pool(rows: Iterable[Measurement], banned: Collection[Config], statuses: Seq
 
 def _pool_one(config: Config, rows: list[Measurement], statuses: Sequence[Status]) -> Pooled | None:
     timed = next((found for s in statuses if (found := [row for row in rows if row.status is s])), [])
+    # What is served is emitted code: where that was timed, times of the kernel by itself do not count.
+    timed = [row for row in timed if row.detail == EMITTED] or timed
     if len(timed) > 1:  # Texts are long, and most configs have one row.
         timed.sort(key=lambda row: row.text)
     times = [row.times for row in timed if row.times]

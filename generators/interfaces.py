@@ -82,6 +82,10 @@ class Measurer(Interface):
     def ready(self, job: Job) -> bool:
         """Whether all that `prepare` began for a job is compiled, so that measuring it would wait for nothing."""
 
+    def emitted(self, config: Config) -> Config:
+        """What to `measure` for the time of the code that the compiler emits for `config`: equal to no other config;
+        `config` itself where nothing else is ever measured."""
+
     def fresh(self) -> Measurer:
         """A measurer of the same device whose `measure` runs in another process than any `measure` of this one before.
         Closing this one closes it."""

@@ -9,10 +9,10 @@ from time import monotonic
 
 from gemmdb.config import Config
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces import Job, Measurer, Outcome
+from gemmdb.generators.interfaces import Candidate, Job, Measurer, Outcome
 from gemmdb.generators.pool import Stopped
 from gemmdb.generators.queue import Work
-from gemmdb.generators.search import confirm, race, winner
+from gemmdb.generators.search import confirmations, race, winner
 from gemmdb.problem import Problem
 
 POLL_S = 0.05
@@ -84,21 +84,22 @@ class Lane(Thread):
     def _measure(self, jobs: list[Job], patient: bool) -> list[Job]:
         """Race jobs, those first whose kernels are compiled, then confirm the winners. Unless `patient`, up to half of
         the jobs are given back when they still wait for their compilers."""
-        waiting, winners = list(jobs), []
+        waiting, winners = list(jobs), list[tuple[Job, list[Outcome]]]()
         while waiting and not self._work.stop.is_set():
             job = self._choose(waiting, 0 if patient else len(jobs) // 2)
             if job is None:
                 break
             waiting.remove(job)
-            best = self._race(job)
-            if best is not None and self._effort.confirm:
-                winners.append((job, best))
+            outcomes = self._race(job)
+            if self._effort.confirm and (best := winner(outcomes)) is not None:
+                winners.append((job, outcomes))
+                self._prepare_emitted(job, best)
         if winners:
             # One process for all of them: starting one takes seconds.
             fresh = self._measurer.fresh()
-            for job, config in winners:
+            for job, outcomes in winners:
                 self._messages.put(Phase("measuring", job.problem))
-                self._messages.put(Confirmed(job, tuple(confirm(job, config, self._effort, fresh))))
+                self._messages.put(Confirmed(job, tuple(confirmations(job, outcomes, self._effort, fresh))))
         return waiting
 
     def _choose(self, waiting: list[Job], spare: int) -> Job | None:
@@ -114,11 +115,16 @@ class Lane(Thread):
             self._work.stop.wait(POLL_S)
         return None
 
-    def _race(self, job: Job) -> Config | None:
+    def _race(self, job: Job) -> list[Outcome]:
         self._messages.put(Phase("measuring", job.problem))
         outcomes = race(job, self._effort, self._measurer)
         self._messages.put(Finished(job, tuple(outcomes)))
-        return winner(outcomes)
+        return outcomes
+
+    def _prepare_emitted(self, job: Job, config: Config) -> None:
+        emitted = self._measurer.emitted(config)
+        if emitted != config:
+            self._measurer.prepare([Job(job.problem, job.protocol, (Candidate(emitted),))])
 
     def _next(self) -> list[Job]:
         self._messages.put(Phase("waiting"))

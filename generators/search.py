@@ -8,10 +8,13 @@ from dataclasses import replace
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Job, Measurer, Outcome
-from gemmdb.measurement import Status, Times
+from gemmdb.measurement import EMITTED, UNSAFE, Status, Times
+from gemmdb.verdict import Pooled, best
 
 TOO_GOOD = 0.5
 """A candidate this much faster than ATen, or than the next one, is measured again before it is believed."""
+CONFIRMED = 3
+"""How many configs of a problem are confirmed at most."""
 NOISY = 0.25
 """With an interval wider than that on either side, relative, a round was disturbed: all finalists are timed again."""
 
@@ -43,14 +46,47 @@ def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
 
 
 def winner(outcomes: Sequence[Outcome]) -> Config | None:
-    """The fastest config that is right, None when that is ATen or there is none."""
-    timed = [outcome for outcome in outcomes if outcome.status is Status.OK and outcome.times]
-    best = min(timed, key=lambda outcome: _ratio(outcome.times), default=None)
-    return None if best is None or best.config == ATEN else best.config
+    """What a verdict of these outcomes would pick, None when that is ATen or there is none."""
+    pooled = [
+        Pooled(o.config, 1.0 if o.config == ATEN else o.times.ratio, o.times.spread, ())
+        for o in outcomes
+        if o.status is Status.OK and o.times
+    ]
+    if not any(one.config == ATEN for one in pooled):
+        return None
+    pick = best(sorted(pooled, key=lambda one: (one.ratio, one.order)))[0].config
+    return None if pick == ATEN else pick
+
+
+def confirmations(job: Job, outcomes: Sequence[Outcome], effort: Effort, measurer: Measurer) -> list[Outcome]:
+    """More outcomes of a job: what its verdict would pick is measured once more, and should that be slower than what
+    would be picked then, so is this, CONFIRMED configs at most."""
+    known = {outcome.config: outcome for outcome in outcomes}
+    found: list[Outcome] = []
+    tried: set[Config] = set()
+    while len(tried) < CONFIRMED:
+        pick = winner(list(known.values()))
+        if pick is None or pick in tried:
+            break
+        again = confirm(job, pick, effort, measurer)
+        known[pick] = again[-1]
+        tried.add(pick)
+        found += again
+    return found
 
 
 def confirm(job: Job, config: Config, effort: Effort, measurer: Measurer) -> list[Outcome]:
-    """The outcomes of ATen and a winner, measured in full once more: rows beside the first ones, pooled with them."""
+    """The outcomes of ATen and a winner, measured in full once more, and as the code that the compiler emits where that
+    can be had: rows beside the first ones."""
+    emitted = measurer.emitted(config)
+    outcomes = _measure(job, [ATEN, emitted], effort, measurer)
+    if emitted == config:
+        return outcomes
+    reference, found = outcomes
+    if found.status is Status.OK:
+        return [reference, replace(found, config=config, detail=EMITTED)]
+    if found.status in UNSAFE:
+        return [reference, replace(found, config=config)]
     return _measure(job, [ATEN, config], effort, measurer)
 
 
@@ -62,8 +98,8 @@ def survivors(estimates: Sequence[Outcome], effort: Effort) -> list[Config]:
     timed = sorted((o for o in estimates if o.times), key=lambda o: _ratio(o.times))
     if not timed:
         return []
-    best = timed[0].times
-    limit = effort.drop * best.high_us / best.aten_us if best else 0.0
+    first = timed[0].times
+    limit = effort.drop * first.high_us / first.aten_us if first else 0.0
     keep = max(effort.keep, 2)
     return [
         o.config

@@ -13,6 +13,7 @@ from gemmdb.errors import GemmdbError
 from gemmdb.generators.cuda import session
 from gemmdb.generators.cuda.bench import Loaded
 from gemmdb.generators.cuda.compiling import CompilePool
+from gemmdb.generators.cuda.emitted import Emitted
 from gemmdb.generators.cuda.part import Built
 from gemmdb.generators.cuda.session import Trial
 from gemmdb.generators.effort import Effort
@@ -77,6 +78,10 @@ class CudaMeasurer:
         self._started()
         reply = self.worker.call(self.effort.measure_s, session.floor_us, problem, protocol, samples)
         return list(reply.value) if reply.status is Status.OK else None
+
+    def emitted(self, config: Config) -> Config:
+        """See `interfaces.Measurer.emitted`; for ATen the config itself."""
+        return config if config == ATEN else Emitted.code_of(config)
 
     def fresh(self) -> CudaMeasurer:
         """The measurer with another process on the same GPU, which stays: to start one takes seconds."""

@@ -10,7 +10,7 @@ from itertools import product
 
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
-from gemmdb.generators.cuda import cutlass_menu, menu
+from gemmdb.generators.cuda import cutlass_menu, inductor_menu, menu
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate
 from gemmdb.layout import ITEM_SIZES
@@ -29,7 +29,8 @@ QUICK = 24
 class CudaSpace:
     """The space of a GPU. `breadth` 0 tries the head of the menu, 1 all of it, 2 a sample of everything besides.
 
-    `cutlass`: from breadth 1 on also the menu of our CUTLASS kernel, for a machine that can compile it.
+    From breadth 1 on also what Inductor itself makes of a product. `cutlass`: and the menu of our CUTLASS kernel, for a
+    machine that can compile it.
     """
 
     cutlass: bool = True
@@ -39,8 +40,9 @@ class CudaSpace:
         first = from_menu(problem, device)
         if effort.breadth == 0:
             first = first[:QUICK]
-        elif self.cutlass:
-            first += cutlass_menu.configs(problem, device)
+        else:
+            first += cutlass_menu.configs(problem, device) if self.cutlass else []
+            first += inductor_menu.configs(problem, device)
         if BEYOND[effort.breadth]:
             known = set(first)
             rest = [config for config in everything(problem, device) if config not in known]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb import Config, Status
+from gemmdb.measurement import EMITTED
 from gemmdb.verdict import decide, decide_all, pool, pool_slow
 
 
@@ -104,3 +105,11 @@ def test_each_protocol_and_toolchain_class_has_its_own_verdict(kit):
     rows = [kit.row(protocol=p, toolchain=t) for p in (kit.cold, kit.hot) for t in (kit.old, kit.new, kit.newer)]
     found = {(v.protocol.l2, v.klass) for v in decide_all(rows)}
     assert found == {(l2, klass) for l2 in ("cold", "hot") for klass in ("cpu-torch2.9", "cpu-torch2.13")}
+
+
+def test_where_emitted_code_was_timed_the_kernel_by_itself_does_not_count(kit):
+    alone, emitted = kit.row(kit.configs[1], 5.0), replace(kit.row(kit.configs[1], 9.0), detail=EMITTED)
+    assert decide([kit.row(), alone]).ratio == 0.5
+    assert decide([kit.row(), alone, emitted]).ratio == 0.9
+    slow = replace(kit.row(kit.configs[1], 12.0), detail=EMITTED)
+    assert decide([kit.row(), alone, slow]).pick == kit.aten

@@ -1,0 +1,60 @@
+"""Rows hold while the template that they were measured with is the present one."""
+
+import hashlib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from gemmdb import kernels_triton, sources
+from gemmdb.config import ATEN, Config
+
+TILE = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "stages": 3, "warps": 4}
+MM = Config.of("triton", "inductor_mm", **TILE)
+TMA = Config.of("triton", "inductor_persistent_tma", **TILE)
+
+
+def test_the_digest_of_inductors_template_is_that_of_its_file() -> None:
+    folder = Path(str(metadata.distribution("torch").locate_file("torch/_inductor/kernel/templates")))
+    for config, name in ((MM, "triton_mm"), (TMA, "triton_persistent_tma_mm")):
+        wanted = hashlib.sha256((folder / f"{name}.py.jinja").read_bytes()).hexdigest()[:16]
+        assert sources.digest(config) == wanted
+        assert sources.is_current(config, wanted)
+        assert not sources.is_current(config, "0" * 16)
+
+
+def test_the_digest_names_what_torch_renders() -> None:
+    mm = pytest.importorskip("torch._inductor.kernel.mm_common")
+    text = mm.load_kernel_template("triton_mm")
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == sources.digest(MM)
+
+
+def test_torch_2_11_and_later_render_the_same_kernels() -> None:
+    for config in (MM, TMA):
+        olds = [old for old, new in sources.EQUIVALENT.items() if new == sources.digest(config)]
+        for old in olds:
+            assert sources.is_current(config, old)
+    assert sources.is_current(MM, "d4b90a54b960e7b3") == sources.is_current(MM, "d99842e466803e2d")
+
+
+def test_without_torch_a_row_is_not_known_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    sources.inductor_digest.cache_clear()
+    monkeypatch.setattr(metadata, "distribution", missing)
+    try:
+        assert sources.digest(MM) == ""
+        assert not sources.is_current(MM, "d4b90a54b960e7b3")
+    finally:
+        sources.inductor_digest.cache_clear()
+
+
+def test_our_own_templates_and_kernels_without_one() -> None:
+    tile = Config.of(
+        "triton", "gemv", block_n=8, block_k=256, unroll=1, dequant="cast", warps=4, stages=3,
+    )  # fmt: skip
+    assert sources.digest(tile) == kernels_triton.digest("gemv")
+    assert sources.digest(ATEN) == ""
+    assert sources.is_current(ATEN, "anything")
+    assert sources.is_current(tile, "")

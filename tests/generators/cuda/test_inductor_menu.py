@@ -1,0 +1,111 @@
+"""Inductor's own templates and padding as candidates."""
+
+from dataclasses import replace
+
+import pytest
+
+from gemmdb import Config, Problem
+from gemmdb.device import Device
+from gemmdb.errors import InputError
+from gemmdb.generators.cuda import compile as compiling
+from gemmdb.generators.cuda import inductor_menu
+from gemmdb.generators.cuda.emitted import Emission, Emitted, only_emitted
+from gemmdb.legality import illegal
+from gemmdb.legality_inductor import misaligned, padded_sizes
+
+H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
+gemm = Problem.gemm
+TILE = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "stages": 3, "warps": 4}
+
+
+def names(problem: Problem) -> list[str]:
+    return [config.kernel for config in inductor_menu.configs(problem, H200)]
+
+
+def test_aligned_products_get_templates_and_no_padding() -> None:
+    found = names(gemm("mm", m=512, n=4096, k=4096))
+    assert set(found) == {"inductor_mm", "inductor_persistent_tma"}
+    assert len(found) <= 8
+    assert names(gemm("mm", m=16, n=4096, k=4096)) == []
+    assert set(names(gemm("int_mm", m=512, n=4096, k=4096))) == {"inductor_mm"}
+    assert names(gemm("mixed_mm", m=512, n=4096, k=4096)) == []
+
+
+def test_misaligned_products_are_padded_and_not_copied_by_tma() -> None:
+    found = names(gemm("mm", m=512, n=4096, k=4095))
+    assert found.count("padded") == 2
+    assert "inductor_persistent_tma" not in found
+    assert names(gemm("mm", m=16, n=1001, k=4096)) == ["padded"]
+
+
+def test_a_constant_weight_has_no_code_apart_from_its_graph() -> None:
+    assert names(replace(gemm("mm", m=512, n=4096, k=4096), constant=True)) == []
+
+
+def test_the_menu_repeats_nothing_and_is_legal() -> None:
+    for m in (64, 100, 256, 8192):
+        for dtype in ("bf16", "fp16", "fp32"):
+            problem = gemm("addmm", m=m, n=4000, k=4095 + m % 2, dtype=dtype)
+            found = inductor_menu.configs(problem, H200)
+            assert len(found) == len(set(found))
+            assert not any(illegal(config, problem, H200) for config in found)
+
+
+@pytest.mark.parametrize(
+    ("layout", "sizes", "wanted"),
+    [
+        ("nt", (33, 1001, 777), (33, 1008, 784)),
+        ("nn", (33, 1001, 777), (33, 1008, 784)),
+        ("tn", (33, 1001, 777), (40, 1008, 777)),
+        ("tt", (33, 1001, 777), (40, 1008, 784)),
+        ("nt", (33, 1008, 784), (33, 1008, 784)),
+    ],
+)
+def test_only_lengths_of_rows_in_memory_are_padded(layout: str, sizes: tuple[int, int, int], wanted: object) -> None:
+    m, n, k = sizes
+    problem = gemm("mm", m=m, n=n, k=k, layout=layout)
+    assert padded_sizes(problem, 8) == wanted
+    assert misaligned(problem) == (wanted != sizes)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem", "reason"),
+    [
+        (Config.of("aten", "padded", multiple=8), gemm("mm", m=64, n=64, k=64), "nothing to pad"),
+        (Config.of("triton", "inductor_mm", **TILE), gemm("mixed_mm", m=64, n=64, k=64), "does not solve"),
+        (Config.of("triton", "inductor_persistent_tma", **TILE), gemm("mm", m=64, n=60, k=60), "16 bytes"),
+        (Config.of("triton", "inductor_persistent_tma", **TILE), gemm("mm", m=1, n=64, k=64), "size of 1"),
+        (
+            Config.of("triton", "inductor_mm", **{**TILE, "block_k": 256, "stages": 8}),
+            gemm("mm", m=64, n=64, k=64),
+            "shared memory",
+        ),
+        (
+            Config.of("triton", "inductor_mm", **{**TILE, "block_k": 16}),
+            gemm("int_mm", m=64, n=64, k=64),
+            "32 int8",
+        ),
+    ],
+)
+def test_what_cannot_run_says_why(config: Config, problem: Problem, reason: str) -> None:
+    assert reason in (illegal(config, problem, H200) or "")
+    assert illegal(config, problem, H200, ("m",))
+
+
+@pytest.mark.parametrize("multiple", [7, "8", 0, "import os"])
+def test_parameters_are_of_a_fixed_list(multiple: int | str) -> None:
+    with pytest.raises(InputError):
+        Config.of("aten", "padded", multiple=multiple)
+
+
+def test_emitted_code_is_a_candidate_of_its_own_and_one_part() -> None:
+    config = Config.of("triton", "inductor_mm", **TILE)
+    emitted = Emitted.code_of(config)
+    assert emitted != config
+    assert len({emitted, config, Emitted.code_of(config)}) == 2
+    assert emitted.plain == config
+    assert only_emitted(config)
+    problem = gemm("mm", m=64, n=64, k=64)
+    assert compiling.parts(problem, config) == [Emission(problem, config)]
+    assert Emission(problem, config).key == Emission(problem, emitted).key
+    assert Emission(problem, config).key != Emission(gemm("mm", m=64, n=64, k=128), config).key
