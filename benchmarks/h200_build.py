@@ -4,7 +4,8 @@
 
 FOLDER holds the archives of an earlier build (default: the newest of benchmarks/results/h200): its rows are put into
 the table first, and nothing of them is measured again. OUT receives archives of all rows, the old ones included, and
-`build.json`: what the build did and cost. `h200_ship.py` makes the shipped table from a copy of OUT.
+`build.json`: what this build and those before it did and cost. `h200_ship.py` makes the shipped table from a copy of
+OUT.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from h200_results import BUILD, newest, parts
+from h200_results import BUILD, builds, newest, parts
 
 from gemmdb.generators import archive
 from gemmdb.generators.build import BuildReport, BuildRequest, build
@@ -68,8 +69,8 @@ def main() -> None:
     options = parser.parse_args()
     table = options.table or Path(tempfile.mkdtemp(prefix="h200-")) / "all.db"
     begun = time.monotonic()
-    before = [] if options.rows == Path("none") else parts(options.rows or newest())
-    restored = archive.restore(before, table)
+    folder = None if options.rows == Path("none") else options.rows or newest()
+    restored = archive.restore(parts(folder) if folder else [], table)
     seconds = {"restore": time.monotonic() - begun}
     print(f"{restored:,} rows restored in {seconds['restore']:.0f} s", flush=True)
     request = BuildRequest(
@@ -81,7 +82,7 @@ def main() -> None:
     written = archive.write(table, options.out)
     seconds["archive"] = time.monotonic() - begun
     result = described(report, restored, seconds)
-    (options.out / BUILD).write_text(json.dumps(result, indent=1) + "\n")
+    (options.out / BUILD).write_text(json.dumps([*builds(folder), result], indent=1) + "\n")
     print(json.dumps(result), *(f"{path.name}: {path.stat().st_size:,} bytes" for path in written), sep="\n")
 
 

@@ -14,18 +14,18 @@ import argparse
 import json
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import h200_peers_report as peers
-from h200_results import BUILD, FIGURES, PEERS, Member, lines, mean, newest, of, parts
+from h200_results import FIGURES, PEERS, Member, builds, lines, mean, newest, of, parts
 
 from gemmdb.config import ATEN
 from gemmdb.generators import archive
-from gemmdb.measurement import Measurement, Status
+from gemmdb.measurement import EMITTED, Measurement, Status
 from gemmdb.problem import Problem
 from gemmdb.verdict import Verdict, decide_all
 
@@ -48,6 +48,7 @@ class Results:
     statuses: Counter[str] = field(default_factory=Counter)
     bad: Counter[str] = field(default_factory=Counter)
     twice: list[float] = field(default_factory=list)
+    emitted: list[float] = field(default_factory=list)
 
 
 def newest_verdict(rows: Sequence[Measurement]) -> Verdict | None:
@@ -65,7 +66,9 @@ def read(paths: Iterable[Path]) -> Results:
             results.statuses.update(row.status.value for row in rows)
             failed = (Status.WRONG, Status.CRASH, Status.TIMEOUT)
             results.bad.update(f"{row.config.name} {row.status}" for row in rows if row.status in failed)
-            results.twice += changes(rows)
+            twice, emitted = repeats(rows)
+            results.twice += twice
+            results.emitted += emitted
             verdict = newest_verdict(rows)
             if verdict is None:
                 results.undecided.append(problem.text)
@@ -74,13 +77,17 @@ def read(paths: Iterable[Path]) -> Results:
     return results
 
 
-def changes(rows: Iterable[Measurement]) -> Iterator[float]:
-    """How far the medians of a config measured in full more than once lie apart, relative to the least."""
-    medians: dict[tuple[str, str], list[float]] = defaultdict(list)
+def repeats(rows: Iterable[Measurement]) -> tuple[list[float], list[float]]:
+    """How far the medians of a config measured in full more than once lie apart, relative to the least; and how the
+    code that Inductor emits compares with the kernel by itself, where both were timed."""
+    medians: dict[tuple[str, str], dict[bool, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.times and row.status is Status.OK and row.config != ATEN:
-            medians[row.config.text, row.protocol.text].append(row.times.median_us)
-    return (max(found) / min(found) - 1 for found in medians.values() if len(found) > 1)
+            medians[row.config.text, row.protocol.text][row.detail == EMITTED].append(row.times.median_us)
+    found = [times for kinds in medians.values() for times in kinds.values() if len(times) > 1]
+    both = [kinds for kinds in medians.values() if len(kinds) == 2]
+    ratios = [statistics.median(kinds[True]) / statistics.median(kinds[False]) for kinds in both]
+    return [max(times) / min(times) - 1 for times in found], ratios
 
 
 def upper(verdict: Verdict) -> float:
@@ -119,7 +126,6 @@ def report(results: Results, folder: Path) -> dict[str, Any]:
     members = [(name, member) for name, member, *_ in FIGURES] + list(SPLITS)
     chosen = {name: [v for v in verdicts if member(v.problem)] for name, member in members}
     picks = Counter((v.problem.op, v.pick.name) for v in verdicts)
-    build = folder / BUILD
     return {
         "folder": folder.name,
         "figures": [summary(name, group) for name, group in chosen.items() if group],
@@ -129,8 +135,25 @@ def report(results: Results, folder: Path) -> dict[str, Any]:
         "problems": dict(sorted(Counter(v.problem.op for v in verdicts).items())),
         "undecided": results.undecided, "statuses": dict(results.statuses), "bad": dict(results.bad),
         "repeated": repeated(results.twice),
-        "build": json.loads(build.read_text()) if build.exists() else None,
+        "emitted": {"configs": len(results.emitted), "ratio": mean(results.emitted), "largest": max(results.emitted)}
+        if results.emitted
+        else None,
+        "build": cost(builds(folder)),
         "peers": peers.summary(lines(folder / PEERS)),
+    }  # fmt: skip
+
+
+def cost(reports: Sequence[dict[str, Any]]) -> dict[str, float | None] | None:
+    """What the builds measured and cost together."""
+    measured = sum(one["measured"] for one in reports)
+    if not measured:
+        return None
+    held = sum(one["lane_seconds"] for one in reports)
+    return {
+        "builds": len(reports), "problems": measured, "rows": sum(one["rows"] for one in reports),
+        "wall_seconds": sum(one["seconds"] for one in reports), "gpu_seconds": held,
+        "gpu_seconds_per_problem": held / measured,
+        "busy_share": sum(one["busy_seconds"] or 0.0 for one in reports) / held if held else None,
     }  # fmt: skip
 
 
@@ -168,9 +191,11 @@ def markdown(found: dict[str, Any]) -> str:
         texts.append(
             "Timed in more than one process: " + ", ".join(f"{k} {v:.4g}" for k, v in found["repeated"].items())
         )
+    if emitted := found["emitted"]:
+        texts.append("Emitted code relative to the kernel by itself: " + ", ".join(
+            f"{k} {v:.4g}" for k, v in emitted.items()))  # fmt: skip
     if found["build"]:
-        texts.append("Build: " + ", ".join(f"{k} {found['build'].get(k)}" for k in (
-            "measured", "rows", "lanes", "seconds", "gpu_seconds_per_problem", "busy_share")))  # fmt: skip
+        texts.append("Build: " + ", ".join(f"{k} {v:.4g}" for k, v in found["build"].items() if v is not None))
     texts += peers.markdown(found["peers"]) if found["peers"] else []
     texts += [table(("op", "pick", "problems"), found["picks"]), table(head, map(row, found["classes"]))]
     return "\n\n".join(texts)

@@ -14,7 +14,7 @@ from gemmdb.problem import Problem
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 PARTS, BUILD, PEERS = "rows-*.jsonl.xz", "build.json", "peers.jsonl"
-"""What a folder of results holds: archives of all rows, the report of the last build, the comparison with peers."""
+"""What a folder of results holds: archives of all rows, the reports of its builds, the comparison with peers."""
 FLOOR_BYTES = 48e6
 """From this weight on, a mixed_mm is held against a streaming read of it."""
 
@@ -38,6 +38,12 @@ def parts(folder: Path) -> list[Path]:
     if not found:
         raise SystemExit(f"{folder} holds no {PARTS}")
     return found
+
+
+def builds(folder: Path | None) -> list[dict[str, Any]]:
+    """What the builds behind a folder's rows did and cost; empty where nothing says so."""
+    path = folder / BUILD if folder else None
+    return list(json.loads(path.read_text())) if path and path.exists() else []
 
 
 def of(*ops: str, most: float = math.inf, least: int = 0, fusion: str | None = None) -> Member:

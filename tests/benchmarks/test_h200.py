@@ -97,6 +97,18 @@ def test_the_report_gives_the_figures_of_the_rows(script: Any, folder: Path, tmp
     assert f"| mixed_mm, all M | {len(mixed)} | {figure['speedup']:.3f}x | 1.80x |" in text
 
 
+def test_builds_one_after_the_other_cost_what_all_of_them_took(script: Any, folder: Path) -> None:
+    report: ModuleType = script("h200_report")
+    one = {"measured": 10, "rows": 900, "seconds": 5.0, "lane_seconds": 16.0, "busy_seconds": 8.0}
+    idle = {"measured": 0, "rows": 0, "seconds": 1.0, "lane_seconds": 0.0, "busy_seconds": None}
+    (folder / "build.json").write_text(json.dumps([one, idle, one]))
+    found = report.report(report.read(sorted(folder.glob("rows-*"))), folder)
+    assert found["build"]["gpu_seconds_per_problem"] == pytest.approx(1.6)
+    assert found["build"]["busy_share"] == pytest.approx(0.5)
+    assert "gpu_seconds_per_problem 1.6" in report.markdown(found)
+    assert report.cost([idle]) is None
+
+
 def line(stratum: str, problem: str, us: dict[str, float], **rest: Any) -> dict[str, Any]:
     ways = {name: {"seconds": 1.0, "error": 0.001} for name in us}
     times = {name: [0.99 * value, value, 1.01 * value] for name, value in us.items()}
