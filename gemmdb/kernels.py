@@ -81,10 +81,10 @@ _ALL = (
         "group_m": IntRange(1, 16, True), "swap": IntRange(0, 1), "dequant": OneOf(("cast", "bits")),
         "resident": IntRange(1, 8), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
     }),
-    Kernel("triton", "sliced", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 1, {
-        "block_m": IntRange(16, 64, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 512, True),
-        "slices": IntRange(2, 16, True), "split_k": IntRange(1, 64), "dequant": OneOf(("cast", "bits")),
-        "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
+    Kernel("triton", "narrow", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 1, {
+        "block_m": IntRange(16, 64, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 1024, True),
+        "split_k": IntRange(1, 64), "swap": IntRange(0, 1), "stagger": IntRange(0, 1),
+        "dequant": OneOf(("cast", "bits")), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
     }, splits=("split_k",)),
     Kernel("triton", "gemv", ("mm", "addmm", "mixed_mm"), ("cuda",), 1, {
         "block_n": IntRange(1, 64, True), "block_k": IntRange(64, 4096, True), "unroll": IntRange(1, 8, True),

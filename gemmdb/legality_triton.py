@@ -25,8 +25,6 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return "there is nothing to compute in a product of size zero"
     if problem.numerics.fp32 == "bf16":
         return "fp32 is multiplied in full or as TF32 here"
-    if problem.scalars != "unit":
-        return "the epilogue has no alpha and beta"
     for operand, (rows, columns) in _operands(problem):
         if operand.layout.order in ("broadcast", "strided"):
             return f"a {operand.layout.order} operand has no row start to step by"
@@ -34,7 +32,7 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
             return "offsets within an operand are 32 bits wide"
     if config.kernel == "gemv":
         return _gemv(config, problem, symbolic)
-    return _blocks(config, problem, device) or (_tile if config.kernel == "tile" else _persistent)(config, problem)
+    return _blocks(config, problem, device) or _OWN[config.kernel](config, problem)
 
 
 def warpgroup(problem: Problem, left: int, warps: int) -> bool:
@@ -76,14 +74,18 @@ def _blocks(config: Config, problem: Problem, device: Device) -> str | None:
 
 def _tile(config: Config, problem: Problem) -> str | None:
     value = config.values
-    split = int(value["split_k"])
-    if (split == 1) != (value["reduce"] == "none"):
+    if (value["split_k"] == 1) != (value["reduce"] == "none"):
         return "partial sums are reduced when K is split, and only then"
-    if split > math.ceil(problem.k / int(value["block_k"])):
-        return f"K={problem.k} has fewer than {split} steps of {value['block_k']}"
+    return _split(config, problem) or (_tma(problem) if value["load"] == "tma" else None)
+
+
+def _split(config: Config, problem: Problem) -> str | None:
+    split, step = int(config.values["split_k"]), int(config.values["block_k"])
+    if split > math.ceil(problem.k / step):
+        return f"K={problem.k} has fewer than {split} steps of {step}"
     if split * (problem.m + 256) * (problem.n + 256) >= _LARGEST_OFFSET:
         return "offsets within the partial sums are 32 bits wide"
-    return _tma(problem) if value["load"] == "tma" else None
+    return None
 
 
 def _persistent(config: Config, problem: Problem) -> str | None:
@@ -111,3 +113,6 @@ def _gemv(config: Config, problem: Problem, symbolic: Collection[str]) -> str | 
     if problem.numerics.fp32 != "ieee":
         return "the products are full fp32"
     return None
+
+
+_OWN = {"tile": _tile, "persistent": _persistent, "narrow": _split}

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gemmdb.generators.program import SCALARS, Operands, to_torch
+from gemmdb.generators.program import Operands, to_torch
+from gemmdb.generators.synthesis import SCALARS
 from gemmdb.problem import Problem
 
 EPSILONS = {"fp64": 2.0**-53, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8e4": 2.0**-4, "fp8e5": 2.0**-3}

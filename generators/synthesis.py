@@ -1,4 +1,5 @@
-"""Literal strides and offsets of the layout classes in a Problem's key: the inverse of `gemmdb.layout.classify`."""
+"""Literal strides and offsets of the layout classes in a Problem's key, the inverse of `gemmdb.layout.classify`, and
+literal values of its scalar classes."""
 
 from __future__ import annotations
 
@@ -7,6 +8,9 @@ from itertools import product
 from gemmdb.errors import InputError
 from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.operands import Bias, Operand, TensorInfo
+
+SCALARS = {"unit": (1.0, 1.0), "beta0": (1.0, 0.0), "general": (2.0, 0.4)}
+"""A representative (alpha, beta) of each scalar class."""
 
 
 def literal(operand: Operand, rows: int, columns: int) -> TensorInfo:

@@ -78,7 +78,7 @@ def _persistent(config: Config, problem: Problem) -> str | None:
 
 def counts(config: Config) -> bool:
     """Whether the programs of a tile count who finishes last, and so need counters and room for partial sums."""
-    return config.values.get("reduce") == "fixup" or (config.kernel == "sliced" and config.values["split_k"] != 1)
+    return config.values.get("reduce") == "fixup" or (config.kernel == "narrow" and config.values["split_k"] != 1)
 
 
 def tiles(config: Config, problem: Problem) -> int:
@@ -98,5 +98,5 @@ _RULES = {
     ("triton", "tile"): _tile,
     ("triton", "gemv"): _default,
     ("triton", "persistent"): _persistent,
-    ("triton", "sliced"): _counted,
+    ("triton", "narrow"): _counted,
 }

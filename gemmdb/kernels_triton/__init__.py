@@ -15,7 +15,7 @@ from gemmdb.config import Config
 from gemmdb.operands import Operand
 from gemmdb.problem import Problem
 
-TEMPLATES = ("tile", "gemv", "persistent")
+TEMPLATES = ("tile", "gemv", "persistent", "narrow")
 TL = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int8": "int8", "uint8": "uint8", "int32": "int32"}
 """Triton's name of each dtype."""
 _LAUNCH = ("warps", "stages")
@@ -76,6 +76,9 @@ def names(config: Config, problem: Problem) -> dict[str, int | str]:
     if config.kernel == "gemv":
         return found | {"ROWS": 1 << (problem.m - 1).bit_length(), "STAGES": value["stages"]}
     found |= {"SWAP": value["swap"] == 1, "TF32": problem.numerics.fp32 == "tf32"}
+    if config.kernel == "narrow":
+        scaled = problem.op == "mixed_mm" and problem.fusion == "scale"
+        return found | {"SCALED": scaled, "STAGGER": value["stagger"] == 1, "N_EVEN": problem.n % 16 == 0}
     if config.kernel == "persistent":
         return found
     return found | {

@@ -29,9 +29,9 @@ def cast(problem: Problem) -> Launch:
 def after(problem: Problem, dtype: str) -> Launch:
     """Applies the problem's scale or pointwise function to the `product` of ATen, in `dtype`, into `out`.
 
-    An addmm's bias is already in the product.
+    An addmm's bias is already in the product, and so are its alpha and beta.
     """
-    alone = replace(problem, op="mm", bias=None) if problem.op == "addmm" else problem
+    alone = replace(problem, op="mm", bias=None, scalars="unit") if problem.op == "addmm" else problem
     return reduction_launch(alone, 1, ("product", POINTERS[dtype]))
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jinja2
 
 from gemmdb import kernels_triton
 from gemmdb.config import Config
+from gemmdb.generators.synthesis import SCALARS
 from gemmdb.kernels_triton import row_major
+from gemmdb.operands import Bias
 from gemmdb.problem import Problem
 
 POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "int8": "*i8", "uint8": "*u8", "int32": "*i32"}
@@ -70,7 +72,7 @@ class Plan:
 @functools.lru_cache(maxsize=4096)
 def plan(problem: Problem, config: Config) -> Plan:
     """The Plan of a legal triton config for a problem. Raises KeyError for a kernel that has no template."""
-    return {"tile": _tile, "gemv": _gemv, "persistent": _persistent}[config.kernel](problem, config)
+    return {"tile": _tile, "gemv": _gemv, "persistent": _persistent, "narrow": _narrow}[config.kernel](problem, config)
 
 
 def _tile(problem: Problem, config: Config) -> Plan:
@@ -78,7 +80,7 @@ def _tile(problem: Problem, config: Config) -> Plan:
     m, n, split = (int(value[name]) for name in ("block_m", "block_n", "split_k"))
     fixup = value["reduce"] == "fixup"
     partial = split > 1 and not fixup
-    tiles = math.ceil(problem.m / m) * math.ceil(problem.n / n)
+    tiles = _tiles(problem, config)
     scratch = (problem.m * problem.n if partial else tiles * m * n) * split if split > 1 else 0
     main = _unit(problem, config, ["partials", "counters"] if fixup else [], partial)
     launches = [Launch(main, (tiles, split, 1))]
@@ -94,14 +96,24 @@ def _gemv(problem: Problem, config: Config) -> Plan:
 
 
 def _persistent(problem: Problem, config: Config) -> Plan:
-    m, n, resident = (int(config.values[name]) for name in ("block_m", "block_n", "resident"))
-    tiles = math.ceil(problem.m / m) * math.ceil(problem.n / n)
-    return Plan((Launch(_unit(problem, config, [], False), (tiles, 1, 1), resident),), tma=True)
+    main = _unit(problem, config, [], False)
+    return Plan((Launch(main, (_tiles(problem, config), 1, 1), int(config.values["resident"])),), tma=True)
+
+
+def _narrow(problem: Problem, config: Config) -> Plan:
+    m, n, split = (int(config.values[name]) for name in ("block_m", "block_n", "split_k"))
+    tiles = _tiles(problem, config)
+    main = _unit(problem, config, ["partials", "counters"] if split > 1 else [], False)
+    return Plan((Launch(main, (tiles, split, 1)),), *((tiles * m * n * split, tiles) if split > 1 else (0, 0)))
+
+
+def _tiles(problem: Problem, config: Config) -> int:
+    return math.ceil(problem.m / int(config.values["block_m"])) * math.ceil(problem.n / int(config.values["block_n"]))
 
 
 def _unit(problem: Problem, config: Config, extra: list[str], partial: bool) -> Unit:
     names = kernels_triton.names(config, problem)
-    hooks = _Hooks(problem, tuple(extra), partial)
+    hooks = _Hooks(problem, tuple(extra), partial, bool(names.get("SCALED")))
     text = _template(config.kernel).render(
         **names, def_kernel=hooks.def_kernel, size=hooks.size, stride=hooks.stride, store_output=hooks.store_output
     )  # fmt: skip
@@ -118,11 +130,15 @@ def _template(name: str) -> jinja2.Template:
 
 @dataclass(frozen=True)
 class _Hooks:
-    """The template hooks of a kernel that stands alone: dense strides are the sizes, and the epilogue is explicit."""
+    """The template hooks of a kernel that stands alone: dense strides are the sizes, and the epilogue is explicit.
+
+    `scaled`: the template has applied the scale itself.
+    """
 
     problem: Problem
     extra: tuple[str, ...]
     partial: bool
+    scaled: bool = False
 
     def args(self) -> list[tuple[str, str]]:
         problem, acc = self.problem, "*i32" if self.problem.op == "int_mm" else "*fp32"
@@ -145,6 +161,8 @@ class _Hooks:
         return "arg_" + {("A", 0): "M", ("A", 1): "K", ("B", 0): "K", ("B", 1): "N"}[name, dim]
 
     def stride(self, name: str, dim: int) -> str:
+        if name == "scale":
+            return "1"
         operand, leading = {"A": (self.problem.a, "lda"), "B": (self.problem.b, "ldb")}[name]
         if dim == (1 if row_major(operand) else 0):
             return "1"
@@ -159,7 +177,8 @@ class _Hooks:
             k, m, n = indices
             lines = [f"tl.store(partials + ({k} * M + {m}) * N + {n}, {value}, mask={mask})"]
         else:
-            lines = epilogue(self.problem, indices, value, mask)
+            rest = replace(self.problem, fusion="none") if self.scaled else self.problem
+            lines = epilogue(rest, indices, value, mask)
         return ("\n" + " " * indent_width).join(lines)
 
     def unit(self, source: str, warps: int, stages: int) -> Unit:
@@ -173,31 +192,38 @@ class _Hooks:
         return Unit(source, args, divisible, warps, stages)
 
 
+def _bias(problem: Problem) -> Bias | None:
+    # One whose beta is zero is not read: it may hold NaN.
+    return None if problem.scalars == "beta0" else problem.bias
+
+
 def _epilogue_args(problem: Problem) -> list[tuple[str, str]]:
-    found = []
-    if problem.bias is not None:
-        found.append(("bias", POINTERS[problem.bias.dtype]))
+    bias = _bias(problem)
+    found = [] if bias is None else [("bias", POINTERS[bias.dtype])]
     if problem.fusion == "scale":
         found.append(("scale", POINTERS[problem.out] if problem.out in ("bf16", "fp16") else "*fp32"))
     return found
 
 
 def epilogue(problem: Problem, indices: tuple[str, ...], value: str, mask: str) -> list[str]:
-    """Statements that apply the problem's scale, bias and pointwise function to `value` and store it.
+    """Statements that apply the problem's alpha, scale, bias and pointwise function to `value` and store it.
 
     The scale is one value per column, in the output's dtype, as weight-only and dynamic quantisation have it; the
     pointwise function is relu, which stands for any cheap one.
     """
-    m, n = indices
+    (m, n), (alpha, beta), bias = indices, SCALARS[problem.scalars], _bias(problem)
     lines = []
     if problem.fusion != "none" or problem.bias is not None:
         lines.append(f"result = {value}.to(tl.float32)")
         value = "result"
+    if alpha != 1:
+        lines.append(f"result = result * {alpha}")
     if problem.fusion == "scale":
         lines.append(f"result = result * tl.load(scale + {n}, mask={n} < N, other=0).to(tl.float32)")
-    if problem.bias is not None:
-        where = {"1d": f"{n}", "full": f"{m} * N + {n}", "column": f"{m}"}[problem.bias.kind]
-        lines.append(f"result = result + tl.load(bias + {where}, mask={mask}, other=0).to(tl.float32)")
+    if bias is not None:
+        where = {"1d": f"{n}", "full": f"{m} * N + {n}", "column": f"{m}"}[bias.kind]
+        times = "" if beta == 1 else f" * {beta}"
+        lines.append(f"result = result + tl.load(bias + {where}, mask={mask}, other=0).to(tl.float32){times}")
     if problem.fusion == "pointwise":
         lines.append("result = tl.maximum(result, 0.0)")
     lines.append(f"tl.store(out + {m}.to(tl.int64) * N + {n}, {value}.to(out.dtype.element_ty), mask={mask})")

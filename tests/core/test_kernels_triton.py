@@ -16,6 +16,10 @@ PERSISTENT = {
     "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "swap": 0, "dequant": "bits", "resident": 2, "warps": 4,
     "stages": 3,
 }  # fmt: skip
+NARROW = {
+    "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "swap": 0, "stagger": 1, "dequant": "bits", "warps": 4,
+    "stages": 3,
+}  # fmt: skip
 GEMV = {"block_n": 8, "block_k": 256, "unroll": 2, "dequant": "cast", "warps": 4, "stages": 5}
 MIXED = Problem.gemm("mixed_mm", m=5, n=1000, k=768, dtype="fp16", weight_dtype="uint8")
 
@@ -35,6 +39,18 @@ def test_a_gemv_has_room_for_its_rows(m, rows):
     assert (names["ROWS"], names["EVEN_K"], names["STAGES"], names["UNROLL"]) == (rows, False, 5, 2)
 
 
+def test_a_narrow_kernel_scales_the_weight_itself():
+    config = Config.of("triton", "narrow", **NARROW)
+    names = kernels_triton.names(config, MIXED)
+    assert names == {
+        "BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "SPLIT_K": 1, "SWAP": False, "STAGGER": True, "MIXED": True,
+        "INTEGER": False, "BITS": True, "A_DTYPE": "tl.float16", "B_SIGNED": False, "A_ROW": True, "B_ROW": False,
+        "EVEN_K": True, "N_EVEN": False, "TF32": False, "SCALED": False,
+    }  # fmt: skip
+    scaled = {op: Problem.gemm(op, m=32, n=512, k=512, fusion="scale") for op in ("mixed_mm", "int_mm")}
+    assert [kernels_triton.names(config, problem)["SCALED"] for problem in scaled.values()] == [True, False]
+
+
 def test_a_persistent_kernel_does_not_ask_how_many_programs_there_are():
     names = kernels_triton.names(Config.of("triton", "persistent", **PERSISTENT), MIXED)
     assert names == {
@@ -44,7 +60,9 @@ def test_a_persistent_kernel_does_not_ask_how_many_programs_there_are():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("kernel", "values"), [("tile", TILE), ("gemv", GEMV), ("persistent", PERSISTENT)])
+@pytest.mark.parametrize(
+    ("kernel", "values"), [("tile", TILE), ("gemv", GEMV), ("persistent", PERSISTENT), ("narrow", NARROW)]
+)
 def test_every_value_is_an_expression(kernel, values):
     for name, value in kernels_triton.names(Config.of("triton", kernel, **values), MIXED).items():
         expression = ast.parse(f"{name}: tl.constexpr = {value}").body[0].value

@@ -20,6 +20,10 @@ PERSISTENT = {
     "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "swap": 0, "dequant": "cast", "resident": 1,
     "warps": 8, "stages": 4,
 }  # fmt: skip
+NARROW = {
+    "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "swap": 0, "stagger": 1, "dequant": "cast", "warps": 4,
+    "stages": 3,
+}  # fmt: skip
 GEMV = {"block_n": 8, "block_k": 256, "unroll": 1, "dequant": "cast", "warps": 4, "stages": 1}
 gemm = Problem.gemm
 
@@ -64,6 +68,21 @@ def test_persistent_programs(problem, changes, reason):
 
 
 @pytest.mark.parametrize(
+    ("problem", "changes", "reason"),
+    [
+        (gemm("mm", m=16, n=512, k=516), {}, None),
+        (gemm("mm", m=16, n=512, k=512), {"split_k": 4}, None),
+        (gemm("mm", m=16, n=512, k=512), {"split_k": 5}, "fewer than 5 steps"),
+        (gemm("mm", m=16, n=512, k=512), {"block_n": 256, "block_k": 512}, "do not fit"),
+        (gemm("mm", m=16, n=512, k=512), {"dequant": "bits"}, "nothing to dequantise"),
+    ],
+)
+def test_narrow_tiles(problem, changes, reason):
+    found = illegal(Config.of("triton", "narrow", **NARROW | changes), problem, GPU)
+    assert found is None if reason is None else found is not None and reason in found
+
+
+@pytest.mark.parametrize(
     ("problem", "symbolic", "reason"),
     [
         (gemm("mm", m=8, n=512, k=512), "", None),
@@ -86,7 +105,7 @@ def test_what_no_row_start_steps_by_and_other_devices():
     assert illegal(config, problem, GPU) is None
     broadcast = replace(problem, a=Operand("bf16", Layout("broadcast", 8)))
     assert "broadcast" in (illegal(config, broadcast, GPU) or "")
-    assert "alpha and beta" in (illegal(config, replace(problem, scalars="general"), GPU) or "")
+    assert illegal(config, replace(problem, scalars="general"), GPU) is None
     assert "on cpu" in (illegal(config, problem, Device("cpu", "cpu", "Some CPU", 4)) or "")
 
 

@@ -1,44 +1,58 @@
 """Our Triton kernels against float64 or exact integers, over odd sizes, layouts, dtypes and ways to reduce."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from gemmdb.config import ATEN, Config
+from gemmdb.legality_triton import illegal
 from gemmdb.measurement import Protocol, Status
 from gemmdb.problem import Problem
 
 PROTOCOL = Protocol("graph", "cold", 10, 25)
-
-
-def tile(**changes: str | int) -> Config:
-    base: dict[str, str | int] = {
-        "block_m": 16, "block_n": 64, "block_k": 64, "group_m": 8, "split_k": 1, "reduce": "none", "swap": 0,
-        "load": "pointer", "dequant": "cast", "warps": 4, "stages": 3,
-    }  # fmt: skip
-    return Config.of("triton", "tile", **{**base, **changes})
-
-
-def gemv(**changes: str | int) -> Config:
-    base: dict[str, str | int] = {
-        "block_n": 8, "block_k": 256, "unroll": 1, "dequant": "cast", "warps": 4, "stages": 1,
-    }  # fmt: skip
-    return Config.of("triton", "gemv", **{**base, **changes})
-
-
-VARIANTS = [
-    {},
-    {"swap": 1},
-    {"split_k": 3, "reduce": "fixup"},
-    {"split_k": 3, "reduce": "kernel"},
-    {"swap": 1, "split_k": 2, "reduce": "fixup", "block_m": 32, "block_n": 128},
-    {"block_m": 64, "block_k": 32, "stages": 4, "group_m": 1},
+Make = Callable[..., Config]
+Variant = tuple[str, dict[str, str | int]]
+TILES: list[Variant] = [
+    ("tile", {}),
+    ("tile", {"swap": 1}),
+    ("tile", {"split_k": 3, "reduce": "fixup"}),
+    ("tile", {"split_k": 3, "reduce": "kernel"}),
+    ("tile", {"swap": 1, "split_k": 2, "reduce": "fixup", "block_m": 32, "block_n": 128}),
+    ("tile", {"block_m": 64, "block_k": 32, "stages": 4, "group_m": 1}),
 ]
-TMA = [{"load": "tma"}, {"load": "tma", "swap": 1, "split_k": 2, "reduce": "kernel"}]
-BITS = [{"dequant": "bits"}, {"dequant": "bits", "swap": 1}, {"dequant": "bits", "swap": 1, "load": "tma"}]
+NARROW: list[Variant] = [
+    ("narrow", {}),
+    ("narrow", {"stagger": 0, "swap": 1}),
+    ("narrow", {"split_k": 3}),
+    ("narrow", {"split_k": 2, "swap": 1, "block_m": 32, "block_n": 128}),
+]
+TMA: list[Variant] = [
+    ("tile", {"load": "tma"}),
+    ("tile", {"load": "tma", "swap": 1, "split_k": 2, "reduce": "kernel"}),
+    ("persistent", {}),
+    ("persistent", {"swap": 1, "group_m": 2, "block_n": 64, "stages": 4}),
+    ("persistent", {"block_m": 128, "warps": 8, "resident": 2}),
+]
+BITS: list[Variant] = [
+    ("tile", {"dequant": "bits"}),
+    ("tile", {"dequant": "bits", "swap": 1}),
+    ("tile", {"dequant": "bits", "swap": 1, "load": "tma"}),
+    ("narrow", {"dequant": "bits", "split_k": 2}),
+    ("persistent", {"dequant": "bits"}),
+]
+GEMV: list[Variant] = [("gemv", {}), ("gemv", {"stages": 1}), ("gemv", {"unroll": 2, "block_n": 2})]
+ALL = [*TILES, *NARROW, *TMA]
 
 
 def check(problem: Problem, config: Config) -> None:
+    from gemmdb import hardware
     from gemmdb.generators.cuda import session
 
+    device = hardware.cuda()
+    assert device is not None
+    if (reason := illegal(config, problem, device)) is not None:
+        pytest.skip(reason)
     assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
     loaded = session.load(problem, config, PROTOCOL)
     assert loaded.status is Status.OK, (problem.text, config.text, loaded)
@@ -46,53 +60,62 @@ def check(problem: Problem, config: Config) -> None:
     assert all(0 < sample < 1e5 for sample in again[config])
 
 
-@pytest.mark.parametrize("variant", VARIANTS + TMA, ids=str)
+@pytest.mark.parametrize("config", ALL, ids=str, indirect=True)
 @pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
 @pytest.mark.parametrize("size", [(33, 1000, 776), (16, 512, 1024)], ids=str)
-def test_mm(size: tuple[int, int, int], layout: str, variant: dict[str, str | int]) -> None:
+def test_mm(size: tuple[int, int, int], layout: str, config: Config) -> None:
     m, n, k = size
-    if "load" in variant and layout[0] == "t" and m % 8:
-        pytest.skip("TMA needs aligned rows")
-    check(Problem.gemm("mm", m=m, n=n, k=k, layout=layout), tile(**variant))
+    check(Problem.gemm("mm", m=m, n=n, k=k, layout=layout), config)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_odd_sizes_have_no_alignment_to_rely_on(variant: dict[str, str | int]) -> None:
-    check(Problem.gemm("mm", m=17, n=1001, k=777, dtype="fp16"), tile(**variant))
+def test_a_persistent_program_takes_many_tiles(make: Make) -> None:
+    """Far more tiles than places, the last of each row and column cut."""
+    config = make("persistent", block_n=64, warps=4)
+    check(Problem.gemm("mm", m=1000, n=3000, k=136, fusion="pointwise"), config)
+
+
+@pytest.mark.parametrize("config", [*TILES, *NARROW], ids=str, indirect=True)
+def test_odd_sizes_have_no_alignment_to_rely_on(config: Config) -> None:
+    check(Problem.gemm("mm", m=17, n=1001, k=777, dtype="fp16"), config)
 
 
 @pytest.mark.parametrize("tf32", [False, True])
-def test_fp32_with_and_without_tf32(tf32: bool) -> None:
-    check(Problem.gemm("mm", m=40, n=512, k=512, dtype="fp32", tf32=tf32), tile(block_k=32))
+@pytest.mark.parametrize("kernel", ["tile", "narrow", "persistent"])
+def test_fp32_with_and_without_tf32(make: Make, kernel: str, tf32: bool) -> None:
+    check(Problem.gemm("mm", m=40, n=512, k=512, dtype="fp32", tf32=tf32), make(kernel, block_k=32))
 
 
-@pytest.mark.parametrize("variant", VARIANTS + TMA + BITS, ids=str)
+@pytest.mark.parametrize("config", ALL + BITS, ids=str, indirect=True)
 @pytest.mark.parametrize("weight", ["int8", "uint8"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("fusion", ["none", "scale"])
-def test_mixed_mm(fusion: str, dtype: str, weight: str, variant: dict[str, str | int]) -> None:
+def test_mixed_mm(fusion: str, dtype: str, weight: str, config: Config) -> None:
     problem = Problem.gemm("mixed_mm", m=9, n=1008, k=1040, dtype=dtype, weight_dtype=weight, fusion=fusion)
-    check(problem, tile(**variant))
+    check(problem, config)
 
 
-@pytest.mark.parametrize("variant", VARIANTS + TMA, ids=str)
+@pytest.mark.parametrize("config", ALL, ids=str, indirect=True)
 @pytest.mark.parametrize("fusion", ["none", "scale"])
-def test_int_mm_is_exact(fusion: str, variant: dict[str, str | int]) -> None:
-    check(Problem.gemm("int_mm", m=33, n=1008, k=1040, fusion=fusion), tile(**variant))
+def test_int_mm_is_exact(fusion: str, config: Config) -> None:
+    check(Problem.gemm("int_mm", m=33, n=1008, k=1040, fusion=fusion), config)
 
 
+@pytest.mark.parametrize("config", [*TILES[2:4], NARROW[2], TMA[2], GEMV[0]], ids=str, indirect=True)
 @pytest.mark.parametrize("bias", ["1d", "full", "column"])
-@pytest.mark.parametrize("fusion", ["none", "pointwise"])
-def test_addmm(fusion: str, bias: str) -> None:
-    for variant in VARIANTS[2:4]:
-        check(Problem.gemm("addmm", m=33, n=512, k=776, bias=bias, fusion=fusion), tile(**variant))
+@pytest.mark.parametrize("scalars", ["unit", "beta0", "general"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_addmm(dtype: str, scalars: str, bias: str, config: Config) -> None:
+    for fusion in ("none", "pointwise"):
+        problem = Problem.gemm("addmm", m=5, n=512, k=776, dtype=dtype, bias=bias, fusion=fusion)
+        check(replace(problem, scalars=scalars), config)
 
 
-@pytest.mark.parametrize("variant", [{}, {"stages": 3}, {"unroll": 2, "block_n": 2}], ids=str)
+@pytest.mark.parametrize("config", GEMV, ids=str, indirect=True)
 @pytest.mark.parametrize("rows", [1, 2, 3, 8])
-def test_gemv(rows: int, variant: dict[str, str | int]) -> None:
-    check(Problem.gemm("addmm", m=rows, n=1001, k=776), gemv(**variant))
+def test_gemv(rows: int, config: Config) -> None:
+    check(Problem.gemm("addmm", m=rows, n=1001, k=776), config)
     for way in ("cast", "bits"):
+        one = Config.of("triton", "gemv", **{**config.values, "dequant": way})
         problem = Problem.gemm("mixed_mm", m=rows, n=1001, k=777, dtype="fp16", weight_dtype="uint8", fusion="scale")
-        check(problem, gemv(**variant, dequant=way))
-        check(Problem.gemm("mixed_mm", m=rows, n=1001, k=1024), gemv(**variant, dequant=way))
+        check(problem, one)
+        check(Problem.gemm("mixed_mm", m=rows, n=1001, k=1024), one)

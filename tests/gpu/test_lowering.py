@@ -21,31 +21,29 @@ from gemmdb.layout import Layout  # noqa: E402
 BF16, FP16, INT8 = torch.bfloat16, torch.float16, torch.int8
 
 
-def tile(**changes: str | int) -> Config:
-    base: dict[str, str | int] = {
-        "block_m": 16, "block_n": 64, "block_k": 64, "group_m": 8, "split_k": 1, "reduce": "none", "swap": 0,
-        "load": "pointer", "dequant": "cast", "warps": 4, "stages": 3,
-    }  # fmt: skip
-    return Config.of("triton", "tile", **{**base, **changes})
-
-
-def gemv(**changes: str | int) -> Config:
-    base: dict[str, str | int] = {
-        "block_n": 8, "block_k": 256, "unroll": 2, "dequant": "cast", "warps": 4, "stages": 3,
-    }  # fmt: skip
-    return Config.of("triton", "gemv", **{**base, **changes})
-
-
-SPLIT, FIXUP = tile(split_k=3, reduce="kernel"), tile(split_k=3, reduce="fixup")
-TILES = [
-    tile(),
-    tile(swap=1),
+Variant = tuple[str, dict[str, str | int]]
+TILE: Variant = ("tile", {})
+SPLIT: Variant = ("tile", {"split_k": 3, "reduce": "kernel"})
+FIXUP: Variant = ("tile", {"split_k": 3, "reduce": "fixup"})
+NARROW: Variant = ("narrow", {"split_k": 2})
+GEMV: Variant = ("gemv", {"unroll": 2})
+TILES: list[Variant] = [
+    TILE,
+    ("tile", {"swap": 1}),
     SPLIT,
     FIXUP,
-    tile(swap=1, split_k=2, reduce="kernel"),
-    tile(block_m=64, block_n=128, block_k=32, stages=4),
+    ("tile", {"swap": 1, "split_k": 2, "reduce": "kernel"}),
+    ("tile", {"block_m": 64, "block_n": 128, "block_k": 32, "stages": 4}),
+    ("narrow", {}),
+    NARROW,
 ]
-TMA = [tile(load="tma"), tile(load="tma", swap=1, split_k=2, reduce="kernel")]
+PERSISTENT: Variant = ("persistent", {})
+TMA: list[Variant] = [
+    ("tile", {"load": "tma"}),
+    ("tile", {"load": "tma", "swap": 1, "split_k": 2, "reduce": "kernel"}),
+    PERSISTENT,
+    ("persistent", {"swap": 1, "resident": 2}),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -95,53 +93,66 @@ def check(problem: Problem, config: Config, seed: int = 1) -> str:
     return code
 
 
-@pytest.mark.parametrize("config", TILES + TMA, ids=lambda config: config.text)
+@pytest.mark.parametrize("config", TILES + TMA, ids=str, indirect=True)
 @pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
 def test_mm(layout: str, config: Config) -> None:
     check(Problem.gemm("mm", m=40, n=1008, k=520, layout=layout), config)
 
 
-@pytest.mark.parametrize("config", [*TILES, gemv()], ids=lambda config: config.text)
+@pytest.mark.parametrize("config", [*TILES, GEMV], ids=str, indirect=True)
 def test_odd_sizes(config: Config) -> None:
     check(Problem.gemm("mm", m=7, n=1001, k=777, dtype="fp16", fusion="pointwise"), config)
 
 
 @pytest.mark.parametrize("order", ["row-padded", "row"])
-def test_padded_and_offset_operands(order: str) -> None:
+def test_padded_and_offset_operands(make: Any, order: str) -> None:
     """`order` is the weight's, as it is stored."""
     problem = Problem.gemm("mm", m=8, n=504, k=520)
     for align in (1, 8):
         a = replace(problem.a, layout=Layout("row-padded", align))
         b = replace(problem.b, layout=Layout(order.replace("row", "col"), align))
-        for config in (tile(), tile(swap=1), gemv()):
+        for config in (make("tile"), make("tile", swap=1), make("narrow"), make("gemv")):
             torch._dynamo.reset()
             gemmdb.inductor.reset_stats()
             check(replace(problem, a=a, b=b), config)
 
 
+@pytest.mark.parametrize("kernel", ["tile", "narrow", "persistent"])
 @pytest.mark.parametrize("tf32", [False, True])
-def test_fp32(tf32: bool) -> None:
-    check(Problem.gemm("mm", m=40, n=512, k=512, dtype="fp32", tf32=tf32), tile(block_k=32))
+def test_fp32(make: Any, tf32: bool, kernel: str) -> None:
+    check(Problem.gemm("mm", m=40, n=512, k=512, dtype="fp32", tf32=tf32), make(kernel, block_k=32))
 
 
-@pytest.mark.parametrize("config", [tile(), SPLIT, FIXUP, gemv()], ids=lambda config: config.text)
+@pytest.mark.parametrize("config", [TILE, SPLIT, FIXUP, NARROW, PERSISTENT, GEMV], ids=str, indirect=True)
 @pytest.mark.parametrize("bias", ["1d", "full", "column"])
-def test_addmm(bias: str, config: Config) -> None:
-    check(Problem.gemm("addmm", m=5, n=512, k=776, bias=bias), config)
+@pytest.mark.parametrize("scalars", ["unit", "beta0", "general"])
+def test_addmm(scalars: str, bias: str, config: Config) -> None:
+    check(replace(Problem.gemm("addmm", m=5, n=512, k=776, bias=bias), scalars=scalars), config)
 
 
-@pytest.mark.parametrize("config", TILES + TMA, ids=lambda config: config.text)
+def test_a_bias_times_zero_is_not_read(make: Any) -> None:
+    x, w = torch.randn(16, 512, device="cuda", dtype=BF16), torch.randn(256, 512, device="cuda", dtype=BF16) / 16
+    nothing = torch.full((256,), torch.nan, device="cuda", dtype=BF16)
+    for config in (make("tile"), make("tile", split_k=3, reduce="kernel")):
+        torch._dynamo.reset()
+        gemmdb.inductor.reset_stats()
+        found, _ = run(lambda x, w, b: torch.addmm(b, x, w.t(), alpha=3, beta=0), x, w, nothing, config=config)
+        wanted = 3 * x.double() @ w.double().t()
+        assert (found.double() - wanted).abs().max() <= 0.01 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("config", TILES + TMA, ids=str, indirect=True)
 @pytest.mark.parametrize("fusion", ["none", "scale"])
 def test_int_mm_is_exact(fusion: str, config: Config) -> None:
     code = check(Problem.gemm("int_mm", m=40, n=1008, k=528, fusion=fusion), config)
-    if fusion == "scale" and config.values["split_k"] == 1:
+    if fusion == "scale" and config.values.get("split_k", 1) == 1:
         assert "torch.int32" not in code
 
 
-MIXED = [*TILES, *TMA, tile(swap=1, dequant="bits"), tile(dequant="bits", load="tma")]
+MIXED = [*TILES, *TMA, ("tile", {"swap": 1, "dequant": "bits"}), ("narrow", {"dequant": "bits"})]
 
 
-@pytest.mark.parametrize("config", [*MIXED, gemv(), gemv(dequant="bits")], ids=lambda config: config.text)
+@pytest.mark.parametrize("config", [*MIXED, GEMV, ("gemv", {"dequant": "bits"})], ids=str, indirect=True)
 @pytest.mark.parametrize("weight", ["int8", "uint8"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_mixed_mm(dtype: str, weight: str, config: Config) -> None:
@@ -152,7 +163,7 @@ def test_mixed_mm(dtype: str, weight: str, config: Config) -> None:
     assert allocated == (1 if config.values.get("split_k", 1) == 1 else 2)
 
 
-@pytest.mark.parametrize("config", [tile(), SPLIT, FIXUP, gemv()], ids=lambda config: config.text)
+@pytest.mark.parametrize("config", [TILE, SPLIT, FIXUP, NARROW, GEMV], ids=str, indirect=True)
 def test_mixed_mm_spellings(config: Config) -> None:
     x = torch.randn(2, 3, 512, device="cuda", dtype=BF16)
     w = torch.randint(-128, 128, (512, 1000), device="cuda", dtype=INT8)
@@ -179,7 +190,7 @@ def test_mixed_mm_spellings(config: Config) -> None:
     assert (found.double() - wanted).abs().max() <= 0.02 * wanted.abs().max()
 
 
-@pytest.mark.parametrize("config", [tile(), SPLIT, FIXUP], ids=lambda config: config.text)
+@pytest.mark.parametrize("config", [TILE, SPLIT, FIXUP, NARROW], ids=str, indirect=True)
 def test_what_comes_after(config: Config) -> None:
     x, w = torch.randn(24, 512, device="cuda", dtype=BF16), torch.randn(256, 512, device="cuda", dtype=BF16) / 16
     residual = torch.randn(24, 256, device="cuda", dtype=BF16)
@@ -195,12 +206,12 @@ def test_what_comes_after(config: Config) -> None:
         assert (one.double() - other).abs().max() <= 0.02 * other.abs().max()
 
 
-def test_the_dequantised_weight_never_reaches_memory() -> None:
+def test_the_dequantised_weight_never_reaches_memory(make: Any) -> None:
     problem = Problem.gemm("mixed_mm", m=8, n=8192, k=8192, fusion="scale")
     from gemmdb.generators.program import Product, operands
 
     product = Product(problem, operands(problem, torch.device("cuda"), 1))
-    with gemmdb.inductor.force(tile(dequant="bits", block_n=128, block_k=128)):
+    with gemmdb.inductor.force(make("narrow", dequant="bits", block_n=128, block_k=128)):
         compiled = torch.compile(product)
         compiled(*product.inputs)
         torch.cuda.reset_peak_memory_stats()
@@ -210,7 +221,8 @@ def test_the_dequantised_weight_never_reaches_memory() -> None:
     assert taken < 2**20, taken
 
 
-def test_kernels_share_a_workspace() -> None:
+@pytest.mark.parametrize("config", [FIXUP, NARROW], ids=str, indirect=True)
+def test_kernels_share_a_workspace(config: Config) -> None:
     """Each leaves its counters at zero for the next, also when the graph is replayed."""
     x, w = torch.randn(16, 512, device="cuda", dtype=BF16), torch.randn(1024, 512, device="cuda", dtype=BF16) / 16
     v = torch.randn(1024, 2048, device="cuda", dtype=BF16) / 32
@@ -218,7 +230,7 @@ def test_kernels_share_a_workspace() -> None:
     def model(x: Any, w: Any, v: Any) -> Any:
         return torch.relu(x @ w.t()) @ v
 
-    with gemmdb.inductor.force(FIXUP):
+    with gemmdb.inductor.force(config):
         compiled = torch.compile(model)
         compiled(x, w, v)
     graph = torch.cuda.CUDAGraph()
@@ -232,7 +244,7 @@ def test_kernels_share_a_workspace() -> None:
         assert (found.double() - wanted).abs().max() <= 0.02 * wanted.abs().max()
 
 
-def test_strict_mode_serves_a_table(tmp_path: Path) -> None:
+def test_strict_mode_serves_a_table(make: Any, tmp_path: Path) -> None:
     from torch._inductor.utils import run_and_get_code
 
     from gemmdb import hardware
@@ -243,8 +255,9 @@ def test_strict_mode_serves_a_table(tmp_path: Path) -> None:
     problem, device, toolchain = Problem.gemm("mm", m=1, n=512, k=768), hardware.cuda(), installed("cuda")
     assert device is not None
     assert toolchain is not None
+    second = make("tile", block_n=32)
     times = {
-        Config.of("aten", "default"): 100.0, tile(load="tma"): 40.0, tile(block_n=32): 50.0,
+        Config.of("aten", "default"): 100.0, make("tile", load="tma"): 40.0, second: 50.0,
     }  # fmt: skip
     with Store.open(tmp_path / "table.db") as store:
         store.add(
@@ -261,17 +274,18 @@ def test_strict_mode_serves_a_table(tmp_path: Path) -> None:
     assert (found.double() - wanted).abs().max() <= 0.01 * wanted.abs().max()
     (entry,) = gemmdb.inductor.stats()["products"]
     # The fastest cannot be lowered for a single row; the next best is served.
-    assert (entry["rung"], entry["config"]) == ("exact", tile(block_n=32).text)
+    assert (entry["rung"], entry["config"]) == ("exact", second.text)
     assert "tl.dot(a, b, acc)" in codes[0]
 
 
-def test_gradients() -> None:
+def test_gradients(make: Any) -> None:
     x = torch.randn(48, 256, device="cuda", dtype=BF16, requires_grad=True)
     w = (torch.randn(512, 256, device="cuda", dtype=BF16) / 16).requires_grad_()
-    with gemmdb.inductor.force(tile()):
+    config = make("tile")
+    with gemmdb.inductor.force(config):
         torch.compile(lambda x, w: torch.relu(x @ w.t()))(x, w).sum().backward()
     found = x.grad, w.grad
-    assert {entry["config"] for entry in gemmdb.inductor.stats()["products"]} == {tile().text}
+    assert {entry["config"] for entry in gemmdb.inductor.stats()["products"]} == {config.text}
     wanted = torch.autograd.grad(torch.relu(x.double() @ w.double().t()).sum(), (x, w))
     for one, other in zip(found, wanted, strict=True):
         assert (one.double() - other.double()).abs().max() <= 0.03 * other.abs().max()

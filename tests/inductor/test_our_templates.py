@@ -34,10 +34,16 @@ PERSISTENT = {
     "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "swap": 0, "dequant": "cast", "resident": 2, "warps": 4,
     "stages": 3,
 }  # fmt: skip
+NARROW = {
+    "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "swap": 0, "stagger": 1, "dequant": "cast", "warps": 4,
+    "stages": 3,
+}  # fmt: skip
 GEMV = {"block_n": 8, "block_k": 256, "unroll": 2, "dequant": "cast", "warps": 4, "stages": 5}
 
 
-@pytest.mark.parametrize(("kernel", "values"), [("tile", TILE), ("gemv", GEMV), ("persistent", PERSISTENT)])
+@pytest.mark.parametrize(
+    ("kernel", "values"), [("tile", TILE), ("gemv", GEMV), ("persistent", PERSISTENT), ("narrow", NARROW)]
+)
 def test_the_hooks_are_those_that_inductor_gives(kernel: str, values: dict[str, str | int]) -> None:
     problem = Problem.gemm("mixed_mm", m=4, n=512, k=512)
     template = KernelTemplate._template_from_string(kernels_triton.source(kernel))
@@ -114,6 +120,12 @@ def test_a_grid_covers_the_output_and_the_slices_of_k() -> None:
         (tile(load="tma"), query(1), "a size of 1"),
         (Config.of("triton", "gemv", **GEMV), query(), "more than 8"),
         (Config.of("triton", "persistent", **PERSISTENT), query(256), None),
+        (Config.of("triton", "narrow", **NARROW), query(1), None),
+        (
+            Config.of("triton", "narrow", **NARROW | {"split_k": 2}),
+            replace(query(), problem=Problem.gemm("mm", m=16384, n=1088, k=512)),
+            "16384 tiles",
+        ),
         (Config.of("triton", "persistent", **PERSISTENT), query(1), "a size of 1"),
     ],
 )

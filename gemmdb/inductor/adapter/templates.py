@@ -39,7 +39,7 @@ def persistent_grid(
     return min(meta["PROGRAMS"], cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"])), 1, 1
 
 
-_GRIDS = {"tile": tile_grid, "gemv": gemv_grid, "persistent": persistent_grid}
+_GRIDS = {"tile": tile_grid, "narrow": tile_grid, "gemv": gemv_grid, "persistent": persistent_grid}
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,37 @@ class Kernel:
     warps: int
     stages: int
     partials: int = 0
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What is applied to the accumulator: it is multiplied by `alpha` and by the `scale`, and `beta` times the `bias`
+    is added. `scale` and `bias` are nodes of the IR that broadcast to [M, N], None without."""
+
+    scale: Any = None
+    bias: Any = None
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    def inputs(self, m: int, n: int) -> list[Any]:
+        """The nodes in the order in which `apply` takes their values, in memory, seen as [m, n]."""
+        return [expanded(node, m, n) for node in (self.scale, self.bias) if node is not None]
+
+    def apply(self, result: Any, *values: Any) -> Any:
+        """The epilogue of a template: Inductor's operations on one element, for inputs in the order of `inputs`."""
+        from torch._inductor.virtualized import V
+
+        rest = list(values)
+        if self.alpha != 1:
+            result = V.ops.mul(result, V.ops.constant(self.alpha, torch.float32))
+        if self.scale is not None:
+            result = V.ops.mul(result, rest.pop(0))
+        if self.bias is not None:
+            bias = rest.pop(0)
+            if self.beta != 1:
+                bias = V.ops.mul(bias, V.ops.constant(self.beta, torch.float32))
+            result = V.ops.add(result, bias)
+        return result
 
 
 class _KernelWithWorkspace(TritonTemplateKernel):  # type: ignore[misc]
@@ -110,27 +141,28 @@ def expanded(value: Any, m: int, n: int) -> Any:
 
 
 def product(
-    kernel: Kernel, operands: Sequence[Any], out: tuple[torch.dtype, Sequence[int]], epilogue: Sequence[str] = ()
+    kernel: Kernel, operands: Sequence[Any], out: tuple[torch.dtype, Sequence[int]], epilogue: Epilogue | None = None
 ) -> Any:
     """The output of the one choice that `kernel` is, in Inductor's IR.
 
-    `operands`: A and B, settled, and then, expanded, what the `epilogue` applies to the accumulator: `mul` or `add` for
-    each. `out`: dtype and sizes of the output, [M, N] or [slices of K, M, N]. Raises whatever Inductor does when it
-    cannot generate the kernel.
+    `operands`: what the template names, A and B first, in memory, with strides that stay. `out`: dtype and sizes of the
+    output, [M, N] or [slices of K, M, N]. Raises whatever Inductor does when it cannot generate the kernel.
     """
     dtype, sizes = out
     strides = ir.FlexibleLayout.contiguous_strides(list(sizes))
     layout = ir.FixedLayout(operands[0].get_device(), dtype, list(sizes), strides)
     options: dict[str, Any] = {}
-    if epilogue:
-        options = {"suffix_args": len(epilogue), "epilogue_fn": _epilogue(epilogue)}
+    rest: list[Any] = []
+    if epilogue is not None:
+        rest = epilogue.inputs(*sizes)
+        options = {"suffix_args": len(rest), "epilogue_fn": epilogue.apply}
     if kernel.partials:
         options["workspace_arg"] = WorkspaceArg(
             count=MOST_COUNTERS + kernel.partials, zero_mode=WorkspaceZeroMode.ZERO_PER_GRAPH, dtype=torch.int32,
             device=layout.device, inner_name="counters", outer_name="gemmdb_workspace",
         )  # fmt: skip
     choice = registered(kernel.template).generate(
-        input_nodes=tuple(operands), layout=layout, num_stages=kernel.stages, num_warps=kernel.warps,
+        input_nodes=(*operands, *rest), layout=layout, num_stages=kernel.stages, num_warps=kernel.warps,
         call_sizes=list(sizes[-2:]), **options, **kernel.constants,
     )  # fmt: skip
     if choice is None:
@@ -138,25 +170,22 @@ def product(
     return choice.output_node()
 
 
-def _epilogue(names: Sequence[str]) -> Callable[..., Any]:
-    from torch._inductor.virtualized import V
-
-    def apply(result: Any, *values: Any) -> Any:
-        for name, value in zip(names, values, strict=True):
-            result = getattr(V.ops, name)(result, value)
-        return result
-
-    return apply
-
-
-def summed(partials: Any, epilogue: Sequence[tuple[str, Any]], dtype: torch.dtype) -> Any:
-    """The sum of `partials` [slices of K, M, N] in order, with the epilogue's `mul` and `add`, as `dtype`.
+def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:
+    """The sum of `partials` [slices of K, M, N] in order, with the epilogue, as `dtype`.
 
     The sum and the epilogue are in the dtype of the partials; Inductor fuses what comes after into the same kernel.
     """
+    convert, times = lowerings[torch.ops.prims.convert_element_type.default], lowerings[aten.mul.Tensor]
     result = lowerings[aten.sum.dim_IntList](partials, [0], dtype=partials.get_dtype())
-    for name, value in epilogue:
-        result = lowerings[{"mul": aten.mul.Tensor, "add": aten.add.Tensor}[name]](result, value)
-    result = lowerings[torch.ops.prims.convert_element_type.default](result, dtype)
+    if epilogue.alpha != 1:
+        result = times(result, epilogue.alpha)
+    if epilogue.scale is not None:
+        result = times(result, epilogue.scale)
+    if epilogue.bias is not None:
+        bias = epilogue.bias
+        if epilogue.beta != 1:
+            bias = times(convert(bias, partials.get_dtype()), epilogue.beta)
+        result = lowerings[aten.add.Tensor](result, bias)
+    result = convert(result, dtype)
     result.realize()
     return result

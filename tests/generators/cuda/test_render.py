@@ -1,6 +1,7 @@
 """Rendering: valid Python, one unit for every size of a divisibility class, and the launches that go with it."""
 
 import ast
+from dataclasses import replace
 
 import pytest
 
@@ -55,9 +56,9 @@ def test_the_weight_is_dequantised_in_the_kernel(make, weight, dtype, dequant):
         assert ("scale", f"*{dtype}") in launch.unit.args
 
 
-@pytest.mark.parametrize("config", ["tile", "gemv"])
+@pytest.mark.parametrize("config", ["tile", "gemv", "narrow"])
 def test_one_unit_serves_all_sizes_of_a_divisibility_class(make, config):
-    chosen = make.tile() if config == "tile" else make.gemv()
+    chosen = getattr(make, config)()
     units = {
         plan(gemm("mm", m=m, n=n, k=k), chosen).launches[0].unit
         for m, n, k in ((7, 4096, 4096), (5, 14336, 8192), (8, 512, 256))
@@ -87,6 +88,42 @@ def test_the_partial_sums_are_reduced_by_a_second_kernel_or_by_the_last_program(
     assert "maximum" in last.launches[0].unit.source
 
 
+@pytest.mark.parametrize("swap", [0, 1])
+@pytest.mark.parametrize("split", [1, 4])
+def test_a_narrow_kernel_reads_the_scale_once_before_the_loop(make, split, swap):
+    problem = gemm("mixed_mm", m=20, n=1000, k=4096, fusion="scale", bias="1d")
+    made = plan(problem, make.narrow(split_k=split, swap=swap))
+    (launch,) = made.launches
+    source = check(launch)
+    assert launch.grid == (2 * 16, split, 1)
+    assert (made.partials, made.counters) == ((32 * 16 * 64 * 4, 32) if split > 1 else (0, 0))
+    assert source.count("scale + ") == 1
+    assert source.index("scale + ") < source.index("for step") < source.index("* factor") < source.index("bias + ")
+
+
+def test_a_narrow_kernel_leaves_other_scales_to_the_epilogue(make):
+    (launch,) = plan(gemm("int_mm", m=32, n=512, k=256, fusion="scale"), make.narrow()).launches
+    source = check(launch)
+    assert source.index("for step") < source.index("tl.load(scale")
+
+
+def test_programs_begin_at_different_places_of_k(make):
+    problem = gemm("mm", m=20, n=1000, k=4100)
+    sources = [check(plan(problem, make.narrow(stagger=stagger)).launches[0]) for stagger in (0, 1)]
+    assert ["shift" in source for source in sources] == [False, True]
+
+
+@pytest.mark.parametrize(("scalars", "added"), [("unit", "(tl.float32)"), ("general", "* 0.4"), ("beta0", None)])
+def test_alpha_and_beta_are_in_the_epilogue(make, scalars, added):
+    problem = replace(gemm("addmm", m=20, n=1000, k=4096), scalars=scalars)
+    for config in (make.tile(), make.tile(**SPLIT), make.gemv(), make.narrow(), make.persistent()):
+        launch = plan(problem, config).launches[-1]
+        source = check(launch)
+        assert ("result * 2.0" in source) == (scalars == "general")
+        assert ("bias" in source) == ("bias" in dict(launch.unit.args)) == (added is not None)
+        assert added is None or f"{added}\n" in source
+
+
 def test_the_epilogue_of_an_integer_product_scales_in_fp32(make):
     (launch,) = plan(gemm("int_mm", m=32, n=512, k=256, fusion="scale"), make.tile()).launches
     source = check(launch)
@@ -98,6 +135,11 @@ def test_the_kernels_around_aten_render():
     mixed, integer = gemm("mixed_mm", m=8, n=512, k=256, fusion="scale"), gemm("int_mm", m=32, n=512, k=256)
     for launch in (elementwise.cast(mixed), elementwise.after(mixed, "bf16"), elementwise.after(integer, "int32")):
         check(launch)
+    scaled = replace(gemm("addmm", m=8, n=512, k=256, fusion="pointwise"), scalars="general")
+    source = check(elementwise.after(scaled, "bf16"))
+    assert "maximum" in source
+    assert "result *" not in source
+    assert "bias" not in source
     for shape in elementwise.READS:
         block, steps, _ = shape
         launch = elementwise.read(2**20 + 1, shape)
