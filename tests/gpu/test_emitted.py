@@ -1,0 +1,157 @@
+"""Candidates as the code that Inductor emits: generated, right, captured; and Inductor's own templates served."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Before torch is imported: parts of Inductor read it once.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor-"))
+
+torch = pytest.importorskip("torch")
+
+import gemmdb.inductor  # noqa: E402
+from gemmdb import Config, Problem  # noqa: E402
+from gemmdb.config import ATEN  # noqa: E402
+from gemmdb.measurement import EMITTED, Protocol, Status  # noqa: E402
+
+PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
+gemm = Problem.gemm
+
+
+def template(kernel: str = "inductor_mm", **changes: int) -> Config:
+    base = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "stages": 3, "warps": 4}
+    return Config.of("triton", kernel, **{**base, **changes})
+
+
+TMA = template("inductor_persistent_tma")
+TILE = Config.of(
+    "triton", "tile", block_m=16, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
+    dequant="cast", warps=4, stages=3,
+)  # fmt: skip
+SPLIT = Config.of("triton", "tile", **{**TILE.values, "split_k": 3, "reduce": "kernel"})
+FIXUP = Config.of("triton", "tile", **{**TILE.values, "split_k": 3, "reduce": "fixup"})
+CASES = [
+    *((gemm("mm", m=72, n=1008, k=520, layout=layout), config) for layout in ("nt", "nn", "tn", "tt")
+      for config in (template(), TMA)),
+    *((gemm("addmm", m=72, n=1008, k=520, bias=bias), config) for bias in ("1d", "full", "column")
+      for config in (template(), TMA)),
+    *((gemm("mm", m=72, n=1008, k=520, dtype="fp16", fusion="pointwise"), config) for config in (template(), TMA)),
+    (gemm("mm", m=65, n=1001, k=777), template()),
+    (gemm("mm", m=72, n=1000, k=520, dtype="fp32", tf32=True), template(block_k=32)),
+    (gemm("mm", m=72, n=1000, k=520, dtype="fp32"), template(block_k=32)),
+    (gemm("int_mm", m=72, n=1000, k=528), template()),
+    (gemm("int_mm", m=72, n=1000, k=528, fusion="scale"), template()),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    torch._dynamo.reset()
+    gemmdb.inductor.disable()
+    gemmdb.inductor.reset_stats()
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+def measured(problem: Problem, config: Config) -> None:
+    """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
+    from gemmdb.generators.cuda import session
+    from gemmdb.generators.cuda.emitted import Emission
+
+    built = Emission(problem, config).build(90)
+    assert built.failure == ""
+    assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
+    loaded = session.load(problem, config, PROTOCOL)
+    assert loaded.status is Status.OK, (problem.text, config.text, loaded)
+    assert all(0 < sample < 1e5 for sample in session.time_round(problem, [config], PROTOCOL, 2)[config])
+
+
+@pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
+def test_inductors_templates_are_measured(problem: Problem, config: Config) -> None:
+    measured(problem, config)
+
+
+@pytest.mark.parametrize("config", [TILE, SPLIT, FIXUP], ids=lambda config: config.text)
+@pytest.mark.parametrize(
+    "problem",
+    [gemm("mixed_mm", m=8, n=1008, k=1040, fusion="scale"), gemm("addmm", m=8, n=1000, k=776),
+     gemm("int_mm", m=24, n=1008, k=528, fusion="scale")],
+    ids=lambda problem: problem.text,
+)  # fmt: skip
+def test_our_kernels_are_measured_as_emitted_code(problem: Problem, config: Config) -> None:
+    from gemmdb.generators.cuda.emitted import Emitted
+
+    measured(problem, Emitted.code_of(config))
+
+
+@pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
+def test_inductors_templates_are_served_as_one_choice(problem: Problem, config: Config) -> None:
+    import torch._inductor.config as inductor
+    from torch._inductor.utils import run_and_get_code
+
+    from gemmdb.generators.program import Product, operands, set_numerics
+    from gemmdb.generators.reference import poison, reference, tolerance
+
+    set_numerics(problem)
+    device = torch.device("cuda")
+    made = operands(problem, device, 1)
+    product = Product(problem, made)
+    poison(problem, device)
+    with inductor.patch(fx_graph_cache=False), gemmdb.inductor.force(config):
+        result, codes = run_and_get_code(torch.compile(product), *product.inputs)
+    stats = gemmdb.inductor.stats()
+    # Inductor takes the bias of an addmm out when something elementwise follows; here nothing does.
+    assert [entry["config"] for entry in stats["products"]] == [config.text], stats["products"]
+    assert (stats["benchmarked"], stats["errors"]) == (0, [])
+    assert codes[0].count("@triton_heuristics.template(") == 1
+    assert "extern_kernels." not in codes[0].partition("async_compile.wait")[2]
+    error = reference(problem, made).error(result)
+    assert error <= tolerance(problem), error
+
+
+def test_alpha_and_beta_reach_the_template() -> None:
+    x, w = torch.randn(72, 512, device="cuda").half(), torch.randn(512, 256, device="cuda").half() / 16
+    bias = torch.randn(256, device="cuda").half()
+    with gemmdb.inductor.force(template()):
+        found = torch.compile(lambda b, x, w: torch.addmm(b, x, w, alpha=2.0, beta=0.4))(bias, x, w)
+    wanted = torch.addmm(bias.double(), x.double(), w.double(), alpha=2.0, beta=0.4)
+    assert (found.double() - wanted).abs().max() <= 0.01 * wanted.abs().max()
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert entry["config"] == template().text
+
+
+def test_a_process_that_generates_code_takes_nothing_of_the_gpu() -> None:
+    """It generates code on operands without memory and never loads a kernel, so it disturbs no timing."""
+    from gemmdb.generators.cuda.emitted import Emission
+    from gemmdb.generators.pool import Worker
+
+    worker = Worker()
+    try:
+        assert worker.call(120, Emission(gemm("mm", m=72, n=1016, k=520), TMA).build, 90).value.failure == ""
+        used = worker.call(60, eval, "__import__('torch')._C._cuda_hasPrimaryContext(0)")
+    finally:
+        worker.close()
+    assert used.value is False
+
+
+def test_a_build_confirms_winners_as_emitted_code(tmp_path: Path) -> None:
+    from gemmdb.generators.build import BuildRequest, build
+    from gemmdb.table import Table
+
+    shapes = tmp_path / "shapes.json"
+    shapes.write_text('[{"op": "mixed_mm", "m": 8, "n": 4096, "k": 4096, "fusion": "scale"}]')
+    out = tmp_path / "table.db"
+    build(BuildRequest(arch="native", shapes=str(shapes), out=out))
+    table = Table.open(out)
+    try:
+        rows = list(table.measurements())
+    finally:
+        table.close()
+    emitted = [row for row in rows if row.detail == EMITTED]
+    assert emitted
+    for row in emitted:
+        alone = [r for r in rows if r.config == row.config and r.status is Status.OK and r.detail == ""]
+        assert alone, "it was raced as a kernel by itself first"

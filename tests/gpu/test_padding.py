@@ -1,0 +1,100 @@
+"""Products with misaligned rows: padded as a candidate, and by no benchmark of Inductor's where a table answers."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor-"))
+
+torch = pytest.importorskip("torch")
+
+import gemmdb.inductor  # noqa: E402
+from gemmdb import Config, Problem  # noqa: E402
+from gemmdb.config import ATEN  # noqa: E402
+from gemmdb.measurement import Protocol, Status  # noqa: E402
+
+PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
+gemm = Problem.gemm
+
+
+def padded(multiple: int) -> Config:
+    return Config.of("aten", "padded", multiple=multiple)
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    import torch._inductor.config as config
+
+    torch._dynamo.reset()
+    gemmdb.inductor.disable()
+    gemmdb.inductor.reset_stats()
+    # Inductor remembers what it benchmarked on disk; a size of its own keeps each test from what another left.
+    with config.patch(fx_graph_cache=False):
+        yield
+
+
+CASES = [
+    *((gemm("mm", m=65, n=1001, k=523, layout=layout), padded(8)) for layout in ("nt", "nn", "tn", "tt")),
+    *((gemm("addmm", m=65, n=n, k=523, bias=bias), padded(64)) for n in (1001, 1024)
+      for bias in ("1d", "full", "column")),
+    (gemm("mm", m=65, n=1001, k=520, dtype="fp16", fusion="pointwise"), padded(8)),
+    (gemm("mm", m=65, n=1001, k=523, dtype="fp32", tf32=True), padded(8)),
+    (gemm("int_mm", m=72, n=1000, k=520), padded(16)),
+    (gemm("int_mm", m=72, n=1000, k=520, fusion="scale"), padded(16)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
+def test_padding_is_measured(problem: Problem, config: Config) -> None:
+    from gemmdb.generators.cuda import session
+    from gemmdb.generators.cuda.emitted import Emission
+
+    assert Emission(problem, config).build(90).failure == ""
+    assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
+    loaded = session.load(problem, config, PROTOCOL)
+    assert loaded.status is Status.OK, loaded
+    assert all(0 < sample < 1e5 for sample in session.time_round(problem, [config], PROTOCOL, 2)[config])
+
+
+@pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
+def test_padding_is_served(problem: Problem, config: Config) -> None:
+    from gemmdb.generators.program import Product, operands, set_numerics
+    from gemmdb.generators.reference import poison, reference, tolerance
+
+    set_numerics(problem)
+    device = torch.device("cuda")
+    made = operands(problem, device, 1)
+    product = Product(problem, made)
+    poison(problem, device)
+    with gemmdb.inductor.force(config):
+        result = torch.compile(product)(*product.inputs)
+    torch.set_float32_matmul_precision("highest")
+    stats = gemmdb.inductor.stats()
+    assert [entry["config"] for entry in stats["products"]] == [config.text], stats["products"]
+    assert (stats["benchmarked"], stats["errors"]) == (0, [])
+    assert result.is_contiguous()
+    assert reference(problem, made).error(result) <= tolerance(problem)
+
+
+@pytest.mark.parametrize(("config", "size"), [(padded(8), 4097), (ATEN, 4099), (None, 4101)], ids=str)
+def test_inductor_pads_by_a_benchmark_only_what_nobody_answers(config: Config | None, size: int) -> None:
+    x, w = (torch.randn(2048, size, device="cuda", dtype=torch.bfloat16) for _ in "ab")
+
+    def model(x: Any, w: Any) -> Any:
+        return x @ w.t()
+
+    if config is None:
+        with gemmdb.inductor.force(lambda problem: None):
+            torch.compile(model)(x, w)
+        assert gemmdb.inductor.stats()["benchmarked"] > 0, "it benchmarks, so the others could have seen it"
+        return
+    with gemmdb.inductor.force(config):
+        found = torch.compile(model)(x, w)
+    stats = gemmdb.inductor.stats()
+    assert stats["benchmarked"] == 0
+    assert [entry["config"] for entry in stats["products"]] == [config.text]
+    wanted = x.double() @ w.double().t()
+    assert (found.double() - wanted).abs().max() <= 0.01 * wanted.abs().max()
