@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from gemmdb.config import Config
 from gemmdb.inductor import extract
 from gemmdb.inductor.adapter import cutlass, ir_view
 from gemmdb.inductor.triton_kernels import Operands, Refused, check
+from gemmdb.kernels_triton import TL
 from gemmdb.layout import VECTOR_BYTES
 from gemmdb.operands import Operand
 from gemmdb.problem import Problem
@@ -29,7 +29,7 @@ def register() -> None:
 
 
 def lower(config: Config, problem: Problem, operands: Operands) -> Any:
-    """The product in Inductor's IR, in the dtype of A (int32 for int_mm).
+    """The product in Inductor's IR, in the dtype that the problem says.
 
     Raises triton_kernels.Refused when the operands are not what the kernel takes, or it cannot be compiled here.
     """
@@ -38,8 +38,7 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
         raise Refused(missing)
     m, n, k = problem.m, problem.n, problem.k
     nodes = {"a": operands.a, "b": operands.b}
-    # What a mixed product is added to is a kernel of its own.
-    problem = replace(problem, bias=None) if problem.op == "mixed_mm" else problem
+    problem = kernels_cutlass.inside(problem)
     scale = ""
     if operands.scale is not None:
         nodes["scale"] = _vector(operands.scale, n)
@@ -56,7 +55,7 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     source = kernels_cutlass.render(config, problem, scale)
     leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
     kernel = cutlass.Kernel(source, kernels_cutlass.order(config), leading, bytes_)
-    dtype = torch.int32 if problem.op == "int_mm" else operands.a.get_dtype()
+    dtype = getattr(torch, TL[problem.out])
     return cutlass.product(kernel, nodes, (m, n, k), dtype)
 
 

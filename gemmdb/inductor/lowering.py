@@ -38,6 +38,7 @@ def register() -> None:
     for target in steered_targets():
         state.wrap_lowering(target, steer)
     state.register_own(ops.register(), lower_mixed)
+    state.register_own(ops.register_scaled(), lower_scaled)
     cutlass_kernels.register()
 
 
@@ -48,7 +49,7 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
     def lower(*args: Any, **kwargs: Any) -> Any:
         node = state.current_node()
         decision = node.meta.get(DECISION) if node is not None else None
-        if decision is None or node.target is ops.register():
+        if decision is None or node.target in (ops.register(), ops.register_scaled()):
             return original(*args, **kwargs)
         try:
             return carry_out(decision, original, args, kwargs)
@@ -146,6 +147,8 @@ def _lower(config: Config, problem: Problem, operands: triton_kernels.Operands, 
         return padding.lower(config, problem, operands, scalars)
     if config.backend == "cutlass":
         return cutlass_kernels.lower(config, problem, operands)
+    if problem.op == "int_mm" and operands.scale is not None:
+        raise triton_kernels.Refused("only CUTLASS takes an integer product with its scale in one node")
     if config.kernel in INDUCTOR:
         return inductor_templates.lower(config, problem, operands, scalars)
     return triton_kernels.lower(config, problem, operands, scalars)
@@ -181,6 +184,18 @@ def lower_mixed(a: Any, w: Any, scale: Any = None) -> Any:
             _failed(decision, error)
     with state.only_aten():
         return _cast_product(a, w, scale)
+
+
+def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
+    """Lower `gemmdb::int_mm_scaled`. Whatever happens, no call of our operator is left in the output code."""
+    node = state.current_node()
+    decision = node.meta.get(DECISION) if node is not None else None
+    result = _generated(decision, (a, b), scale) if decision is not None else None
+    if result is not None:
+        return result
+    with state.only_aten():
+        scaled = state.lowering_of(aten.mul.Tensor)(state.lowering_of(aten._int_mm.default)(a, b), scale)
+    return state.lowering_of(torch.ops.prims.convert_element_type.default)(scaled, dtype)
 
 
 def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any) -> Any:

@@ -1,8 +1,9 @@
-"""Our namespace of operators: `gemmdb::mixed_mm`, for products that have no operator of their own in ATen.
+"""Our namespace of operators, for products that have none of their own in ATen.
 
-Only the int8-weight product needs one: it must survive from the joint stage, where its cast is still to be seen, to
-the lowering. mm, addmm, int_mm and packed linears keep their own operators and carry the decision as node metadata, so
-that every pass and layout rule of Inductor that names them still applies (graph.py keeps such lists as locals).
+`gemmdb::mixed_mm` must survive from the joint stage, where its cast is still to be seen, to the lowering;
+`gemmdb::int_mm_scaled` is an integer product with its scale, where one kernel is to do both. All other products keep
+their own operators and carry the decision as node metadata, so that every pass and layout rule of Inductor that names
+them still applies (graph.py keeps such lists as locals).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 _SCHEMA = "mixed_mm(Tensor a, Tensor w, Tensor? scale=None) -> Tensor"
+_SCALED_SCHEMA = "int_mm_scaled(Tensor a, Tensor b, Tensor scale, ScalarType dtype) -> Tensor"
 _library: Any = None
 
 
@@ -24,28 +26,53 @@ def _fake(a: Any, w: Any, scale: Any = None) -> Any:
     return a.new_empty((a.shape[0], w.shape[1]))
 
 
+def _eager_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
+    return (torch._int_mm(a, b) * scale).to(dtype)
+
+
+def _fake_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
+
+
 def _flops(a: Any, w: Any, *_: Any, **__: Any) -> int:
     """2 m n k, from shapes."""
     return 2 * int(a[0]) * int(a[1]) * int(w[1])
 
 
 def register() -> Any:
-    """Define the operator once per process; returns its overload.
+    """Define the operators once per process; returns the overload of `mixed_mm`.
 
     mixed_mm(a [M, K] float, w [K, N] int8 or uint8, scale [N] or None) -> [M, N] of a's dtype: a @ w, times scale.
     """
+    _define()
+    return torch.ops.gemmdb.mixed_mm.default
+
+
+def register_scaled() -> Any:
+    """Define the operators once per process; returns the overload of `int_mm_scaled`.
+
+    int_mm_scaled(a [M, K] int8, b [K, N] int8, scale [N] float, dtype) -> [M, N] of dtype: a @ b, times scale.
+    """
+    _define()
+    return torch.ops.gemmdb.int_mm_scaled.default
+
+
+def _define() -> None:
     global _library
     if _library is None:
         library = torch.library.Library("gemmdb", "DEF")
         library.define(_SCHEMA)
+        library.define(_SCALED_SCHEMA)
         library.impl("mixed_mm", _eager, "CompositeExplicitAutograd")
+        library.impl("int_mm_scaled", _eager_scaled, "CompositeExplicitAutograd")
         torch.library.register_fake("gemmdb::mixed_mm", _fake, lib=library)
+        torch.library.register_fake("gemmdb::int_mm_scaled", _fake_scaled, lib=library)
         _register_flops()
         _library = library
-    return torch.ops.gemmdb.mixed_mm.default
 
 
 def _register_flops() -> None:
     from torch.utils.flop_counter import register_flop_formula
 
     register_flop_formula(torch.ops.gemmdb.mixed_mm)(_flops)
+    register_flop_formula(torch.ops.gemmdb.int_mm_scaled)(_flops)

@@ -8,12 +8,13 @@ an int8-weight product that hits is rewritten, at the joint stage.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 from gemmdb.config import ATEN
 from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
-from gemmdb.inductor import legality, mixed, ops, products
+from gemmdb.inductor import legality, mixed, ops, products, scaled
 from gemmdb.inductor.adapter import state
 from gemmdb.inductor.extract import Unsupported
 from gemmdb.inductor.journal import JOURNAL, Event
@@ -72,7 +73,7 @@ class PostGradPass:
         self.identity = session.identity
 
     def __call__(self, graph: Any) -> None:
-        for node in graph.nodes:
+        for node in list(graph.nodes):
             try:
                 self._visit(node)
             except (MissError, TableError):
@@ -81,6 +82,8 @@ class PostGradPass:
                 JOURNAL.pending().append(Event(f"{node.target}: {error}", "uncovered"))
             except Exception as error:
                 note_failure("post-grad pass", error)
+        if any(node.target is ops.register_scaled() for node in graph.nodes):
+            graph.eliminate_dead_code()
 
     def _visit(self, node: Any) -> None:
         if node.op != "call_function":
@@ -94,6 +97,13 @@ class PostGradPass:
             return
         decision = decide(self.session, product.query)
         JOURNAL.pending().append(decision.event)
+        if scaled.wanted(decision):
+            found = scaled.absorb(node)
+            if found is not None:
+                found.meta[DECISION] = decision
+                return
+            decision.event.refuse("the scale is no tensor over the columns")
+            decision = replace(decision, config=ATEN)
         if self._must_steer(node, decision):
             node.meta[DECISION] = decision
 

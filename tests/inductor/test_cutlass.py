@@ -1,0 +1,174 @@
+"""Our CUTLASS kernel in Inductor, as far as no GPU is needed: the graph rewrite, and the source that it becomes."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._inductor import ir  # noqa: E402
+from torch._inductor.graph import GraphLowering  # noqa: E402
+from torch._inductor.virtualized import V  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+import gemmdb.inductor  # noqa: E402
+from gemmdb import Config, Problem  # noqa: E402
+from gemmdb.inductor import cutlass_kernels, ops, scaled  # noqa: E402
+from gemmdb.inductor.adapter import cutlass  # noqa: E402
+from gemmdb.inductor.triton_kernels import Operands, Refused  # noqa: E402
+
+CONFIG = Config.of(
+    "cutlass", "gemm", tile_m=32, tile_n=128, tile_k=128, cluster_m=1, cluster_n=1, schedule="cooperative", split_k=0,
+    swizzle=1, raster="auto", swap=1,
+)  # fmt: skip
+A, B = (torch.randint(-9, 9, size, dtype=torch.int8) for size in ((16, 32), (32, 24)))
+VECTOR = torch.rand(24)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operators():
+    ops.register()
+
+
+def graph_of(function, *inputs):
+    graph = make_fx(function, tracing_mode="fake")(*inputs)
+    for node in graph.graph.nodes:
+        node.meta.setdefault("val", None)
+    return graph
+
+
+def cast(x, dtype):
+    return torch.ops.prims.convert_element_type.default(x, dtype)
+
+
+CHAINS = {
+    "vector": lambda a, b, s: torch._int_mm(a, b) * s,
+    "scale first, cast after": lambda a, b, s: cast(s * torch._int_mm(a, b), torch.bfloat16),
+    "cast before": lambda a, b, s: cast(torch._int_mm(a, b), torch.float32) * s,
+    "one number": lambda a, b, s: torch._int_mm(a, b) * s[0],
+    "row of one": lambda a, b, s: torch._int_mm(a, b) * s[None, :],
+    "three dimensions": lambda a, b, s: cast(torch._int_mm(a, b).reshape(2, 8, 24) * s, torch.float16),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_an_integer_product_and_its_scale_become_one_node(chain):
+    graph = graph_of(chain, A, B, VECTOR)
+    (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
+    new = scaled.absorb(node)
+    graph.graph.eliminate_dead_code()
+    graph.graph.lint()
+    graph.recompile()
+    assert [n for n in graph.graph.nodes if n.target is ops.register_scaled()] == [new]
+    assert not [n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default]
+    wanted = chain(A, B, VECTOR)
+    assert new.meta["val"].dtype == wanted.dtype
+    torch.testing.assert_close(graph(A, B, VECTOR), wanted)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b, s: torch._int_mm(a, b) * 0.5,
+        lambda a, b, s: torch._int_mm(a, b) * s[:16, None],
+        lambda a, b, s: (lambda c: c * s + c)(torch._int_mm(a, b)),
+        lambda a, b, s: torch._int_mm(a, b) * (s * 9).to(torch.int32),
+    ],
+    ids=["a Python number", "one per row", "used twice", "an integer scale"],
+)
+def test_anything_else_is_left_alone(function):
+    graph = graph_of(function, A, B, VECTOR)
+    before = str(graph.graph)
+    (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
+    assert scaled.absorb(node) is None
+    assert str(graph.graph) == before
+
+
+def test_the_operator_of_its_own():
+    result = torch.ops.gemmdb.int_mm_scaled(A, B, VECTOR, torch.bfloat16)
+    torch.testing.assert_close(result, (torch._int_mm(A, B) * VECTOR).bfloat16())
+    torch.library.opcheck(ops.register_scaled(), (A, B, VECTOR, torch.bfloat16), test_utils="test_faketensor")
+
+
+class Operand:
+    """An input of a graph on a GPU that need not be there."""
+
+    def __init__(self, graph):
+        self.graph = graph
+
+    def __call__(self, name, sizes, strides, dtype, offset=0):
+        layout = ir.FixedLayout(torch.device("cuda", 0), dtype, sizes, strides)
+        self.graph.graph_inputs[name] = ir.InputBuffer(name=name, layout=layout)
+        box = ir.StorageBox(self.graph.graph_inputs[name])
+        if not offset:
+            return ir.TensorBox(box)
+        moved = ir.FixedLayout(torch.device("cuda", 0), dtype, sizes, strides, offset)
+        return ir.TensorBox(ir.ReinterpretView(data=box, layout=moved))
+
+
+@pytest.fixture
+def tensor(monkeypatch):
+    # What is missing on this machine is the compiler, not the renderer.
+    monkeypatch.setattr(cutlass, "missing", lambda: "")
+    graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x))
+    with V.set_graph_handler(graph):
+        yield Operand(graph)
+
+
+def rendered(result):
+    buffer = result.data.data
+    kernel, render = buffer.make_kernel_render(buffer)
+    with V.set_kernel_handler(kernel):
+        return kernel, render()
+
+
+def test_the_source_is_ours_and_its_arguments_are_the_operands(tensor):
+    problem = Problem.gemm("mixed_mm", m=24, n=256, k=512, fusion="scale")
+    a = tensor("x", [24, 512], [512, 1], torch.bfloat16, offset=64)
+    w, s = tensor("w", [512, 256], [1, 512], torch.int8), tensor("s", [256], [1], torch.bfloat16)
+    kernel, source = rendered(cutlass_kernels.lower(CONFIG, problem, Operands(a, w, s)))
+    assert "#define GEMMDB_LEFT int8_t\n" in source
+    assert re.search(
+        r"int \S*KERNEL_NAME\(const __nv_bfloat16\* a, const int8_t\* b, const __nv_bfloat16\* scale,", source
+    )
+    assert kernel.get_dynamic_shape_args()[:8] == [24, 256, 512, 512, 512, 0, 1, 0]
+    assert kernel.get_offset_args() == [128, 0, 0, 0]
+    assert kernel.args.python_argdefs()[1][:3] == ["x", "w", "s"]
+
+
+def test_a_tensor_may_be_both_operands(tensor):
+    problem = Problem.gemm("mm", m=512, n=512, k=512)
+    x = tensor("x", [512, 512], [512, 1], torch.bfloat16)
+    turned = ir.PermuteView.create(x, [1, 0])
+    kernel, source = rendered(cutlass_kernels.lower(CONFIG, problem, Operands(x, turned)))
+    assert "place(a, a_offset), place(a, b_offset), nullptr" in source
+    assert len(kernel.get_offset_args()) == 3
+
+
+def test_operands_that_the_kernel_cannot_take_are_refused(tensor):
+    problem = Problem.gemm("mixed_mm", m=24, n=256, k=512, fusion="scale")
+    a, w = tensor("x", [24, 512], [512, 1], torch.bfloat16), tensor("w", [512, 256], [1, 512], torch.int8)
+    moved = tensor("y", [24, 512], [512, 1], torch.bfloat16, offset=4)
+    short = tensor("s", [128], [1], torch.bfloat16)
+    for operands, reason in (((moved, w), "16 bytes"), ((a, w, short), "256 elements")):
+        with pytest.raises(Refused, match=reason):
+            cutlass_kernels.lower(CONFIG, problem, Operands(*operands))
+    with pytest.raises(Refused, match="an operand is"):
+        cutlass_kernels.lower(CONFIG, replace(problem, m=25), Operands(a, w))
+
+
+def test_on_a_cpu_the_kernel_is_refused_and_the_product_is_right():
+    x, w = torch.randn(24, 64), torch.randn(64, 64)
+    with gemmdb.inductor.force(CONFIG):
+        result = torch.compile(lambda x, w: x @ w.t())(x, w)
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert "Hopper" in entry["note"]
+    torch.testing.assert_close(result, x @ w.t())
+
+
+def test_what_is_missing_is_said(monkeypatch):
+    cutlass.missing.cache_clear()
+    monkeypatch.setattr(cutlass.kernels_cutlass, "headers", lambda: None)
+    assert "nvidia-cutlass" in cutlass.missing()
+    cutlass.missing.cache_clear()
