@@ -117,8 +117,8 @@ def _measure(jobs: Sequence[Job], backend: Backend) -> list[list[Measurement]]:
     measurers = [backend.measurer(lane, effort.named("full", backend.device.kind)) for lane in range(lanes)]
     with ThreadPoolExecutor(lanes) as threads:
         try:
-            shares = [(measurer, jobs[lane::lanes]) for lane, measurer in enumerate(measurers)]
-            found = list(threads.map(lambda share: _measure_some(*share, backend), shares))
+            shares = [jobs[lane::lanes] for lane in range(lanes)]
+            found = list(threads.map(_measure_some, measurers, shares, [backend] * lanes))
         finally:
             for measurer in measurers:
                 measurer.close()

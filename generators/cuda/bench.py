@@ -14,7 +14,7 @@ from gemmdb.generators.reference import Reference, reference
 from gemmdb.measurement import Status
 from gemmdb.problem import Problem
 
-COPIES, COPIED_BYTES = 10, 2**30
+COPIES, COPIED_BYTES = 20, 2**31
 """At most that many copies of the operands, as long as they take no more bytes than that."""
 SEED = 2
 

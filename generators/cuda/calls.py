@@ -10,8 +10,8 @@ import torch
 
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.cuda import cutlass_calls, elementwise, emitted
-from gemmdb.generators.cuda.compile import compile_unit
 from gemmdb.generators.cuda.render import Launch, Plan, Unit, plan
+from gemmdb.generators.cuda.units import compile_unit
 from gemmdb.generators.program import to_torch
 from gemmdb.generators.synthesis import SCALARS
 from gemmdb.problem import Problem

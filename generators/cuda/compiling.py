@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import threading
 from collections import Counter
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
@@ -13,14 +12,16 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from gemmdb.config import Config
-from gemmdb.generators.cuda.compile import parts, warm
+from gemmdb.generators.cuda.background import background, warm
+from gemmdb.generators.cuda.compile import compiler, parts
 from gemmdb.generators.cuda.part import Built, Part
 from gemmdb.generators.pool import Stopped
 from gemmdb.measurement import Status, one_line
 from gemmdb.problem import Problem
 
-SLOW_BACKENDS = ("cutlass",)
-"""What takes nvcc a quarter of a minute has processes of its own: quick compilers would wait behind it."""
+SLOW = 3
+"""What takes nvcc a quarter of a minute, or Inductor a second, has processes of its own, each a third of the number of
+those of Triton, which would wait behind it."""
 POLL_S = 0.2
 SUSPECT = 2
 """A part that was unfinished when that many pools broke is left to the process that times: there it costs one row."""
@@ -36,7 +37,7 @@ class CompilePool:
     capability: int
     shared_bytes: int
     processes: int = max((os.cpu_count() or 2) - 2, 1)
-    _executors: dict[bool, ProcessPoolExecutor] = field(default_factory=dict)
+    _executors: dict[str, ProcessPoolExecutor] = field(default_factory=dict)
     _futures: dict[str, Future[Built]] = field(default_factory=dict)
     _needs: dict[tuple[Problem, Config], tuple[str, ...]] = field(default_factory=dict)
     _lost: Counter[str] = field(default_factory=Counter)
@@ -54,7 +55,7 @@ class CompilePool:
                 found = parts(problem, config)
                 keys = self._needs[problem, config] = tuple(part.key for part in found)
                 for part in found:
-                    self._begin(part, config.backend in SLOW_BACKENDS)
+                    self._begin(part, compiler(config))
             return [self._futures[key] for key in keys if key in self._futures]
 
     def failure(self, problem: Problem, config: Config, limit_s: float) -> tuple[Status, str, float] | None:
@@ -96,26 +97,26 @@ class CompilePool:
             for process in running:
                 process.terminate()
 
-    def _begin(self, part: Part, slow: bool) -> None:
+    def _begin(self, part: Part, kind: str) -> None:
         """Submit a part that is new or was lost. Call it with the lock held."""
         if part.key in self._futures or self._lost[part.key] >= SUSPECT:
             return
         if self._closed:
             raise Stopped("the compilers are closed")
         try:
-            self._futures[part.key] = self._executor(slow).submit(warm, part, self.capability)
+            self._futures[part.key] = self._executor(kind).submit(warm, part, self.capability)
         except BrokenProcessPool:
             self._drop_broken()
-            self._futures[part.key] = self._executor(slow).submit(warm, part, self.capability)
+            self._futures[part.key] = self._executor(kind).submit(warm, part, self.capability)
 
-    def _executor(self, slow: bool) -> ProcessPoolExecutor:
-        if slow not in self._executors:
+    def _executor(self, kind: str) -> ProcessPoolExecutor:
+        if kind not in self._executors:
             # Not forked: a forked process would share the parent's CUDA state. And no limit of tasks per process: a
             # pool whose processes all reach it at once stands still for ever (python/cpython#115634).
             context = multiprocessing.get_context("spawn")
-            count = max(self.processes // 3, 1) if slow else self.processes
-            self._executors[slow] = ProcessPoolExecutor(count, context, initializer=_background)
-        return self._executors[slow]
+            count = self.processes if kind == "triton" else max(self.processes // SLOW, 1)
+            self._executors[kind] = ProcessPoolExecutor(count, context, initializer=background)
+        return self._executors[kind]
 
     def _wait(self, future: Future[Built], limit_s: float) -> Built | None:
         until = monotonic() + limit_s
@@ -146,27 +147,12 @@ class CompilePool:
         self._lost.update(broken)
         for key in broken:
             del self._futures[key]
-        for slow, executor in list(self._executors.items()):
+        for kind, executor in list(self._executors.items()):
             try:
                 executor.submit(os.getpid)
             except BrokenProcessPool:
-                del self._executors[slow]
+                del self._executors[kind]
 
 
 def _is_broken(future: Future[Built]) -> bool:
     return future.done() and not future.cancelled() and isinstance(future.exception(), BrokenProcessPool)
-
-
-def _background() -> None:
-    """Set up a process that compiles: it makes way for those that time, leaves interrupts to its parent, and ends with
-    it however that ends."""
-    os.nice(10)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_follow_parent, daemon=True).start()
-
-
-def _follow_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

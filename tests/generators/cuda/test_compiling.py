@@ -1,0 +1,113 @@
+"""The processes that compile: what fails, what dies, what is waited for."""
+
+import importlib
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from gemmdb.config import ATEN
+from gemmdb.generators.cuda import compiling
+from gemmdb.generators.cuda.compiling import CompilePool
+from gemmdb.generators.pool import Stopped
+from gemmdb.measurement import Status
+from gemmdb.problem import Problem
+
+
+def test_processes_that_compile_do_not_import_torch():
+    script = (
+        "import sys, gemmdb.generators.cuda.background, gemmdb.generators.cuda.units; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+PARTS = """
+import dataclasses, os, time
+from gemmdb.generators.cuda.part import Built
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    key: str
+
+    def build(self, capability):
+        what, _, seconds = self.key.partition(" ")
+        if what == "die":
+            os._exit(3)
+        if what == "sleep":
+            time.sleep(float(seconds))
+        if what == "raise":
+            raise OSError("no space left")
+        return Built("", 0.25, 10**6 if what == "large" else 0)
+"""
+
+
+TASKS: dict[Problem, tuple[str, ...]] = {}
+
+
+@pytest.fixture
+def pool(monkeypatch, importable, tmp_path):
+    """A pool of two processes whose parts do what TASKS says of a problem."""
+    importable("parts_of_a_test", PARTS)
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    part = importlib.import_module("parts_of_a_test").Part
+    monkeypatch.setattr(compiling, "parts", lambda problem, config: [part(key) for key in TASKS[problem]])
+    found = CompilePool(90, 232448, processes=2)
+    yield found
+    found.close()
+    del sys.modules["parts_of_a_test"]
+
+
+def problem(m):
+    return Problem.gemm("mm", m=m, n=512, k=512)
+
+
+def waiting(pool, m, *tasks, limit_s=60.0):
+    TASKS[problem(m)] = tasks
+    return pool.failure(problem(m), ATEN, limit_s)
+
+
+def test_parts_that_fail_say_why(pool):
+    assert waiting(pool, 1, "good", "also good") is None
+    assert waiting(pool, 2, "good", "raise")[:2] == (Status.ERROR, "OSError: no space left")
+    assert "1000000 bytes of shared memory" in waiting(pool, 3, "large")[1]
+    assert waiting(pool, 4, "sleep 3", limit_s=0.3)[0] is Status.TIMEOUT
+    assert pool.seconds(problem(1), ATEN) == 0.5
+
+
+def test_a_part_that_takes_its_process_down_is_not_tried_for_ever(pool):
+    assert waiting(pool, 1, "die") is None  # The process that measures compiles it itself, and is isolated.
+    assert waiting(pool, 2, "good") is None
+    assert waiting(pool, 1, "die") is None
+    assert waiting(pool, 1, "die") is None
+    assert all(future.done() for future in pool.submit(problem(2), ATEN))
+    assert pool.submit(problem(1), ATEN) == []
+
+
+def test_closing_ends_every_wait_and_every_process(pool):
+    outcome = []
+
+    def wait():
+        try:
+            waiting(pool, 1, "sleep 100")
+        except Stopped as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not multiprocessing.active_children() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = multiprocessing.active_children()
+    pool.close()
+    thread.join(10)
+    assert len(outcome) == 1
+    for child in children:
+        child.join(10)
+    assert not any(child.is_alive() for child in children)
+    with pytest.raises(Stopped):
+        waiting(pool, 2, "good")
