@@ -56,12 +56,22 @@ class Ended:
 Message = Phase | Finished | Confirmed | Ended
 
 
+@dataclass(frozen=True)
+class _Won:
+    """A job whose winner is still to be confirmed, which waits for no compiler once `emission` is ready."""
+
+    job: Job
+    outcomes: list[Outcome]
+    emission: Job
+
+
 class Lane(Thread):
     """Works until the queue is empty or stopped; its last message is always Ended."""
 
     def __init__(self, work: Work, measurer: Measurer, effort: Effort, messages: SimpleQueue[Message]) -> None:
         super().__init__(daemon=True)
         self._work, self._measurer, self._effort, self._messages = work, measurer, effort, messages
+        self._winners: list[_Won] = []
 
     def run(self) -> None:
         """The thread's body."""
@@ -79,12 +89,14 @@ class Lane(Thread):
         while waiting and not self._work.stop.is_set():
             ahead = self._next() if self._work.overlap else []
             late = self._measure(waiting, patient=not ahead)
+            self._confirm([won for won in self._winners if self._measurer.ready(won.emission)])
             waiting = [*late, *ahead] or self._next()
+        self._confirm(list(self._winners))
 
     def _measure(self, jobs: list[Job], patient: bool) -> list[Job]:
-        """Race jobs, those first whose kernels are compiled, then confirm the winners. Unless `patient`, up to half of
-        the jobs are given back when they still wait for their compilers."""
-        waiting, winners = list(jobs), list[tuple[Job, list[Outcome]]]()
+        """Race jobs, those first whose kernels are compiled. Unless `patient`, up to half of them are given back when
+        they still wait for their compilers."""
+        waiting = list(jobs)
         while waiting and not self._work.stop.is_set():
             job = self._choose(waiting, 0 if patient else len(jobs) // 2)
             if job is None:
@@ -92,15 +104,17 @@ class Lane(Thread):
             waiting.remove(job)
             outcomes = self._race(job)
             if self._effort.confirm and (best := winner(outcomes)) is not None:
-                winners.append((job, outcomes))
-                self._prepare_emitted(job, best)
-        if winners:
-            # One process for all of them: starting one takes seconds.
-            fresh = self._measurer.fresh()
-            for job, outcomes in winners:
-                self._messages.put(Phase("measuring", job.problem))
-                self._messages.put(Confirmed(job, tuple(confirmations(job, outcomes, self._effort, fresh))))
+                self._winners.append(_Won(job, outcomes, self._emit(job, best)))
         return waiting
+
+    def _confirm(self, due: list[_Won]) -> None:
+        """Confirm winners. Called for many at once: where another process has to be started, it takes seconds."""
+        fresh = self._measurer.fresh() if due else self._measurer
+        for won in due:
+            self._messages.put(Phase("measuring", won.job.problem))
+            again = confirmations(won.job, won.outcomes, self._effort, fresh)
+            self._messages.put(Confirmed(won.job, tuple(again)))
+            self._winners.remove(won)
 
     def _choose(self, waiting: list[Job], spare: int) -> Job | None:
         """The first job that need not wait for a compiler; waits for one, unless no more than `spare` jobs are left.
@@ -121,10 +135,12 @@ class Lane(Thread):
         self._messages.put(Finished(job, tuple(outcomes)))
         return outcomes
 
-    def _prepare_emitted(self, job: Job, config: Config) -> None:
-        emitted = self._measurer.emitted(config)
-        if emitted != config:
-            self._measurer.prepare([Job(job.problem, job.protocol, (Candidate(emitted),))])
+    def _emit(self, job: Job, config: Config) -> Job:
+        """Have the code compiled that will be confirmed; a job that is ready when it is."""
+        emission = Job(job.problem, job.protocol, (Candidate(self._measurer.emitted(config)),))
+        if emission.legal != (config,):
+            self._measurer.prepare([emission])
+        return emission
 
     def _next(self) -> list[Job]:
         self._messages.put(Phase("waiting"))

@@ -13,7 +13,6 @@ from gemmdb.generators.cuda.compiling import CompilePool
 from gemmdb.generators.cuda.measurer import CudaMeasurer
 from gemmdb.generators.cuda.space import CudaSpace
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces import Space
 from gemmdb.hardware import cuda
 from gemmdb.measurement import Protocol
 from gemmdb.toolchain import Toolchain, installed

@@ -2,8 +2,6 @@
 
 import json
 import time
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -180,53 +178,6 @@ def test_gpus_limits_the_lanes(request_, replay_backend, rows):
     backend = replay_backend(rows, lanes=3)
     build(BuildRequest(shapes=request_.shapes, out=request_.out, gpus=1), backend=backend)
     assert len(backend.made) == 1
-
-
-def test_a_time_limit_ends_the_build_in_good_order(request_, replay_backend, rows):
-    request = replace(request_, minutes=0.005)
-    report = build(request, backend=replay_backend(rows, replay=Slow))
-    assert not report.interrupted
-    assert 0 < report.measured < 7
-    assert report.left == 7 - report.measured
-    winners = sum(row.config != ATEN and row.status is Status.OK for row in Table.open(request.out).measurements())
-    assert winners == 2 * report.measured  # Both the template and its split: the confirmation is the recorded row.
-    assert build(request_, backend=replay_backend(rows)).measured == report.left
-
-
-def test_the_report_counts_the_time_of_the_devices(request_, replay_backend, rows):
-    class Busy(Slow):
-        busy_s = 0.1
-
-    report = build(request_, backend=replay_backend(rows, lanes=2, replay=Busy))
-    assert report.lanes == 2
-    assert report.busy_seconds == pytest.approx(0.2)
-    assert report.lane_seconds >= 14 * Slow.delay
-    assert report.seconds_per_job == pytest.approx(report.lane_seconds / 7)
-    assert report.busy_share == pytest.approx(0.2 / report.lane_seconds)
-    idle = build(request_, backend=replay_backend(rows))
-    assert (idle.lanes, idle.seconds_per_job, idle.busy_share) == (0, None, None)
-
-
-class Compiling(Replay):
-    """Problems of 4 rows and more have their kernels only after the third look at each."""
-
-    def __init__(self, rows):
-        super().__init__(rows)
-        self.looks = Counter()
-
-    def ready(self, job):
-        self.looks[job.problem] += 1
-        return job.problem.m < 4 or self.looks[job.problem] > 3
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-def test_problems_whose_kernels_are_compiled_go_first(request_, replay_backend, rows, problems, overlap):
-    backend = replay_backend(rows, replay=Compiling)
-    backend.chunk, backend.overlap = 4, overlap
-    assert build(request_, backend=backend).measured == 7
-    order = [problem.m for problem, _, samples in backend.made[0].calls if samples == 5]
-    assert sorted(order) == [1, 2, 4, 8, 16, 32, 64]
-    assert order[:2] == [1, 2]
 
 
 def test_ctrl_c_keeps_everything(request_, replay_backend, rows):
