@@ -15,7 +15,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmdb import hardware
+from gemmdb import hardware, kernels_cutlass
 from gemmdb.catalog import Catalog
 from gemmdb.errors import GemmdbError
 from gemmdb.settings import ENVIRONMENT, Settings
@@ -55,7 +55,7 @@ class Check:
 def checks(compile_probe: bool = True) -> list[Check]:
     """All checks, in order. `compile_probe`: also compile a small function with torch.compile."""
     torch = _torch()
-    found = [_python(), _sqlite(), torch, _triton(), _compiler(), *_packages()]
+    found = [_python(), _sqlite(), torch, _triton(), _compiler(), _nvcc(), *_packages()]
     if compile_probe and torch.state == OK:
         found.append(_torch_compile())
     return [*found, *_environment(), *_catalog()]
@@ -120,6 +120,18 @@ def _compiler() -> Check:
     if isinstance(done, str):
         return Check("C++ compiler", BROKEN, f"{path}: {done}", remedy)
     return Check("C++ compiler", OK, f"{path}, with OpenMP")
+
+
+def _nvcc() -> Check:
+    path = kernels_cutlass.compiler()
+    if path is None:
+        detail = "compiling CUTLASS kernels needs it; without it ATen or a Triton kernel is served"
+        return Check("nvcc", MISSING, detail, "install the CUDA toolkit, then set CUDA_HOME or PATH")
+    done = _probe([path, "--version"])
+    if isinstance(done, str):
+        return Check("nvcc", BROKEN, f"{path}: {done}", "set CUDACXX to an nvcc that works")
+    release = next((line for line in done.stdout.splitlines() if "release" in line), "").strip()
+    return Check("nvcc", OK, f"{path}, {release}")
 
 
 def _packages() -> list[Check]:

@@ -70,3 +70,18 @@ def test_a_table_for_this_device_is_named(environment, table, monkeypatch):
     (check,) = found("this device")
     assert check.state == OK
     assert str(table) in check.detail
+
+
+def test_nvcc_is_there_or_is_missed(monkeypatch, environment, tmp_path: Path):
+    for name in ("CUDACXX", "CUDA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (check,) = found("nvcc")
+    assert check.state == MISSING
+    assert "CUDA_HOME" in check.remedy
+    compiler = tmp_path / "nvcc"
+    compiler.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n")
+    compiler.chmod(0o755)
+    (check,) = found("nvcc")
+    assert (check.state, "release 13.0" in check.detail) == (OK, True)
