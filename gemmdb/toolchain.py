@@ -64,6 +64,28 @@ class Toolchain:
             return f"cuda{self.cuda.split('.')[0]}"
         return f"cpu-torch{minor(self.torch)}"
 
+    def compiles_as(self, other: Toolchain, backend: str) -> bool:
+        """Whether kernels of `backend` with the same source come out of both toolchains as good as the same.
+
+        Triton: the same major version; its minor releases may move a time, as drivers do, but tables would hold for
+        months only if rows ended with them. CUTLASS: the same version, since its headers are part of the kernel. A
+        version that is not known, since the part was not installed or not recorded, rules out nothing.
+        """
+        if backend == "triton":
+            return self._equal(major(self.triton), major(other.triton))
+        if backend == "cutlass":
+            return self._equal(self.cutlass, other.cutlass)
+        return True
+
+    @staticmethod
+    def _equal(one: str, other: str) -> bool:
+        return not one or not other or one == other
+
+
+def major(version: str) -> str:
+    """`3` of `3.6.0`."""
+    return version.split(".")[0]
+
 
 def minor(version: str) -> str:
     """`2.13` of `2.13.0+cpu`; the text itself when it is no version."""

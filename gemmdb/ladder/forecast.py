@@ -11,7 +11,7 @@ from typing import Any
 from gemmdb.config import ATEN, Config
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.exact import barred, find
-from gemmdb.ladder.gate import gain, is_current, objection
+from gemmdb.ladder.gate import gain, objection, verified
 from gemmdb.ladder.roofline import roofline_us
 from gemmdb.problem import Problem
 from gemmdb.table import Table
@@ -76,8 +76,8 @@ def surface(ask: Ask, table: Table, problem: Problem) -> Surface | None:
         pooled = {one.config: one for one in rows if all(row.protocol.clock != "model" for row in one.rows)}
         if ATEN in pooled:
             aten_us = median(row.times.median_us for row in pooled[ATEN].rows if row.times)
-            verified = None if ask.klass is None else klass is not None and all(map(_is_current, pooled.values()))
-            return Surface(problem, str(table.path), pooled, aten_us, verified)
+            holds = None if ask.klass is None else all(_holds(ask, one) for one in pooled.values())
+            return Surface(problem, str(table.path), pooled, aten_us, holds)
     return None
 
 
@@ -137,8 +137,8 @@ def servable(config: Config, surfaces: Sequence[Surface]) -> bool:
     return any(one.pooled[config].servable for one in surfaces)
 
 
-def _is_current(one: Pooled) -> bool:
-    return any(is_current(one.config, row.toolchain) for row in one.rows)
+def _holds(ask: Ask, one: Pooled) -> bool:
+    return any(verified(ask, one.config, row.toolchain) for row in one.rows)
 
 
 def _mean(weights: Sequence[float], values: Sequence[float]) -> float:

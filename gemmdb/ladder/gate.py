@@ -50,11 +50,14 @@ def required_gain(policy: Policy, verified: bool | None) -> float:
 
 
 def verified(ask: Ask, config: Config, toolchain: Toolchain) -> bool | None:
-    """Whether a row of `config` under `toolchain` holds for the running software: the same toolchain class, and for one
-    of our templates the kernel's source as it is now. None when the running software is unknown."""
-    if ask.klass is None:
+    """Whether a row of `config` under `toolchain` holds for the running software: the same toolchain class, and for a
+    kernel with a source that source as it is now, and a compiler that makes the same of it. None when the running
+    software is unknown."""
+    running = ask.toolchain
+    if running is None:
         return None
-    return toolchain.klass == ask.klass and is_current(config, toolchain)
+    same = toolchain.klass == running.klass and toolchain.compiles_as(running, config.backend)
+    return same and is_current(config, toolchain)
 
 
 def is_current(config: Config, toolchain: Toolchain) -> bool:
