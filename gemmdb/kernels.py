@@ -83,7 +83,7 @@ _ALL = (
     }),
     Kernel("triton", "narrow", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 1, {
         "block_m": IntRange(16, 64, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 1024, True),
-        "split_k": IntRange(1, 64), "swap": IntRange(0, 1), "stagger": IntRange(0, 1),
+        "split_k": IntRange(1, 64), "swap": IntRange(0, 1), "stagger": IntRange(0, 1), "rows": OneOf(("wrap", "mask")),
         "dequant": OneOf(("cast", "bits")), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
     }, splits=("split_k",)),
     Kernel("triton", "gemv", ("mm", "addmm", "mixed_mm"), ("cuda",), 1, {

@@ -73,21 +73,18 @@ def names(config: Config, problem: Problem) -> dict[str, int | str]:
         "BITS": value["dequant"] == "bits",
         "EVEN_K": problem.k % int(value["block_k"]) == 0,
     }
+    scaled = problem.op == "mixed_mm" and problem.fusion == "scale"
     if config.kernel == "gemv":
-        return found | {"ROWS": 1 << (problem.m - 1).bit_length(), "STAGES": value["stages"]}
+        rows = 1 << (problem.m - 1).bit_length()
+        return found | {"ROWS": rows, "STAGES": value["stages"], "SCALED": scaled}
     found |= {"SWAP": value["swap"] == 1, "TF32": problem.numerics.fp32 == "tf32"}
-    if config.kernel == "narrow":
-        scaled = problem.op == "mixed_mm" and problem.fusion == "scale"
-        return found | {"SCALED": scaled, "STAGGER": value["stagger"] == 1, "N_EVEN": problem.n % 16 == 0}
     if config.kernel == "persistent":
         return found
-    return found | {
-        "TMA": value["load"] == "tma",
-        "FIXUP": value["reduce"] == "fixup",
-        # M is stepped along in memory only where A is transposed; elsewhere one kernel serves every M.
-        "M_EVEN": not row_major(problem.a) and problem.m % 16 == 0,
-        "N_EVEN": problem.n % 16 == 0,
-    }
+    # M is stepped along in memory only where A is transposed; elsewhere one kernel serves every M.
+    found |= {"M_EVEN": not row_major(problem.a) and problem.m % 16 == 0, "N_EVEN": problem.n % 16 == 0}
+    if config.kernel == "narrow":
+        return found | {"SCALED": scaled, "STAGGER": value["stagger"] == 1, "MASK": value["rows"] == "mask"}
+    return found | {"TMA": value["load"] == "tma", "FIXUP": value["reduce"] == "fixup"}
 
 
 def row_major(operand: Operand) -> bool:

@@ -17,8 +17,8 @@ PERSISTENT = {
     "stages": 3,
 }  # fmt: skip
 NARROW = {
-    "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "swap": 0, "stagger": 1, "dequant": "bits", "warps": 4,
-    "stages": 3,
+    "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "swap": 0, "stagger": 1, "rows": "mask",
+    "dequant": "bits", "warps": 4, "stages": 3,
 }  # fmt: skip
 GEMV = {"block_n": 8, "block_k": 256, "unroll": 2, "dequant": "cast", "warps": 4, "stages": 5}
 MIXED = Problem.gemm("mixed_mm", m=5, n=1000, k=768, dtype="fp16", weight_dtype="uint8")
@@ -45,7 +45,7 @@ def test_a_narrow_kernel_scales_the_weight_itself():
     assert names == {
         "BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "SPLIT_K": 1, "SWAP": False, "STAGGER": True, "MIXED": True,
         "INTEGER": False, "BITS": True, "A_DTYPE": "tl.float16", "B_SIGNED": False, "A_ROW": True, "B_ROW": False,
-        "EVEN_K": True, "N_EVEN": False, "TF32": False, "SCALED": False,
+        "EVEN_K": True, "M_EVEN": False, "N_EVEN": False, "TF32": False, "SCALED": False, "MASK": True,
     }  # fmt: skip
     scaled = {op: Problem.gemm(op, m=32, n=512, k=512, fusion="scale") for op in ("mixed_mm", "int_mm")}
     assert [kernels_triton.names(config, problem)["SCALED"] for problem in scaled.values()] == [True, False]

@@ -21,8 +21,8 @@ PERSISTENT = {
     "warps": 8, "stages": 4,
 }  # fmt: skip
 NARROW = {
-    "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "swap": 0, "stagger": 1, "dequant": "cast", "warps": 4,
-    "stages": 3,
+    "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "swap": 0, "stagger": 1, "rows": "mask",
+    "dequant": "cast", "warps": 4, "stages": 3,
 }  # fmt: skip
 GEMV = {"block_n": 8, "block_k": 256, "unroll": 1, "dequant": "cast", "warps": 4, "stages": 1}
 gemm = Problem.gemm

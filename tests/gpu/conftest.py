@@ -14,8 +14,8 @@ BASES: dict[str, dict[str, str | int]] = {
     },
     "gemv": {"block_n": 8, "block_k": 256, "unroll": 1, "dequant": "cast", "warps": 4, "stages": 3},
     "narrow": {
-        "block_m": 16, "block_n": 64, "block_k": 64, "split_k": 1, "swap": 0, "stagger": 1, "dequant": "cast",
-        "warps": 4, "stages": 3,
+        "block_m": 16, "block_n": 64, "block_k": 64, "split_k": 1, "swap": 0, "stagger": 1, "rows": "mask",
+        "dequant": "cast", "warps": 4, "stages": 3,
     },
     "persistent": {
         "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "swap": 0, "dequant": "cast", "resident": 1,

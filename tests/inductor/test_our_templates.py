@@ -35,8 +35,8 @@ PERSISTENT = {
     "stages": 3,
 }  # fmt: skip
 NARROW = {
-    "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "swap": 0, "stagger": 1, "dequant": "cast", "warps": 4,
-    "stages": 3,
+    "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "swap": 0, "stagger": 1, "rows": "mask",
+    "dequant": "cast", "warps": 4, "stages": 3,
 }  # fmt: skip
 GEMV = {"block_n": 8, "block_k": 256, "unroll": 2, "dequant": "cast", "warps": 4, "stages": 5}
 

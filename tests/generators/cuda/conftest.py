@@ -31,8 +31,8 @@ class Make:
 
     def narrow(self, **changes: str | int) -> Config:
         base: dict[str, str | int] = {
-            "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "swap": 0, "stagger": 1, "dequant": "cast",
-            "warps": 4, "stages": 3,
+            "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "swap": 0, "stagger": 1, "rows": "mask",
+            "dequant": "cast", "warps": 4, "stages": 3,
         }  # fmt: skip
         return Config.of("triton", "narrow", **{**base, **changes})
 
