@@ -29,7 +29,8 @@ class CudaBackend:
     """The GPUs of this host that equal the first. Raises InputError without a GPU or without torch."""
 
     overlap = True
-    chunk = 24
+    chunk = 8
+    """A lane has as many again compiled meanwhile. More would leave some GPUs with work when the others are done."""
 
     def __init__(self, device: Device | None = None) -> None:
         found, toolchain = device or cuda(), installed("cuda")

@@ -45,11 +45,15 @@ def ours(problem: Problem, copies: Sequence[Tensors], made: Plan) -> tuple[Call,
     """
     acc = torch.int32 if problem.op == "int_mm" else torch.float32
     seconds = sum(_kernel(launch.unit)[1] for launch in made.launches)
+    # One for all copies, as one workspace serves all kernels of a graph in Inductor: twenty of each of a hundred
+    # candidates would not fit.
+    scratch = {
+        "partials": torch.empty(max(made.partials, 1), dtype=acc, device="cuda"),
+        "counters": torch.zeros(max(made.counters, 1), dtype=torch.int32, device="cuda"),
+    }
     steps: list[list[Callable[[], None]]] = []
     for tensors in copies:
-        names = dict(tensors)
-        names["partials"] = torch.empty(max(made.partials, 1), dtype=acc, device="cuda")
-        names["counters"] = torch.zeros(max(made.counters, 1), dtype=torch.int32, device="cuda")
+        names = {**tensors, **scratch}
         steps.append([launcher(launch, names, _sizes(problem, names)) for launch in made.launches])
 
     def call(index: int) -> None:
