@@ -29,15 +29,10 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     m, n, k = padded_sizes(problem, int(config.values["multiple"]))
     a_row, b_row = row_major(problem.a), row_major(problem.b)
     a = padding.padded(operands.a, (m, k), a_row)
-    # The rows of a column-major weight need no padding for the sake of N: the output's rows alone get longer. ATen's
-    # integer product writes dense outputs only.
-    wide = n if b_row or problem.op == "int_mm" else problem.n
-    b = padding.padded(operands.b, (k, wide), b_row)
+    b = padding.padded(operands.b, (k, n), b_row)
     if operands.bias is not None and (m, n) == (problem.m, problem.n):
-        alpha, beta = scalars
-        with state.only_aten():
-            return state.lowering_of(aten.addmm.default)(operands.bias, a, b, alpha=alpha, beta=beta)
-    result = padding.sliced(padding.product(problem.op, a, b, n), problem.m, problem.n)
+        return padding.product(problem.op, a, b, (operands.bias, *scalars))
+    result = padding.sliced(padding.product(problem.op, a, b), problem.m, problem.n)
     if operands.bias is not None:
         return _with_bias(result, operands.bias, scalars)
     # Dense, as the product is without padding; what comes after reads the padded rows instead.

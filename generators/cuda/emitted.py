@@ -107,7 +107,7 @@ def generate(problem: Problem, config: Config) -> str:
     set_numerics(problem)
     JOURNAL.clear()
     plain = Config(config.backend, config.kernel, config.params)
-    with torch.no_grad(), force(plain):
+    with torch.no_grad(), emitting.no_gpu_context(), force(plain):
         with FakeTensorMode():
             product = Product(problem, blank(problem, CUDA))
             graph = make_fx(product)(*product.inputs)

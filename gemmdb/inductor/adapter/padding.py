@@ -33,12 +33,14 @@ def padded(matrix: Any, sizes: Sequence[int], row_major: bool) -> Any:
     return stored if row_major else _turned(stored)
 
 
-def product(op: str, a: Any, b: Any, leading: int) -> Any:
-    """ATen's product [M, N] of `a` and `b` (int32 for int_mm), with rows that are `leading` elements apart."""
+def product(op: str, a: Any, b: Any, bias: tuple[Any, float, float] | None = None) -> Any:
+    """ATen's product [M, N] of `a` and `b` (int32 for int_mm), plus a `bias` with alpha and beta."""
     a, b = realize_inputs(a, b)
     dtype = torch.int32 if op == "int_mm" else a.get_dtype()
-    sizes = [a.get_size()[0], b.get_size()[1]]
-    layout = ir.FixedLayout(a.get_device(), dtype, sizes, [leading, 1])
+    layout = ir.FixedLayout(a.get_device(), dtype, [a.get_size()[0], b.get_size()[1]])
+    if bias is not None:
+        value, alpha, beta = bias
+        return mm.aten_addmm.bind([realize_inputs(value), a, b], layout, alpha=alpha, beta=beta).output_node()
     choice = mm.aten__int_mm if op == "int_mm" else mm.aten_mm
     return choice.bind([a, b], layout).output_node()
 
