@@ -67,7 +67,7 @@ class Emission:
         try:
             path = self.path()
             if not path.exists():
-                _write(path, self._compiled())
+                _write(path, self._compiled(capability))
         except Exception as error:
             return Built(f"{type(error).__name__}: {error}", time.perf_counter() - start)
         return Built("", time.perf_counter() - start)
@@ -80,12 +80,15 @@ class Emission:
         surroundings = hashlib.sha256(f"{self.key} {code_digest()} {torch.__version__}".encode()).hexdigest()[:32]
         return Path(os.environ["TRITON_CACHE_DIR"]) / "gemmdb" / f"emitted_{surroundings}.py"
 
-    def _compiled(self) -> str:
+    def _compiled(self, capability: int) -> str:
         from gemmdb.inductor.adapter import emitting
 
-        source = generate(self.problem, self.config)
-        for name, text in emitting.triton_kernels(source):
-            emitting.compile_kernel(name, text)
+        with emitting.compiling_for(capability):
+            source = generate(self.problem, self.config)
+            for name, text in emitting.triton_kernels(source):
+                emitting.compile_kernel(name, text)
+            for text in emitting.cuda_kernels(source):
+                emitting.compile_cuda(text)
         return source
 
 

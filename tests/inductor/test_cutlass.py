@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
 from gemmdb.inductor import cutlass_kernels, ops, scaled  # noqa: E402
-from gemmdb.inductor.adapter import cutlass  # noqa: E402
+from gemmdb.inductor.adapter import cutlass, emitting  # noqa: E402
 from gemmdb.inductor.triton_kernels import Operands, Refused  # noqa: E402
 
 CONFIG = Config.of(
@@ -172,3 +172,21 @@ def test_what_is_missing_is_said(monkeypatch):
     monkeypatch.setattr(cutlass.kernels_cutlass, "headers", lambda: None)
     assert "nvidia-cutlass" in cutlass.missing()
     cutlass.missing.cache_clear()
+
+
+def test_the_kernels_of_an_output_code_are_found_by_their_compiler():
+    code = (
+        "a = async_compile.cuda(r'''\nint x;\n''', 'so', aot_compile=False)\n"
+        "b = async_compile.triton('b', 'def b(): pass', device_str='cuda')\n"
+    )
+    assert emitting.cuda_kernels(code) == ["\nint x;\n"]
+    assert emitting.triton_kernels(code) == [("b", "def b(): pass")]
+
+
+def test_code_is_compiled_for_the_capability_that_is_asked_for():
+    from torch._inductor.codegen.cuda import compile_utils, cuda_env
+
+    cuda_env.get_cuda_arch.cache_clear()
+    with emitting.compiling_for(90):
+        assert "-gencode=arch=compute_90a,code=[sm_90a,compute_90a]" in compile_utils._nvcc_compiler_options()
+    cuda_env.get_cuda_arch.cache_clear()

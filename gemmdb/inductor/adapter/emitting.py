@@ -72,12 +72,33 @@ def no_gpu_context() -> Iterator[None]:
 
 def triton_kernels(source: str) -> list[tuple[str, str]]:
     """Name and source of each Triton kernel in an output code."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "async_compile.triton":
-            name, text = (ast.literal_eval(argument) for argument in node.args[:2])
-            found.append((str(name), str(text)))
-    return found
+    return [(str(name), str(text)) for name, text in _calls(source, "async_compile.triton")]
+
+
+def cuda_kernels(source: str) -> list[str]:
+    """The source of each CUDA kernel in an output code."""
+    return [str(text) for text, _ in _calls(source, "async_compile.cuda")]
+
+
+def _calls(source: str, function: str) -> list[tuple[Any, Any]]:
+    """The first two arguments of each call of `function`, which are literals."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    found = (node.args[:2] for node in calls if ast.unparse(node.func) == function)
+    return [(ast.literal_eval(first), ast.literal_eval(second)) for first, second in found]
+
+
+@contextmanager
+def compiling_for(capability: int) -> Iterator[None]:
+    """Inside, CUDA code is compiled for that compute capability (90 for sm90), and no GPU is asked for its own."""
+    with inductor_config.patch({"cuda.arch": str(capability)}):
+        yield
+
+
+def compile_cuda(source: str) -> None:
+    """Compile one CUDA kernel of an output code into Inductor's cache. Raises RuntimeError when nvcc fails."""
+    from torch._inductor.codecache import CUDACodeCache
+
+    CUDACodeCache.compile(source, "so")
 
 
 def compile_kernel(name: str, source: str) -> None:
