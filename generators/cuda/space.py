@@ -57,16 +57,18 @@ def from_menu(problem: Problem, device: Device) -> list[Config]:
         way = "bits" if problem.op == "mixed_mm" else "cast"
         for k, n, warps, stages in menu.GEMV:
             found[gemv(n, k, way, warps, stages)] = None
+    found |= dict.fromkeys((*_narrow(problem, device), *_persistent(problem)))
     for entry in menu.tiles(problem.op, problem.m):
         for resident, load, swap in product(entry.resident, entry.loads, entry.swaps):
-            shape = Shape(entry.m, entry.n, entry.k, entry.warps, resident)
+            shape = Shape(entry.m, entry.n, _deep(problem, entry.k), entry.warps, resident)
             found |= dict.fromkeys(_split(problem, device, shape, load, swap, (_way(problem),), idle=False))
     return [config for config in found if not illegal(config, problem, device)]
 
 
 def everything(problem: Problem, device: Device) -> list[Config]:
     """All legal configs of the product space, in a fixed order that favours none."""
-    found = dict.fromkeys((*_gemvs(problem), *_tiles(problem, device)))
+    tiles = list(_tiles(problem, device))
+    found = dict.fromkeys((*_gemvs(problem), *tiles, *_narrows(problem, tiles), *_persistents(problem, tiles)))
     legal = [config for config in found if not illegal(config, problem, device)]
     return sorted(legal, key=lambda config: hashlib.sha256(config.text.encode()).digest())
 
@@ -85,6 +87,38 @@ class Shape:
 def gemv(n: int, k: int, way: str, warps: int, stages: int) -> Config:
     """A config of the gemv kernel."""
     return Config.of("triton", "gemv", block_n=n, block_k=k, dequant=way, warps=warps, unroll=1, stages=stages)
+
+
+def _narrow(problem: Problem, device: Device) -> Iterator[Config]:
+    for entry in menu.narrow(problem.op, problem.m):
+        for resident, swap in product(entry.resident, entry.swaps):
+            shape = Shape(entry.m, entry.n, _deep(problem, entry.k), entry.warps, resident)
+            for tile in _split(problem, device, shape, "pointer", swap, (_way(problem),), idle=False):
+                if tile.values["reduce"] != "kernel":
+                    yield from (_narrowed(tile, rows, stagger) for rows, stagger in entry.modes)
+
+
+def _narrowed(tile: Config, rows: str, stagger: int) -> Config:
+    """The narrow kernel with the parameters that it shares with a tile."""
+    same = {name: value for name, value in tile.params if name not in ("group_m", "reduce", "load")}
+    return Config.of("triton", "narrow", **same, rows=rows, stagger=stagger)
+
+
+def _persistent(problem: Problem) -> Iterator[Config]:
+    entries = menu.persistent(problem.op, problem.m)
+    for m, n, k, warps, stages, resident in entries:
+        # The weight first suits few rows; the first shape is the one that is tried both ways.
+        swaps = (0, 1) if (m, n, k) == entries[0][:3] and problem.m <= 512 and problem.op != "mixed_mm" else (0,)
+        for swap in swaps:
+            yield Config.of(
+                "triton", "persistent", block_m=m, block_n=n, block_k=_deep(problem, k), group_m=8, swap=swap,
+                dequant=_way(problem), resident=resident, warps=warps, stages=stages,
+            )  # fmt: skip
+
+
+def _deep(problem: Problem, k: int) -> int:
+    """BLOCK_K of the menu, which is for elements of 2 bytes (1 byte for int_mm), in as many bytes."""
+    return k * 2 // ITEM_SIZES[problem.a.dtype] if problem.a.dtype == "fp32" else k
 
 
 def _way(problem: Problem) -> str:
@@ -117,6 +151,24 @@ def _tiles(problem: Problem, device: Device) -> Iterator[Config]:
         for warps, resident in product(_warps(problem, (m, n, k), swap), (1, 2, 4, 8)):
             if warps * resident <= 32:
                 yield from _split(problem, device, Shape(m, n, k, warps, resident), load, swap, _ways(problem))
+
+
+def _narrows(problem: Problem, tiles: list[Config]) -> Iterator[Config]:
+    if problem.m > 64:
+        return
+    for tile in tiles:
+        if tile.values["load"] == "pointer" and tile.values["reduce"] != "kernel":
+            yield from (_narrowed(tile, rows, stagger) for rows, stagger in product(("wrap", "mask"), (0, 1)))
+
+
+def _persistents(problem: Problem, tiles: list[Config]) -> Iterator[Config]:
+    for tile in tiles:
+        if problem.m >= menu.FEWEST_PERSISTENT_ROWS and tile.values["load"] == "tma" and tile.values["split_k"] == 1:
+            same = {name: value for name, value in tile.params if name not in ("split_k", "reduce", "load")}
+            for resident in (1, 2):
+                # The epilogue takes some of the shared memory that the pipeline of a tile may have whole.
+                stages = max(int(tile.values["stages"]) - 1, 1)
+                yield Config.of("triton", "persistent", **{**same, "resident": resident, "stages": stages})
 
 
 def _rows(m: int) -> list[int]:

@@ -61,3 +61,31 @@ def test_int8_to_bf16_is_left_to_the_compiler_and_other_casts_are_not(h200):
         for problem in [Problem.gemm("mixed_mm", m=16, n=4096, k=4096, dtype=dtype, weight_dtype=weight)]
     }
     assert ways == {("bf16", "int8"): {"cast"}, ("bf16", "uint8"): {"bits"}, ("fp16", "int8"): {"bits"}}
+
+
+@pytest.mark.parametrize("op", ["mm", "mixed_mm", "int_mm"])
+def test_few_rows_are_for_narrow_kernels_and_many_for_persistent_ones(op, h200):
+    kernels = {}
+    for rows in (32, 512):
+        problem = Problem.gemm(op, m=rows, n=4096, k=4096)
+        for space in (from_menu, everything):
+            kernels[rows, space] = {config.kernel for config in space(problem, h200)}
+    for space in (from_menu, everything):
+        assert kernels[32, space] == {"tile", "narrow"}
+        assert kernels[512, space] == {"tile", "persistent"}
+
+
+def test_a_narrow_kernel_is_tried_in_several_ways(h200):
+    problem = Problem.gemm("mixed_mm", m=8, n=14336, k=4096, fusion="scale")
+    narrow = [config.values for config in from_menu(problem, h200) if config.kernel == "narrow"]
+    assert {(value["rows"], value["stagger"]) for value in narrow} == {("mask", 0), ("wrap", 0), ("mask", 1)}
+    assert any(value["split_k"] != 1 for value in narrow)
+
+
+def test_a_tile_of_wider_elements_is_as_many_bytes_deep(h200):
+    depths = {
+        dtype: {config.values["block_k"] for config in from_menu(problem, h200) if config.kernel == "persistent"}
+        for dtype in ("bf16", "fp32")
+        for problem in [Problem.gemm("mm", m=2048, n=4096, k=4096, dtype=dtype)]
+    }
+    assert depths["fp32"] == {depth // 2 for depth in depths["bf16"]}
