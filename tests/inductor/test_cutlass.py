@@ -167,11 +167,32 @@ def test_on_a_cpu_the_kernel_is_refused_and_the_product_is_right():
     torch.testing.assert_close(result, x @ w.t())
 
 
-def test_what_is_missing_is_said(monkeypatch):
+def test_what_is_missing_is_said(monkeypatch, tmp_path):
+    import torch._inductor.config as inductor_config
+
     cutlass.missing.cache_clear()
     monkeypatch.setattr(cutlass.kernels_cutlass, "headers", lambda: None)
     assert "nvidia-cutlass" in cutlass.missing()
+    (tmp_path / "include" / "cutlass").mkdir(parents=True)
+    (tmp_path / "include" / "cutlass" / "version.h").write_text("#define CUTLASS_MAJOR 3\n")
     cutlass.missing.cache_clear()
+    with inductor_config.patch({"cutlass.cutlass_dir": str(tmp_path)}):
+        assert "not version 4" in cutlass.missing()
+    cutlass.missing.cache_clear()
+
+
+def test_the_headers_of_the_package_unless_the_user_has_their_own(monkeypatch, tmp_path):
+    import torch._inductor.config as inductor_config
+    from torch._inductor.codegen.cuda import compile_utils
+
+    cutlass.include_headers()
+    cutlass.include_headers()
+    monkeypatch.setattr(cutlass.kernels_cutlass, "headers", lambda: tmp_path / "package")
+    assert compile_utils._cutlass_include_paths() == [str(tmp_path / "package")]
+    (tmp_path / "include" / "cutlass").mkdir(parents=True)
+    (tmp_path / "include" / "cutlass" / "version.h").write_text("#define CUTLASS_MAJOR 4\n")
+    with inductor_config.patch({"cutlass.cutlass_dir": str(tmp_path)}):
+        assert str(tmp_path / "package") not in compile_utils._cutlass_include_paths()
 
 
 def test_the_kernels_of_an_output_code_are_found_by_their_compiler():

@@ -123,14 +123,21 @@ def include_headers() -> None:
 
 
 def _users_own() -> bool:
-    return Path(inductor_config.cutlass.cutlass_dir, "include", "cutlass", "cutlass.h").is_file()
+    return _version_file().is_file()
+
+
+def _version_file() -> Path:
+    return Path(inductor_config.cutlass.cutlass_dir, "include", "cutlass", "version.h")
 
 
 @functools.cache
 def missing() -> str:
     """What is missing to compile a kernel, empty when nothing is. Tried once per process, with an empty source: a
     kernel is compiled when the graph is loaded, too late to take another one."""
-    if kernels_cutlass.headers() is None and not _users_own():
+    if _users_own():
+        if "#define CUTLASS_MAJOR 4\n" not in _version_file().read_text():
+            return "the CUTLASS that Inductor is set up with is not version 4"
+    elif kernels_cutlass.headers() is None:
         return "the nvidia-cutlass package is not installed"
     with tempfile.TemporaryDirectory(prefix="gemmdb-nvcc-") as folder:
         source = Path(folder, "empty.cu")
