@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -13,8 +13,8 @@ from gemmdb import hardware
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import InputError
 from gemmdb.generators import backends, effort
-from gemmdb.generators.interfaces import Backend, Candidate, Job, Measurer, row
-from gemmdb.measurement import Measurement
+from gemmdb.generators.interfaces import Backend, Candidate, Job, Measurer, Outcome, row
+from gemmdb.measurement import EMITTED, Measurement
 from gemmdb.problem import Problem
 from gemmdb.table import Table
 from gemmdb.verdict import Verdict, pool, tied
@@ -49,15 +49,22 @@ class Remeasured:
 
 @dataclass(frozen=True)
 class _Sampled:
-    """A verdict to check, with the recorded microseconds of the configs to time again."""
+    """A verdict to check, with the recorded microseconds of the configs to time again; those of the `emitted` ones are
+    of the code that the compiler emits."""
 
     verdict: Verdict
     recorded: Mapping[Config, float]
+    emitted: frozenset[Config]
 
     @property
     def job(self) -> Job:
         """The work of timing them."""
         return Job(self.verdict.problem, self.verdict.protocol, tuple(map(Candidate, self.recorded)))
+
+    def measured(self, measurer: Measurer) -> Job:
+        """The same work as `measurer` is asked for it: what was recorded of emitted code is timed as emitted code."""
+        configs = [measurer.emitted(config) if config in self.emitted else config for config in self.recorded]
+        return replace(self.job, candidates=tuple(map(Candidate, configs)))
 
 
 def remeasure(path: Path, n: int, tolerance: float = TOLERANCE, backend: Backend | None = None) -> Remeasured:
@@ -74,7 +81,7 @@ def remeasure(path: Path, n: int, tolerance: float = TOLERANCE, backend: Backend
     if not sampled:
         raise InputError(f"{path} has no verdicts for {backend.device.sku} under {backend.toolchain.klass}")
     try:
-        fresh = _measure([sample.job for sample in sampled], backend)
+        fresh = _measure(sampled, backend)
     finally:
         backend.close()
     held = sum(_holds(sample.verdict, rows) for sample, rows in zip(sampled, fresh, strict=True))
@@ -101,39 +108,47 @@ def _sample(table: Table, backend: Backend, n: int) -> list[_Sampled]:
         if verdict.klass == backend.toolchain.klass
     ]
     chosen = random.sample(verdicts, min(n, len(verdicts)))
-    return [_Sampled(verdict, _recorded(verdict, table.rows(verdict.problem, backend.device))) for verdict in chosen]
+    return [_sampled(verdict, table.rows(verdict.problem, backend.device)) for verdict in chosen]
 
 
-def _recorded(verdict: Verdict, rows: Sequence[Measurement]) -> dict[Config, float]:
+def _sampled(verdict: Verdict, rows: Sequence[Measurement]) -> _Sampled:
     same = [r for r in rows if r.protocol == verdict.protocol and r.toolchain.klass == verdict.klass]
-    pooled = {p.config: median(r.times.median_us for r in p.rows if r.times) for p in pool(same)}
+    pooled = {p.config: p.rows for p in pool(same)}
     others = [config for config in pooled if config != ATEN and config not in verdict.ties][:OTHERS]
-    return {config: pooled[config] for config in dict.fromkeys((ATEN, *verdict.ties, *others)) if config in pooled}
+    chosen = [config for config in dict.fromkeys((ATEN, *verdict.ties, *others)) if config in pooled]
+    recorded = {config: median(row.times.median_us for row in pooled[config] if row.times) for config in chosen}
+    emitted = frozenset(config for config in chosen if all(row.detail == EMITTED for row in pooled[config]))
+    return _Sampled(verdict, recorded, emitted)
 
 
-def _measure(jobs: Sequence[Job], backend: Backend) -> list[list[Measurement]]:
-    """The rows of each job, timed on all devices that there are."""
-    lanes = max(min(backend.lanes, len(jobs)), 1)
+def _measure(sampled: Sequence[_Sampled], backend: Backend) -> list[list[Measurement]]:
+    """The rows of each sample, timed on all devices that there are."""
+    lanes = max(min(backend.lanes, len(sampled)), 1)
     measurers = [backend.measurer(lane, effort.named("full", backend.device.kind)) for lane in range(lanes)]
     with ThreadPoolExecutor(lanes) as threads:
         try:
-            shares = [jobs[lane::lanes] for lane in range(lanes)]
+            shares = [sampled[lane::lanes] for lane in range(lanes)]
             found = list(threads.map(_measure_some, measurers, shares, [backend] * lanes))
         finally:
             for measurer in measurers:
                 measurer.close()
-    return [found[place % lanes][place // lanes] for place in range(len(jobs))]
+    return [found[place % lanes][place // lanes] for place in range(len(sampled))]
 
 
-def _measure_some(measurer: Measurer, jobs: Sequence[Job], backend: Backend) -> list[list[Measurement]]:
+def _measure_some(measurer: Measurer, sampled: Sequence[_Sampled], backend: Backend) -> list[list[Measurement]]:
+    jobs = [sample.measured(measurer) for sample in sampled]
     measurer.prepare(jobs)
     return [
         [
-            row(job, outcome, backend, "remeasure")
-            for outcome in measurer.measure(job.problem, job.legal, job.protocol, job.protocol.samples)
+            row(sample.job, replace(outcome, config=config), backend, "remeasure")
+            for config, outcome in zip(sample.recorded, _outcomes(measurer, job), strict=True)
         ]
-        for job in jobs
+        for sample, job in zip(sampled, jobs, strict=True)
     ]
+
+
+def _outcomes(measurer: Measurer, job: Job) -> Sequence[Outcome]:
+    return measurer.measure(job.problem, job.legal, job.protocol, job.protocol.samples)
 
 
 def _holds(verdict: Verdict, rows: Sequence[Measurement]) -> bool:

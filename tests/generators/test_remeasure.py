@@ -6,7 +6,9 @@ import pytest
 
 from gemmdb.errors import InputError
 from gemmdb.generators.build import BuildRequest, build
+from gemmdb.generators.cuda.emitted import Emitted
 from gemmdb.generators.remeasure import remeasure
+from gemmdb.generators.replay import Replay
 from gemmdb.measurement import Status, Times
 
 
@@ -73,3 +75,19 @@ def test_a_table_without_rows_of_this_toolchain_is_refused(table, replay_backend
     backend.toolchain = replace(backend.toolchain, torch="2.14.0")
     with pytest.raises(InputError, match=r"no verdicts.*torch2\.14"):
         remeasure(table, 1, backend=backend)
+
+
+def test_what_was_recorded_of_emitted_code_is_timed_as_emitted_code(
+    shapes_file, tmp_path, replay_backend, rows, monkeypatch
+):
+    plain = Replay._outcome
+    monkeypatch.setattr(Replay, "emitted", lambda self, config: Emitted.code_of(config))
+    monkeypatch.setattr(Replay, "_outcome", lambda self, problem, c: plain(self, problem, getattr(c, "plain", c)))
+    out = tmp_path / "emitted.db"
+    build(BuildRequest(shapes=str(shapes_file), out=out), backend=replay_backend(rows))
+    backend = replay_backend(rows)
+    result = remeasure(out, 100, backend=backend)
+    assert (result.problems, result.held) == (7, 7)
+    (replay,) = backend.made
+    for _, configs, _ in replay.calls:
+        assert sum(isinstance(config, Emitted) for config in configs) == 1, "of each problem the pick was confirmed"
