@@ -54,7 +54,9 @@ def shared_bytes(config: Config, problem: Problem) -> int:
     value = config.values
     m, n, k, stages = (int(value[name]) for name in ("block_m", "block_n", "block_k", "stages"))
     grouped = warpgroup(problem, n if value["swap"] else m, int(value["warps"]))
-    return stage_bytes(problem, m, n, k) * (stages if grouped else max(stages - 1, 1))
+    # A persistent kernel has its next tile in the pipeline while 32-bit outputs of this one change their layout.
+    aside = config.kernel == "persistent" and not value["swap"] and ITEM_SIZES[problem.out] == 4
+    return stage_bytes(problem, m, n, k) * (stages if grouped else max(stages - 1, 1)) + (4 * m * n if aside else 0)
 
 
 def _operands(problem: Problem) -> tuple[tuple[Operand, tuple[int, int]], ...]:

@@ -45,7 +45,7 @@ GEMV = {"block_n": 8, "block_k": 256, "unroll": 2, "dequant": "cast", "warps": 4
     ("kernel", "values"), [("tile", TILE), ("gemv", GEMV), ("persistent", PERSISTENT), ("narrow", NARROW)]
 )
 def test_the_hooks_are_those_that_inductor_gives(kernel: str, values: dict[str, str | int]) -> None:
-    problem = Problem.gemm("mixed_mm", m=4, n=512, k=512)
+    problem = Problem.gemm("mixed_mm", m=4, n=512, k=512, fusion="scale")
     template = KernelTemplate._template_from_string(kernels_triton.source(kernel))
     hooks = {
         "def_kernel": lambda *names: f"def kernel({', '.join(names)}):",
@@ -58,6 +58,7 @@ def test_the_hooks_are_those_that_inductor_gives(kernel: str, values: dict[str, 
     function = ast.parse(text.strip()).body[0]
     assert isinstance(function, ast.FunctionDef)
     assert "store(acc, mask)" in text
+    assert ("scale" in [argument.arg for argument in function.args.args]) == (kernel in ("gemv", "narrow"))
     names.pop("MIXED")
     with pytest.raises(jinja2.UndefinedError):
         template.render(**names, **hooks)

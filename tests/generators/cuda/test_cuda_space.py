@@ -84,7 +84,7 @@ def test_a_narrow_kernel_is_tried_in_several_ways(h200):
 
 def test_a_tile_of_wider_elements_is_as_many_bytes_deep(h200):
     depths = {
-        dtype: {config.values["block_k"] for config in from_menu(problem, h200) if config.kernel == "persistent"}
+        dtype: {config.values["block_k"] for config in from_menu(problem, h200) if config.kernel == "tile"}
         for dtype in ("bf16", "fp32")
         for problem in [Problem.gemm("mm", m=2048, n=4096, k=4096, dtype=dtype)]
     }
