@@ -116,6 +116,9 @@ class Backend(Interface):
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """The protocols that each problem is measured under."""
 
+    def begin(self, jobs: Sequence[Job]) -> None:
+        """Told of all work of a build before its first lane starts: what takes longest to compile may begin."""
+
     def measurer(self, lane: int, effort: Effort) -> Measurer:
         """The measurer of lane 0 to `lanes` - 1."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
-from time import monotonic
+from time import monotonic, sleep
 
 from gemmdb.config import Config
 from gemmdb.generators.effort import Effort
@@ -17,6 +17,8 @@ from gemmdb.problem import Problem
 
 POLL_S = 0.05
 """How often jobs that wait for their compilers are looked at again."""
+GRACE_S = 15.0
+"""How long a build that is out of time waits for the compilers of its last winners."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,18 @@ class Lane(Thread):
             late = self._measure(waiting, patient=not ahead)
             self._confirm([won for won in self._winners if self._measurer.ready(won.emission)])
             waiting = [*late, *ahead] or self._next()
-        self._confirm(list(self._winners))
+        self._confirm_rest()
+
+    def _confirm_rest(self) -> None:
+        """Confirm the last winners. Once the build is to stop, what is not compiled soon goes unconfirmed."""
+        until = monotonic() + (GRACE_S if self._work.stop.is_set() else self._effort.compile_s)
+        while self._winners and monotonic() < until:
+            due = [won for won in self._winners if self._measurer.ready(won.emission)]
+            self._confirm(due)
+            if not due:
+                sleep(POLL_S)
+        if not self._work.stop.is_set():
+            self._confirm(list(self._winners))
 
     def _measure(self, jobs: list[Job], patient: bool) -> list[Job]:
         """Race jobs, those first whose kernels are compiled. Unless `patient`, up to half of them are given back when

@@ -75,6 +75,7 @@ class Run:
             messages: SimpleQueue[Message] = SimpleQueue()
             stack.callback(self.backend.close)
             count = min(self.backend.lanes, self.request.gpus or self.backend.lanes)
+            self.backend.begin(self.pending)
             measurers = [self.backend.measurer(lane, self.effort) for lane in range(count)]
             for measurer in measurers:
                 stack.callback(measurer.close)

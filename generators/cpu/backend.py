@@ -10,7 +10,7 @@ from gemmdb.device import Device
 from gemmdb.errors import InputError
 from gemmdb.generators.cpu.space import CpuSpace
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces import Measurer
+from gemmdb.generators.interfaces import Job, Measurer
 from gemmdb.hardware import cpu, last_level_cache_bytes
 from gemmdb.measurement import Protocol
 from gemmdb.toolchain import Toolchain, installed
@@ -34,6 +34,9 @@ class CpuBackend:
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """Host clock, one call per sample, one protocol per cache state of the effort."""
         return [Protocol("host", state, 1, effort.samples) for state in effort.states]
+
+    def begin(self, jobs: Sequence[Job]) -> None:
+        """Compiling would disturb the times of the first jobs."""
 
     def measurer(self, lane: int, effort: Effort) -> Measurer:
         """The one measurer; as many compile workers as usable cores, at most 8."""

@@ -13,6 +13,7 @@ from gemmdb.generators.cuda.compiling import CompilePool
 from gemmdb.generators.cuda.measurer import CudaMeasurer
 from gemmdb.generators.cuda.space import CudaSpace
 from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces import Job
 from gemmdb.hardware import cuda
 from gemmdb.measurement import Protocol
 from gemmdb.toolchain import Toolchain, installed
@@ -46,6 +47,10 @@ class CudaBackend:
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """CUDA graphs of calls, one protocol per cache state of the effort."""
         return [Protocol("graph", state, UNROLL, effort.samples, version=VERSION) for state in effort.states]
+
+    def begin(self, jobs: Sequence[Job]) -> None:
+        """nvcc begins with the kernels of all jobs, which it takes half a minute for each."""
+        self.compilers.begin(jobs)
 
     def measurer(self, lane: int, effort: Effort) -> CudaMeasurer:
         """The measurer of GPU number `lane`; all share one pool of compilers."""

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -15,13 +16,15 @@ from gemmdb.config import Config
 from gemmdb.generators.cuda.background import background, warm
 from gemmdb.generators.cuda.compile import compiler, parts
 from gemmdb.generators.cuda.part import Built, Part
+from gemmdb.generators.interfaces import Job
 from gemmdb.generators.pool import Stopped
 from gemmdb.measurement import Status, one_line
 from gemmdb.problem import Problem
 
-SLOW = 3
-"""What takes nvcc a quarter of a minute, or Inductor a second, has processes of its own, each a third of the number of
-those of Triton, which would wait behind it."""
+SHARES = {"triton": 1.0, "inductor": 1.0, "cutlass": 0.5}
+"""What takes nvcc half a minute, or Inductor seconds, has processes of its own, or quick compilers would wait behind
+it. Together there are more than processors, so that none idles while one kind has nothing to do; a process of nvcc
+needs gigabytes."""
 POLL_S = 0.2
 SUSPECT = 2
 """A part that was unfinished when that many pools broke is left to the process that times: there it costs one row."""
@@ -57,6 +60,19 @@ class CompilePool:
                 for part in found:
                     self._begin(part, compiler(config))
             return [self._futures[key] for key in keys if key in self._futures]
+
+    def begin(self, jobs: Iterable[Job]) -> None:
+        """Begin with all that takes nvcc for these jobs, what most of them wait for first."""
+        uses: Counter[str] = Counter()
+        example: dict[str, tuple[Problem, Config]] = {}
+        for job in jobs:
+            for config in job.legal:
+                if compiler(config) == "cutlass":
+                    for part in parts(job.problem, config):
+                        uses[part.key] += 1
+                        example.setdefault(part.key, (job.problem, config))
+        for key, _ in uses.most_common():
+            self.submit(*example[key])
 
     def failure(self, problem: Problem, config: Config, limit_s: float) -> tuple[Status, str, float] | None:
         """Wait for a config's parts: the status, reason and seconds of the one that failed, None when all are there.
@@ -114,7 +130,7 @@ class CompilePool:
             # Not forked: a forked process would share the parent's CUDA state. And no limit of tasks per process: a
             # pool whose processes all reach it at once stands still for ever (python/cpython#115634).
             context = multiprocessing.get_context("spawn")
-            count = self.processes if kind == "triton" else max(self.processes // SLOW, 1)
+            count = max(int(self.processes * SHARES[kind]), 1)
             self._executors[kind] = ProcessPoolExecutor(count, context, initializer=background)
         return self._executors[kind]
 

@@ -14,7 +14,7 @@ from gemmdb.device import Device
 from gemmdb.generators.build import BuildRequest
 from gemmdb.generators.cpu.space import AUTO, template
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces import Candidate
+from gemmdb.generators.interfaces import Candidate, Job
 from gemmdb.generators.replay import Replay
 from gemmdb.measurement import Measurement, Protocol, Status, Times
 from gemmdb.problem import Problem
@@ -70,6 +70,9 @@ class ReplayBackend:
 
     def protocols(self, effort: Effort) -> list[Protocol]:
         return [Protocol("host", state, 1, effort.samples) for state in effort.states]
+
+    def begin(self, jobs: Sequence[Job]) -> None:
+        self.begun = list(jobs)
 
     def measurer(self, lane: int, effort: Effort) -> Replay:
         self.made.append(self._replay(self.rows))

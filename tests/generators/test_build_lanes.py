@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gemmdb.config import ATEN, Config
+from gemmdb.generators import lane
 from gemmdb.generators.build import build
 from gemmdb.generators.replay import Replay
 from gemmdb.measurement import Status
@@ -93,3 +94,22 @@ def test_winners_whose_code_is_still_compiled_are_confirmed_later(request_, repl
     kinds = [isinstance(configs[-1], Code) for _, configs, _ in backend.made[0].calls]
     assert kinds.index(True) == 14  # An estimate and a full measurement of each problem come before.
     assert sum(kinds) == 7
+
+
+def test_without_time_the_code_of_winners_is_waited_for_a_moment_only(request_, replay_backend, rows, monkeypatch):
+    class Never(Emitting):
+        def ready(self, job):
+            return not any(isinstance(config, Code) for config in job.legal)
+
+    monkeypatch.setattr(lane, "GRACE_S", 0.2)
+    backend = replay_backend(rows, replay=Never)
+    backend.overlap = True
+    report = build(replace(request_, minutes=0.0001), backend=backend)
+    assert not any(isinstance(configs[-1], Code) for _, configs, _ in backend.made[0].calls)
+    assert report.seconds < 5
+
+
+def test_the_backend_hears_of_all_work_first(request_, replay_backend, rows, problems):
+    backend = replay_backend(rows)
+    build(request_, backend=backend)
+    assert [job.problem for job in backend.begun] == problems

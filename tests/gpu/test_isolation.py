@@ -18,7 +18,7 @@ from gemmdb.problem import Problem
 
 PROTOCOL = Protocol("graph", "cold", 10, 7)
 PROBLEM = Problem.gemm("mm", m=16, n=512, k=512)
-EFFORT = Effort("test", 1, 7, 3, 1.1, 2, ("cold",), 20.0, 20.0)
+EFFORT = Effort("test", 1, 7, 3, 1.1, 2, ("cold",), 20.0, 8.0)
 
 
 def tile(block_k: int) -> Config:

@@ -12,8 +12,9 @@ import pytest
 from gemmdb.config import ATEN
 from gemmdb.generators.cuda import compiling
 from gemmdb.generators.cuda.compiling import CompilePool
+from gemmdb.generators.interfaces import Candidate, Job
 from gemmdb.generators.pool import Stopped
-from gemmdb.measurement import Status
+from gemmdb.measurement import Protocol, Status
 from gemmdb.problem import Problem
 
 
@@ -56,6 +57,7 @@ def pool(monkeypatch, importable, tmp_path):
     monkeypatch.syspath_prepend(tmp_path / "modules")
     part = importlib.import_module("parts_of_a_test").Part
     monkeypatch.setattr(compiling, "parts", lambda problem, config: [part(key) for key in TASKS[problem]])
+    monkeypatch.setattr(compiling, "compiler", lambda config: "triton")
     found = CompilePool(90, 232448, processes=2)
     yield found
     found.close()
@@ -111,3 +113,13 @@ def test_closing_ends_every_wait_and_every_process(pool):
     assert not any(child.is_alive() for child in children)
     with pytest.raises(Stopped):
         waiting(pool, 2, "good")
+
+
+def test_nvcc_begins_with_what_most_problems_wait_for(pool, monkeypatch):
+    begun = []
+    monkeypatch.setattr(compiling, "compiler", lambda config: "cutlass")
+    monkeypatch.setattr(pool, "_begin", lambda part, kind: begun.append((part.key, kind)))
+    tasks = {1: ("rare",), 2: ("often",), 3: ("often", "twice"), 4: ("often", "twice")}
+    TASKS.update({problem(m): keys for m, keys in tasks.items()})
+    pool.begin(Job(problem(m), Protocol("graph", "cold", 20, 30), (Candidate(ATEN),)) for m in tasks)
+    assert list(dict.fromkeys(begun)) == [("often", "cutlass"), ("twice", "cutlass"), ("rare", "cutlass")]
