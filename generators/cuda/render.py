@@ -91,13 +91,13 @@ def _tile(problem: Problem, config: Config) -> Plan:
 
 
 def _gemv(problem: Problem, config: Config) -> Plan:
-    blocks = math.ceil(problem.n / int(config.values["block_n"]))
-    return Plan((Launch(_unit(problem, config, [], False), (blocks, 1, 1)),))
+    grid = (math.ceil(problem.n / int(config.values["block_n"])), 1, 1)
+    return Plan((Launch(_unit(problem, config, [], False), grid),))
 
 
 def _persistent(problem: Problem, config: Config) -> Plan:
-    main = _unit(problem, config, [], False)
-    return Plan((Launch(main, (_tiles(problem, config), 1, 1), int(config.values["resident"])),), tma=True)
+    grid = (_tiles(problem, config), 1, 1)
+    return Plan((Launch(_unit(problem, config, [], False), grid, int(config.values["resident"])),), tma=True)
 
 
 def _narrow(problem: Problem, config: Config) -> Plan:
@@ -174,8 +174,7 @@ class _Hooks:
         self, indices: tuple[str, ...], value: str, mask: str, indent_width: int = 4, val_shape: object = None
     ) -> str:
         if self.partial:
-            k, m, n = indices
-            lines = [f"tl.store(partials + ({k} * M + {m}) * N + {n}, {value}, mask={mask})"]
+            lines = ["tl.store(partials + ({} * M + {}) * N + {}, {}, mask={})".format(*indices, value, mask)]
         else:
             rest = replace(self.problem, fusion="none") if self.scaled else self.problem
             lines = epilogue(rest, indices, value, mask)
@@ -186,8 +185,7 @@ class _Hooks:
         # M steps through memory only where A is transposed; elsewhere one kernel serves every M.
         rows = 1 if row_major(self.problem.a) else self.problem.m
         sizes = {"arg_M": rows, "arg_N": self.problem.n, "arg_K": self.problem.k}
-        # A leading dimension is only passed when the layout says how it is aligned, in elements.
-        sizes |= {"lda": self.problem.a.layout.align, "ldb": self.problem.b.layout.align}
+        sizes |= {"lda": self.problem.a.layout.align, "ldb": self.problem.b.layout.align}  # in elements
         divisible = tuple(n for n, t in args if t.startswith("*") or sizes[n] % 16 == 0)
         return Unit(source, args, divisible, warps, stages)
 
@@ -211,8 +209,7 @@ def epilogue(problem: Problem, indices: tuple[str, ...], value: str, mask: str) 
     The scale is one value per column, in the output's dtype, as weight-only and dynamic quantisation have it; the
     pointwise function is relu, which stands for any cheap one.
     """
-    (m, n), (alpha, beta), bias = indices, SCALARS[problem.scalars], _bias(problem)
-    lines = []
+    (m, n), (alpha, beta), bias, lines = indices, SCALARS[problem.scalars], _bias(problem), []
     if problem.fusion != "none" or problem.bias is not None:
         lines.append(f"result = {value}.to(tl.float32)")
         value = "result"
@@ -232,14 +229,13 @@ def epilogue(problem: Problem, indices: tuple[str, ...], value: str, mask: str) 
 
 def reduction(problem: Problem, split: int, source: tuple[str, str]) -> Unit:
     """Sums `split` results [split, M, N] of the (name, type) `source` in a fixed order and applies the epilogue."""
-    name = source[0]
     args = [source, *_epilogue_args(problem), ("out", POINTERS[problem.out]), ("M", "i32"), ("N", "i32")]
     body = [
         f"at = tl.program_id(0) * {REDUCE_BLOCK} + tl.arange(0, {REDUCE_BLOCK})",
         "inside = at < M * N",
-        f"acc = tl.load({name} + at, mask=inside, other=0)",
+        f"acc = tl.load({source[0]} + at, mask=inside, other=0)",
         f"for part in tl.static_range(1, {split}):",
-        f"    acc += tl.load({name} + part * M * N + at, mask=inside, other=0)",
+        f"    acc += tl.load({source[0]} + part * M * N + at, mask=inside, other=0)",
         "idx_m = at // N",
         "idx_n = at % N",
         *epilogue(problem, ("idx_m", "idx_n"), "acc", "inside"),
