@@ -34,8 +34,8 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     Raises triton_kernels.Refused when the operands are not what the kernel takes, or it cannot be compiled here.
     """
     check(problem, operands)
-    if missing := cutlass.missing():
-        raise Refused(missing)
+    if reason := cutlass.unlinked() or cutlass.missing():
+        raise Refused(reason)
     m, n, k = problem.m, problem.n, problem.k
     nodes = {"a": operands.a, "b": operands.b}
     problem = kernels_cutlass.inside(problem)

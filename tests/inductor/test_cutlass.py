@@ -158,6 +158,15 @@ def test_operands_that_the_kernel_cannot_take_are_refused(tensor):
         cutlass_kernels.lower(CONFIG, replace(problem, m=25), Operands(a, w))
 
 
+def test_a_graph_that_links_no_cuda_kernels_is_left_alone():
+    graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x), cpp_wrapper=True)
+    with V.set_graph_handler(graph):
+        tensor = Operand(graph)
+        x = tensor("x", [512, 512], [512, 1], torch.bfloat16)
+        with pytest.raises(Refused, match="outside of AOTInductor"):
+            cutlass_kernels.lower(CONFIG, Problem.gemm("mm", m=512, n=512, k=512, layout="nn"), Operands(x, x))
+
+
 def test_on_a_cpu_the_kernel_is_refused_and_the_product_is_right():
     x, w = torch.randn(24, 64), torch.randn(64, 64)
     with gemmdb.inductor.force(CONFIG):

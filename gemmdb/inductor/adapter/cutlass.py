@@ -23,6 +23,7 @@ from torch._inductor.codegen.cutlass.kernel import CUTLASSTemplateKernel
 from torch._inductor.codegen.cutlass.template import CUTLASSTemplate
 from torch._inductor.codegen.cutlass.utils import DTYPE_TO_CUTLASS_TYPE
 from torch._inductor.utils import Placeholder
+from torch._inductor.virtualized import V
 
 from gemmdb import kernels_cutlass
 
@@ -93,6 +94,16 @@ extern "C" __attribute__((__visibility__("default"))) SIGNATURE {
   return run(product, order, {workspace, static_cast<size_t>(bytes)}, stream);
 }
 """
+
+
+def unlinked() -> str:
+    """Why the graph that is being lowered cannot link a CUDA kernel, empty when it can."""
+    if not V.graph.cpp_wrapper:
+        return ""
+    if not V.graph.aot_mode:
+        return "a C++ wrapper outside of AOTInductor links no CUDA kernels"
+    several = inductor_config.aot_inductor.emit_multi_arch_kernel
+    return "AOTInductor links no CUDA kernels into a package for several GPUs" if several else ""
 
 
 def dense(value: Any) -> Any:
