@@ -1,0 +1,111 @@
+"""The measurer of a GPU around its worker, which here pretends to have a GPU: what dies or hangs costs its own row."""
+
+import importlib
+import sys
+
+import pytest
+
+from gemmdb.config import ATEN
+from gemmdb.generators.cuda import compiling, measurer
+from gemmdb.generators.cuda.compiling import CompilePool
+from gemmdb.generators.cuda.measurer import CudaMeasurer
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces import Candidate, Job
+from gemmdb.generators.pool import Stopped
+from gemmdb.measurement import Protocol, Status
+from gemmdb.problem import Problem
+
+SESSION = """
+import os, time
+from gemmdb.config import ATEN
+from gemmdb.generators.cuda.bench import Loaded
+from gemmdb.generators.cuda.session import Trial
+from gemmdb.measurement import Status
+
+ENDS = {128: Loaded(Status.CRASH, detail="illegal address", fatal=True), 256: Loaded(Status.WRONG, 0.5)}
+
+
+def begin():
+    pass
+
+
+def trial(problem, configs, protocol, samples):
+    assert configs[0] == ATEN
+    loads, us = {}, {}
+    for config in configs:
+        depth = config.values.get("block_k", 0)
+        if depth == 512:
+            os._exit(3)
+        if depth == 1024:
+            time.sleep(100)
+        loads[config] = Loaded(Status.OOM if problem.m == 7 else Status.OK, 1e-3)
+        loads[config] = ENDS.get(depth, loads[config])
+        if loads[config].fatal:
+            return Trial(loads)
+        if loads[config].status is Status.OK:
+            us[config] = [10.0 + depth] * samples
+    return Trial(loads, us, 1000.0)
+"""
+EFFORT = Effort("test", 0, 5, 3, 1.05, 5, ("cold",), 20.0, 3.0)
+PROTOCOL = Protocol("graph", "cold", 20, 5)
+PROBLEM = Problem.gemm("mm", m=16, n=512, k=512)
+
+
+@pytest.fixture
+def gpu(importable, monkeypatch, tmp_path):
+    """A measurer that compiles nothing and whose workers run SESSION."""
+    importable("session_of_a_test", SESSION)
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.setattr(measurer, "session", importlib.import_module("session_of_a_test"))
+    monkeypatch.setattr(compiling, "parts", lambda problem, config: [])
+    pool = CompilePool(90, 232448, processes=1)
+    found = CudaMeasurer(0, EFFORT, pool)
+    yield found
+    found.close()
+    pool.close()
+    del sys.modules["session_of_a_test"]
+
+
+def statuses(gpu, make, *depths, problem=PROBLEM):
+    configs = [ATEN, *(make.tile(block_k=depth) for depth in depths)]
+    outcomes = gpu.measure(problem, configs, PROTOCOL, 5)
+    assert [outcome.config for outcome in outcomes] == configs
+    for outcome, depth in zip(outcomes, (0, *depths), strict=True):
+        if outcome.status is Status.OK:
+            assert outcome.times.median_us == 10.0 + depth
+            assert outcome.times.aten_us == 10.0
+    return [str(outcome.status) for outcome in outcomes]
+
+
+def test_right_and_wrong_candidates_are_one_request(gpu, make):
+    assert statuses(gpu, make, 16, 256, 64) == ["ok", "ok", "wrong", "ok"]
+    assert gpu.busy_s == pytest.approx(1e-3)
+
+
+def test_what_spoils_the_process_is_known_and_the_others_are_tried_again(gpu, make):
+    assert statuses(gpu, make, 16, 128, 64, 256) == ["ok", "ok", "crash", "ok", "wrong"]
+    assert gpu.busy_s == pytest.approx(1e-3)  # The first request timed nothing.
+
+
+@pytest.mark.parametrize(("depth", "status"), [(512, "crash"), (1024, "timeout")])
+def test_what_kills_or_stops_the_process_is_found_by_trying_each(gpu, make, depth, status):
+    assert statuses(gpu, make, 16, depth, 128, 256, 64) == ["ok", "ok", status, "crash", "wrong", "ok"]
+    assert statuses(gpu, make, 16) == ["ok", "ok"]
+
+
+def test_without_a_reference_there_are_no_times(gpu, make):
+    assert statuses(gpu, make, 16, problem=Problem.gemm("mm", m=7, n=512, k=512)) == ["oom", "oom"]
+
+
+def test_another_process_confirms_and_stays(gpu, make):
+    job = Job(PROBLEM, PROTOCOL, (Candidate(ATEN), Candidate(make.tile(block_k=16))))
+    gpu.prepare([job])
+    assert gpu.ready(job)
+    other = gpu.fresh()
+    assert statuses(gpu, make, 16) == statuses(other, make, 16) == ["ok", "ok"]
+    assert gpu.fresh() is other
+    assert None is not gpu.worker.pid != other.worker.pid is not None
+    assert gpu.busy_s == pytest.approx(2e-3)
+    gpu.close()
+    with pytest.raises(Stopped):
+        other.measure(PROBLEM, [ATEN], PROTOCOL, 5)
