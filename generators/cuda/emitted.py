@@ -65,6 +65,7 @@ class Emission:
         """Generate the code and compile its kernels."""
         start = time.perf_counter()
         try:
+            share_gpus()
             path = self.path()
             if not path.exists():
                 _write(path, self._compiled(capability))
@@ -110,7 +111,7 @@ def generate(problem: Problem, config: Config) -> str:
     set_numerics(problem)
     JOURNAL.clear()
     plain = Config(config.backend, config.kernel, config.params)
-    with torch.no_grad(), emitting.no_gpu_context(), force(plain):
+    with torch.no_grad(), force(plain):
         with FakeTensorMode():
             product = Product(problem, blank(problem, CUDA))
             graph = make_fx(product)(*product.inputs)
@@ -155,6 +156,17 @@ def _prepare() -> None:
     """Keep Inductor from starting processes of its own, and from moving Triton's cache when it first compiles."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     os.environ.setdefault("TRITON_CACHE_DIR", str(Path.home() / ".triton" / "cache"))
+
+
+def share_gpus() -> None:
+    """Let this process see one GPU of the host alone, not the same as the process before: to generate code, Inductor
+    takes a context, half a gigabyte of memory, and there may be a hundred such processes. Nothing runs there."""
+    if torch.cuda.is_initialized():
+        return
+    outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    visible = outer.split(",") if outer else [str(index) for index in range(torch.cuda.device_count())]
+    if len(visible) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[os.getpid() % len(visible)]
 
 
 def _write(path: Path, text: str) -> None:

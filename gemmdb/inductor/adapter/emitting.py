@@ -13,7 +13,6 @@ from typing import Any
 import torch._inductor.compile_fx as entry
 from torch._inductor import config as inductor_config
 from torch._inductor.graph import GraphLowering
-from torch._subclasses import fake_tensor
 
 Function = Callable[[list[Any]], Sequence[Any]]
 """The function of an output code: takes the list of the graph's inputs, empties it, and returns the outputs."""
@@ -53,21 +52,6 @@ def _stopped_at_the_code(look: Callable[[], Any]) -> Iterator[None]:
         yield
     finally:
         GraphLowering.compile_to_module = original
-
-
-@contextmanager
-def no_gpu_context() -> Iterator[None]:
-    """Inside, tensors without memory do without a context on the GPU, too. They take one, half a gigabyte, for the sake
-    of a backward that runs; nothing is run here."""
-    original = getattr(fake_tensor, "init_gpu_context", None)
-    if original is None:
-        yield
-        return
-    fake_tensor.init_gpu_context = lambda device: None
-    try:
-        yield
-    finally:
-        fake_tensor.init_gpu_context = original
 
 
 def triton_kernels(source: str) -> list[tuple[str, str]]:

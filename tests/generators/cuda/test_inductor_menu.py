@@ -1,5 +1,6 @@
 """Inductor's own templates and padding as candidates."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from gemmdb.device import Device
 from gemmdb.errors import InputError
 from gemmdb.generators.cuda import compile as compiling
 from gemmdb.generators.cuda import inductor_menu
-from gemmdb.generators.cuda.emitted import Emission, Emitted, only_emitted
+from gemmdb.generators.cuda.emitted import Emission, Emitted, only_emitted, share_gpus
 from gemmdb.legality import illegal
 from gemmdb.legality_inductor import misaligned, padded_sizes
 
@@ -96,6 +97,20 @@ def test_what_cannot_run_says_why(config: Config, problem: Problem, reason: str)
 def test_parameters_are_of_a_fixed_list(multiple: int | str) -> None:
     with pytest.raises(InputError):
         Config.of("aten", "padded", multiple=multiple)
+
+
+@pytest.mark.parametrize(("outer", "count", "wanted"), [("", 4, "0123"), ("3,5", 8, "35"), ("", 1, ""), ("6", 1, "6")])
+def test_processes_that_generate_code_share_the_gpus(
+    monkeypatch: pytest.MonkeyPatch, outer: str, count: int, wanted: str
+) -> None:
+    chosen = set()
+    for process in range(100, 108):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", outer)
+        monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+        monkeypatch.setattr("os.getpid", lambda process=process: process)
+        share_gpus()
+        chosen.add(os.environ["CUDA_VISIBLE_DEVICES"])
+    assert "".join(sorted(chosen)) == wanted
 
 
 def test_emitted_code_is_a_candidate_of_its_own_and_one_part() -> None:
