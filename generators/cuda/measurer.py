@@ -20,6 +20,7 @@ from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Job, Outcome
 from gemmdb.generators.pool import Worker
 from gemmdb.generators.stats import times
+from gemmdb.inductor.legality import counts
 from gemmdb.measurement import Protocol, Status
 from gemmdb.problem import Problem
 
@@ -80,8 +81,9 @@ class CudaMeasurer:
         return list(reply.value) if reply.status is Status.OK else None
 
     def emitted(self, config: Config) -> Config:
-        """See `interfaces.Measurer.emitted`; for ATen the config itself."""
-        return config if config == ATEN else Emitted.code_of(config)
+        """See `interfaces.Measurer.emitted`. The config itself for ATen, and for kernels that count arrivals: their
+        counters are zeroed once per call of a whole graph, about 1 us with which one product should not be charged."""
+        return config if config == ATEN or counts(config) else Emitted.code_of(config)
 
     def fresh(self) -> CudaMeasurer:
         """The measurer with another process on the same GPU, which stays: to start one takes seconds."""

@@ -6,11 +6,15 @@ from dataclasses import replace
 import pytest
 
 from gemmdb import Config, Problem
+from gemmdb.config import ATEN
 from gemmdb.device import Device
 from gemmdb.errors import InputError
 from gemmdb.generators.cuda import compile as compiling
 from gemmdb.generators.cuda import inductor_menu
+from gemmdb.generators.cuda.compiling import CompilePool
 from gemmdb.generators.cuda.emitted import Emission, Emitted, only_emitted, share_gpus
+from gemmdb.generators.cuda.measurer import CudaMeasurer
+from gemmdb.generators.effort import named
 from gemmdb.legality import illegal
 from gemmdb.legality_inductor import misaligned, padded_sizes
 
@@ -124,3 +128,16 @@ def test_emitted_code_is_a_candidate_of_its_own_and_one_part() -> None:
     assert compiling.parts(problem, config) == [Emission(problem, config)]
     assert Emission(problem, config).key == Emission(problem, emitted).key
     assert Emission(problem, config).key != Emission(gemm("mm", m=64, n=64, k=128), config).key
+
+
+def test_what_counts_arrivals_is_confirmed_as_a_kernel_by_itself() -> None:
+    measurer = CudaMeasurer(0, named("standard", "cuda"), CompilePool(90, 232448, 1))
+    base = {
+        "block_m": 16, "block_n": 64, "block_k": 64, "group_m": 8, "split_k": 2, "swap": 0, "load": "pointer",
+        "dequant": "cast", "warps": 4, "stages": 3,
+    }  # fmt: skip
+    fixup, kernel = (Config.of("triton", "tile", **base, reduce=reduce) for reduce in ("fixup", "kernel"))
+    assert measurer.emitted(fixup) == fixup
+    assert measurer.emitted(kernel) == Emitted.code_of(kernel)
+    assert measurer.emitted(ATEN) == ATEN
+    measurer.close()
