@@ -97,8 +97,10 @@ class Lane(Thread):
 
     def _confirm_rest(self) -> None:
         """Confirm the last winners. Once the build is to stop, what is not compiled soon goes unconfirmed."""
-        until = monotonic() + (GRACE_S if self._work.stop.is_set() else self._effort.compile_s)
-        while self._winners and monotonic() < until:
+        started = monotonic()
+        while self._winners and monotonic() - started < (
+            GRACE_S if self._work.stop.is_set() else self._effort.compile_s
+        ):
             due = [won for won in self._winners if self._measurer.ready(won.emission)]
             self._confirm(due)
             if not due:
