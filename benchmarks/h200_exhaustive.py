@@ -26,9 +26,9 @@ from gemmdb.device import Device
 from gemmdb.generators import shapes
 from gemmdb.generators.build import BuildReport, BuildRequest, build
 from gemmdb.generators.cuda.backend import CudaBackend
-from gemmdb.generators.cuda.space import CudaSpace, everything
+from gemmdb.generators.cuda.space import everything
 from gemmdb.generators.effort import Effort, named
-from gemmdb.generators.interfaces import Candidate, Job
+from gemmdb.generators.interfaces import Candidate, Job, Space
 from gemmdb.problem import Problem
 from gemmdb.table import Table
 
@@ -39,13 +39,13 @@ SAMPLES = 60
 class Everything:
     """The candidates of the effort, and all others that the space knows."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, own: Space, most: int) -> None:
+        self._own, self._most = own, most
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
         """See `interfaces.Space`."""
         others = map(Candidate, everything(problem, device)[: self._most or None])
-        return list(dict.fromkeys((*CudaSpace().candidates(problem, device, effort), *others)))
+        return list(dict.fromkeys((*self._own.candidates(problem, device, effort), *others)))
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
     listed = options.out / "problems.jsonl"
     listed.write_text("".join(json.dumps({"problem": problem.text}) + "\n" for problem in problems))
     wide = CudaBackend()
-    wide.space = Everything(options.most)
+    wide.space = Everything(wide.space, options.most)
     reports = {}
     for name, backend in (("effort", CudaBackend()), ("everything", wide)):
         request = BuildRequest(
