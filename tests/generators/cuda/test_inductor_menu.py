@@ -29,8 +29,7 @@ def names(problem: Problem) -> list[str]:
 
 def test_aligned_products_get_templates_and_no_padding() -> None:
     found = names(gemm("mm", m=512, n=4096, k=4096))
-    assert set(found) == {"inductor_mm", "inductor_persistent_tma"}
-    assert len(found) <= 8
+    assert sorted(found) == ["inductor_mm", "inductor_mm", "inductor_persistent_tma"]
     assert names(gemm("mm", m=16, n=4096, k=4096)) == []
     assert set(names(gemm("int_mm", m=512, n=4096, k=4096))) == {"inductor_mm"}
     assert names(gemm("mixed_mm", m=512, n=4096, k=4096)) == []
@@ -40,7 +39,8 @@ def test_misaligned_products_are_padded_and_not_copied_by_tma() -> None:
     found = names(gemm("mm", m=512, n=4096, k=4095))
     assert found.count("padded") == 2
     assert "inductor_persistent_tma" not in found
-    assert names(gemm("mm", m=16, n=1001, k=4096)) == ["padded"]
+    assert set(names(gemm("mm", m=16, n=1001, k=4096))) == {"padded", "inductor_mm"}
+    assert len(names(gemm("mm", m=4096, n=1001, k=4096))) <= 9
 
 
 def test_a_constant_weight_has_no_code_apart_from_its_graph() -> None:
@@ -48,7 +48,7 @@ def test_a_constant_weight_has_no_code_apart_from_its_graph() -> None:
 
 
 def test_the_menu_repeats_nothing_and_is_legal() -> None:
-    for m in (64, 100, 256, 8192):
+    for m in (1, 64, 100, 256, 8192):
         for dtype in ("bf16", "fp16", "fp32"):
             problem = gemm("addmm", m=m, n=4000, k=4095 + m % 2, dtype=dtype)
             found = inductor_menu.configs(problem, H200)
