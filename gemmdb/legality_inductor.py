@@ -34,6 +34,8 @@ def template(config: Config, problem: Problem, device: Device, symbolic: Collect
             return f"a {operand.layout.order} operand has no row start to step by"
         if rows * columns >= _LARGEST_OFFSET:
             return "offsets within an operand are 32 bits wide"
+    if problem.m * problem.n >= _LARGEST_OFFSET:
+        return "offsets within the output are 32 bits wide"
     return _tile(config, problem, device)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb import kernels_triton
+from gemmdb import kernels_triton, sources
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
 from gemmdb.ladder import lookup
@@ -57,6 +57,7 @@ def test_every_kernel_source_in_a_shipped_table_is_the_present_one(path):
         " JOIN toolchain t ON t.id = m.toolchain WHERE c.text LIKE 'triton:%'"
     ).fetchall()
     connection.close()
-    pairs = {(Config.parse(config).kernel, Toolchain.parse(toolchain).source) for config, toolchain in found}
+    pairs = {(c.kernel, Toolchain.parse(toolchain).source): c for c, toolchain in
+             ((Config.parse(text), toolchain) for text, toolchain in found)}  # fmt: skip
     assert pairs
-    assert all(source and kernels_triton.is_current(kernel, source) for kernel, source in pairs)
+    assert [pair for pair, config in pairs.items() if not pair[1] or not sources.is_current(config, pair[1])] == []

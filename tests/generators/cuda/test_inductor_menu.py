@@ -90,6 +90,8 @@ def test_only_lengths_of_rows_in_memory_are_padded(layout: str, sizes: tuple[int
             gemm("int_mm", m=64, n=64, k=64),
             "32 int8",
         ),
+        (Config.of("triton", "inductor_mm", **TILE), gemm("mm", m=2**16, n=2**15, k=64), "within the output"),
+        (Config.of("triton", "inductor_mm", **TILE), gemm("mm", m=64, n=2**16, k=2**15), "within an operand"),
     ],
 )
 def test_what_cannot_run_says_why(config: Config, problem: Problem, reason: str) -> None:
