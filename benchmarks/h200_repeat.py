@@ -47,7 +47,18 @@ def main() -> None:
 
 
 def _build(options: argparse.Namespace, listed: Path, name: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "gemmdb", "build", "--arch", "sm90", "--shapes", str(listed), "--effort", options.effort]
+    command = [
+        sys.executable,
+        "-m",
+        "gemmdb",
+        "build",
+        "--arch",
+        "sm90",
+        "--shapes",
+        str(listed),
+        "--effort",
+        options.effort,
+    ]
     command += ["--minutes", str(options.minutes), "--out", str(options.out / f"{name}.db"), "--json"]
     report: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return report

@@ -21,15 +21,17 @@ FLOOR_BYTES = 48e6
 Member = Callable[[Problem], bool]
 
 
-def newest() -> Path:
-    """The newest folder of results with rows, by its name, which is a date; each holds all rows that there were.
-
-    Raises SystemExit without one.
-    """
-    folders = sorted({path.parent for path in RESULTS.glob(f"20*/{PARTS}")})
-    if not folders:
+def folders() -> list[Path]:
+    """The folders of results with rows, in the order of their names, which are dates. Raises SystemExit without one."""
+    found = sorted({path.parent for path in RESULTS.glob(f"20*/{PARTS}")})
+    if not found:
         raise SystemExit(f"no folder of {RESULTS} holds {PARTS}")
-    return folders[-1]
+    return found
+
+
+def newest() -> Path:
+    """The last of `folders`: it holds all rows of its protocol that there were."""
+    return folders()[-1]
 
 
 def parts(folder: Path) -> list[Path]:

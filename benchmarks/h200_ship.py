@@ -1,15 +1,17 @@
 """Rebuild the shipped H200 table from the committed timings, and the manifest beside it.
 
-    python benchmarks/h200_ship.py [FOLDER]
+    python benchmarks/h200_ship.py [FOLDER...]
 
-FOLDER: of archives, as `h200_build.py` writes them; default: the newest of benchmarks/results/h200. Writes
-`tables/sm90-nvidia-h200.db` (winners, ties, the fastest, and as large a sample of the rest as the wheel has room for)
-and `tables/manifest.json`.
+FOLDER: of archives, as `h200_build.py` writes them; default: all of benchmarks/results/h200. Their rows are united,
+without those that hold no more: of kernels whose source has changed since, and of the first protocol, which timed
+operands at one address. Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest, and as large a sample of the
+rest as the wheel has room for) and `tables/manifest.json`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -17,17 +19,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from h200_results import ROOT, newest, parts
+from h200_results import ROOT, folders, parts
 
+from gemmdb import sources
 from gemmdb.generators import archive
 from gemmdb.generators.compact import Keep, compact
 from gemmdb.generators.manifest import write_manifest
 from gemmdb.generators.store import Store
+from gemmdb.measurement import Measurement
+from gemmdb.table import Table
 
 SHIPPED = ROOT / "tables" / "sm90-nvidia-h200.db"
 MOST_BYTES = 16 * 2**20
 """What the table may take of the wheel."""
+OLDEST = 2
+"""The first version of the protocol whose rows are shipped."""
 KEEPS = tuple(Keep(top, sample) for top, sample in ((8, 16), (8, 12), (8, 8), (8, 4), (6, 2), (3, 0)))
+
+
+def holds(row: Measurement) -> bool:
+    """Whether a row says something about what would run now."""
+    return row.protocol.version >= OLDEST and sources.is_current(row.config, row.toolchain.source)
 
 
 def provenance(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -42,15 +54,17 @@ def provenance(paths: Sequence[Path]) -> list[dict[str, Any]]:
 def main() -> None:
     """Put every row into a table of its own, compact that to the shipped one, and describe it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("folder", type=Path, nargs="*")
     parser.add_argument("--out", type=Path, default=SHIPPED)
     options = parser.parse_args()
-    paths = parts(options.folder or newest())
+    paths = [path for folder in options.folder or folders() for path in parts(folder)]
     with tempfile.TemporaryDirectory() as folder:
         full = Path(folder) / "full.db"
-        rows = archive.restore(paths, full)
+        rows = archive.restore(paths, full, holds)
+        with contextlib.closing(Table.open(full)) as table:
+            present = {run["run"] for run in table.provenance()}
         with Store.open(full) as store:
-            store.add_runs(provenance(paths))
+            store.add_runs([run for run in provenance(paths) if run["run"] in present])
             print(f"{rows:,} rows, {store.refresh():,} problems")
         for keep in KEEPS:
             rows = compact(full, options.out, keep)

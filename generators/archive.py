@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import lzma
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -91,17 +91,20 @@ def read(path: Path) -> Iterator[Measurement]:
             raise InputError(f"{path}:{number}: malformed rows ({error})") from error
 
 
-def restore(paths: Sequence[Path], out: Path) -> int:
-    """Add the rows and runs of parts to the table at `out`; how many rows were new. Verdicts are not refreshed.
+def restore(paths: Sequence[Path], out: Path, wanted: Callable[[Measurement], bool] | None = None) -> int:
+    """Add the rows of parts that are `wanted` (all), and their runs, to the table at `out`; how many rows were new.
+    Verdicts are not refreshed.
 
     Raises InputError for a file that is no part, TableError when `out` is no table.
     """
     added = 0
     with Store.open(out) as store:
         for path in paths:
-            store.add_runs(runs(path))
-            for chunk in chunks(read(path), _CHUNK):
+            present: set[str] = set()
+            for chunk in chunks(filter(wanted, read(path)), _CHUNK):
                 added += store.add(chunk)
+                present |= {row.run for row in chunk}
+            store.add_runs([run for run in runs(path) if wanted is None or run["run"] in present])
     return added
 
 
