@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product, zip_longest
 from typing import Any
 
-from gemmdb.generators.models import DECODE, DENSE, ENCODERS, GPT2, HEAD, MODELS, PREFILL, Item, Pair, unique
+from gemmdb.generators.models import DECODE, DENSE, ENCODERS, GPT2, HEAD, MODELS, PREFILL, Item, Pair, Product, unique
 from gemmdb.problem import Problem
 
 MOST_US, MOST_BYTES = 2000.0, 3e9
@@ -95,14 +95,22 @@ def mixed_mm() -> list[Stratum]:
 
 
 def mm() -> list[Stratum]:
-    """Projections without a bias, the gradients of training, squares, a grid and odd sizes."""
+    """Projections without a bias, the gradients of training, squares, a grid and odd sizes.
+
+    On a GPU, a bias that is followed by something elementwise is an mm too: Inductor adds it there.
+    """
     core, every = core_pairs(), all_pairs()
     gpt2 = unique(pair for model in GPT2.values() for pair in model.pairs())
     squares = [{"op": "mm", "m": side, "n": side, "k": side} for side in SIDES]
     return [
-        Stratum(10_000, pool("mm", DECODE, core)),
-        Stratum(10_000, pool("mm", PREFILL, core[:FIRST])),
-        Stratum(160, pool("mm", PREFILL, core)),
+        Stratum(10_000, inside("mm", DECODE, core_products())),
+        Stratum(10_000, inside("mm", PREFILL, core_products()[:FIRST])),
+        Stratum(160, inside("mm", PREFILL, core_products())),
+        Stratum(60, pool("mm", DECODE, core)),
+        Stratum(60, pool("mm", DENSE, every, fusion="pointwise")),
+        Stratum(60, pool("mm", DENSE, gpt2, fusion="pointwise", layout=["nn", "nt"])),
+        Stratum(90, _encoders("mm", fusion="pointwise", dtype=["bf16", "fp16"])),
+        Stratum(30, _encoders("mm", fusion="pointwise", dtype="fp32", tf32=[False, True])),
         Stratum(280, pool("mm", DENSE, every)),
         Stratum(170, pool("mm", DENSE, every, dtype="fp16")),
         Stratum(80, [_gradient("nn", m, n, k) for m, (n, k) in product(TOKENS, every)]),
@@ -121,20 +129,17 @@ def addmm() -> list[Stratum]:
     """Layers with biases: GPT-2 (whose weights are stored [K, N]), Qwen's QKV, encoders; full and column biases."""
     gpt2 = unique(pair for model in GPT2.values() for pair in model.pairs() if pair[0] != model.vocabulary)
     qwen = unique(pair for name, m in MODELS.items() if name.startswith("qwen2-") for pair in m.pairs()[:1])
-    both = {"fusion": ["none", "pointwise"]}
-    encoders = _encoders("addmm", **both)
+    encoders = _encoders("addmm")
     return [
-        Stratum(110, pool("addmm", DENSE, gpt2, layout="nn", **both)),
-        Stratum(150, pool("addmm", DENSE, gpt2, **both)),
-        Stratum(70, pool("addmm", DENSE, gpt2, dtype="fp16", **both)),
-        Stratum(40, pool("addmm", DENSE, gpt2, dtype="fp32", **both)),
-        Stratum(50, pool("addmm", DENSE, gpt2, dtype="fp32", tf32=True, **both)),
+        Stratum(110, pool("addmm", DENSE, gpt2, layout="nn")),
+        Stratum(150, pool("addmm", DENSE, gpt2)),
+        Stratum(70, pool("addmm", DENSE, gpt2, dtype="fp16")),
+        Stratum(40, pool("addmm", DENSE, gpt2, dtype="fp32")),
+        Stratum(50, pool("addmm", DENSE, gpt2, dtype="fp32", tf32=True)),
         Stratum(90, pool("addmm", DENSE, qwen)),
         Stratum(130, encoders),
         Stratum(50, [{**item, "dtype": "fp16"} for item in encoders]),
-        Stratum(
-            50, [{**i, "dtype": "fp32", "tf32": t} for i in encoders if i["fusion"] == "none" for t in (True, False)]
-        ),
+        Stratum(50, [{**i, "dtype": "fp32", "tf32": t} for i in encoders for t in (True, False)]),
         Stratum(60, pool("addmm", DENSE, core_pairs(), bias="full")),
         Stratum(30, pool("addmm", DENSE, gpt2, bias="column")),
         Stratum(50, grid("addmm", [16, 256, 4096], bias=["1d", "full", "column"])),
@@ -166,6 +171,13 @@ def core_pairs() -> list[Pair]:
     return unique([*(pair for model in models for pair in model.pairs()), *apart])
 
 
+def core_products() -> list[Product]:
+    """The same in the fusion context that each has inside a layer."""
+    models = list(MODELS.values())[:HEAD]
+    apart = [((width, model.hidden), "none") for model in models for width in (model.query, model.key)]
+    return list(dict.fromkeys([*(product for model in models for product in model.products()), *apart]))
+
+
 def all_pairs() -> list[Pair]:
     """(N, K) of all decoders."""
     return unique(pair for model in MODELS.values() for pair in model.pairs())
@@ -174,6 +186,11 @@ def all_pairs() -> list[Pair]:
 def pool(op: str, rows: Sequence[int], pairs: Sequence[Pair], **rest: Any) -> list[Item]:
     """An item per M, (N, K) and value of the `rest`."""
     return [item for m, (n, k) in product(rows, pairs) for item in _each({"op": op, "m": m, "n": n, "k": k}, **rest)]
+
+
+def inside(op: str, rows: Sequence[int], products: Sequence[Product]) -> list[Item]:
+    """An item per M and product, in the product's fusion context."""
+    return [item for pair, fusion in products for item in pool(op, rows, [pair], **_context(fusion))]
 
 
 def grid(op: str, rows: Sequence[int], **rest: Any) -> list[Item]:
@@ -204,6 +221,10 @@ def _encoders(op: str, **rest: Any) -> list[Item]:
 
 def _layers(hidden: int) -> list[Pair]:
     return [(3 * hidden, hidden), (hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden)]
+
+
+def _context(fusion: str) -> dict[str, str]:
+    return {} if fusion == "none" else {"fusion": fusion}
 
 
 def _each(item: Item, **rest: Any) -> list[Item]:

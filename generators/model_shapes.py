@@ -18,10 +18,12 @@ from gemmdb.generators.models import DECODE, DENSE, ENCODERS, GPT2, HEAD, MODELS
 
 def llm() -> list[Item]:
     """The projections of the most used models at decode and prefill, weight-only int8 first: most is to be gained."""
-    pairs = unique(pair for name in list(MODELS)[:HEAD] for pair in MODELS[name].pairs())
+    used = list(MODELS.values())[:HEAD]
+    pairs = unique(pair for model in used for pair in model.pairs())
     items: list[Item] = [_item("mixed_mm", DECODE, pair, fusion="scale") for pair in pairs]
     items += [_item("int_mm", [32, 64, *PREFILL], pair, fusion=["scale", "none"]) for pair in pairs]
-    items += [_item("mm", [*DECODE, *PREFILL], pair) for pair in pairs]
+    products = dict.fromkeys(product for model in used for product in model.products())
+    items += [_item("mm", [*DECODE, *PREFILL], pair, fusion=fusion) for pair, fusion in products]
     items += [_item("mixed_mm", PREFILL, pair, fusion="scale") for pair in pairs]
     return items
 
@@ -35,23 +37,25 @@ def llm_dense() -> list[Item]:
         items.append(_item("mixed_mm", small, pair, fusion=["scale", "none"], dtype=["bf16", "fp16"]))
         items.append(_item("mixed_mm", DECODE, pair, fusion="scale", dtype=["bf16", "fp16"], weight_dtype="uint8"))
         items.append(_item("int_mm", [m for m in DENSE if m > 16], pair, fusion=["scale", "none"]))
-        items.append(_item("mm", DENSE, pair, dtype=["bf16", "fp16"]))
+        items.append(_item("mm", DENSE, pair, dtype=["bf16", "fp16"], fusion=["none", "pointwise"]))
         items.append(_item("mm", [512, 2048, 8192], pair, layout=["nn", "tn"]))
     for pair in unique(pair for model in GPT2.values() for pair in model.pairs()):
-        items.append(_item("addmm", DENSE, pair, dtype=["bf16", "fp16", "fp32"], fusion=["none", "pointwise"]))
+        items.append(_item("addmm", DENSE, pair, dtype=["bf16", "fp16", "fp32"]))
+        items.append(_item("mm", DENSE, pair, dtype=["bf16", "fp16", "fp32"], fusion="pointwise"))
         items.append(_item("addmm", [512, 2048, 8192], pair, layout=["nn", "tn"]))
         items.append(_item("mm", [16, 512, 4096], pair, dtype="fp32", tf32=[False, True]))
     return items
 
 
 def vision() -> list[Item]:
-    """ViT, CLIP and BERT layers for batches of 1 to 64."""
+    """ViT, CLIP and BERT layers for batches of 1 to 64. On a GPU, Inductor takes the bias of a layer into what is
+    elementwise after it, and leaves an mm."""
     items = []
     for hidden, tokens in ENCODERS.values():
         rows = [tokens * batch for batch in (1, 2, 4, 8, 16, 32, 64)]
         for pair in ((3 * hidden, hidden), (hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden)):
             items.append(_item("addmm", rows, pair, dtype=["bf16", "fp16", "fp32"]))
-            items.append(_item("addmm", rows, pair, fusion="pointwise"))
+            items.append(_item("mm", rows, pair, fusion="pointwise"))
             items.append(_item("int_mm", [m for m in rows if m > 16], pair, fusion="scale"))
     return items
 

@@ -8,6 +8,7 @@ from typing import Any
 
 Item = dict[str, Any]
 Pair = tuple[int, int]
+Product = tuple[Pair, str]
 
 DECODE = [1, 2, 4, 8, 16, 32, 64]
 PREFILL = [128, 256, 512, 1024, 2048]
@@ -32,17 +33,28 @@ class Model:
     splits: tuple[int, ...] = (1,)
     gated: bool = True
 
-    def pairs(self) -> list[Pair]:
-        """(N, K) of every projection: fused QKV, attention output, gate and up (apart and fused), down, LM head."""
-        found: list[Pair] = []
+    def products(self) -> list[Product]:
+        """(N, K) of every projection with its fusion context: fused QKV, attention output, gate and up (apart and
+        fused), down, LM head.
+
+        An activation follows gate and up, the residual sum attention output and down, unless these are split over GPUs
+        and reduced first; what follows the others takes their columns apart, which no epilogue can.
+        """
+        found: list[Product] = []
         for parts in self.splits:
             query, feed = self.query // parts, self.feed // parts
             key = max(self.key // parts, min(self.key, 128))
-            found += [(query + 2 * key, self.hidden), (self.hidden, query), (feed, self.hidden), (self.hidden, feed)]
-            found += [(2 * feed, self.hidden)] if self.gated else []
+            summed = "pointwise" if parts == 1 else "none"
+            found += [((query + 2 * key, self.hidden), "none"), ((self.hidden, query), summed)]
+            found += [((feed, self.hidden), "pointwise"), ((self.hidden, feed), summed)]
+            found += [((2 * feed, self.hidden), "none")] if self.gated else []
             if self.vocabulary % parts == 0:
-                found.append((self.vocabulary // parts, self.hidden))
+                found.append(((self.vocabulary // parts, self.hidden), "none"))
         return found
+
+    def pairs(self) -> list[Pair]:
+        """(N, K) of every projection."""
+        return [pair for pair, _ in self.products()]
 
 
 MODELS = {
