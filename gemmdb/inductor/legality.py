@@ -18,9 +18,8 @@ MOST_COUNTERS = 2**14
 
 def objection(config: Config, query: Query) -> str | None:
     """Why `config` cannot be compiled for `query`, in one phrase; None when nothing speaks against it."""
-    if query.ranges and config.backend in ("triton", "cutlass"):
-        return "our kernels are generated for fixed sizes"
-    return illegal(config, query.problem, query.device, query.ranges) or refuses(config, query.problem)
+    found = illegal(config, query.problem, query.device, query.ranges) or refuses(config, query.problem)
+    return found or (_over_ranges(config, query) if query.ranges else None)
 
 
 def refuses(config: Config, problem: Problem) -> str | None:
@@ -85,6 +84,44 @@ def tiles(config: Config, problem: Problem) -> int:
     """How many tiles one of our Triton configs cuts the output into."""
     m, n = (int(config.values[name]) for name in ("block_m", "block_n"))
     return math.ceil(problem.m / m) * math.ceil(problem.n / n)
+
+
+def _over_ranges(config: Config, query: Query) -> str | None:
+    """Why a config that is legal at the hints of symbolic sizes is not legal at all of their values."""
+    smallest, largest = _end(query, 0), _end(query, 1)
+    for end in (smallest, largest):
+        if reason := illegal(config, end, query.device, query.ranges):
+            return f"at m={end.m} n={end.n} k={end.k}: {reason}"
+    if _copies_tiles(config) and _rows(query.problem) & set(query.ranges):
+        return "the tensor copy engine wants rows of a known length"
+    if config.backend == "cutlass" and any(low == 0 for low, _ in query.ranges.values()):
+        return "CUTLASS refuses a product of size zero"
+    if counts(config):
+        if any(high is None for name, (_, high) in query.ranges.items() if name != "k"):
+            return "the workspace has a fixed size, and that of the product has no bound"
+        return _counted(config, largest)
+    return None
+
+
+def _end(query: Query, which: int) -> Problem:
+    """The problem at the lower (0) or upper (1) end of all ranges; at the hint where there is no upper end, since
+    Inductor then guards what the kernel was generated for."""
+    sizes = {name: getattr(query.problem, name) for name in ("m", "n", "k")}
+    for name, ends in query.ranges.items():
+        bound = ends[which]
+        sizes[name] = sizes[name] if bound is None else max(bound, 1)
+    return query.problem.resized(**sizes)
+
+
+def _copies_tiles(config: Config) -> bool:
+    """Whether a kernel loads by tensor maps."""
+    return config.backend == "cutlass" or config.kernel == "persistent" or config.values.get("load") == "tma"
+
+
+def _rows(problem: Problem) -> set[str]:
+    """The sizes that are the length of a row of an operand in memory."""
+    a, b = (operand.layout.order.startswith("row") for operand in (problem.a, problem.b))
+    return {"k" if a else "m", "n" if b else "k"}
 
 
 _RULES = {

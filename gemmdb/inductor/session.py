@@ -162,8 +162,7 @@ def _servable(query: Query, policy: Policy, ask: Callable[[Policy], Hit | None])
         if hit is None or reason is None or len(left_out) == ATTEMPTS:
             return hit and replace(hit, evidence={**hit.evidence, "left_out": left_out}) if left_out else hit
         left_out[hit.config.text] = reason
-        # For a symbolic size all configs of a backend are alike.
-        pattern = f"^{hit.backend}:" if query.ranges else f"^{re.escape(hit.config.text)}$"
+        pattern = f"^{re.escape(hit.config.text)}$"
         policy = replace(policy, deny=f"{policy.deny}|{pattern}" if policy.deny else pattern)
 
 

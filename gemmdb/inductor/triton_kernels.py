@@ -11,7 +11,7 @@ from gemmdb import kernels_triton
 from gemmdb.config import Config
 from gemmdb.inductor import extract
 from gemmdb.inductor.adapter import ir_view, templates
-from gemmdb.inductor.legality import counts, tiles
+from gemmdb.inductor.legality import MOST_COUNTERS, counts, tiles
 from gemmdb.problem import Problem
 
 LARGEST_OFFSET = 2**31
@@ -37,6 +37,12 @@ class Operands:
         bias, a, b = args if problem.op == "addmm" else (None, *args)
         return cls(templates.settled(a), templates.settled(b), scale, bias)
 
+    @property
+    def sizes(self) -> tuple[Any, Any, Any]:
+        """(M, N, K): numbers, and expressions of Inductor's where they are symbolic."""
+        (m, k), (_, n) = self.a.get_size(), self.b.get_size()
+        return m, n, k
+
     def epilogue(self, scalars: tuple[float, float]) -> templates.Epilogue:
         """What is applied to the accumulator, for (alpha, beta); a bias whose beta is zero is not even read. Raises
         Refused for scalars that are not known."""
@@ -49,40 +55,69 @@ class Operands:
 def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
     """The product in Inductor's IR, in the dtype of A (int32 for int_mm). `scalars`: alpha and beta of an addmm.
 
-    Raises Refused, or what Inductor raises when it cannot generate the kernel.
+    Sizes may be symbolic; those of `problem` are then hints. Raises Refused, or what Inductor raises when it cannot
+    generate the kernel.
     """
-    check(problem, operands)
+    check(problem, operands, symbolic=True)
     value = config.values
-    constants: dict[str, Any] = dict(kernels_triton.names(config, problem))
+    constants = _constants(config, problem, operands)
     integer = problem.op == "int_mm"
     acc, dtype = (torch.int32, torch.int32) if integer else (torch.float32, operands.a.get_dtype())
-    # Inductor reads the accumulator's dtype here, for what it fuses.
-    constants["ACC_TYPE"] = "tl.int32" if integer else "tl.float32"
-    if config.kernel == "persistent":
-        constants["PROGRAMS"] = int(value["resident"]) * templates.multiprocessors(operands.a)
     pair: tuple[Any, ...] = (operands.a, operands.b)
-    sizes = (problem.m, problem.n)
+    m, n, _ = operands.sizes
     epilogue = operands.epilogue(scalars)
     split, fixup = int(value.get("split_k", 1)), counts(config)
-    partials = tiles(config, problem) * split * int(value["block_m"]) * int(value["block_n"]) if fixup else 0
+    if not ir_view.addressable((1 if fixup else split, m, n), pair):
+        raise Refused("offsets are 32 bits wide")
+    partials = _partials(config, problem, operands) if fixup else 0
     kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)
     if split > 1 and not fixup:
-        sums = templates.product(kernel, pair, (acc, (split, *sizes)))
+        sums = templates.product(kernel, pair, (acc, (split, m, n)))
         return templates.summed(sums, epilogue, dtype)
     if constants.get("SCALED"):
         # The template names the scale among its operands, and applies it.
-        pair, epilogue = (*pair, templates.expanded(epilogue.scale, *sizes)), replace(epilogue, scale=None)
-    return templates.product(kernel, pair, (dtype, sizes), epilogue)
+        pair, epilogue = (*pair, templates.expanded(epilogue.scale, m, n)), replace(epilogue, scale=None)
+    return templates.product(kernel, pair, (dtype, (m, n)), epilogue)
 
 
-def check(problem: Problem, operands: Operands) -> None:
-    """Raise Refused unless the operands have the problem's sizes and dtypes, and offsets that fit 32 bits."""
+def _constants(config: Config, problem: Problem, operands: Operands) -> dict[str, Any]:
+    """What the template reads by name. What depends on a symbolic size holds for all of its values, or is false."""
+    found: dict[str, Any] = dict(kernels_triton.names(config, problem))
+    m, n, k = operands.sizes
+    steps = {"EVEN_K": (k, config.values["block_k"]), "M_EVEN": (m, 16), "N_EVEN": (n, 16)}
+    for name, (size, step) in steps.items():
+        if ir_view.number(size) is None and found.get(name):
+            found[name] = ir_view.divides(int(step), size)
+    # Inductor reads the accumulator's dtype here, for what it fuses.
+    found["ACC_TYPE"] = "tl.int32" if problem.op == "int_mm" else "tl.float32"
+    if config.kernel == "persistent":
+        found["PROGRAMS"] = int(config.values["resident"]) * templates.multiprocessors(operands.a)
+    return found
+
+
+def _partials(config: Config, problem: Problem, operands: Operands) -> int:
+    """Partial sums of a kernel that counts arrivals, for the largest sizes that there can be. Raises Refused where
+    these are not known, or too many."""
+    m, n = (ir_view.most(size) for size in operands.sizes[:2])
+    if m is None or n is None:
+        raise Refused("the workspace has a fixed size, and that of the product has no bound")
+    count, value = tiles(config, problem.resized(m, n, problem.k)), config.values
+    partials = count * int(value["split_k"]) * int(value["block_m"]) * int(value["block_n"])
+    if count > MOST_COUNTERS or partials >= LARGEST_OFFSET:
+        raise Refused("the workspace does not suffice for the largest sizes")
+    return partials
+
+
+def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
+    """Raise Refused unless the operands have the problem's sizes and dtypes, and offsets that fit 32 bits. `symbolic`:
+    sizes may be symbols, and the problem has their hints; whether offsets fit is then left to the caller."""
     wanted = ((operands.a, problem.a, (problem.m, problem.k)), (operands.b, problem.b, (problem.k, problem.n)))
     for node, operand, sizes in wanted:
-        found = ir_view.literal(node)
+        fixed = ir_view.literal(node)
+        found = ir_view.hinted(node) if symbolic else fixed
         if found is None:
             raise Refused("symbolic sizes or strides")
         if found[0] != sizes or extract.dtype_name(node.get_dtype()) != operand.dtype:
             raise Refused(f"an operand is {node.get_dtype()} {found[0]}, not {operand.dtype} {sizes}")
-        if sum((size - 1) * stride for size, stride in zip(*found, strict=True)) >= LARGEST_OFFSET:
+        if fixed and sum((size - 1) * stride for size, stride in zip(*fixed, strict=True)) >= LARGEST_OFFSET:
             raise Refused("offsets within an operand are 32 bits wide")

@@ -15,7 +15,7 @@ from gemmdb import kernels_triton
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
 from gemmdb.generators.store import Store
-from gemmdb.inductor import legality, session
+from gemmdb.inductor import legality, session, triton_kernels
 from gemmdb.inductor.adapter import slots, templates
 from gemmdb.layout import Layout
 from gemmdb.measurement import Measurement, Protocol, Status, Times
@@ -68,8 +68,12 @@ def tile(**changes: str | int) -> Config:
     return Config.of("triton", "tile", **{**TILE, "dequant": "cast", **changes})
 
 
-def query(m: int = 16, **ranges: tuple[int, int]) -> Query:
+def query(m: int = 16, **ranges: tuple[int, int | None]) -> Query:
     return Query(Problem.gemm("mm", m=m, n=512, k=512), H200, ranges)
+
+
+def over(m: tuple[int, int | None]) -> Query:
+    return replace(query(), ranges={"m": m})
 
 
 def mixed(weight_dtype: str) -> Query:
@@ -106,7 +110,8 @@ def test_a_grid_covers_the_output_and_the_slices_of_k() -> None:
             replace(query(), problem=Problem.gemm("mm", m=16384, n=1088, k=512)),
             "16384 tiles",
         ),
-        (tile(), query(n=(2, 64)), "fixed sizes"),
+        (tile(), query(n=(2, 1024)), None),
+        (tile(), query(m=16, k=(2, None)), None),
         (tile(load="tma"), query(), None),
         (tile(swap=1), query(), None),
         (tile(), mixed(weight_dtype="int8"), None),
@@ -135,11 +140,13 @@ def test_what_cannot_be_lowered_has_a_reason(config: Config, asked: Query, reaso
     assert found is None if reason is None else found is not None and reason in found
 
 
-def write(path: Path, problem: Problem, times: dict[Config, float]) -> Path:
+def write(path: Path, problems: Problem | list[Problem], times: dict[Config, float]) -> Path:
+    problems = problems if isinstance(problems, list) else [problems]
     toolchain, protocol = Toolchain(torch="2.11.0", triton="3.6.0", cuda="13.0"), Protocol("graph", "cold", 10, 25)
     with Store.open(path) as store:
         store.add(
             Measurement(problem, config, H200, protocol, toolchain, "run", Status.OK, Times(us, us, us, 25, 100.0))
+            for problem in problems
             for config, us in {ATEN: 100.0, **times}.items()
         )
         store.refresh()
@@ -159,14 +166,96 @@ def test_the_next_best_is_served_for_what_cannot_be_lowered(tmp_path: Path) -> N
     assert denied.config == slow
 
 
-def test_a_symbolic_size_is_not_served_a_kernel_for_fixed_ones(tmp_path: Path) -> None:
-    path = write(tmp_path / "table.db", query().problem, {tile(): 50.0})
+@pytest.mark.parametrize(
+    ("config", "asked", "reason"),
+    [
+        (tile(), over((2, None)), None),
+        (tile(load="tma"), over((2, None)), None),
+        (Config.of("triton", "persistent", **PERSISTENT), over((2, None)), None),
+        (Config.of("triton", "narrow", **NARROW), over((0, 64)), None),
+        (tile(load="tma"), query(k=(2, 512)), "rows of a known length"),
+        (tile(load="tma"), query(n=(2, 512)), None),
+        (Config.of("triton", "gemv", **GEMV), query(4, n=(2, 512), k=(2, 512)), None),
+        (Config.of("triton", "gemv", **GEMV), replace(query(4), ranges={"m": (2, 8)}), "more than 8"),
+        (tile(split_k=4, reduce="kernel"), query(k=(128, 512)), "at m=16 n=512 k=128: K=128 has fewer than 4 steps"),
+        (tile(split_k=2, reduce="fixup"), over((2, 4096)), None),
+        (tile(split_k=2, reduce="fixup"), over((2, None)), "no bound"),
+        (tile(split_k=2, reduce="fixup"), over((2, 2**16)), "16384 tiles"),
+        (Config.of("triton", "narrow", **NARROW | {"split_k": 2}), over((2, None)), "no bound"),
+        (tile(), over((2, 2**23)), "32 bits wide"),
+    ],
+)
+def test_what_a_kernel_assumes_holds_for_every_value_of_a_symbolic_size(
+    config: Config, asked: Query, reason: str | None
+) -> None:
+    found = legality.objection(config, asked)
+    assert found is None if reason is None else found is not None and reason in found
+
+
+def test_a_transposed_activation_of_symbolic_rows_has_no_tensor_map() -> None:
+    asked = Query(Problem.gemm("mm", m=512, n=512, k=512, layout="tn"), H200, {"m": (2, None)})
+    assert "rows of a known length" in str(legality.objection(tile(load="tma"), asked))
+    assert legality.objection(tile(load="tma"), replace(asked, ranges={"k": (2, None)})) is None
+
+
+def test_the_next_best_that_holds_over_the_range_is_served(tmp_path: Path) -> None:
+    counting, steady = tile(split_k=2, reduce="fixup"), tile()
+    problems = [query().problem.resized(2**e, 512, 512) for e in range(17)]
+    path = write(tmp_path / "table.db", problems, {counting: 49.9, steady: 50.0})
     one = session.from_tables(Policy(), [path])
-    fixed, symbolic = one.find(query()), one.find(query(n=(512, 512)))
-    assert fixed is not None
-    assert fixed.config == tile()
-    assert symbolic is not None
-    assert symbolic.config == ATEN
+    found = one.find(over((2, 64)))
+    assert found is not None
+    assert found.config in (counting, steady)
+    found = one.find(over((2, None)))
+    assert found is not None
+    assert found.config == steady
+
+
+SEEN = {"m": {"M_EVEN": False, "EVEN_K": True}, "k": {"EVEN_K": False}, "n": {"N_EVEN": False}}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_constants_hold_for_every_value_of_a_symbolic_size(name: str, kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lowering as it is, in Inductor's graph with symbolic sizes, up to where a GPU would be needed."""
+    asked: list[tuple[templates.Kernel, list[object]]] = []
+
+    def stop(kernel: templates.Kernel, operands: object, out: tuple[object, list[object]], *rest: object) -> object:
+        asked.append((kernel, list(out[1])))
+        raise triton_kernels.Refused("that far")
+
+    monkeypatch.setattr(legality, "objection", lambda config, query: None)
+    monkeypatch.setattr(templates, "product", stop)
+    x, w = torch.randn(32, 64).t().contiguous().t(), torch.randn(64, 96)
+    for tensor, axis in {"m": [(x, 0)], "k": [(x, 1), (w, 0)], "n": [(w, 1)]}[name]:
+        torch._dynamo.mark_dynamic(tensor, axis, min=16, max=256)
+    with gemmdb.inductor.force(tile(split_k=2, reduce="fixup", block_k=64, block_m=32, block_n=32)):
+        kit.close(kit.compiled(lambda x, w: x @ w, x, w), x @ w)
+    ((kernel, sizes),) = asked
+    assert {key: kernel.constants[key] for key in SEEN[name]} == SEEN[name]
+    assert [isinstance(size, int) or size.is_number for size in sizes] == [name != "m", name != "n"]
+    # room for the largest sizes: 8 rows or columns of tiles for a symbolic one
+    tiles = {"m": 8 * 3, "n": 1 * 8, "k": 1 * 3}[name]
+    assert kernel.partials == tiles * 2 * 32 * 32
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert entry["note"] == "that far"
+    assert entry["ranges"] == {name: [16, 256]}
+
+
+def test_a_multiple_of_a_symbol_keeps_its_constants(kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[templates.Kernel] = []
+
+    def stop(kernel: templates.Kernel, *rest: object) -> object:
+        asked.append(kernel)
+        raise triton_kernels.Refused("that far")
+
+    monkeypatch.setattr(legality, "objection", lambda config, query: None)
+    monkeypatch.setattr(templates, "product", stop)
+    x, w = torch.randn(8, 5, 64), torch.randn(320, 48)
+    torch._dynamo.mark_dynamic(w, 1)
+    torch._dynamo.mark_dynamic(x, 1)
+    with gemmdb.inductor.force(tile(block_k=64)):
+        kit.compiled(lambda x, w: x.reshape(8, -1) @ w[: x.shape[1] * 64], x, w)
+    assert [kernel.constants["EVEN_K"] for kernel in asked] == [True]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="with triton, the kernel is generated")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch._inductor import ir
+from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
+from torch.utils._sympy.value_ranges import bound_sympy
 
 from gemmdb.layout import classify
 from gemmdb.operands import Operand
@@ -32,7 +37,7 @@ def _is_matrix(node: Any) -> bool:
 
 
 def _sizes_match(problem: Problem, matrices: tuple[Any, ...]) -> bool:
-    found = [[_number(size) for size in node.get_size()] for node in matrices]
+    found = [[hint(size) for size in node.get_size()] for node in matrices]
     return found == [[problem.m, problem.k], [problem.k, problem.n]]
 
 
@@ -41,15 +46,53 @@ def literal(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
     if not isinstance(layout, ir.FixedLayout):
         return None
-    sizes, strides = (tuple(_number(part) for part in parts) for parts in (layout.size, layout.stride))
-    return None if None in (*sizes, *strides, _number(layout.offset)) else (sizes, strides)  # type: ignore[return-value]
+    sizes, strides = (tuple(number(part) for part in parts) for parts in (layout.size, layout.stride))
+    return None if None in (*sizes, *strides, number(layout.offset)) else (sizes, strides)  # type: ignore[return-value]
 
 
-def _number(size: Any) -> int | None:
+def hinted(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """(sizes, strides) of a node whose layout is fixed, symbols replaced by their hints; None for another layout, or
+    where the place in the storage depends on a symbol."""
+    layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
+    if not isinstance(layout, ir.FixedLayout) or number(layout.offset) is None:
+        return None
+    sizes, strides = (tuple(hint(part) for part in parts) for parts in (layout.size, layout.stride))
+    return sizes, strides
+
+
+def number(size: Any) -> int | None:
+    """The value of a size, stride or offset, None where that is symbolic."""
     try:
         return int(size)
     except TypeError:
         return None
+
+
+def hint(size: Any) -> int:
+    """The value of a size, stride or offset; of a symbolic one that which the compile was started with."""
+    known = number(size)
+    return int(V.graph.sizevars.optimization_hint(size)) if known is None else known
+
+
+def most(size: Any) -> int | None:
+    """The largest value that a size can have, None where there is no bound."""
+    known = number(size)
+    if known is not None:
+        return known
+    upper = bound_sympy(size, V.graph.sizevars.shape_env.var_to_range).upper
+    # Anything but an integer is one of sympy's or torch's infinities.
+    return int(upper) if upper.is_Integer and upper < sys.maxsize else None
+
+
+def divides(number: int, size: Any) -> bool:
+    """Whether every value of a symbolic size is a multiple of `number`, for all that is known of it."""
+    return bool(V.graph.sizevars.statically_known_multiple_of(size, number))
+
+
+def addressable(sizes: Sequence[Any], nodes: Sequence[Any]) -> bool:
+    """Whether 32 bits can number the elements of an output of those sizes and of each node's storage. Where that
+    depends on symbols, the graph is guarded to it, by the rule that Inductor has for its own kernels."""
+    return bool(TritonScheduling.can_use_32bit_indexing(sympy_product(sizes), nodes))
 
 
 def _operand(node: Any, known: Operand) -> Operand:
@@ -57,11 +100,9 @@ def _operand(node: Any, known: Operand) -> Operand:
     if not isinstance(layout, ir.FixedLayout):
         # flexible: Inductor has not decided yet, and will follow the strides that the graph pass saw
         return known
-    numbers = [_number(part) for part in (*layout.size, *layout.stride, layout.offset)]
-    if None in numbers:
-        return known
+    numbers = [hint(part) for part in (*layout.size, *layout.stride, layout.offset)]
     size, stride, offset = numbers[:2], numbers[2:4], numbers[4]
-    return Operand(known.dtype, classify(size, stride, offset, known.dtype))  # type: ignore[arg-type]
+    return Operand(known.dtype, classify(size, stride, offset, known.dtype))
 
 
 def _constant_value(node: Any) -> torch.Tensor:
