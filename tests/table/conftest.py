@@ -98,3 +98,15 @@ class Kit:
 @pytest.fixture(scope="session")
 def kit() -> Kit:
     return Kit()
+
+
+@pytest.fixture
+def path(kit, tmp_path):
+    rows = [
+        kit.row(problem=problem, config=config, us=us, protocol=protocol)
+        for problem in kit.problems
+        for config, us in zip(kit.configs, (10.0, 5.0, 7.0, 20.0), strict=True)
+        for protocol in (kit.cold, kit.hot)
+    ]
+    rows.append(kit.row(kit.configs[3], status=Status.ERROR, detail="it did not compile"))
+    return kit.write(tmp_path / "a?b#c%20 é.db", rows)

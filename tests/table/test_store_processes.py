@@ -1,0 +1,205 @@
+"""The writer beside other processes: several at once, killed ones, and readers meanwhile."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import struct
+import threading
+import time
+
+import pytest
+
+from gemmdb import TableError
+from gemmdb.generators.merge import merge
+from gemmdb.generators.store import Store
+from gemmdb.generators.verify import verify
+from gemmdb.table import Table
+
+context = multiprocessing.get_context("fork")
+
+
+def count(path):
+    with Table.open(path) as table:
+        return len(list(table.measurements()))
+
+
+def _add_many(kit, path, name, barrier, rows):
+    barrier.wait()
+    with Store.open(path) as store:
+        run = store.begin_run({"name": name})
+        for i in range(rows):
+            store.add([kit.row(kit.configs[i % 4], 5.0 + i, run=run, problem=kit.problem.resized(1 + i % 7, 8, 8))])
+            if i % 5 == 0:
+                store.refresh()
+        store.refresh()
+
+
+def test_processes_that_create_and_fill_one_file_at_once_lose_nothing(kit, tmp_path):
+    path, barrier = tmp_path / "t.db", context.Barrier(4)
+    workers = [context.Process(target=_add_many, args=(kit, path, str(i), barrier, 25)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    assert count(path) == 100
+    assert verify(path) == []
+
+
+def _add_for_ever(kit, path, ready):
+    with Store.open(path) as store:
+        for i in range(10**6):
+            store.add(
+                [
+                    kit.row(c, 5.0 + i, run=f"run-{i}", problem=kit.problem.resized(1 + i % 50, 8, 8))
+                    for c in kit.configs
+                ]
+            )
+            store.refresh()
+            if i == 1:
+                ready.set()
+
+
+def test_a_killed_writer_leaves_a_valid_file_that_goes_on(kit, tmp_path):
+    path = tmp_path / "t.db"
+    for attempt in range(6):
+        ready = context.Event()
+        worker = context.Process(target=_add_for_ever, args=(kit, path, ready))
+        worker.start()
+        assert ready.wait(30)
+        time.sleep(0.007 * attempt)
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+        with Store.open(path):
+            pass
+        rows = count(path)
+        assert rows % 4 == 0
+        assert {finding.check for finding in verify(path)} <= {"pending"}
+        kit.write(path, [kit.row()])
+        assert verify(path) == []
+        path.unlink()
+
+
+def _leave_half_done(path):
+    """A process that is killed while its transaction is partly in the file."""
+    pid = os.fork()
+    if pid == 0:
+        db = sqlite3.connect(path, isolation_level=None)
+        db.execute("PRAGMA cache_size = 1")  # pages go to the file before the commit
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("UPDATE verdict SET ratio = 7")
+        db.execute("UPDATE meta SET value = printf('%5000d', 1) WHERE name = 'uid'")
+        db.execute(
+            "CREATE TABLE junk AS WITH c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 5000) SELECT * FROM c"
+        )
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert path.with_name(f"{path.name}-journal").stat().st_size > 0
+
+
+def test_what_a_killed_writer_left_half_done_is_undone_by_the_next_writer_only(kit, tmp_path):
+    path = kit.write(tmp_path / "t.db", [kit.row()])
+    _leave_half_done(path)
+    before = path.read_bytes()
+    with pytest.raises(TableError, match="left half done; undo it by running"):
+        Table.open(path)
+    assert path.read_bytes() == before
+    with Store.open(path):
+        pass
+    with Table.open(path) as table:
+        assert table.verdict(kit.problem, kit.device).ratio == 1
+    assert verify(path) == []
+
+
+def test_a_merge_of_a_file_into_itself_undoes_what_a_killed_writer_left(kit, tmp_path):
+    path = kit.write(tmp_path / "t.db", [kit.row()])
+    _leave_half_done(path)
+    assert merge([path], path) == 1
+    assert verify(path) == []
+
+
+MAGIC = bytes.fromhex("d9d505f920a163d7")
+
+
+def _name_in_journal(path, victim):
+    """A rollback journal of `path` that names `victim` as its super-journal, which SQLite deletes after a rollback."""
+    page = path.read_bytes()[:4096]
+    pages, name = path.stat().st_size // 4096, str(victim).encode()
+    header = (MAGIC + struct.pack(">IIIII", 1, 0, pages, 512, 4096)).ljust(512, b"\0")
+    record = struct.pack(">I", 1) + page + struct.pack(">I", sum(page[4096 - 200 : 0 : -200]))
+    total = sum(c if c < 128 else c - 256 for c in name) % 2**32
+    tail = struct.pack(">I", 2**30 // 4096 + 1) + name + struct.pack(">II", len(name), total) + MAGIC
+    path.with_name(f"{path.name}-journal").write_bytes(header + record + tail)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_opening_a_table_never_deletes_the_file_that_its_journal_names(kit, tmp_path, linked):
+    path = kit.write(tmp_path / "t.db", [kit.row()])
+    victim = tmp_path / "precious.txt"
+    victim.write_text("do not lose me")
+    _name_in_journal(path, victim)
+    name = tmp_path / "link.db" if linked else path
+    if linked:
+        name.symlink_to(path)
+    with pytest.raises(TableError, match="left half done"):
+        Table.open(name)
+    with pytest.raises(TableError, match=r"t\.db-journal .* do not use this file"):
+        Store.open(name)
+    assert victim.read_text() == "do not lose me"
+    sqlite3.connect(path).execute("SELECT * FROM meta").connection.close()
+    assert not victim.exists(), "the journal is one that SQLite follows"
+
+
+def test_a_journal_that_is_no_regular_file_is_refused(kit, tmp_path):
+    path = kit.write(tmp_path / "t.db", [kit.row()])
+    os.mkfifo(tmp_path / "t.db-journal")
+    with pytest.raises(TableError, match="do not use this file"):
+        Store.open(path)
+
+
+def test_readers_see_the_old_or_the_new_verdict_while_a_writer_works(kit, tmp_path):
+    path = kit.write(tmp_path / "t.db", [kit.row(), kit.row(kit.configs[1], 5.0)])
+    seen, stop = set(), threading.Event()
+
+    def read():
+        with Table.open(path) as table:
+            while not stop.is_set():
+                seen.add(table.verdict(kit.problem, kit.device).pick)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    writer = context.Process(target=_take_turns, args=(kit, path))
+    writer.start()
+    writer.join()
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert writer.exitcode == 0
+    assert seen <= set(kit.configs)
+    assert kit.configs[2] in seen
+
+
+def _take_turns(kit, path):
+    with Store.open(path) as store:
+        for i in range(30):
+            store.add([kit.row(kit.configs[1 + i % 2], 4.0 - i / 10, run=f"run-{i}")])
+            store.refresh()
+        store.add([kit.row(kit.configs[2], 0.5, run=f"last-{i}") for i in range(60)])
+        store.refresh()
+    time.sleep(0.1)
+
+
+def test_a_writer_goes_on_in_the_file_that_took_the_place_of_its_own(kit, tmp_path):
+    path = tmp_path / "t.db"
+    with Store.open(path) as store:
+        store.add([kit.row()])
+        kit.write(tmp_path / "other.db", [kit.row(run="run-2")])
+        (tmp_path / "other.db").replace(path)
+        assert store.add([kit.row(run="run-3")]) == 1
+        store.refresh()
+    with Table.open(path) as table:
+        assert {row.run for row in table.measurements()} == {"run-2", "run-3"}
