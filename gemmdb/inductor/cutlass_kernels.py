@@ -29,14 +29,15 @@ def register() -> None:
 
 
 def lower(config: Config, problem: Problem, operands: Operands) -> Any:
-    """The product in Inductor's IR, in the dtype that the problem says.
+    """The product in Inductor's IR, in the dtype that the problem says. M may be symbolic: sizes are arguments of the
+    kernel.
 
     Raises triton_kernels.Refused when the operands are not what the kernel takes, or it cannot be compiled here.
     """
-    check(problem, operands)
+    check(problem, operands, symbolic=True)
     if reason := cutlass.unlinked() or cutlass.missing():
         raise Refused(reason)
-    m, n, k = problem.m, problem.n, problem.k
+    m, n = problem.m, problem.n
     nodes = {"a": operands.a, "b": operands.b}
     problem = kernels_cutlass.inside(problem)
     scale = ""
@@ -45,9 +46,7 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
         scale = extract.dtype_name(operands.scale.get_dtype())
     if problem.bias is not None:
         nodes["bias"] = _vector(operands.bias, _BIASES[problem.bias.kind](m, n))
-    bytes_ = kernels_cutlass.workspace_bound(config, problem)
-    if bytes_ >= LARGEST:
-        raise Refused("the workspace is over 2 GiB")
+    bytes_ = _workspace(config, problem, operands)
     for node in nodes.values():
         offset = int(node.get_layout().offset) * node.get_dtype().itemsize
         if offset % VECTOR_BYTES or offset >= LARGEST:
@@ -56,14 +55,27 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
     kernel = cutlass.Kernel(source, kernels_cutlass.order(config), leading, bytes_)
     dtype = getattr(torch, TL[problem.out])
-    return cutlass.product(kernel, nodes, (m, n, k), dtype)
+    return cutlass.product(kernel, nodes, operands.sizes, dtype)
+
+
+def _workspace(config: Config, problem: Problem, operands: Operands) -> int:
+    """Bytes of scratch for the largest sizes that there can be."""
+    if not kernels_cutlass.streams(config):
+        return 0
+    m, n = (ir_view.most(size) for size in operands.sizes[:2])
+    if m is None or n is None:
+        raise Refused("the workspace has a fixed size, and that of the product has no bound")
+    found = kernels_cutlass.workspace_bound(config, problem.resized(m, n, problem.k))
+    if found >= LARGEST:
+        raise Refused("the workspace is over 2 GiB")
+    return found
 
 
 def _vector(node: Any, elements: int) -> Any:
     """`node`, a scale or a bias, in memory without gaps. Raises Refused unless it has that many elements, of a dtype
     that the kernel reads."""
     stored = cutlass.dense(node)
-    found = ir_view.literal(stored)
+    found = ir_view.hinted(stored)
     if found is None or math.prod(found[0]) != elements:
         raise Refused(f"a scale or bias of {list(node.get_size())}, not of {elements} elements")
     if extract.dtype_name(stored.get_dtype()) not in FLOATS:
@@ -74,6 +86,9 @@ def _vector(node: Any, elements: int) -> Any:
 def _leading(node: Any, operand: Operand) -> int:
     """Elements from one row of a row-major matrix, or column of a column-major one, to the next. Where there is only
     one, its stride may be anything, and the tensor map wants it aligned: it is what it would be without gaps."""
-    sizes, strides = ir_view.literal(node)  # type: ignore[misc]
     across = 0 if operand.layout.order.startswith("row") else 1
-    return strides[across] if sizes[across] > 1 else sizes[1 - across]
+    size, stride, along = node.get_size()[across], node.get_stride()[across], node.get_size()[1 - across]
+    found = ir_view.number(stride if size != 1 else along)
+    if found is None:
+        raise Refused("rows of an operand are a symbolic length apart")
+    return found

@@ -96,11 +96,10 @@ def _over_ranges(config: Config, query: Query) -> str | None:
         return "the tensor copy engine wants rows of a known length"
     if config.backend == "cutlass" and any(low == 0 for low, _ in query.ranges.values()):
         return "CUTLASS refuses a product of size zero"
-    if counts(config):
-        if any(high is None for name, (_, high) in query.ranges.items() if name != "k"):
-            return "the workspace has a fixed size, and that of the product has no bound"
-        return _counted(config, largest)
-    return None
+    open_ended = any(high is None for name, (_, high) in query.ranges.items() if name != "k")
+    if open_ended and (counts(config) or (config.backend == "cutlass" and config.values["split_k"] != 1)):
+        return "the workspace has a fixed size, and that of the product has no bound"
+    return _counted(config, largest) if config.backend == "triton" else None
 
 
 def _end(query: Query, which: int) -> Problem:

@@ -7,16 +7,26 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._dynamo.source import ConstantSource  # noqa: E402
 from torch._inductor import ir  # noqa: E402
 from torch._inductor.graph import GraphLowering  # noqa: E402
 from torch._inductor.virtualized import V  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import (  # noqa: E402
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    StrictMinMaxConstraint,
+)
+from torch.utils._sympy.value_ranges import ValueRanges  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.inductor import cutlass_kernels, ops, scaled  # noqa: E402
+from gemmdb.device import Device  # noqa: E402
+from gemmdb.inductor import cutlass_kernels, legality, ops, scaled  # noqa: E402
 from gemmdb.inductor.adapter import cutlass, emitting  # noqa: E402
 from gemmdb.inductor.triton_kernels import Operands, Refused  # noqa: E402
+from gemmdb.problem import Query  # noqa: E402
 
 CONFIG = Config.of(
     "cutlass", "gemm", tile_m=32, tile_n=128, tile_k=128, cluster_m=1, cluster_n=1, schedule="cooperative", split_k=0,
@@ -156,6 +166,58 @@ def test_operands_that_the_kernel_cannot_take_are_refused(tensor):
             cutlass_kernels.lower(CONFIG, problem, Operands(*operands))
     with pytest.raises(Refused, match="an operand is"):
         cutlass_kernels.lower(CONFIG, replace(problem, m=25), Operands(a, w))
+
+
+@pytest.fixture
+def rows():
+    """A symbolic number of rows from 2 to 1024, its hint 24, in the graph that is being lowered."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    example = torch.empty(24, 1)
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    context = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC],
+        constraint_sizes=[StrictMinMaxConstraint(vr=ValueRanges(2, 1024), warn_only=False), None],
+    )
+    size = mode.from_tensor(example, symbolic_context=context, source=ConstantSource("x")).shape[0]
+    graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x), shape_env=mode.shape_env)
+    with V.set_graph_handler(graph):
+        yield Operand(graph), size.node.expr
+
+
+def test_a_symbolic_m_is_an_argument(rows, monkeypatch):
+    monkeypatch.setattr(cutlass, "missing", lambda: "")
+    tensor, m = rows
+    problem = Problem.gemm("mixed_mm", m=24, n=256, k=512, fusion="scale")
+    a = tensor("x", [m, 512], [512, 1], torch.bfloat16)
+    w, s = tensor("w", [512, 256], [1, 512], torch.int8), tensor("s", [256], [1], torch.bfloat16)
+    result = cutlass_kernels.lower(CONFIG, problem, Operands(a, w, s))
+    kernel, _ = rendered(result)
+    assert kernel.get_dynamic_shape_args()[:5] == [m, 256, 512, 512, 512]
+    assert list(result.get_size()) == [m, 256]
+    # Stream-K: scratch for the largest M, of which 1024 rows are 32 tiles, and two columns of tiles.
+    assert kernel.get_dynamic_shape_args()[8] >= 32 * 2 * 32 * 128 * 4
+    apart = tensor("y", [m, 512], [m * 512, 1], torch.bfloat16)
+    with pytest.raises(Refused, match="a symbolic length apart"):
+        cutlass_kernels.lower(CONFIG, problem, Operands(apart, w, s))
+
+
+@pytest.mark.parametrize(
+    ("ranges", "changes", "reason"),
+    [
+        ({"m": (2, None)}, {"split_k": 1}, None),
+        ({"m": (2, 4096)}, {}, None),
+        ({"m": (2, None)}, {}, "no bound"),
+        ({"m": (0, 64)}, {"split_k": 1}, "size zero"),
+        ({"n": (2, 64)}, {"split_k": 1}, "depends on N and K"),
+    ],
+)
+def test_legality_over_a_range(ranges, changes, reason):
+    problem = Problem.gemm("mixed_mm", m=24, n=256, k=512, fusion="scale")
+    config = Config.of("cutlass", "gemm", **{**CONFIG.values, **changes})
+    device = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
+    found = legality.objection(config, Query(problem, device, ranges))
+    assert found is None if reason is None else found is not None and reason in found
 
 
 def test_a_graph_that_links_no_cuda_kernels_is_left_alone():
