@@ -6,7 +6,7 @@ a new kind of device is one `Backend`, registered in `gemmdb.generators.backends
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 
@@ -42,11 +42,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Job:
-    """All the work on one problem under one protocol: the unit that is claimed, measured and stored as a whole."""
+    """All the work on one problem under one protocol: the unit that is claimed, measured and stored as a whole.
+
+    `raced`: the outcomes of a race that was stored without its confirmations; then only these are left to do."""
 
     problem: Problem
     protocol: Protocol
     candidates: tuple[Candidate, ...]
+    raced: tuple[Outcome, ...] = ()
 
     @property
     def legal(self) -> tuple[Config, ...]:
@@ -62,12 +65,18 @@ class Space(Interface):
         resuming a build rests."""
 
 
+def ignore(_job: Job) -> None:
+    """For whoever need not know when a job is ready."""
+
+
 class Measurer(Interface):
     """Times candidates on one device, in isolated worker processes."""
 
-    def prepare(self, jobs: Sequence[Job]) -> None:
-        """Compile what these jobs will need. May block or work in the background; `measure` waits for what it needs.
-        A failure to compile is not raised here: it is the outcome of the candidate."""
+    def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
+        """Compile what these jobs will need, on whichever measurer of the backend they will be measured. May block or
+        work in the background; `measure` waits for what it needs. Calls `ready` with each job, from whichever thread,
+        when measuring it would wait for nothing. A failure to compile is not raised here: it is the outcome of the
+        candidate."""
 
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
@@ -78,9 +87,6 @@ class Measurer(Interface):
         Never raises for a candidate: one that fails to compile, raises, crashes, hangs, runs out of memory or
         computes wrong results has an outcome that says so, and the others are measured all the same.
         """
-
-    def ready(self, job: Job) -> bool:
-        """Whether all that `prepare` began for a job is compiled, so that measuring it would wait for nothing."""
 
     def emitted(self, config: Config) -> Config:
         """What to `measure` for the time of the code that the compiler emits for `config`: equal to no other config;
@@ -108,10 +114,10 @@ class Backend(Interface):
     lanes: int
     """How many measurers may work at the same time: one per GPU, one for a CPU."""
     chunk: int
-    """How many jobs a lane claims and prepares at a time."""
+    """How many jobs are claimed and prepared at a time."""
     overlap: bool
-    """Whether a lane may prepare its next chunk before it measures the current one: `prepare` then returns at once, and
-    compiling leaves timings undisturbed."""
+    """Whether jobs may be prepared while others are measured: `prepare` then returns at once, and compiling leaves
+    timings undisturbed."""
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """The protocols that each problem is measured under."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gemmdb.config import Config
-from gemmdb.generators.interfaces import Job, Outcome
+from gemmdb.generators.interfaces import Job, Outcome, ignore
 from gemmdb.measurement import Measurement, Protocol, Status
 from gemmdb.problem import Problem
 
@@ -23,8 +23,10 @@ class Replay:
         self.calls: list[tuple[Problem, tuple[Config, ...], int]] = []
         self.renewed = 0
 
-    def prepare(self, jobs: Sequence[Job]) -> None:
-        """Nothing to prepare."""
+    def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
+        """There is nothing to wait for."""
+        for job in jobs:
+            ready(job)
 
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
@@ -32,10 +34,6 @@ class Replay:
         """The recorded outcomes; a row that was dropped as slow is timed like any other."""
         self.calls.append((problem, tuple(configs), samples))
         return [self._outcome(problem, config) for config in configs]
-
-    def ready(self, job: Job) -> bool:
-        """There is nothing to wait for."""
-        return True
 
     def emitted(self, config: Config) -> Config:
         """The config: there are no other rows."""

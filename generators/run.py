@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from gemmdb.generators import effort, queue
+from gemmdb.generators.feed import Feed, Prepare
 from gemmdb.generators.interfaces import Backend, Job, Measurer, row
 from gemmdb.generators.lane import Confirmed, Ended, Finished, Lane, Message, Phase
 from gemmdb.generators.progress import Progress, Tracker
@@ -79,16 +80,17 @@ class Run:
             measurers = [self.backend.measurer(lane, self.effort) for lane in range(count)]
             for measurer in measurers:
                 stack.callback(measurer.close)
-            lanes = [Lane(work, measurer, self.effort, messages) for measurer in measurers]
+            feed = Feed(work, _telling(measurers[0], messages), self.effort, count)
+            lanes = [Lane(feed, measurer, self.effort, messages) for measurer in measurers]
             self.lanes = len(lanes)
             stack.callback(self._deadline(work).cancel)
-            for lane in lanes:
-                lane.start()
+            for thread in (feed, *lanes):
+                thread.start()
             try:
                 self._listen(messages, work, len(lanes))
             except KeyboardInterrupt:
                 self.interrupted = True
-                work.stop.set()
+                feed.abort()
                 self._stop(messages, measurers, lanes)
 
     def _deadline(self, work: queue.Work) -> Timer:
@@ -106,23 +108,30 @@ class Run:
 
     def _listen(self, messages: SimpleQueue[Message], work: queue.Work, lanes: int) -> None:
         while lanes:
-            message = messages.get()
-            if isinstance(message, Ended):
-                lanes -= 1
-                self._ended(message)
-                if message.error is not None:
-                    raise message.error
-            elif isinstance(message, Phase):
-                self.tracker.say(message.name, message.problem)
-            else:
-                self._keep(message)
-            if isinstance(message, Finished):
-                work.release(message.job)
-                self.measured += 1
-                self.tracker.finished(message.job.problem)
+            # What came meanwhile is stored in one transaction: each waits for the disk.
+            came = [messages.get(), *(messages.get() for _ in range(messages.qsize()))]
+            results = [message for message in came if isinstance(message, Finished | Confirmed)]
+            self._keep(results)
+            for result in results:
+                self._count(result, work)
+            for message in came:
+                if isinstance(message, Phase):
+                    self.tracker.say(message.name, message.problem)
+                elif isinstance(message, Ended):
+                    lanes -= 1
+                    self._ended(message)
             for job in work.elsewhere[self.elsewhere :]:
                 self.elsewhere += 1
                 self.tracker.finished(job.problem)
+            for message in came:
+                if isinstance(message, Ended) and message.error is not None:
+                    raise message.error
+
+    def _count(self, message: Finished | Confirmed, work: queue.Work) -> None:
+        if isinstance(message, Confirmed) or not message.more:
+            work.release(message.job)  # Not before its confirmations: another build would take it for these.
+        if isinstance(message, Finished):
+            self.tracker.finished(message.job.problem)
 
     def _stop(self, messages: SimpleQueue[Message], measurers: Sequence[Measurer], lanes: Sequence[Lane]) -> None:
         for measurer in measurers:
@@ -136,19 +145,18 @@ class Run:
                 late.append(message)
             elif isinstance(message, Ended):
                 self._ended(message)
-        for message in late:
-            self._keep(message)
-            self.measured += isinstance(message, Finished)
+        self._keep(late)
 
-    def _keep(self, message: Finished | Confirmed) -> None:
-        # An interrupt in the middle of this leaves the message to `_stop`; adding the same rows again changes nothing.
-        self.unsaved.append(message)
-        if not self.run_id:
+    def _keep(self, messages: Sequence[Finished | Confirmed]) -> None:
+        # An interrupt in the middle of this leaves the messages to `_stop`; adding the same rows again changes nothing.
+        self.unsaved += messages
+        if messages and not self.run_id:
             self.run_id = self.store.begin_run(self._provenance())
-        rows = [row(message.job, outcome, self.backend, self.run_id) for outcome in message.outcomes]
-        self.rows += self.store.add(rows)
+        rows = [row(m.job, outcome, self.backend, self.run_id) for m in messages for outcome in m.outcomes]
+        self.rows += self.store.add(rows) if rows else 0
         self.statuses.update(row.status.value for row in rows)
-        self.unsaved.remove(message)
+        self.measured += sum(isinstance(message, Finished) for message in messages)
+        self.unsaved.clear()
 
     def _provenance(self) -> dict[str, Any]:
         asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
@@ -160,3 +168,13 @@ class Run:
             "device": self.backend.device.text,
             "readings": self.backend.provenance(),
         }
+
+
+def _telling(measurer: Measurer, messages: SimpleQueue[Message]) -> Prepare:
+    """`measurer.prepare`, which also tells what is compiled."""
+
+    def prepare(jobs: Sequence[Job], ready: Callable[[Job], None]) -> None:
+        messages.put(Phase("compiling", jobs[0].problem))
+        measurer.prepare(jobs, ready)
+
+    return prepare

@@ -46,8 +46,14 @@ def answer(task: Task) -> Reply:
         return Reply(status=Status.OOM, detail=one_line(f"MemoryError: {error}"))
     except Exception as error:
         text = one_line(f"{type(error).__name__}: {error}")
-        memory = any(phrase in str(error).lower() for phrase in ("out of memory", "can't allocate memory"))
-        return Reply(status=Status.OOM if memory else Status.ERROR, detail=text)
+        return Reply(status=Status.OOM if out_of_memory(text) else Status.ERROR, detail=text)
+
+
+def out_of_memory(text: str) -> bool:
+    """Whether the text of an exception tells that memory was exhausted, of the host or of a GPU: the libraries that
+    ask for it have no exception in common."""
+    found = text.lower()
+    return any(phrase in found for phrase in ("out of memory", "can't allocate memory", "outofmemory", "memoryerror"))
 
 
 def serve(requests: Connection, replies: Connection) -> None:

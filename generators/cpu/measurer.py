@@ -17,7 +17,7 @@ from gemmdb.config import ATEN, Config
 from gemmdb.generators import stats
 from gemmdb.generators.cpu import session
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces import Job, Outcome
+from gemmdb.generators.interfaces import Job, Outcome, ignore
 from gemmdb.generators.pool import Limits, Stopped, Worker, spread
 from gemmdb.generators.reference import acceptable, tolerance
 from gemmdb.generators.worker import Reply, Task
@@ -59,7 +59,7 @@ class CpuMeasurer:
         self._timer = Worker(environment, self.limits)
         self._compilers = [Worker(environment, self.limits) for _ in range(self.compilers)]
 
-    def prepare(self, jobs: Sequence[Job]) -> None:
+    def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
         """Compile all candidates of the jobs into the compiler's cache on disk. Returns when all are done."""
         pairs = dict.fromkeys((job.problem, config) for job in jobs for config in job.legal)
         wanted = [pair for pair in pairs if pair not in self._compiled]
@@ -76,6 +76,8 @@ class CpuMeasurer:
             self._compiled[pair] = Outcome(pair[1], reply.status, compile_s=seconds, detail=reply.detail)
             if reply.status is not Status.OK:
                 self._failed[pair] = self._compiled[pair]
+        for job in jobs:
+            ready(job)
 
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
@@ -95,10 +97,6 @@ class CpuMeasurer:
             lost = f"no reference: {reference.status}: {reference.detail}"[:MAX_DETAIL]
             return [self._failed.get((problem, c), Outcome(c, Status.ERROR, detail=lost)) for c in configs]
         return [self._failed.get((problem, config)) or outcomes[config] for config in configs]
-
-    def ready(self, job: Job) -> bool:
-        """`prepare` returns when all is compiled."""
-        return True
 
     def emitted(self, config: Config) -> Config:
         """The config: all are measured as emitted code."""

@@ -31,7 +31,7 @@ class CudaBackend:
 
     overlap = True
     chunk = 8
-    """A lane has as many again compiled meanwhile. More would leave some GPUs with work when the others are done."""
+    """Few, so that the first are compiled while the next are looked at."""
 
     def __init__(self, device: Device | None = None) -> None:
         found, toolchain = device or cuda(), installed("cuda")
@@ -54,7 +54,7 @@ class CudaBackend:
 
     def measurer(self, lane: int, effort: Effort) -> CudaMeasurer:
         """The measurer of GPU number `lane`; all share one pool of compilers."""
-        return CudaMeasurer(lane, effort, self.compilers)
+        return CudaMeasurer(lane, effort, self.compilers).start()
 
     def close(self) -> None:
         """End the processes that compile."""

@@ -9,25 +9,14 @@ import torch
 
 from gemmdb.config import Config
 from gemmdb.generators.cuda.calls import Call, Tensors
+from gemmdb.generators.cuda.trial import Loaded
 from gemmdb.generators.program import operands, set_numerics, to_torch
 from gemmdb.generators.reference import Reference, reference
-from gemmdb.measurement import Status
 from gemmdb.problem import Problem
 
 COPIES, COPIED_BYTES = 20, 2**31
 """At most that many copies of the operands, as long as they take no more bytes than that."""
 SEED = 2
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What became of loading a candidate. `fatal`: the process can do no further work on the GPU."""
-
-    status: Status
-    error: float | None = None
-    compile_s: float | None = None
-    detail: str = ""
-    fatal: bool = False
 
 
 Graphs = dict[Config | None, torch.cuda.CUDAGraph]

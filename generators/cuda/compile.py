@@ -23,5 +23,6 @@ def parts(problem: Problem, config: Config) -> list[Part]:
 
 
 def compiler(config: Config) -> str:
-    """What makes a config's parts: `inductor`, `cutlass` or `triton`."""
-    return "inductor" if only_emitted(config) else config.backend
+    """What makes a config's parts: `inductor`, `cutlass` or `triton`. nvcc takes most of the time of whatever has a
+    CUTLASS kernel in it."""
+    return "inductor" if only_emitted(config) and config.backend != "cutlass" else config.backend

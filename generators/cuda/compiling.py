@@ -1,65 +1,89 @@
-"""The processes that compile: what candidates need is on disk before the process that times asks for it."""
+"""What candidates need is on disk before the process that times asks for it: which parts, and which are there."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable
-from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from time import monotonic
 
 from gemmdb.config import Config
-from gemmdb.generators.cuda.background import background, warm
 from gemmdb.generators.cuda.compile import compiler, parts
+from gemmdb.generators.cuda.dispatch import Dispatcher, Priority
+from gemmdb.generators.cuda.emitted import Emitted
 from gemmdb.generators.cuda.part import Built, Part
 from gemmdb.generators.interfaces import Job
 from gemmdb.generators.pool import Stopped
+from gemmdb.generators.worker import out_of_memory
 from gemmdb.measurement import Status, one_line
 from gemmdb.problem import Problem
 
-SHARES = {"triton": 1.0, "inductor": 1.0, "cutlass": 0.5}
-"""What takes nvcc half a minute, or Inductor seconds, has processes of its own, or quick compilers would wait behind
-it. Together there are more than processors, so that none idles while one kind has nothing to do; a process of nvcc
-needs gigabytes."""
 POLL_S = 0.2
 SUSPECT = 2
-"""A part that was unfinished when that many pools broke is left to the process that times: there it costs one row."""
+"""A part that was being compiled when that many processes died is left to the process that times: there it costs one
+row."""
 
 
 @dataclass
 class CompilePool:
-    """Processes that fill the on-disk caches of compiled kernels, shared by all lanes of a build, in all their threads.
+    """Fills the on-disk caches of compiled kernels, for all lanes of a build and from all their threads.
 
-    `capability`: 90 for sm90.
+    `capability`: 90 for sm90. `processes`: how many compile at a time. `needs`: the parts of a config on a problem.
     """
 
     capability: int
     shared_bytes: int
     processes: int = max((os.cpu_count() or 2) - 2, 1)
-    _executors: dict[str, ProcessPoolExecutor] = field(default_factory=dict)
+    needs: Callable[[Problem, Config], Sequence[Part]] = parts
     _futures: dict[str, Future[Built]] = field(default_factory=dict)
-    _needs: dict[tuple[Problem, Config], tuple[str, ...]] = field(default_factory=dict)
+    _keys: dict[tuple[Problem, Config], tuple[str, ...]] = field(default_factory=dict)
     _lost: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: bool = False
 
-    def submit(self, problem: Problem, config: Config) -> list[Future[Built]]:
+    def __post_init__(self) -> None:
+        self._dispatcher = Dispatcher(self.capability, self.processes)
+
+    def submit(self, problem: Problem, config: Config, priority: Priority = Priority.NORMAL) -> list[Future[Built]]:
         """Begin compiling what a config needs on a problem, unless that has been begun; its parts, as futures.
 
         Raises Stopped after `close`.
         """
         with self._lock:
-            keys = self._needs.get((problem, config))
-            if keys is None or any(key not in self._futures and self._lost[key] < SUSPECT for key in keys):
-                found = parts(problem, config)
-                keys = self._needs[problem, config] = tuple(part.key for part in found)
-                for part in found:
-                    self._begin(part, compiler(config))
-            return [self._futures[key] for key in keys if key in self._futures]
+            keys = self._keys.get((problem, config))
+            new = keys is None or any(self._to_begin(key) for key in keys)
+        made = self.needs(problem, config) if new else ()  # Takes a millisecond; others need the lock meanwhile.
+        begun = set()
+        with self._lock:
+            if self._closed:
+                raise Stopped("the compilers are closed")
+            for part in made:
+                if self._to_begin(part.key):
+                    self._futures[part.key] = self._dispatcher.submit(part, compiler(config), priority)
+                    begun.add(part.key)
+            if new or keys is None:
+                keys = self._keys[problem, config] = tuple(part.key for part in made)
+            found = {key: self._futures[key] for key in keys if key in self._futures}
+        for key, future in found.items():
+            if key not in begun and not future.done():
+                self._dispatcher.hurry(key, priority)
+        return list(found.values())
+
+    def prepare(self, job: Job, ready: Callable[[Job], None]) -> None:
+        """Begin compiling what a job needs; calls `ready` with it, from whichever thread, when all is there.
+
+        Where it waits for nvcc, its other parts make way for those of jobs that do not.
+        """
+        slow = [config for config in job.legal if compiler(config) == "cutlass"]
+        first = Priority.URGENT if any(isinstance(config, Emitted) for config in job.legal) else Priority.NORMAL
+        futures = {future for config in slow for future in self.submit(job.problem, config, first)}
+        rest = Priority.LATER if any(not future.done() for future in futures) else first
+        futures |= {f for config in job.legal if config not in slow for f in self.submit(job.problem, config, rest)}
+        Countdown(job, ready).start(futures)
 
     def begin(self, jobs: Iterable[Job]) -> None:
         """Begin with all that takes nvcc for these jobs, what most of them wait for first."""
@@ -68,7 +92,7 @@ class CompilePool:
         for job in jobs:
             for config in job.legal:
                 if compiler(config) == "cutlass":
-                    for part in parts(job.problem, config):
+                    for part in self.needs(job.problem, config):
                         uses[part.key] += 1
                         example.setdefault(part.key, (job.problem, config))
         for key, _ in uses.most_common():
@@ -84,13 +108,13 @@ class CompilePool:
                 built = self._wait(future, limit_s)
             except BrokenProcessPool:
                 # The compiler took its process down. Which part did is unknown: the worker compiles these itself.
-                self._mend()
+                self._forget_broken()
                 return None
             if built is None:
                 return Status.TIMEOUT, f"not compiled within {limit_s:g} s", limit_s
             if built.failure:
-                memory = "OutOfMemory" in built.failure or "MemoryError" in built.failure
-                return Status.OOM if memory else Status.ERROR, one_line(built.failure), built.seconds
+                status = Status.OOM if out_of_memory(built.failure) else Status.ERROR
+                return status, one_line(built.failure), built.seconds
             if built.shared > self.shared_bytes:
                 reason = f"needs {built.shared} bytes of shared memory, {self.shared_bytes} are there"
                 return Status.ERROR, reason, built.seconds
@@ -105,34 +129,10 @@ class CompilePool:
         """End the processes, and every wait for them. Idempotent."""
         with self._lock:
             self._closed = True
-            executors, self._executors = list(self._executors.values()), {}
-        for executor in executors:
-            running = list((executor._processes or {}).values())
-            executor.shutdown(wait=False, cancel_futures=True)
-            # What is being compiled is of no use any more, and the interpreter would wait for it when it exits.
-            for process in running:
-                process.terminate()
+        self._dispatcher.close()
 
-    def _begin(self, part: Part, kind: str) -> None:
-        """Submit a part that is new or was lost. Call it with the lock held."""
-        if part.key in self._futures or self._lost[part.key] >= SUSPECT:
-            return
-        if self._closed:
-            raise Stopped("the compilers are closed")
-        try:
-            self._futures[part.key] = self._executor(kind).submit(warm, part, self.capability)
-        except BrokenProcessPool:
-            self._drop_broken()
-            self._futures[part.key] = self._executor(kind).submit(warm, part, self.capability)
-
-    def _executor(self, kind: str) -> ProcessPoolExecutor:
-        if kind not in self._executors:
-            # Not forked: a forked process would share the parent's CUDA state. And no limit of tasks per process: a
-            # pool whose processes all reach it at once stands still for ever (python/cpython#115634).
-            context = multiprocessing.get_context("spawn")
-            count = max(int(self.processes * SHARES[kind]), 1)
-            self._executors[kind] = ProcessPoolExecutor(count, context, initializer=background)
-        return self._executors[kind]
+    def _to_begin(self, key: str) -> bool:
+        return key not in self._futures and self._lost[key] < SUSPECT
 
     def _wait(self, future: Future[Built], limit_s: float) -> Built | None:
         until = monotonic() + limit_s
@@ -153,21 +153,35 @@ class CompilePool:
             if monotonic() > until:
                 return None
 
-    def _mend(self) -> None:
+    def _forget_broken(self) -> None:
         with self._lock:
-            self._drop_broken()
+            broken = {key for key, future in self._futures.items() if _is_broken(future)}
+            self._lost.update(broken)
+            for key in broken:
+                del self._futures[key]
 
-    def _drop_broken(self) -> None:
-        """Forget what broken pools have not finished. Call it with the lock held."""
-        broken = {key for key, future in self._futures.items() if _is_broken(future)}
-        self._lost.update(broken)
-        for key in broken:
-            del self._futures[key]
-        for kind, executor in list(self._executors.items()):
-            try:
-                executor.submit(os.getpid)
-            except BrokenProcessPool:
-                del self._executors[kind]
+
+class Countdown:
+    """Calls `ready` with a job once all of some futures are done."""
+
+    def __init__(self, job: Job, ready: Callable[[Job], None]) -> None:
+        self._job, self._ready = job, ready
+        self._left, self._lock = 1, threading.Lock()
+
+    def start(self, futures: Iterable[Future[Built]]) -> None:
+        """Begin to count."""
+        unfinished = [future for future in futures if not future.done()]
+        self._left += len(unfinished)
+        for future in unfinished:
+            future.add_done_callback(self._one_less)
+        self._one_less()
+
+    def _one_less(self, _future: Future[Built] | None = None) -> None:
+        with self._lock:
+            self._left -= 1
+            last = self._left == 0
+        if last:
+            self._ready(self._job)
 
 
 def _is_broken(future: Future[Built]) -> bool:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Thread
 
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.cuda import session
-from gemmdb.generators.cuda.bench import Loaded
 from gemmdb.generators.cuda.compiling import CompilePool
 from gemmdb.generators.cuda.emitted import Emitted
-from gemmdb.generators.cuda.part import Built
-from gemmdb.generators.cuda.session import Trial
+from gemmdb.generators.cuda.trial import Loaded, Trial
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces import Job, Outcome
+from gemmdb.generators.interfaces import Job, Outcome, ignore
 from gemmdb.generators.pool import Worker
 from gemmdb.generators.stats import times
 from gemmdb.inductor.legality import counts
@@ -35,32 +32,26 @@ class CudaMeasurer:
     worker: Worker = field(init=False)
     _other: CudaMeasurer | None = None
     _starting: Thread | None = None
-    _pending: dict[Problem, list[Future[Built]]] = field(default_factory=dict)
     _busy_us: float = 0.0
 
     def __post_init__(self) -> None:
         self.worker = Worker({"CUDA_VISIBLE_DEVICES": _visible(self.lane), "CUDA_MODULE_LOADING": "LAZY"})
 
-    def prepare(self, jobs: Sequence[Job]) -> None:
-        """Begin compiling what the jobs need, in the background; so do the processes that will time begin."""
+    def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
+        """Begin compiling what the jobs need, in the background."""
         for job in jobs:
-            self._pending[job.problem] = [f for config in job.legal for f in self.pool.submit(job.problem, config)]
-        if jobs:
-            self._start()
-            self.fresh()._start()
+            self.pool.prepare(job, ready)
 
-    def ready(self, job: Job) -> bool:
-        """Whether nothing of a job is still being compiled."""
-        pending = self._pending.get(job.problem, [])
-        while pending and pending[-1].done():
-            pending.pop()
-        return not pending
+    def start(self) -> CudaMeasurer:
+        """Begin to start the processes that time, which takes seconds; this measurer."""
+        for measurer in (self, self.fresh()):
+            measurer._start()
+        return self
 
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
         """See `interfaces.Measurer.measure`."""
-        self._pending.pop(problem, None)
         wanted = [ATEN, *(config for config in configs if config != ATEN)]
         loads = {config: self._compiled(problem, config) for config in wanted}
         loads, timed = self._trial(problem, loads, protocol, samples)

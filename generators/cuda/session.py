@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import torch
 
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.cuda import elementwise
-from gemmdb.generators.cuda.bench import Bench, Loaded, check, set_up
+from gemmdb.generators.cuda.bench import Bench, check, set_up
 from gemmdb.generators.cuda.calls import Call, bind, launcher
 from gemmdb.generators.cuda.graphs import capture, elapsed, flush_buffer, once, sink_buffer
+from gemmdb.generators.cuda.trial import Loaded, Trial
 from gemmdb.generators.program import to_torch
 from gemmdb.generators.reference import acceptable
+from gemmdb.generators.worker import out_of_memory
 from gemmdb.measurement import Protocol, Status, one_line
 from gemmdb.problem import Problem
 
@@ -27,21 +28,6 @@ FEWEST, LONGEST_US = 7, 1.5e6
 """Rounds of a measurement, and how long one may take before there are fewer of them."""
 HOPELESS = 1.5
 """A candidate that takes that many times as long as the best gets no further samples in an estimate."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What became of loading some candidates, and samples in microseconds of those that are right. `busy_us`: what all
-    replays took on the GPU."""
-
-    loads: dict[Config, Loaded]
-    samples: dict[Config, list[float]] = field(default_factory=dict)
-    busy_us: float = 0.0
-
-    @property
-    def fatal(self) -> bool:
-        """Whether the process can do no further work on the GPU; candidates without a load were not come to."""
-        return any(load.fatal for load in self.loads.values())
 
 
 _bench: Bench | None = None
@@ -83,10 +69,11 @@ def load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
     """Make a candidate ready to be timed: run it on random operands into poisoned memory, compare, capture a graph."""
     try:
         return _load(problem, config, protocol)
-    except torch.OutOfMemoryError as error:
-        return Loaded(Status.OOM, detail=one_line(str(error)))
     except Exception as error:
         detail = one_line(f"{type(error).__name__}: {error}")
+        # Of memory that a library or the driver asks for, torch tells with another exception.
+        if isinstance(error, torch.OutOfMemoryError) or (out_of_memory(detail) and _alive()):
+            return Loaded(Status.OOM, detail=detail)
         fatal = not _alive()
         return Loaded(Status.CRASH if fatal else Status.ERROR, detail=detail, fatal=fatal)
 

@@ -1,14 +1,16 @@
 """The lanes of a build, over recorded outcomes: what goes first, what waits for a compiler, and when time is up."""
 
+import threading
 import time
-from collections import Counter
 from dataclasses import dataclass, replace
 
 import pytest
 
 from gemmdb.config import ATEN, Config
-from gemmdb.generators import lane
+from gemmdb.errors import GemmdbError
+from gemmdb.generators import effort, feed
 from gemmdb.generators.build import build
+from gemmdb.generators.interfaces import ignore
 from gemmdb.generators.replay import Replay
 from gemmdb.measurement import Status
 from gemmdb.table import Table
@@ -50,25 +52,21 @@ def test_the_report_counts_the_time_of_the_devices(request_, replay_backend, row
 
 
 class Compiling(Replay):
-    """Problems of 4 rows and more have their kernels only after the third look at each."""
+    """Problems of 4 rows and more have their kernels a while after the others."""
 
-    def __init__(self, rows):
-        super().__init__(rows)
-        self.looks = Counter()
-
-    def ready(self, job):
-        self.looks[job.problem] += 1
-        return job.problem.m < 4 or self.looks[job.problem] > 3
+    def prepare(self, jobs, ready=ignore):
+        for job in jobs:
+            threading.Timer(0.0 if job.problem.m < 4 else 0.5, ready, [job]).start()
 
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_problems_whose_kernels_are_compiled_go_first(request_, replay_backend, rows, problems, overlap):
-    backend = replay_backend(rows, replay=Compiling)
+    backend = replay_backend(rows[::-1], replay=Compiling)
     backend.chunk, backend.overlap = 4, overlap
     assert build(request_, backend=backend).measured == 7
     order = [problem.m for problem, _, samples in backend.made[0].calls if samples == 5]
     assert sorted(order) == [1, 2, 4, 8, 16, 32, 64]
-    assert order[:2] == [1, 2]
+    assert sorted(order[:2]) == [1, 2]
 
 
 @dataclass(frozen=True)
@@ -79,12 +77,22 @@ class Code(Config):
 class Emitting(Replay):
     """The code of winners is compiled when all problems have been raced."""
 
+    def __init__(self, rows):
+        super().__init__(rows)
+        self.emissions = []
+
     def emitted(self, config):
         return Code(config.backend, config.kernel, config.params)
 
-    def ready(self, job):
-        raced = {problem for problem, _, samples in self.calls if samples == 5}
-        return len(raced) == 7 or not any(isinstance(config, Code) for config in job.legal)
+    def prepare(self, jobs, ready=ignore):
+        for job in jobs:
+            if any(isinstance(config, Code) for config in job.legal):
+                self.emissions.append((job, ready))
+            else:
+                ready(job)
+        if len(self.emissions) == 7:
+            for job, call in self.emissions:
+                call(job)
 
 
 def test_winners_whose_code_is_still_compiled_are_confirmed_later(request_, replay_backend, rows):
@@ -96,17 +104,72 @@ def test_winners_whose_code_is_still_compiled_are_confirmed_later(request_, repl
     assert sum(kinds) == 7
 
 
-def test_without_time_the_code_of_winners_is_waited_for_a_moment_only(request_, replay_backend, rows, monkeypatch):
-    class Never(Emitting):
-        def ready(self, job):
-            return not any(isinstance(config, Code) for config in job.legal)
+class Never(Emitting):
+    """The code of winners is never compiled."""
 
-    monkeypatch.setattr(lane, "GRACE_S", 0.2)
+    def prepare(self, jobs, ready=ignore):
+        super().prepare([job for job in jobs if not any(isinstance(config, Code) for config in job.legal)], ready)
+
+
+def test_without_time_the_code_of_winners_is_waited_for_a_moment_only(request_, replay_backend, rows, monkeypatch):
+    monkeypatch.setattr(feed, "GRACE_S", 0.2)
     backend = replay_backend(rows, replay=Never)
     backend.overlap = True
     report = build(replace(request_, minutes=0.01), backend=backend)
     assert not any(isinstance(configs[-1], Code) for _, configs, _ in backend.made[0].calls)
     assert report.seconds < 60  # A compiler may take 120.
+
+
+def test_compilers_that_never_answer_are_not_waited_for_for_ever(request_, replay_backend, rows, monkeypatch):
+    class Stuck(Never):
+        """Nor are the kernels of two problems."""
+
+        def prepare(self, jobs, ready=ignore):
+            super().prepare([job for job in jobs if job.problem.m not in (2, 8)], ready)
+
+    impatient = replace(effort.named("quick"), compile_s=0.3)
+    monkeypatch.setattr(effort, "named", lambda name, kind="cpu": impatient)
+    backend = replay_backend(rows, lanes=2, replay=Stuck)
+    backend.overlap = True
+    assert build(request_, backend=backend).measured == 7
+    assert sum(isinstance(configs[-1], Code) for made in backend.made for _, configs, _ in made.calls) == 7
+
+
+def test_an_interrupt_waits_for_no_compiler(request_, replay_backend, rows):
+    class Interrupt:
+        def update(self, state):
+            if state.done == 7 and state.phase == "measuring":
+                raise KeyboardInterrupt
+
+    backend = replay_backend(rows, replay=Never)
+    backend.overlap = True
+    report = build(request_, Interrupt(), backend)
+    assert (report.interrupted, report.measured) == (True, 7)
+    assert report.seconds < feed.GRACE_S / 2
+
+
+def test_no_lane_idles_while_a_problem_is_ready(request_, replay_backend, rows):
+    class Uneven(Slow):
+        """One problem takes as long as all others together."""
+
+        def measure(self, problem, *args):
+            time.sleep(0.6 if problem.m == 1 else 0.0)
+            return super().measure(problem, *args)
+
+    backend = replay_backend(rows, lanes=2, replay=Uneven)
+    backend.chunk, backend.overlap = 4, True
+    assert build(request_, backend=backend).measured == 7
+    raced = [{problem.m for problem, _, samples in made.calls if samples == 5} for made in backend.made]
+    assert {1} in raced
+
+
+def test_what_stops_the_claims_ends_the_build(request_, replay_backend, rows):
+    class Broken(Replay):
+        def prepare(self, jobs, ready=ignore):
+            raise GemmdbError("no compiler")
+
+    with pytest.raises(GemmdbError, match="no compiler"):
+        build(request_, backend=replay_backend(rows, lanes=2, replay=Broken))
 
 
 def test_the_backend_hears_of_all_work_first(request_, replay_backend, rows, problems):

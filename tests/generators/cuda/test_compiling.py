@@ -6,12 +6,17 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
 
 import pytest
 
 from gemmdb.config import ATEN
-from gemmdb.generators.cuda import compiling
+from gemmdb.generators.cuda import compiling, cutlass_menu
 from gemmdb.generators.cuda.compiling import CompilePool
+from gemmdb.generators.cuda.dispatch import Priority
+from gemmdb.generators.cuda.emitted import Emitted
 from gemmdb.generators.interfaces import Candidate, Job
 from gemmdb.generators.pool import Stopped
 from gemmdb.measurement import Protocol, Status
@@ -56,9 +61,8 @@ def pool(monkeypatch, importable, tmp_path):
     importable("parts_of_a_test", PARTS)
     monkeypatch.syspath_prepend(tmp_path / "modules")
     part = importlib.import_module("parts_of_a_test").Part
-    monkeypatch.setattr(compiling, "parts", lambda problem, config: [part(key) for key in TASKS[problem]])
     monkeypatch.setattr(compiling, "compiler", lambda config: "triton")
-    found = CompilePool(90, 232448, processes=2)
+    found = CompilePool(90, 232448, 2, lambda problem, config: [part(key) for key in TASKS[problem]])
     yield found
     found.close()
     del sys.modules["parts_of_a_test"]
@@ -115,11 +119,79 @@ def test_closing_ends_every_wait_and_every_process(pool):
         waiting(pool, 2, "good")
 
 
-def test_nvcc_begins_with_what_most_problems_wait_for(pool, monkeypatch):
-    begun = []
-    monkeypatch.setattr(compiling, "compiler", lambda config: "cutlass")
-    monkeypatch.setattr(pool, "_begin", lambda part, kind: begun.append((part.key, kind)))
+def job(m, *configs):
+    return Job(problem(m), Protocol("graph", "cold", 20, 30), tuple(map(Candidate, configs or (ATEN,))))
+
+
+def test_a_job_is_ready_when_its_last_part_is(pool):
+    TASKS.update({problem(1): ("sleep 0.6", "one"), problem(2): ("one",), problem(3): ()})
+    found = SimpleQueue()
+    for m in (1, 2, 3):
+        pool.prepare(job(m), lambda ready: found.put((ready.problem.m, all(f.done() for f in futures(pool, ready)))))
+    assert [found.get(timeout=60) for _ in range(3)] == [(3, True), (2, True), (1, True)]
+    pool.prepare(job(1), lambda ready: found.put(ready.problem.m))  # All is there.
+    assert found.get_nowait() == 1
+
+
+def futures(pool, ready):
+    return [future for config in ready.legal for future in pool.submit(ready.problem, config)]
+
+
+def test_a_job_whose_compiler_dies_is_ready_to_be_measured(pool):
+    TASKS[problem(1)] = ("die",)
+    found = SimpleQueue()
+    pool.prepare(job(1), found.put)
+    assert found.get(timeout=60).problem == problem(1)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A part that is never built."""
+
+    key: str
+
+
+class Recorder:
+    """Notes what a pool asks for, and compiles nothing."""
+
+    def __init__(self):
+        self.begun = []
+
+    def submit(self, part, kind, priority):
+        self.begun.append((part.key, kind, priority))
+        return Future()
+
+    def hurry(self, key, priority):
+        self.begun.append((key, "hurry", priority))
+
+    def close(self):
+        pass
+
+
+def recorded(monkeypatch, needs):
+    """A pool that only notes what it is to compile."""
+    pool = CompilePool(90, 232448, 2, needs)
+    monkeypatch.setattr(pool, "_dispatcher", Recorder())
+    return pool, pool._dispatcher.begun
+
+
+def test_nvcc_begins_with_what_most_problems_wait_for(monkeypatch, h200):
     tasks = {1: ("rare",), 2: ("often",), 3: ("often", "twice"), 4: ("often", "twice")}
-    TASKS.update({problem(m): keys for m, keys in tasks.items()})
-    pool.begin(Job(problem(m), Protocol("graph", "cold", 20, 30), (Candidate(ATEN),)) for m in tasks)
-    assert list(dict.fromkeys(begun)) == [("often", "cutlass"), ("twice", "cutlass"), ("rare", "cutlass")]
+    library = cutlass_menu.configs(problem(1), h200)[0]
+    pool, begun = recorded(monkeypatch, lambda problem, config: list(map(Named, tasks[problem.m])))
+    pool.begin(job(m, library) for m in tasks)
+    assert [key for key, kind, _ in begun if kind == "cutlass"] == ["often", "twice", "rare"]
+
+
+def test_what_waits_for_nvcc_anyway_makes_way_and_winners_go_first(monkeypatch, h200, make):
+    library, tile = cutlass_menu.configs(problem(1), h200)[0], make.tile()
+    pool, begun = recorded(monkeypatch, lambda problem, config: [Named(f"{type(config).__name__} {config.backend}")])
+    pool.prepare(job(1, tile, library), print)
+    pool.prepare(job(2, tile), print)
+    pool.prepare(job(1, Emitted.code_of(tile)), print)
+    assert begun == [
+        ("Config cutlass", "cutlass", Priority.NORMAL),
+        ("Config triton", "triton", Priority.LATER),
+        ("Config triton", "hurry", Priority.NORMAL),  # A problem wants it that need not wait for nvcc.
+        ("Emitted triton", "inductor", Priority.URGENT),
+    ]

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from gemmdb.config import ATEN
-from gemmdb.generators.cuda import compiling, measurer
+from gemmdb.generators.cuda import measurer
 from gemmdb.generators.cuda.compiling import CompilePool
 from gemmdb.generators.cuda.measurer import CudaMeasurer
 from gemmdb.generators.effort import Effort
@@ -18,8 +18,7 @@ from gemmdb.problem import Problem
 SESSION = """
 import os, time
 from gemmdb.config import ATEN
-from gemmdb.generators.cuda.bench import Loaded
-from gemmdb.generators.cuda.session import Trial
+from gemmdb.generators.cuda.trial import Loaded, Trial
 from gemmdb.measurement import Status
 
 ENDS = {128: Loaded(Status.CRASH, detail="illegal address", fatal=True), 256: Loaded(Status.WRONG, 0.5)}
@@ -57,8 +56,7 @@ def gpu(importable, monkeypatch, tmp_path):
     importable("session_of_a_test", SESSION)
     monkeypatch.syspath_prepend(tmp_path / "modules")
     monkeypatch.setattr(measurer, "session", importlib.import_module("session_of_a_test"))
-    monkeypatch.setattr(compiling, "parts", lambda problem, config: [])
-    pool = CompilePool(90, 232448, processes=1)
+    pool = CompilePool(90, 232448, 1, lambda problem, config: [])
     found = CudaMeasurer(0, EFFORT, pool)
     yield found
     found.close()
@@ -99,8 +97,9 @@ def test_without_a_reference_there_are_no_times(gpu, make):
 
 def test_another_process_confirms_and_stays(gpu, make):
     job = Job(PROBLEM, PROTOCOL, (Candidate(ATEN), Candidate(make.tile(block_k=16))))
-    gpu.prepare([job])
-    assert gpu.ready(job)
+    ready = []
+    gpu.start().prepare([job], ready.append)
+    assert ready == [job]
     other = gpu.fresh()
     assert statuses(gpu, make, 16) == statuses(other, make, 16) == ["ok", "ok"]
     assert gpu.fresh() is other

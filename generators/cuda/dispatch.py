@@ -1,0 +1,170 @@
+"""The processes that compile: several kinds share the processors, and what measuring waits for goes first."""
+
+from __future__ import annotations
+
+import heapq
+import multiprocessing
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import count
+
+from gemmdb.generators.cuda.background import background, warm
+from gemmdb.generators.cuda.part import Built, Part
+
+SHARES = {"inductor": 0.3, "cutlass": 0.6, "triton": 1.0}
+"""The largest part of the processors that each kind has, in the order in which they take theirs.
+
+What Inductor and nvcc make takes seconds and half a minute, and whole problems wait for it, so they choose first; a
+tenth is left for Triton, whose many parts take half a second each, and all of it when there is nothing else to do.
+Together they never have more processes at work than there are processors: nvcc with two others beside it on a processor
+takes three times as long, and gigabytes for as long.
+"""
+
+
+class Priority(IntEnum):
+    """What is to be compiled first. `URGENT`: a winner is to be confirmed. `LATER`: what needs it waits for something
+    slower anyway."""
+
+    URGENT = 0
+    NORMAL = 1
+    LATER = 2
+
+
+@dataclass
+class _Item:
+    """A part that waits for a process, or for its end."""
+
+    part: Part
+    kind: str
+    priority: Priority
+    future: Future[Built] = field(default_factory=Future)
+
+
+class Dispatcher:
+    """Compiles parts for compute capability `capability` in at most `processes` processes at a time.
+
+    The processes start when they are needed and stay. A process that dies breaks the others of its kind, as in
+    ProcessPoolExecutor: what they were at raises BrokenProcessPool, what waited goes to new ones.
+    """
+
+    def __init__(self, capability: int, processes: int) -> None:
+        self.capability, self.processes = capability, processes
+        self._executors: dict[str, ProcessPoolExecutor] = {}
+        self._waiting: dict[str, _Item] = {}
+        self._heaps: dict[str, list[tuple[Priority, int, _Item]]] = {kind: [] for kind in SHARES}
+        self._running: Counter[str] = Counter()
+        self._numbers: Iterator[int] = count()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def submit(self, part: Part, kind: str, priority: Priority) -> Future[Built]:
+        """Have a part compiled when its turn comes; `kind` is a key of SHARES."""
+        item = _Item(part, kind, priority)
+        with self._changed:
+            if self._closed:
+                item.future.cancel()
+                return item.future
+            self._waiting[part.key] = item
+            self._push(item)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, daemon=True)
+                self._thread.start()
+        return item.future
+
+    def hurry(self, key: str, priority: Priority) -> None:
+        """Raise a part that still waits to a priority, if that is higher than its own."""
+        with self._changed:
+            item = self._waiting.get(key)
+            if item is not None and priority < item.priority:
+                item.priority = priority
+                self._push(item)
+
+    def close(self) -> None:
+        """End the processes; what is not compiled is cancelled. Idempotent."""
+        with self._changed:
+            self._closed = True
+            waiting, self._waiting = list(self._waiting.values()), {}
+            executors, self._executors = list(self._executors.values()), {}
+            self._changed.notify_all()
+        for item in waiting:
+            item.future.cancel()
+        for executor in executors:
+            running = list((executor._processes or {}).values())
+            executor.shutdown(wait=False, cancel_futures=True)
+            # What is being compiled is of no use any more, and the interpreter would wait for it when it exits.
+            for process in running:
+                process.terminate()
+
+    def _push(self, item: _Item) -> None:
+        heapq.heappush(self._heaps[item.kind], (item.priority, next(self._numbers), item))
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        # Parts are handed over in a thread of their own: an executor that breaks calls back with its locks held.
+        while True:
+            with self._changed:
+                while not self._closed and (item := self._choose()) is None:
+                    self._changed.wait()
+                if self._closed:
+                    return
+            assert item is not None
+            self._hand_over(item)
+
+    def _choose(self) -> _Item | None:
+        """The next part, which counts as running from now on. Call it with the lock held."""
+        if self._running.total() >= self.processes:
+            return None
+        for kind, heap in self._heaps.items():
+            while heap and (heap[0][2].part.key not in self._waiting or heap[0][0] != heap[0][2].priority):
+                heapq.heappop(heap)  # Begun, or raised to another priority.
+            if heap and self._running[kind] < self._most(kind):
+                item = heapq.heappop(heap)[2]
+                del self._waiting[item.part.key]
+                self._running[kind] += 1
+                return item
+        return None
+
+    def _most(self, kind: str) -> int:
+        return max(int(self.processes * SHARES[kind]), 1)
+
+    def _hand_over(self, item: _Item) -> None:
+        item.future.set_running_or_notify_cancel()
+        try:
+            try:
+                inner = self._executor(item.kind).submit(warm, item.part, self.capability)
+            except BrokenProcessPool:
+                with self._changed:
+                    self._executors.pop(item.kind, None)
+                inner = self._executor(item.kind).submit(warm, item.part, self.capability)
+        except Exception as error:  # Closed meanwhile, or no process can be started.
+            self._finished(item, None, error)
+            return
+        inner.add_done_callback(lambda done: self._finished(item, done))
+
+    def _executor(self, kind: str) -> ProcessPoolExecutor:
+        with self._changed:
+            if self._closed:
+                raise CancelledError
+            if kind not in self._executors:
+                # Not forked: a forked process would share the parent's CUDA state. And no limit of tasks per process: a
+                # pool whose processes all reach it at once stands still for ever (python/cpython#115634).
+                context = multiprocessing.get_context("spawn")
+                self._executors[kind] = ProcessPoolExecutor(self._most(kind), context, initializer=background)
+            return self._executors[kind]
+
+    def _finished(self, item: _Item, inner: Future[Built] | None, error: BaseException | None = None) -> None:
+        with self._changed:
+            self._running[item.kind] -= 1
+            self._changed.notify_all()
+        if inner is not None:
+            error = CancelledError() if inner.cancelled() else inner.exception()
+        if error is not None or inner is None:
+            item.future.set_exception(error or CancelledError())
+        else:
+            item.future.set_result(inner.result())
