@@ -30,8 +30,8 @@ class Policy:
 
     `min_gain`: gain over ATen that anything else must have (0.02 is 2%). `unverified_gain`: the same for rows measured
     under another toolchain. `near_loss`: largest expected loss of a `near` answer. `range_regret`: worst loss allowed
-    over a symbolic size's range. `near`, `sku`, `model`: which rungs are asked after `exact`. `allow`, `deny`: regular
-    expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order
+    over a symbolic size's range. `near`, `sku`, `model`: which rungs are asked after `exact`. `model_gain`:
+    the gain that the cost model must expect of what nobody has measured. `allow`, `deny`: regular expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order
     depends on M. `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second;
     10: a CUTLASS kernel, 10 to 20 s of nvcc). `cutlass_size`: no CUTLASS kernel for products with a smaller M x N x K.
     """
@@ -43,17 +43,18 @@ class Policy:
     range_regret: float = 0.01
     near: bool = True
     sku: bool = False
-    model: bool = False
+    model: bool = True
     allow: str = ""
     deny: str = ""
     batch_invariant: bool = False
     compile_cost: int = 100
     cutlass_size: int = 0
+    model_gain: float = 0.25
 
     def __post_init__(self) -> None:
         if self.on_miss not in ON_MISS:
             raise InputError(f"on_miss={self.on_miss!r}: known are {', '.join(ON_MISS)}")
-        for name in ("min_gain", "unverified_gain", "near_loss", "range_regret"):
+        for name in ("min_gain", "unverified_gain", "near_loss", "range_regret", "model_gain"):
             if not math.isfinite(getattr(self, name)):
                 raise InputError(f"{name} must be a finite number, got {getattr(self, name)}")
         for pattern in (self.allow, self.deny):

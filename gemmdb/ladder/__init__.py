@@ -11,6 +11,7 @@ from gemmdb.catalog import Catalog
 from gemmdb.hit import Hit
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.exact import exact
+from gemmdb.ladder.model import model
 from gemmdb.ladder.near import near
 from gemmdb.ladder.ranges import ranged
 from gemmdb.problem import Query
@@ -19,13 +20,10 @@ from gemmdb.toolchain import Toolchain
 
 __all__ = ["Step", "explain", "lookup"]
 
-RUNGS: tuple[Callable[[Ask], Step], ...] = (exact, near)
+RUNGS: tuple[Callable[[Ask], Step], ...] = (exact, near, model)
 """The rungs of a query with fixed sizes, in the order in which they are asked."""
 
-_NOT_HERE = (
-    Step("sku", None, "rows of another SKU are not used by this version"),
-    Step("model", None, "this version has no cost model"),
-)
+_NOT_HERE = Step("sku", None, "rows of another SKU are not used by this version")
 
 
 def lookup(query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None = None) -> Hit | None:
@@ -40,7 +38,8 @@ def lookup(query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain 
 def explain(query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None = None) -> list[Step]:
     """What every rung says and why, the ones below the answer too; raises what `lookup` raises."""
     ask = Ask(query, catalog.tables, policy, toolchain)
-    steps = [*(rung(ask) for rung in RUNGS), *_NOT_HERE]
+    steps = [rung(ask) for rung in RUNGS]
+    steps.insert(-1, _NOT_HERE)
     return [ranged(ask), *steps] if ask.symbolic else steps
 
 

@@ -53,7 +53,7 @@ def test_a_broken_regular_expression_is_refused(field):
         Policy(**{field: "("})
 
 
-@pytest.mark.parametrize("field", ["min_gain", "unverified_gain", "near_loss", "range_regret"])
+@pytest.mark.parametrize("field", ["min_gain", "unverified_gain", "near_loss", "range_regret", "model_gain"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_limit_must_be_a_number(field, value):
     """A gain that is not a number compares false with everything, so it would let every config through."""
@@ -70,6 +70,7 @@ POLICIES = st.builds(
     st.booleans(),
     st.integers(0, 20),
     st.integers(0, 2**40),
+    st.floats(0, 1),
 )
 
 

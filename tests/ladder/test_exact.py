@@ -18,7 +18,7 @@ from gemmdb.settings import Policy
 from gemmdb.toolchain import Toolchain
 from gemmdb.verdict import decide
 
-EXACT = Policy(near=False)
+EXACT = Policy(near=False, model=False)
 FILES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

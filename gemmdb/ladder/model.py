@@ -1,0 +1,155 @@
+"""Rung `model`: a problem on a GPU that no measured row answers, by a cost model of the kernels.
+
+The model ranks candidates; it does not know them. What it proposes narrows live tuning, and is served by itself only
+where the gain over ATen that it expects is far beyond its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from gemmdb.config import ATEN, Config
+from gemmdb.hit import Hit
+from gemmdb.ladder.ask import Ask, Step
+from gemmdb.ladder.exact import barred
+from gemmdb.ladder.gate import gain, objection
+from gemmdb.ladder.model_cost import FITTED
+from gemmdb.ladder.model_machine import machine
+from gemmdb.ladder.model_menu import Choice, choices
+from gemmdb.ladder.model_work import Setting
+from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.problem import Problem
+from gemmdb.table import Table
+from gemmdb.verdict import Verdict
+
+PROPOSALS = 4
+"""Candidates that live tuning is given."""
+DTYPES = ("bf16", "fp16", "int8")
+_ORDERS = ("row", "row-padded", "col", "col-padded")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A config and the microseconds that the model expects of it."""
+
+    config: Config
+    us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """What the model expects at a problem: ATen's time in microseconds, and the fastest configs, best first."""
+
+    aten_us: float
+    best: tuple[Proposal, ...]
+
+
+def model(ask: Ask) -> Step:
+    """What a modelled table says, else what the model makes of its menu; served where the expected gain over ATen is
+    at least the policy's `model_gain`."""
+    if not ask.policy.model:
+        return Step("model", None, "switched off by the policy")
+    found = _modelled(ask)
+    if found is not None:
+        return _from_table(ask, *found)
+    proposed = propose(ask)
+    if isinstance(proposed, str):
+        return Step("model", None, proposed)
+    evidence = {
+        "modelled": True,
+        "aten_us": proposed.aten_us,
+        "proposals": [{"config": one.config.text, "expected_us": one.us} for one in proposed.best],
+    }
+    best = proposed.best[0]
+    ratio = best.us / proposed.aten_us
+    reason = f"modelled, not measured: {best.config.name} is expected at {1 / ratio:.2f}x ATen"
+    refusal = _refusal(ask, ratio)
+    if refusal:
+        return Step("model", None, f"{reason}; {refusal}", evidence)
+    return Step("model", Hit("model", best.config, best.us, 1 / ratio, "model", evidence), reason, evidence)
+
+
+def propose(ask: Ask, count: int = PROPOSALS) -> Proposals | str:
+    """The `count` candidates with the smallest expected times that may be served, or why there are none."""
+    found = machine(ask.device)
+    reason = "the model knows NVIDIA GPUs of known archs" if found is None else uncovered(ask.problem)
+    if found is None or reason:
+        return str(reason)
+    setting = Setting.of(ask.problem, found)
+    ranked = sorted((FITTED.predict(setting, one.tile), one.tile, one) for one in choices(setting))
+    best = _allowed(ask, [(us, one) for us, _, one in ranked], count)
+    return Proposals(FITTED.predict_aten(setting), best) if best else "no candidate may run on this problem"
+
+
+def uncovered(problem: Problem) -> str | None:
+    """Why the model says nothing of a problem, None when it does."""
+    if 0 in (problem.m, problem.n, problem.k):
+        return "there is nothing to compute in a product of size zero"
+    if problem.a.dtype not in DTYPES:
+        return f"products of {problem.a.dtype} are not modelled"
+    for operand in (problem.a, problem.b):
+        if operand.layout.order not in _ORDERS or operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
+            return "rows that do not start at multiples of 16 bytes are not modelled"
+    return None
+
+
+def _allowed(ask: Ask, ranked: list[tuple[float, Choice]], count: int) -> tuple[Proposal, ...]:
+    banned: Collection[Config] = barred(ask)
+    found: list[Proposal] = []
+    for us, choice in ranked:
+        config = choice.config
+        if config not in banned and objection(ask, config) is None:
+            found.append(Proposal(config, us))
+            if len(found) == count:
+                break
+    return tuple(found)
+
+
+def _refusal(ask: Ask, ratio: float) -> str:
+    """Why a config that is expected at `ratio` of ATen's time is not served; empty when it is."""
+    if ask.policy.on_miss == "live":
+        return "live tuning decides among the proposals"
+    if gain(ratio) < ask.policy.model_gain:
+        return f"ATen is served: an expected gain of {ask.policy.model_gain:.0%} is needed"
+    return ""
+
+
+def _modelled(ask: Ask) -> tuple[Table, Verdict] | None:
+    """The verdict of the first table that has a modelled one, in whatever toolchain class: nothing was measured."""
+    for table in ask.tables:
+        for verdict in ask.read(Table.verdicts, table, ask.problem, ask.device) or ():
+            if verdict.protocol.clock == "model" and verdict.protocol.l2 == ask.query.l2:
+                return table, verdict
+    return None
+
+
+def _from_table(ask: Ask, table: Table, verdict: Verdict) -> Step:
+    pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or []
+    banned = barred(ask)
+    ratios = {
+        one.config: one.ratio
+        for one in pooled
+        if one.servable and one.config not in banned and (one.config == ATEN or objection(ask, one.config) is None)
+    }
+    best = min((config for config in ratios if config != ATEN), key=lambda config: ratios[config], default=ATEN)
+    ratio = ratios.get(best, 1.0)
+    evidence = {
+        "modelled": True,
+        "protocol": verdict.protocol.text,
+        "aten_us": verdict.aten_us,
+        "proposals": [
+            {"config": config.text, "expected_us": ratios[config] * verdict.aten_us}
+            for config in sorted(ratios, key=lambda config: ratios[config])
+            if config != ATEN
+        ][:PROPOSALS],
+        "table": str(table.path),
+    }
+    reason = f"modelled, not measured: {best.name} is expected at {1 / ratio:.2f}x ATen"
+    if ask.policy.on_miss == "live" and best != ATEN:
+        return Step("model", None, f"{reason}; {_refusal(ask, ratio)}", evidence)
+    if best != ATEN and (refusal := _refusal(ask, ratio)):
+        evidence["held_back"] = {"config": best.text, "gain": gain(ratio), "needed": ask.policy.model_gain}
+        best, ratio, reason = ATEN, 1.0, f"{reason}; {refusal}"
+    hit = Hit("model", best, ratio * verdict.aten_us, 1 / ratio, str(table.path), evidence)
+    return Step("model", hit, reason, evidence)

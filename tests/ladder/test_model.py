@@ -1,0 +1,182 @@
+"""The cost model and its rung: what it counts, how it ranks, what it answers, and how it says that it is a model."""
+
+import statistics
+import time
+from dataclasses import replace
+
+import pytest
+
+from gemmdb import registry
+from gemmdb.config import ATEN, Config
+from gemmdb.device import Device
+from gemmdb.ladder import explain, lookup
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.model import Proposals, propose, uncovered
+from gemmdb.ladder.model_cost import FITTED
+from gemmdb.ladder.model_library import bound
+from gemmdb.ladder.model_machine import machine
+from gemmdb.ladder.model_menu import choices
+from gemmdb.ladder.model_work import Setting, tile_of, work
+from gemmdb.legality import illegal
+from gemmdb.problem import Problem, Query
+from gemmdb.settings import Policy
+
+H200, A100, L4, B200 = (registry.find(name) for name in ("NVIDIA H200", "sm80", "NVIDIA L4", "sm100"))
+PROBLEMS = [
+    Problem.gemm(op, m=m, n=4096, k=14336) for op in ("mm", "addmm", "int_mm", "mixed_mm") for m in (1, 16, 64, 2048)
+]
+LOOP = Config.of(
+    "triton", "tile", block_m=16, block_n=64, block_k=128, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
+    dequant="cast", warps=4, stages=4,
+)  # fmt: skip
+
+
+def ask(problem, device=H200, **policy):
+    return Ask(Query(problem, device), (), Policy(**policy), None)
+
+
+def predicted(problem, device, config=LOOP):
+    setting = Setting.of(problem, machine(device))
+    return FITTED.predict(setting, tile_of(config))
+
+
+@pytest.mark.parametrize("device", [H200, A100, L4, B200], ids=lambda device: device.arch)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: f"{problem.op}-{problem.m}")
+def test_every_proposal_is_legal_fits_the_device_and_takes_no_less_than_its_bytes(problem, device):
+    proposed = propose(ask(problem, device), 50)
+    assert isinstance(proposed, Proposals)
+    assert [one.us for one in proposed.best] == sorted(one.us for one in proposed.best)
+    for one in proposed.best:
+        assert illegal(one.config, problem, device) is None
+        assert one.us > 0.8 * problem.bytes / machine(device).dram
+        tma = one.config.values.get("load") == "tma" or one.config.kernel == "persistent"
+        assert not (tma or one.config.backend == "cutlass") or machine(device).capability >= 90
+
+
+def test_work_counts_tiles_waves_and_bytes():
+    setting = Setting.of(Problem.gemm("mm", m=16, n=8448, k=4096), machine(H200))
+    whole = work(setting, tile_of(LOOP))
+    assert (whole.waves, whole.partial, whole.fixup) == (1, 0.0, 0.0)
+    assert whole.latency == pytest.approx(4096 / 128 / 3)
+    assert whole.l2 * machine(H200).l2 == (16 + 64) * 4096 * 2 * 8448 / 64
+    assert whole.dram == pytest.approx((16 * 4096 + 8448 * 4096) * 2 / 4.8e6)
+    split = work(setting, tile_of(LOOP)._replace(split=2, reduce="fixup"))
+    assert split.latency == pytest.approx(whole.latency / 2)
+    assert (split.fixup, split.second) == (1.0, 0.0)
+    assert split.partial * machine(H200).l2 == 2 * 16 * 8448 * 8
+
+
+def test_a_wave_that_is_barely_begun_costs():
+    tile = tile_of(LOOP)._replace(m=128, n=256, k=64, warps=8)
+    full, more = (Problem.gemm("mm", m=128, n=256 * tiles, k=4096) for tiles in (132, 133))
+    times = [FITTED.predict(Setting.of(p, machine(H200)), tile) for p in (full, more)]
+    assert times[1] > 1.3 * times[0]
+
+
+def test_a_faster_memory_streams_faster_and_a_wider_split_shortens_a_long_sum():
+    decode = Problem.gemm("mixed_mm", m=1, n=28672, k=8192)
+    assert predicted(decode, L4) > 4 * predicted(decode, A100) > 4 * predicted(decode, H200)
+    narrow = Problem.gemm("mm", m=16, n=512, k=16384)
+    split = Config.of("triton", "tile", **{**LOOP.values, "split_k": 16, "reduce": "fixup"})
+    assert predicted(narrow, H200, split) < 0.5 * predicted(narrow, H200)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: f"{problem.op}-{problem.m}")
+def test_aten_keeps_its_share_of_the_bound_on_other_devices(problem):
+    shares = {}
+    for device in (H200, A100, B200):
+        setting = Setting.of(problem, machine(device))
+        shares[device.arch] = bound(setting) / FITTED.predict_aten(setting)
+    assert 0 < shares["sm80"] < 1
+    # What launching costs weighs less where all else takes longer.
+    assert shares["sm80"] >= shares["sm90"] >= shares["sm100"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (Problem.gemm("mm", m=16, n=64, k=64, dtype="fp32"), "fp32 are not modelled"),
+        (Problem.gemm("mm", m=16, n=64, k=63), "multiples of 16 bytes"),
+        (Problem.gemm("mm", m=0, n=64, k=64), "size zero"),
+    ],
+)
+def test_what_the_model_does_not_cover_it_declines(problem, reason):
+    assert reason in uncovered(problem)
+    assert reason in propose(ask(problem))
+
+
+def test_devices_without_figures_are_declined():
+    problem = PROBLEMS[0]
+    for device in (Device("cpu", "cpu", "Some CPU", 2), Device("cuda", "sm70", "Tesla V100", 80, 16)):
+        assert "NVIDIA GPUs of known archs" in propose(ask(problem, device))
+    assert machine(replace(H200, mig=True)) is None
+
+
+def test_an_unknown_gpu_of_a_known_arch_counts_by_its_multiprocessors():
+    half = machine(Device("cuda", "sm80", "NVIDIA A100 half", 54, 40))
+    whole = machine(A100)
+    assert (half.dram, half.tensor) == (whole.dram / 2, whole.tensor)
+    assert half.sms * 2 == whole.sms
+
+
+def test_the_menu_is_what_was_measured_where_it_was_measured():
+    setting = Setting.of(Problem.gemm("mixed_mm", m=16, n=4096, k=4096, fusion="scale"), machine(H200))
+    found = list(choices(setting))
+    assert len({one.config for one in found}) == len(found) >= 8
+    assert any(one.config == one.entry for one in found)
+    fp16 = Setting.of(Problem.gemm("mixed_mm", m=16, n=4096, k=4096, dtype="fp16"), machine(H200))
+    assert {one.config.values["dequant"] for one in choices(fp16) if "dequant" in one.config.values} == {"bits"}
+
+
+def test_a_query_takes_less_than_two_milliseconds():
+    def seconds(problem):
+        begin = time.process_time()
+        propose(ask(problem))
+        return time.process_time() - begin
+
+    for problem in PROBLEMS:
+        seconds(problem)
+    assert statistics.median(seconds(problem) for problem in PROBLEMS * 3) < 2e-3
+
+
+def test_a_clear_gain_is_served_and_marked(lab):
+    problem = Problem.gemm("mixed_mm", m=8, n=8192, k=28672, fusion="scale")
+    hit = lookup(Query(problem, A100), lab.catalog(), Policy())
+    assert (hit.rung, hit.backend, hit.evidence["modelled"]) == ("model", "triton", True)
+    assert hit.speedup > 1.25
+    assert hit.evidence["proposals"][0]["config"] == hit.config.text
+    assert hit.expected_us == pytest.approx(hit.evidence["aten_us"] / hit.speedup)
+
+
+def test_an_unclear_gain_only_narrows_and_so_does_live_tuning(lab):
+    plain = Problem.gemm("mm", m=2048, n=8192, k=8192)
+    scaled = Problem.gemm("mixed_mm", m=8, n=8192, k=28672, fusion="scale")
+    for problem, policy, reason in (
+        (plain, Policy(), "an expected gain of 25% is needed"),
+        (scaled, Policy(on_miss="live"), "live tuning decides"),
+        (scaled, Policy(model_gain=100.0), "is needed"),
+    ):
+        assert lookup(Query(problem, A100), lab.catalog(), policy) is None
+        step = explain(Query(problem, A100), lab.catalog(), policy)[-1]
+        assert reason in step.reason
+        assert 1 <= len(step.evidence["proposals"]) <= 4
+
+
+def test_the_policy_may_switch_it_off_and_rules_out_configs(lab):
+    query = Query(Problem.gemm("mixed_mm", m=8, n=8192, k=28672), A100)
+    assert lookup(query, lab.catalog(), Policy(model=False)) is None
+    assert lookup(query, lab.catalog(), Policy(deny="triton")) is None
+    kernel = lookup(query, lab.catalog(), Policy()).kernel
+    assert lookup(query, lab.catalog(), Policy(deny=kernel)).kernel != kernel
+
+
+def test_a_modelled_table_answers_before_the_menu_and_after_what_was_measured(lab):
+    problem, query = lab.problem(), lab.query(lab.problem())
+    modelled = [*lab.rows(problem, {lab.cpp(): 0.5}, clock="model")]
+    hit = lookup(query, lab.catalog(modelled), Policy())
+    assert (hit.rung, hit.config, hit.speedup) == ("model", lab.cpp(), 2.0)
+    assert lookup(query, lab.catalog(modelled, [*lab.rows(problem, {lab.cpp(): 0.8})]), Policy()).rung == "exact"
+    held = lookup(query, lab.catalog([*lab.rows(problem, {lab.cpp(): 0.9}, clock="model")]), Policy())
+    assert (held.rung, held.config) == ("model", ATEN)
+    assert held.evidence["held_back"]["config"] == lab.cpp().text
+    assert lookup(query, lab.catalog(modelled), Policy(on_miss="live")) is None
