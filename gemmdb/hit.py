@@ -8,6 +8,9 @@ from typing import Any
 
 from gemmdb.config import Config, Value
 
+Branches = tuple[tuple[int | None, Config], ...]
+"""Of a Hit for a range of M that several configs share: up to which M each is run, in order; None is without end."""
+
 RUNGS = ("exact", "near", "sku", "model")
 
 
@@ -15,7 +18,8 @@ RUNGS = ("exact", "near", "sku", "model")
 class Hit:
     """`config` is what to run; when the policy's minimum gain is not met that is ATen, and `evidence` says what the
     verdict was. `expected_us`: microseconds of one call; `speedup`: over ATen, 1.0 for ATen. `table`: the file that
-    answered. `evidence`: JSON-ready facts: rows, runs, ties, distance, expected loss, protocol, toolchain."""
+    answered. `evidence`: JSON-ready facts: rows, runs, ties, distance, expected loss, protocol, toolchain. `branches`:
+    for a symbolic M, which config to run up to which M; `config` is then the one at the hint."""
 
     rung: str
     config: Config
@@ -23,6 +27,7 @@ class Hit:
     speedup: float
     table: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    branches: Branches = ()
 
     @property
     def backend(self) -> str:

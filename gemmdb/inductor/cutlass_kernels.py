@@ -62,10 +62,7 @@ def _workspace(config: Config, problem: Problem, operands: Operands) -> int:
     """Bytes of scratch for the largest sizes that there can be."""
     if not kernels_cutlass.streams(config):
         return 0
-    m, n = (ir_view.most(size) for size in operands.sizes[:2])
-    if m is None or n is None:
-        raise Refused("the workspace has a fixed size, and that of the product has no bound")
-    found = kernels_cutlass.workspace_bound(config, problem.resized(m, n, problem.k))
+    found = kernels_cutlass.workspace_bound(config, operands.largest(problem))
     if found >= LARGEST:
         raise Refused("the workspace is over 2 GiB")
     return found

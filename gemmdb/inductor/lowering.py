@@ -12,7 +12,18 @@ import torch
 
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import MissError, TableError
-from gemmdb.inductor import cutlass_kernels, inductor_templates, legality, live, ops, padding, passes, triton_kernels
+from gemmdb.inductor import (
+    branches,
+    casting,
+    cutlass_kernels,
+    inductor_templates,
+    legality,
+    live,
+    ops,
+    padding,
+    passes,
+    triton_kernels,
+)
 from gemmdb.inductor.adapter import ir_view, state
 from gemmdb.inductor.passes import DECISION
 from gemmdb.inductor.session import Decision, is_default
@@ -68,7 +79,11 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
     """Lower one product as decided; ATen, with a note in the journal, where that turns out not to be possible."""
     if decision.config is None:
         return live.search(decision, functools.partial(original, *args, **kwargs))
-    config = _confirmed(decision, args)
+    if decision.branches:
+        result = branches.lower(decision, args, kwargs)
+        if result is not None:
+            return result
+    config = ATEN if decision.branches else _confirmed(decision, args)
     if config.backend in ("cpp", "cutlass", "triton") or config.kernel == "padded":
         if config.backend == "cpp":
             result = _cpp(decision, config, functools.partial(original, *args, **kwargs))
@@ -122,7 +137,7 @@ def _generated(
     """The product as a Triton kernel or on padded operands, for the layouts that its operands have in the end; None,
     with a note, when it is not to be that after all."""
     try:
-        operands = triton_kernels.Operands.of(decision.problem, args, scale)
+        operands = triton_kernels.Operands.of(decision.query, args, scale)
         pair = (operands.a, operands.b)
         problem = ir_view.confirm(decision.problem, pair)
         config = _confirmed(decision, pair)
@@ -183,7 +198,7 @@ def lower_mixed(a: Any, w: Any, scale: Any = None) -> Any:
         except Exception as error:
             _failed(decision, error)
     with state.only_aten():
-        return _cast_product(a, w, scale)
+        return casting.cast_product(a, w, scale)
 
 
 def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
@@ -201,7 +216,9 @@ def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
 def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any) -> Any:
     """The product as decided; None where that is ATen, or turns out not to be possible."""
     if decision.config is None:
-        return live.search(decision, functools.partial(_cast_product, a, w, scale))
+        return live.search(decision, functools.partial(casting.cast_product, a, w, scale))
+    if decision.branches:
+        return branches.lower(decision, (a, w) if scale is None else (a, w, scale), {})
     if is_default(decision.config):
         return None
     config = _confirmed(decision, (a, w))
@@ -218,33 +235,10 @@ def _mixed_with(decision: Decision, config: Config, a: Any, w: Any, scale: Any) 
     if config.backend == "cpp" and (decision.problem.a.dtype, decision.problem.b.dtype) != ("bf16", "int8"):
         # No micro kernel dequantises these, so the weight is cast once, at compile time.
         weight = ir_view.cast_constant(w, a.get_dtype())
-        lower: Callable[[], Any] = functools.partial(_product, a, weight, scale)
+        lower: Callable[[], Any] = functools.partial(casting.product, a, weight, scale)
     else:
-        lower = functools.partial(_weight_only, a, w, scale, config.backend)
+        lower = functools.partial(casting.weight_only, a, w, scale, config.backend)
     if config.backend == "cpp":
         return _cpp(decision, config, lower)
     with state.only_aten():
         return lower()
-
-
-def _weight_only(a: Any, w: Any, scale: Any, backend: str) -> Any:
-    """The product by the lowering of `_weight_int8pack_mm`: ATen's kernel, or the C++ template that dequantises."""
-    lower = state.lowering_of(aten._weight_int8pack_mm.default)
-    transposed = state.lowering_of(aten.permute.default)(w, [1, 0])
-    if backend == "aten":
-        a = ir_view.fresh(a)
-    if scale is not None and (backend == "aten" or ir_view.is_dense(scale)):
-        return lower(a, transposed, ir_view.dense(scale))
-    result = lower(a, transposed, ir_view.ones(w, a))
-    # The template asserts that its scale is a buffer, not a view.
-    return result if scale is None else state.lowering_of(aten.mul.Tensor)(result, scale)
-
-
-def _cast_product(a: Any, w: Any, scale: Any) -> Any:
-    cast = state.lowering_of(torch.ops.prims.convert_element_type.default)
-    return _product(a, cast(w, a.get_dtype()), scale)
-
-
-def _product(a: Any, w: Any, scale: Any) -> Any:
-    result = state.lowering_of(aten.mm.default)(a, w)
-    return result if scale is None else state.lowering_of(aten.mul.Tensor)(result, scale)

@@ -14,11 +14,11 @@ from typing import Any
 from gemmdb.config import ATEN
 from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
-from gemmdb.inductor import legality, mixed, ops, products, scaled
+from gemmdb.inductor import mixed, ops, products, scaled
 from gemmdb.inductor.adapter import state
 from gemmdb.inductor.extract import Unsupported
 from gemmdb.inductor.journal import JOURNAL, Event
-from gemmdb.inductor.session import Decision, Session, is_default
+from gemmdb.inductor.session import Decision, Session, is_default, leaves_alone, refusal
 from gemmdb.problem import Query
 
 log = logging.getLogger("gemmdb")
@@ -59,7 +59,7 @@ class JointPass:
         if product is None:
             return False
         hit = ask(self.session, product.query)
-        if hit is None or is_default(hit.config) or legality.objection(hit.config, product.query):
+        if hit is None or leaves_alone(hit) or refusal(hit, product.query):
             return False
         mixed.rewrite(graph, found)
         return True
@@ -109,7 +109,7 @@ class PostGradPass:
 
     def _must_steer(self, node: Any, decision: Decision) -> bool:
         """Inductor's default is left alone, except where Inductor would then benchmark, and for our own operator."""
-        if not is_default(decision.config):
+        if decision.branches or not is_default(decision.config):
             return True
         return state.autotuning() or node.target is ops.register()
 
@@ -139,11 +139,11 @@ def decide(session: Session, query: Query) -> Decision:
         return Decision(session, query, ATEN, event)
     event.rung, event.config, event.table = hit.rung, hit.config.text, hit.table
     event.expected_us, event.speedup, event.evidence = hit.expected_us, hit.speedup, hit.evidence
-    refusal = None if is_default(hit.config) else legality.objection(hit.config, query)
-    if refusal is not None:
-        event.refuse(refusal)
+    refused = refusal(hit, query)
+    if refused is not None:
+        event.refuse(refused[1])
         return Decision(session, query, ATEN, event)
-    return Decision(session, query, hit.config, event)
+    return Decision(session, query, hit.config, event, hit.branches)
 
 
 def _why(session: Session, query: Query) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmdb.config import ATEN, Config
-from gemmdb.hit import Hit
+from gemmdb.hit import Branches, Hit
 from gemmdb.inductor import legality
 from gemmdb.problem import Problem, Query
 from gemmdb.settings import Policy, Settings
@@ -48,12 +48,13 @@ class Session:
 @dataclass
 class Decision:
     """What to do with one product. `config` None means that Inductor searches (`live`). `event` is its journal entry,
-    which the lowering corrects if it cannot do what the table says."""
+    which the lowering corrects if it cannot do what the table says. `branches`: as in a Hit."""
 
     session: Session
     query: Query
     config: Config | None
     event: Event = field(compare=False)
+    branches: Branches = ()
 
     @property
     def problem(self) -> Problem:
@@ -158,12 +159,29 @@ def _servable(query: Query, policy: Policy, ask: Callable[[Policy], Hit | None])
     left_out: dict[str, str] = {}
     while True:
         hit = ask(policy)
-        reason = None if hit is None or is_default(hit.config) else legality.objection(hit.config, query)
-        if hit is None or reason is None or len(left_out) == ATTEMPTS:
+        refused = None if hit is None else refusal(hit, query)
+        if hit is None or refused is None or len(left_out) == ATTEMPTS:
             return hit and replace(hit, evidence={**hit.evidence, "left_out": left_out}) if left_out else hit
-        left_out[hit.config.text] = reason
-        pattern = f"^{re.escape(hit.config.text)}$"
+        config, left_out[config.text] = refused
+        pattern = f"^{re.escape(config.text)}$"
         policy = replace(policy, deny=f"{policy.deny}|{pattern}" if policy.deny else pattern)
+
+
+def refusal(hit: Hit, query: Query) -> tuple[Config, str] | None:
+    """The first config of a hit that Inductor cannot carry out, and why; None when it can carry out all."""
+    low = query.ranges["m"][0] if hit.branches else 0
+    for limit, config in hit.branches or ((None, hit.config),):
+        rows = {"m": (low, limit or query.ranges["m"][1])} if hit.branches else {}
+        asked = replace(query, ranges={**query.ranges, **rows})
+        if not is_default(config) and (reason := legality.objection(config, asked)):
+            return config, reason
+        low = (limit or 0) + 1
+    return None
+
+
+def leaves_alone(hit: Hit | None) -> bool:
+    """Whether a lookup's answer is Inductor's own choice, for all sizes."""
+    return hit is None or (is_default(hit.config) and not hit.branches)
 
 
 def from_chooser(chooser: Callable[[Problem], Config | None], key: str | None) -> Session:

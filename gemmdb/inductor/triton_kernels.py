@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from gemmdb.config import Config
 from gemmdb.inductor import extract
 from gemmdb.inductor.adapter import ir_view, templates
 from gemmdb.inductor.legality import MOST_COUNTERS, counts, tiles
-from gemmdb.problem import Problem
+from gemmdb.problem import Problem, Query
 
 LARGEST_OFFSET = 2**31
 
@@ -24,24 +25,33 @@ class Refused(Exception):
 @dataclass(frozen=True)
 class Operands:
     """The operands of a product in Inductor's IR: `a` [M, K] and `b` [K, N], settled; a `scale` over N or a number that
-    multiplies it; a `bias` that is added and broadcasts to [M, N]."""
+    multiplies it; a `bias` that is added and broadcasts to [M, N]. `ranges`: of the symbolic sizes, as in a Query."""
 
     a: Any
     b: Any
     scale: Any = None
     bias: Any = None
+    ranges: Mapping[str, extract.Range] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, problem: Problem, args: tuple[Any, ...], scale: Any = None) -> Operands:
+    def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None) -> Operands:
         """The operands of an operator's arguments, A and B with layouts that stay."""
-        bias, a, b = args if problem.op == "addmm" else (None, *args)
-        return cls(templates.settled(a), templates.settled(b), scale, bias)
+        bias, a, b = args if query.problem.op == "addmm" else (None, *args)
+        return cls(templates.settled(a), templates.settled(b), scale, bias, query.ranges)
 
     @property
     def sizes(self) -> tuple[Any, Any, Any]:
         """(M, N, K): numbers, and expressions of Inductor's where they are symbolic."""
         (m, k), (_, n) = self.a.get_size(), self.b.get_size()
         return m, n, k
+
+    def largest(self, problem: Problem) -> Problem:
+        """`problem` at the upper ends of M and N. Raises Refused where there is none: scratch has a fixed size."""
+        low_high = {name: self.ranges.get(name, (0, getattr(problem, name))) for name in ("m", "n")}
+        m, n = (low_high[name][1] for name in ("m", "n"))
+        if m is None or n is None:
+            raise Refused("the workspace has a fixed size, and that of the product has no bound")
+        return problem.resized(m, n, problem.k)
 
     def epilogue(self, scalars: tuple[float, float]) -> templates.Epilogue:
         """What is applied to the accumulator, for (alpha, beta); a bias whose beta is zero is not even read. Raises
@@ -69,7 +79,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     split, fixup = int(value.get("split_k", 1)), counts(config)
     if not ir_view.addressable((1 if fixup else split, m, n), pair):
         raise Refused("offsets are 32 bits wide")
-    partials = _partials(config, problem, operands) if fixup else 0
+    partials = _partials(config, operands.largest(problem)) if fixup else 0
     kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)
     if split > 1 and not fixup:
         sums = templates.product(kernel, pair, (acc, (split, m, n)))
@@ -95,13 +105,9 @@ def _constants(config: Config, problem: Problem, operands: Operands) -> dict[str
     return found
 
 
-def _partials(config: Config, problem: Problem, operands: Operands) -> int:
-    """Partial sums of a kernel that counts arrivals, for the largest sizes that there can be. Raises Refused where
-    these are not known, or too many."""
-    m, n = (ir_view.most(size) for size in operands.sizes[:2])
-    if m is None or n is None:
-        raise Refused("the workspace has a fixed size, and that of the product has no bound")
-    count, value = tiles(config, problem.resized(m, n, problem.k)), config.values
+def _partials(config: Config, problem: Problem) -> int:
+    """Partial sums of a kernel that counts arrivals. Raises Refused where they are too many."""
+    count, value = tiles(config, problem), config.values
     partials = count * int(value["split_k"]) * int(value["block_m"]) * int(value["block_n"])
     if count > MOST_COUNTERS or partials >= LARGEST_OFFSET:
         raise Refused("the workspace does not suffice for the largest sizes")

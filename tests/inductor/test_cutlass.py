@@ -191,7 +191,7 @@ def test_a_symbolic_m_is_an_argument(rows, monkeypatch):
     problem = Problem.gemm("mixed_mm", m=24, n=256, k=512, fusion="scale")
     a = tensor("x", [m, 512], [512, 1], torch.bfloat16)
     w, s = tensor("w", [512, 256], [1, 512], torch.int8), tensor("s", [256], [1], torch.bfloat16)
-    result = cutlass_kernels.lower(CONFIG, problem, Operands(a, w, s))
+    result = cutlass_kernels.lower(CONFIG, problem, Operands(a, w, s, ranges={"m": (2, 1024)}))
     kernel, _ = rendered(result)
     assert kernel.get_dynamic_shape_args()[:5] == [m, 256, 512, 512, 512]
     assert list(result.get_size()) == [m, 256]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,6 @@ from torch._inductor import ir
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
-from torch.utils._sympy.value_ranges import bound_sympy
 
 from gemmdb.layout import classify
 from gemmdb.operands import Operand
@@ -72,16 +70,6 @@ def hint(size: Any) -> int:
     """The value of a size, stride or offset; of a symbolic one that which the compile was started with."""
     known = number(size)
     return int(V.graph.sizevars.optimization_hint(size)) if known is None else known
-
-
-def most(size: Any) -> int | None:
-    """The largest value that a size can have, None where there is no bound."""
-    known = number(size)
-    if known is not None:
-        return known
-    upper = bound_sympy(size, V.graph.sizevars.shape_env.var_to_range).upper
-    # Anything but an integer is one of sympy's or torch's infinities.
-    return int(upper) if upper.is_Integer and upper < sys.maxsize else None
 
 
 def divides(number: int, size: Any) -> bool:

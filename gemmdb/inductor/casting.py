@@ -1,0 +1,36 @@
+"""Mixed products by what Inductor has for them: a cast before the product, or the weight-only product of ATen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gemmdb.inductor.adapter import ir_view, state
+
+aten = torch.ops.aten
+
+
+def weight_only(a: Any, w: Any, scale: Any, backend: str) -> Any:
+    """The product by the lowering of `_weight_int8pack_mm`: ATen's kernel, or the C++ template that dequantises."""
+    lower = state.lowering_of(aten._weight_int8pack_mm.default)
+    transposed = state.lowering_of(aten.permute.default)(w, [1, 0])
+    if backend == "aten":
+        a = ir_view.fresh(a)
+    if scale is not None and (backend == "aten" or ir_view.is_dense(scale)):
+        return lower(a, transposed, ir_view.dense(scale))
+    result = lower(a, transposed, ir_view.ones(w, a))
+    # The template asserts that its scale is a buffer, not a view.
+    return result if scale is None else state.lowering_of(aten.mul.Tensor)(result, scale)
+
+
+def cast_product(a: Any, w: Any, scale: Any) -> Any:
+    """The product with the weight cast to the dtype of `a` first, as default mode has it."""
+    cast = state.lowering_of(torch.ops.prims.convert_element_type.default)
+    return product(a, cast(w, a.get_dtype()), scale)
+
+
+def product(a: Any, w: Any, scale: Any) -> Any:
+    """The product, times the scale over its columns if there is one."""
+    result = state.lowering_of(aten.mm.default)(a, w)
+    return result if scale is None else state.lowering_of(aten.mul.Tensor)(result, scale)
