@@ -111,7 +111,7 @@ def generate(problem: Problem, config: Config) -> str:
     set_numerics(problem)
     JOURNAL.clear()
     plain = Config(config.backend, config.kernel, config.params)
-    with torch.no_grad(), force(plain):
+    with torch.no_grad(), emitting.no_gpu_context(), force(plain):
         with FakeTensorMode():
             product = Product(problem, blank(problem, CUDA))
             graph = make_fx(product)(*product.inputs)
@@ -159,8 +159,9 @@ def _prepare() -> None:
 
 
 def share_gpus() -> None:
-    """Let this process see one GPU of the host alone, not the same as the process before: to generate code, Inductor
-    takes a context, half a gigabyte of memory, and there may be a hundred such processes. Nothing runs there."""
+    """Let this process see one GPU of the host alone, not the same as the process before. Nothing runs there; but should
+    a version of torch take a context to generate code, half a gigabyte of memory, a hundred such processes would not
+    find room on one GPU."""
     if torch.cuda.is_initialized():
         return
     outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Thread
+from typing import Any
 
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import GemmdbError
@@ -24,11 +25,13 @@ from gemmdb.problem import Problem
 
 @dataclass
 class CudaMeasurer:
-    """Times candidates on one GPU in a worker process of its own; see `interfaces.Measurer`."""
+    """Times candidates on one GPU in a worker process of its own; see `interfaces.Measurer`. `functions`: a module with
+    those of `session` that run in that process."""
 
     lane: int
     effort: Effort
     pool: CompilePool
+    functions: Any = session
     worker: Worker = field(init=False)
     _other: CudaMeasurer | None = None
     _starting: Thread | None = None
@@ -68,7 +71,7 @@ class CudaMeasurer:
     def floor(self, problem: Problem, protocol: Protocol, samples: int) -> list[float] | None:
         """Samples in microseconds of a streaming read of the weight's bytes, None when that failed."""
         self._started()
-        reply = self.worker.call(self.effort.measure_s, session.floor_us, problem, protocol, samples)
+        reply = self.worker.call(self.effort.measure_s, self.functions.floor_us, problem, protocol, samples)
         return list(reply.value) if reply.status is Status.OK else None
 
     def emitted(self, config: Config) -> Config:
@@ -79,7 +82,7 @@ class CudaMeasurer:
     def fresh(self) -> CudaMeasurer:
         """The measurer with another process on the same GPU, which stays: to start one takes seconds."""
         if self._other is None:
-            self._other = CudaMeasurer(self.lane, self.effort, self.pool)
+            self._other = CudaMeasurer(self.lane, self.effort, self.pool, self.functions)
         return self._other
 
     @property
@@ -101,7 +104,7 @@ class CudaMeasurer:
 
     def _warm(self) -> None:
         try:
-            self.worker.call(self.effort.compile_s, session.begin)
+            self.worker.call(self.effort.compile_s, self.functions.begin)
         except GemmdbError:
             return  # The first measurement will meet the same.
 
@@ -127,7 +130,9 @@ class CudaMeasurer:
             able = [config for config, load in loads.items() if load.status is Status.OK]
             if ATEN not in able:
                 return loads, {}
-            reply = self.worker.call(self.effort.measure_s, session.trial, problem, tuple(able), protocol, samples)
+            reply = self.worker.call(
+                self.effort.measure_s, self.functions.trial, problem, tuple(able), protocol, samples
+            )
             if reply.status is not Status.OK:
                 self.worker.end()
                 return self._carefully(problem, loads, protocol, samples)
@@ -148,7 +153,7 @@ class CudaMeasurer:
         able = [config for config, load in loads.items() if load.status is Status.OK]
         for config in able:
             pair = tuple(dict.fromkeys((ATEN, config)))
-            reply = self.worker.call(self.effort.measure_s, session.trial, problem, pair, protocol, samples)
+            reply = self.worker.call(self.effort.measure_s, self.functions.trial, problem, pair, protocol, samples)
             if reply.status is not Status.OK:
                 self.worker.end()
                 loads[config] = Loaded(reply.status, detail=reply.detail)

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch._inductor.fx_passes import joint_graph
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -44,6 +46,19 @@ def test_what_generates_code_leaves_inductor_as_it_was(generated):
     a, b = torch.randn(4, 8), torch.randn(8, 3)
     torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(torch.mm)(a, b), a @ b)
+
+
+def test_neither_patterns_nor_fake_tensors_touch_a_gpu(monkeypatch):
+    """This torch has no CUDA: whatever asks it for memory raises."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda check=False: "cuda")
+    with pytest.raises((AssertionError, RuntimeError), match="CUDA|cuda"):
+        fake_tensor.init_gpu_context.__wrapped__(torch.device("cuda", 0))
+    before = joint_graph.lazy_init
+    with emitting.no_gpu_context():
+        fake_tensor.init_gpu_context(torch.device("cuda", 0))
+        joint_graph.lazy_init(torch.device("cuda", 0))
+    assert joint_graph.lazy_init is before
 
 
 def test_kernels_are_found_in_code():

@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 import torch._inductor.compile_fx as entry
 from torch._inductor import config as inductor_config
+from torch._inductor.fx_passes import joint_graph
 from torch._inductor.graph import GraphLowering
+from torch._subclasses import fake_tensor
 
 Function = Callable[[list[Any]], Sequence[Any]]
 """The function of an output code: takes the list of the graph's inputs, empties it, and returns the outputs."""
@@ -46,12 +49,32 @@ def _stopped_at_the_code(look: Callable[[], Any]) -> Iterator[None]:
         code = self.codegen()[0]
         raise _Generated(code.value, look())
 
-    original = GraphLowering.compile_to_module
-    GraphLowering.compile_to_module = stop
+    with replaced(GraphLowering, "compile_to_module", stop):
+        yield
+
+
+@contextmanager
+def no_gpu_context() -> Iterator[None]:
+    """Inside, neither tensors without memory nor compiling their graphs takes a context on the GPU, half a gigabyte of
+    its memory. The first tensor of that kind takes one for the sake of a backward that runs, and Inductor puts scalars
+    onto the graph's device when it traces its own patterns; here nothing is run, and patterns traced for a CPU match
+    the same graphs."""
+    traced = joint_graph.lazy_init
+    with ExitStack() as stack:
+        stack.enter_context(replaced(fake_tensor, "init_gpu_context", lambda device: None))
+        stack.enter_context(replaced(joint_graph, "lazy_init", lambda device=None: traced(torch.device("cpu"))))
+        yield
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Inside, an attribute has another value."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        GraphLowering.compile_to_module = original
+        setattr(owner, name, original)
 
 
 def triton_kernels(source: str) -> list[tuple[str, str]]:

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from gemmdb.config import ATEN
-from gemmdb.generators.cuda import measurer
 from gemmdb.generators.cuda.compiling import CompilePool
 from gemmdb.generators.cuda.measurer import CudaMeasurer
 from gemmdb.generators.effort import Effort
@@ -55,9 +54,8 @@ def gpu(importable, monkeypatch, tmp_path):
     """A measurer that compiles nothing and whose workers run SESSION."""
     importable("session_of_a_test", SESSION)
     monkeypatch.syspath_prepend(tmp_path / "modules")
-    monkeypatch.setattr(measurer, "session", importlib.import_module("session_of_a_test"))
     pool = CompilePool(90, 232448, 1, lambda problem, config: [])
-    found = CudaMeasurer(0, EFFORT, pool)
+    found = CudaMeasurer(0, EFFORT, pool, importlib.import_module("session_of_a_test"))
     yield found
     found.close()
     pool.close()
