@@ -11,6 +11,7 @@ from typing import Any
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import InputError
 from gemmdb.hit import Hit
+from gemmdb.ladder import dispatching
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.exact import exact
 from gemmdb.ladder.forecast import Forecast, measured
@@ -31,12 +32,13 @@ class _Bucket:
 
 
 def ranged(ask: Ask) -> Step:
-    """The answer for the whole range of the symbolic sizes, in three cases.
+    """The answer for the whole range of the symbolic sizes, in four cases.
 
     A config other than ATen, when its regret in every bucket is within `Policy.range_regret` and it gains enough at the
-    hint. ATen, when the hint has an answer but no config qualifies; the evidence says why. None, when the hint has
-    none. The classes of the problem, alignment among them, are taken to hold over the range. Raises InputError for a
-    range of another size than m, n and k, or an empty one.
+    hint. Else, for a symbolic M alone, a few configs, ATen among them, each for a part of the range. Else ATen, when
+    the hint has an answer; the evidence says why. None, when the hint has none. The classes of the problem, alignment
+    among them, are taken to hold over the range. Raises InputError for a range of another size than m, n and k, or an
+    empty one.
     """
     problems = buckets(ask)
     hint = exact(ask)
@@ -45,12 +47,14 @@ def ranged(ask: Ask) -> Step:
         return Step("range", None, f"the hint has no answer: {hint.reason}")
     if len(problems) > MOST_BUCKETS:
         return _aten(ask, hint.hit, f"more than {MOST_BUCKETS} buckets are not compared")
-    answered = list(_answers(ask, problems))
-    if len(answered) < len(problems):
-        missing = problems[len(answered)]
-        reason = f"no measured or near answer at m={missing.m} n={missing.n} k={missing.k}"
-        return _aten(ask, hint.hit, reason)
-    return _one_config(ask, hint.hit, answered)
+    found = list(_answers(ask, problems))
+    answered = [_Bucket(problem, known) for problem, known in zip(problems, found, strict=True) if known]
+    if len(answered) == len(problems):
+        step = _one_config(ask, hint.hit, answered)
+    else:
+        missing = next(problem for problem, known in zip(problems, found, strict=True) if known is None)
+        step = _aten(ask, hint.hit, f"no measured or near answer at m={missing.m} n={missing.n} k={missing.k}")
+    return step if step.hit and step.hit.config != ATEN else _divided(ask, hint.hit, step)
 
 
 def buckets(ask: Ask) -> list[Problem]:
@@ -69,17 +73,33 @@ def buckets(ask: Ask) -> list[Problem]:
     return [ask.problem.resized(m, n, k) for m, n, k in islice(grid, MOST_BUCKETS + 1)]
 
 
-def _answers(ask: Ask, problems: list[Problem]) -> Iterator[_Bucket]:
-    """The forecast of each bucket, ending before the first that has none."""
+def _answers(ask: Ask, problems: list[Problem]) -> Iterator[Forecast | None]:
+    """The forecast of each bucket, None where it has none."""
     for problem in problems:
         at = ask.at(problem)
         forecast = measured(at)
         if forecast is None and ask.policy.near:
             guess = forecast_near(at)
             forecast = guess if isinstance(guess, Forecast) else None
-        if forecast is None:
-            return
-        yield _Bucket(problem, forecast)
+        yield forecast
+
+
+def _divided(ask: Ask, hint: Hit, otherwise: Step) -> Step:
+    """The range of M divided among a few configs, `otherwise` where that is not possible or gains nothing."""
+    problem = dispatching.unfused(ask.problem)
+    if ask.symbolic != ("m",) or problem is None or ask.policy.batch_invariant:
+        return otherwise
+    at = ask.at(problem)
+    problems = buckets(at)
+    found = [
+        dispatching.Bucket(one.m, forecast) for one, forecast in zip(problems, _answers(at, problems), strict=True)
+    ]
+    parts = dispatching.divide(at, found)
+    if [part.config for part in parts] == [ATEN]:
+        return otherwise
+    hit = dispatching.hit(ask, hint, found, parts)
+    told = ", ".join(f"{part.config.name} up to m={found[part.last].m}" for part in parts)
+    return Step("range", hit, f"{otherwise.reason}; divided: {told}", hit.evidence)
 
 
 def _one_config(ask: Ask, hint: Hit, answered: list[_Bucket]) -> Step:
