@@ -159,9 +159,9 @@ def _prepare() -> None:
 
 
 def share_gpus() -> None:
-    """Let this process see one GPU of the host alone, not the same as the process before. Nothing runs there; but should
-    a version of torch take a context to generate code, half a gigabyte of memory, a hundred such processes would not
-    find room on one GPU."""
+    """Let this process see one GPU of the host alone, not the same as the process before. Nothing runs there; but
+    should a version of torch take a context to generate code, half a gigabyte of memory, a hundred such processes would
+    not find room on one GPU."""
     if torch.cuda.is_initialized():
         return
     outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")

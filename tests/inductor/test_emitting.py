@@ -52,7 +52,7 @@ def test_neither_patterns_nor_fake_tensors_touch_a_gpu(monkeypatch):
     """This torch has no CUDA: whatever asks it for memory raises."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.accelerator.current_accelerator", lambda check=False: "cuda")
-    with pytest.raises((AssertionError, RuntimeError), match="CUDA|cuda"):
+    with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|cuda"):
         fake_tensor.init_gpu_context.__wrapped__(torch.device("cuda", 0))
     before = joint_graph.lazy_init
     with emitting.no_gpu_context():
