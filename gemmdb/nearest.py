@@ -10,6 +10,9 @@ from typing import Any
 from gemmdb.problem import LARGEST_SIZE, Problem
 from gemmdb.rows import Fetch
 
+STATE = "SELECT value FROM meta WHERE name = 'rows_digest'"
+"""The query for what changes with every row that is written to a file."""
+
 Statement = tuple[str, list[Any]]
 """A query and its arguments."""
 

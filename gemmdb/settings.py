@@ -29,9 +29,11 @@ class Policy:
     """What may be served. Part of every compile-cache key, through `text`.
 
     `min_gain`: gain over ATen that anything else must have (0.02 is 2%). `unverified_gain`: the same for rows measured
-    under another toolchain. `near_loss`: largest expected loss of a `near` answer. `range_regret`: worst loss allowed
-    over a symbolic size's range. `near`, `sku`, `model`: which rungs are asked after `exact`. `model_gain`:
-    the gain that the cost model must expect of what nobody has measured. `allow`, `deny`: regular expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order
+    under another toolchain. `near_loss`: largest loss, against the best config, that nine of ten `near` answers are to
+    keep. `range_regret`: worst loss allowed over a symbolic size's range. `near`, `sku`, `model`: which rungs are asked
+    after `exact`. `model_gain`: the gain that the cost model must expect of what nobody has measured. `allow`, `deny`:
+    regular
+    expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order
     depends on M. `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second;
     10: a CUTLASS kernel, 10 to 20 s of nvcc). `cutlass_size`: no CUTLASS kernel for products with a smaller M x N x K.
     """
@@ -39,7 +41,7 @@ class Policy:
     on_miss: str = "aten"
     min_gain: float = 0.02
     unverified_gain: float = 0.05
-    near_loss: float = 0.05
+    near_loss: float = 0.1
     range_regret: float = 0.01
     near: bool = True
     sku: bool = False

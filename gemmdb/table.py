@@ -19,7 +19,6 @@ from gemmdb.problem import Problem
 from gemmdb.rows import CONTEXT, Context, Parts, parse_provenance
 from gemmdb.verdict import Pooled, Verdict, age, pool_slow, unsafe
 
-_LOOKUP = schema.VERDICT_SQL
 _GROUP = f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
 _ALL = (
     f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE (problem, device, id) > (?, ?, ?)"
@@ -91,7 +90,7 @@ class Table:
         # As `_fetch` and `Parts.context` do; two calls less are a tenth of the time of a lookup.
         try:
             with self._lock:
-                rows = (self._db or self._connect()).execute(_LOOKUP, (problem.key, known.key)).fetchall()
+                rows = (self._db or self._connect()).execute(schema.VERDICT_SQL, (problem.key, known.key)).fetchall()
         except dbfile.FAULTS as error:
             raise dbfile.broken(self.path, error) from error
         if len(rows) > 1:
@@ -119,18 +118,19 @@ class Table:
     ) -> list[Problem]:
         """The problems of the same op and family that have a verdict on the device, the nearest in log M, N, K first,
         the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
-        known = self._fetch("SELECT id FROM protocol", ())
-        wanted = [key for (key,) in known if self._parts.protocol(key).l2 == l2]
-        query = nearest.statement(problem, device.key, wanted, within)
-        found = map(self._parts.problem, nearest.keys(self._fetch, problem, query, limit))
-        return [p for p in found if p.op == problem.op and p.family == problem.family]
+        wanted = [key for (key,) in self._fetch("SELECT id FROM protocol", ()) if self._parts.protocol(key).l2 == l2]
+        found = nearest.keys(self._fetch, problem, nearest.statement(problem, device.key, wanted, within), limit)
+        return [p for key in found if (p := self._parts.problem(key)).op == problem.op and p.family == problem.family]
+
+    def state(self) -> str:
+        """A text that changes with every row that is written."""
+        return self.digest if self._immutable else str(self._fetch(nearest.STATE, ()))
 
     def rows(self, problem: Problem, device: Device) -> list[Measurement]:
         """Every measurement of a problem on a device, failures included, in a fixed order."""
         found = self._fetch(_GROUP, (problem.key, device.key))
-        if found and self._parts.problem(problem.key).text != problem.text:
-            return []
-        return [self._parts.measurement(row) for row in found]
+        same = not found or self._parts.problem(problem.key).text == problem.text
+        return [self._parts.measurement(row) for row in found] if same else []
 
     def pooled(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> list[Pooled]:
         """Every timed config of a problem, fastest first: measured in full, or `slow` by its short estimate."""

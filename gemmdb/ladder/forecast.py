@@ -2,57 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from gemmdb.config import ATEN, Config
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.exact import barred, find
-from gemmdb.ladder.gate import gain, objection, verified
-from gemmdb.ladder.roofline import roofline_us
-from gemmdb.problem import Problem
-from gemmdb.table import Table
-from gemmdb.verdict import Pooled
+from gemmdb.ladder.gate import gain, objection
+from gemmdb.ladder.surface import Surface, surface
+from gemmdb.ladder.transfer import Family, Scale, members, tile
 
-DOUBT = 0.05
-"""Loss allowed for per doubling of the distance to a single neighbour; half of it between two. Copying the nearest
-neighbour's winner loses 8 to 12% on 54,317 recorded problems; a prediction from all timings is granted about half."""
-
-NOISY = 0.25
-"""Nothing is predicted from a time whose 95% interval is wider than this to each side: something disturbed it."""
-
-
-@dataclass(frozen=True)
-class Surface:
-    """What one table knows of one problem: each config's pooled time relative to ATen's `aten_us` microseconds.
-    `verified`: measured under the running toolchain class, with our kernels as they are now; None when that is
-    unknown."""
-
-    problem: Problem
-    table: str
-    pooled: Mapping[Config, Pooled]
-    aten_us: float
-    verified: bool | None
-
-    def knows(self, config: Config) -> bool:
-        """Whether `config` has a time here that is steady enough to predict from."""
-        return config in self.pooled and self.pooled[config].spread <= NOISY
+OWN = 0.055
+"""Relative error of a prediction between neighbours that agree, from CLOSE doublings on; less in proportion below."""
+CLOSE = 0.25
+UNSEEN = 0.25
+"""How far behind the best a config is taken to be, in logarithms, where no neighbour timed any like it."""
+UNLIKE = 0.1
+"""And behind the best of its tile, where one did; also the uncertainty of that."""
+CAUTION = 0.7
+"""How many standard deviations count against a config when one is chosen: of many that look alike, the one that looks
+best by chance is an unsure one."""
+BOUND = 0.4
+"""How many standard deviations, of the choice and of its rival, the stated loss allows for."""
+FAR = 0.05
+"""Loss allowed for per doubling of the distance to the nearest neighbour. With BOUND and OWN it makes the stated loss
+one that nine of ten held-out answers keep: benchmarks/results/offtable."""
 
 
 @dataclass(frozen=True)
 class Forecast:
     """Times relative to ATen at a problem, for the configs that may be served there and for ATen itself.
 
-    `ratios`: expected. `doubt`: how far, relative, each may be off; 0 where it was measured. `gains`: the smallest gain
-    over ATen among the surfaces that it was predicted from. `aten_us`: expected microseconds of ATen.
+    `ratios`: expected. `spread`: the standard deviation of their logarithms, 0 where it was measured. `far`: what the
+    distance adds to a loss. `gains`: the expected gain over ATen, of those that were measured in full.
+    `aten_us`: expected microseconds of ATen.
     """
 
     rung: str
     ratios: Mapping[Config, float]
-    doubt: Mapping[Config, float]
+    spread: Mapping[Config, float]
+    far: float
     gains: Mapping[Config, float]
     aten_us: float
     verified: bool | None
@@ -63,22 +56,28 @@ class Forecast:
         """How much slower than the best of all `config` is expected to be: 0.03 is 3%."""
         return self.ratios[config] / min(self.ratios.values()) - 1
 
+    @functools.cached_property
+    def doubt(self) -> Mapping[Config, float]:
+        """How far off the expected time of each config may be."""
+        return {c: math.expm1(2 * BOUND * spread) + self.far for c, spread in self.spread.items()}
+
     def loss(self, config: Config) -> float:
-        """The expected loss of serving `config`: its regret and the doubt."""
-        return self.regret(config) + self.doubt[config]
+        """The loss of serving `config`, against the best of all, that nine of ten answers are within."""
+        least = min(ratio * math.exp(-BOUND * self.spread[one]) for one, ratio in self.ratios.items())
+        return self.ratios[config] * math.exp(BOUND * self.spread[config]) / least - 1 + self.far
 
+    def score(self, config: Config) -> float:
+        """The expected ratio with a surcharge for what is unsure."""
+        return self.ratios[config] * math.exp(CAUTION * self.spread[config])
 
-def surface(ask: Ask, table: Table, problem: Problem) -> Surface | None:
-    """The rows of `problem` in `table`, of the running toolchain class if there are any; None without ATen's."""
-    classes = (None,) if ask.klass is None else (ask.klass, None)
-    for klass in classes:
-        rows = ask.read(Table.pooled, table, problem, ask.device, ask.query.l2, klass) or []
-        pooled = {one.config: one for one in rows if all(row.protocol.clock != "model" for row in one.rows)}
-        if ATEN in pooled:
-            aten_us = median(row.times.median_us for row in pooled[ATEN].rows if row.times)
-            holds = None if ask.klass is None else all(_holds(ask, one) for one in pooled.values())
-            return Surface(problem, str(table.path), pooled, aten_us, holds)
-    return None
+    def sure_gain(self, config: Config) -> float:
+        """The gain over ATen that remains when both times are off by two standard deviations."""
+        off = math.exp(2 * math.hypot(self.spread[config], self.spread[ATEN])) + self.far
+        return gain(self.ratios[config] * off)
+
+    def proposals(self, count: int) -> list[Config]:
+        """The `count` configs other than ATen that are the most likely to be the best."""
+        return sorted((c for c in self.gains if c != ATEN), key=lambda c: (self.score(c), c.text))[:count]
 
 
 def measured(ask: Ask) -> Forecast | None:
@@ -91,59 +90,109 @@ def measured(ask: Ask) -> Forecast | None:
     allowed = (c for c, one in here.pooled.items() if one.servable and c not in banned)
     ratios = {c: here.pooled[c].ratio for c in allowed if objection(ask, c) is None}
     gains = {config: gain(ratio) for config, ratio in ratios.items()}
-    return Forecast("exact", ratios, dict.fromkeys(ratios, 0.0), gains, here.aten_us, here.verified, here.table)
+    exact = dict.fromkeys(ratios, 0.0)
+    return Forecast("exact", ratios, exact, 0.0, gains, here.aten_us, here.verified, here.table)
 
 
 def predicted(ask: Ask, used: Sequence[tuple[float, Surface]]) -> Forecast:
-    """The forecast from the surfaces at neighbours, each with its distance in doublings (> 0).
+    """The forecast from the surfaces at neighbours, nearest first, each with its distance in doublings (> 0).
 
-    Only configs timed at all of them take part, each interpolated in log space with weights inverse to the distance,
-    which between two neighbours on one line is linear interpolation. `doubt` grows with the distance to the nearest and
-    with how much the neighbours disagree about a config's regret.
+    Each neighbour tells how long a family takes over what is expected of it by `Scale`, relative to the best of that
+    neighbour. The mean of these, weighted by closeness, times what is expected at the problem is the predicted time.
     """
-    weights = [1 / distance for distance, _ in used]
+    weights = [math.exp(-distance * distance / 2) / (distance + 0.05) for distance, _ in used]
     weights = [weight / sum(weights) for weight in weights]
     surfaces = [one for _, one in used]
-    banned = barred(ask) - {ATEN}
-    known = (c for c in surfaces[0].pooled if c not in banned and all(s.knows(c) for s in surfaces))
-    shared = [c for c in known if objection(ask, c) is None]
-    logs = {c: [math.log(s.pooled[c].ratio) for s in surfaces] for c in shared}
-    best = [min(logs[c][i] for c in shared) for i in range(len(surfaces))]
-    slope = DOUBT if len(used) == 1 else DOUBT / 2
-    far = slope * min(distance for distance, _ in used)
-    efficiency = [math.log(s.aten_us / roofline_us(s.problem, ask.device)) for s in surfaces]
-    nearest = min(used, key=lambda pair: pair[0])[1]
+    level = sum(weight * one.level for weight, one in zip(weights, surfaces, strict=True))
+    scale = Scale.of(ask.problem, ask.device)
+    times, spread, servable = _times(ask, _blend(used[0][0], weights, surfaces), scale)
+    aten, nearest = times[ATEN], surfaces[0]
+    ratios = {config: math.exp(log - aten) for config, log in times.items()}
     return Forecast(
         "near",
-        {c: math.exp(_mean(weights, logs[c])) for c in shared},
-        {c: far + _disagreement([own - top for own, top in zip(logs[c], best, strict=True)]) for c in shared},
-        {c: min(gain(s.pooled[c].ratio) for s in surfaces) for c in shared if servable(c, surfaces)},
-        roofline_us(ask.problem, ask.device) * math.exp(_mean(weights, efficiency)),
-        None if ask.klass is None else all(s.verified for s in surfaces),
+        ratios,
+        spread,
+        FAR * used[0][0],
+        {c: gain(ratios[c]) for c in servable},
+        math.exp(aten + level),
+        None if ask.klass is None else all(one.verified for one in surfaces),
         nearest.table,
         {
             "neighbours": [
-                {"problem": s.problem.text, "distance": distance, "table": s.table, "aten_us": s.aten_us}
-                for distance, s in used
+                {"problem": one.problem.text, "distance": distance, "table": one.table, "aten_us": one.aten_us}
+                for distance, one in used
             ],
-            "distance": min(distance for distance, _ in used),
-            "configs": len(shared),
+            "distance": used[0][0],
+            "configs": len(ratios),
         },
     )
 
 
-def servable(config: Config, surfaces: Sequence[Surface]) -> bool:
-    """Whether `config` was measured in full at one of the neighbours at least."""
-    return any(one.pooled[config].servable for one in surfaces)
+class _Blend(NamedTuple):
+    """A family over all neighbours: mean and standard deviation of its excess. `full`: one measured it in full."""
+
+    mean: float
+    spread: float
+    full: bool
 
 
-def _holds(ask: Ask, one: Pooled) -> bool:
-    return any(verified(ask, one.config, row.toolchain) for row in one.rows)
+def _blend(nearest: float, weights: Sequence[float], surfaces: Sequence[Surface]) -> dict[Family, _Blend]:
+    """The families that were close to the best somewhere, and wrong nowhere. Where a neighbour has not timed one, it
+    stands somewhat behind the best of its like there."""
+    sums: dict[Family, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    likes: dict[object, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    full: set[Family] = set()
+    close: set[Family] = set()
+    for weight, one in zip(weights, surfaces, strict=True):
+        best: dict[object, float] = {}
+        for key, (excess, in_full, near_best) in one.families.items():
+            own, like = sums[key], _like(key.config)
+            own[0] += weight
+            own[1] += weight * excess
+            own[2] += weight * excess * excess
+            best[like] = min(best.get(like, math.inf), excess)
+            if in_full:
+                full.add(key)
+            if near_best:
+                close.add(key)
+        for like, excess in best.items():
+            likes[like][0] += weight
+            likes[like][1] += weight * excess
+    banned = frozenset().union(*(one.unsafe for one in surfaces))
+    own_error = OWN * min(1.0, nearest / CLOSE)
+    blended = {}
+    for key in close - banned:
+        weight, first, second = sums[key]
+        seen, total = likes[_like(key.config)]
+        prior = total + (1 - seen) * UNSEEN + UNLIKE
+        missing = max(0.0, 1 - weight)
+        mean = first + missing * prior
+        variance = second - 2 * mean * first + weight * mean * mean
+        variance += missing * ((prior - mean) ** 2 + UNLIKE**2) + own_error**2
+        blended[key] = _Blend(mean, math.sqrt(max(0.0, variance)), key in full)
+    return blended
 
 
-def _mean(weights: Sequence[float], values: Sequence[float]) -> float:
-    return sum(weight * value for weight, value in zip(weights, values, strict=True))
+def _like(config: Config) -> object:
+    shape = tile(config)
+    return (config.kernel, shape.m, shape.n, shape.swap) if shape else config
 
 
-def _disagreement(values: Sequence[float]) -> float:
-    return math.expm1((max(values) - min(values)) / 2)
+def _times(
+    ask: Ask, blended: Mapping[Family, _Blend], scale: Scale
+) -> tuple[dict[Config, float], dict[Config, float], set[Config]]:
+    """The logarithms of the times, up to the level; their standard deviations; and which were measured in full."""
+    times: dict[Config, float] = {}
+    spread: dict[Config, float] = {}
+    servable: set[Config] = set()
+    banned = barred(ask) - {ATEN}
+    for key, one in blended.items():
+        for config in members(key, ask.problem, ask.device):
+            if config in banned or objection(ask, config) is not None:
+                continue
+            log = one.mean + math.log(scale.us(config))
+            if config not in times or log < times[config]:
+                times[config], spread[config] = log, one.spread
+            if one.full:
+                servable.add(config)
+    return times, spread, servable

@@ -2,7 +2,7 @@
 
 Neighbours share the op and the family, that is dtypes, layout and alignment classes, bias, fusion context and numerics,
 and the device. The neighbour's winner is not copied: see `forecast.predicted`. What is too far, or too uncertain for
-the policy, is declined.
+the policy, is declined, unless it is faster than ATen in any case.
 """
 
 from __future__ import annotations
@@ -15,24 +15,27 @@ from itertools import islice
 from gemmdb.config import ATEN, Config
 from gemmdb.hit import Hit
 from gemmdb.ladder.ask import Ask, Step
-from gemmdb.ladder.forecast import Forecast, Surface, predicted, surface
+from gemmdb.ladder.forecast import Forecast, predicted
 from gemmdb.ladder.gate import required_gain
+from gemmdb.ladder.surface import Surface, surface
 from gemmdb.problem import Problem
 from gemmdb.table import Table
 from gemmdb.verdict import TIE
 
-MAX_STEP = 1.5
-"""Largest ratio of M to a neighbour that answers alone."""
-MAX_SPAN = 4.0
-"""Largest ratio between the M of two neighbours that answer for what lies between them."""
-MAX_OTHER = 1.25
-"""Largest ratio of N and of K to a neighbour's, where those differ."""
-WITHIN = (MAX_SPAN, MAX_OTHER, MAX_OTHER)
-"""Largest ratios of M, N and K to those of any neighbour that can be used; a table is searched no further."""
-MOST_OTHERS = 4
-"""How many neighbours of other N and K are used together."""
+FARTHEST = {"cuda": 2.0}
+"""Doublings to the nearest neighbour beyond which nothing is answered, by kind of device."""
+UNTRIED = 0.6
+"""The same where no table was large enough to try what lies farther."""
+REACH = 3.0
+"""Doublings to any neighbour that is used."""
+MOST = 8
+"""How many neighbours are used together."""
+WITHIN = (32.0, 8.0, 8.0)
+"""Largest ratios of M, N and K to those of a neighbour in reach; a table is searched no further."""
 CANDIDATES = 64
 """How many neighbours are asked of each table."""
+ROWS = 16
+"""The fewest rows of a tile: what is below costs about what this does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,12 @@ def near(ask: Ask) -> Step:
     best = choose(ask, forecast)
     for config in dict.fromkeys((best, ATEN)):
         if forecast.loss(config) <= ask.policy.near_loss:
-            hit = _hit(forecast, config)
-            return Step("near", hit, _reason(forecast, config), hit.evidence)
+            return _serve(forecast, config, _reason(forecast, config))
     reason = f"{_reason(forecast, best)}, over the policy's {ask.policy.near_loss:.1%}"
+    if best != ATEN and ask.policy.on_miss != "live":
+        sure = forecast.sure_gain(best)
+        if sure >= required_gain(ask.policy, forecast.verified):
+            return _serve(forecast, best, f"{reason}, but {sure:.0%} ahead of ATen at the least")
     return Step("near", None, reason, forecast.evidence)
 
 
@@ -66,8 +72,8 @@ def forecast_near(ask: Ask) -> Forecast | str:
             "no problem of this op and family, with sizes of 1 where this has them, was measured near this one"
             f" on {ask.device.sku}"
         )
-    used = _bracket(ask, candidates) or _others(ask, candidates)
-    if not used:
+    used = _surfaces(ask, candidates)
+    if not used or used[0][0] > FARTHEST.get(ask.device.kind, UNTRIED):
         closest = candidates[0]
         return (
             f"too far: the nearest of {len(candidates)} neighbours is m={closest.problem.m} n={closest.problem.n}"
@@ -77,15 +83,12 @@ def forecast_near(ask: Ask) -> Forecast | str:
 
 
 def choose(ask: Ask, forecast: Forecast) -> Config:
-    """The config to serve by its expected time: of those tied with the best, the cheapest to compile; ATen unless the
-    gain is enough at the query and at every neighbour.
-
-    A heuristic of ATen changes kernels somewhere between two neighbours, so a gain at only one of them proves nothing.
-    """
+    """The config to serve: of those tied with the best by expected time and certainty, the cheapest to compile; ATen
+    unless the expected gain is enough."""
     needed = required_gain(ask.policy, forecast.verified)
-    enough = [c for c, gained in forecast.gains.items() if c != ATEN and gained >= needed]
-    fastest = min((forecast.ratios[c] for c in enough), default=1.0)
-    tied = [c for c in enough if forecast.ratios[c] <= fastest * (1 + TIE)]
+    scores = {c: forecast.score(c) for c, gained in forecast.gains.items() if c != ATEN and gained >= needed}
+    least = min(scores.values(), default=1.0)
+    tied = [c for c, score in scores.items() if score <= least * (1 + TIE)]
     return min(tied, key=lambda c: (c.spec.cost, c.text), default=ATEN)
 
 
@@ -99,7 +102,7 @@ def _candidates(ask: Ask) -> list[_Candidate]:
         problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or []
         for problem in problems:
             if problem != query and problem.text not in found and _same_side(query, problem):
-                found[problem.text] = _Candidate(problem, table, _distance(query, problem))
+                found[problem.text] = _Candidate(problem, table, _distance(ask, problem))
     return sorted(found.values(), key=lambda one: (one.distance, one.problem.text))
 
 
@@ -110,42 +113,26 @@ def _same_side(query: Problem, other: Problem) -> bool:
     return all(theirs > 0 and (own == 1) == (theirs == 1) for own, theirs in sizes)
 
 
-def _distance(query: Problem, other: Problem) -> float:
-    """Doublings between the sizes, Euclidean over M, N and K."""
-    return math.hypot(
-        math.log2(query.m / other.m), math.log2(query.n / other.n), math.log2(query.k / other.k)
-    )  # fmt: skip
-
-
-def _bracket(ask: Ask, candidates: list[_Candidate]) -> list[tuple[float, Surface]]:
-    """The neighbours with the same N and K: one on each side of M when they are close enough together, else the nearer
-    one when it is close enough by itself."""
+def _distance(ask: Ask, other: Problem) -> float:
+    """Doublings between the sizes, Euclidean over M, N and K. On a GPU, most of what M changes is the number of rows of
+    tiles."""
     query = ask.problem
-    same = [one for one in candidates if (one.problem.n, one.problem.k) == (query.n, query.k)]
-    below = _surfaces(ask, (one for one in same if one.problem.m < query.m), 1)
-    above = _surfaces(ask, (one for one in same if one.problem.m > query.m), 1)
-    both = below + above
-    if len(both) == 2 and above[0][1].problem.m <= MAX_SPAN * below[0][1].problem.m:
-        return both
-    return sorted((one for one in both if one[0] <= math.log2(MAX_STEP)), key=lambda one: one[0])[:1]
+    m, n, k = (math.log2(x / y) for x, y in ((query.m, other.m), (query.n, other.n), (query.k, other.k)))
+    if ask.device.kind != "cuda":
+        return math.hypot(m, n, k)
+    return math.hypot(0.8 * math.log2(max(query.m, ROWS) / max(other.m, ROWS)), 0.4 * m, n, k)
 
 
-def _others(ask: Ask, candidates: list[_Candidate]) -> list[tuple[float, Surface]]:
-    """The nearest neighbours within the bounds in every size."""
-    query = ask.problem
-    bounds = ((query.m, "m", MAX_STEP), (query.n, "n", MAX_OTHER), (query.k, "k", MAX_OTHER))
-    inside = (
-        one
-        for one in candidates
-        if all(1 / most <= getattr(one.problem, name) / size <= most for size, name, most in bounds)
-    )
-    return _surfaces(ask, inside, MOST_OTHERS)
+def _surfaces(ask: Ask, candidates: Iterable[_Candidate]) -> list[tuple[float, Surface]]:
+    """The nearest in reach that have a steady ATen row to be relative to; the others say nothing."""
+    near = (one for one in candidates if one.distance <= REACH)
+    read = ((one.distance, surface(ask, one.table, one.problem)) for one in near)
+    return list(islice(((distance, here) for distance, here in read if here and here.knows(ATEN)), MOST))
 
 
-def _surfaces(ask: Ask, candidates: Iterable[_Candidate], most: int) -> list[tuple[float, Surface]]:
-    """The first `most` that have a steady ATen row to be relative to; the others say nothing."""
-    read = ((one.distance, surface(ask, one.table, one.problem)) for one in candidates)
-    return list(islice(((distance, here) for distance, here in read if here and here.knows(ATEN)), most))
+def _serve(forecast: Forecast, config: Config, reason: str) -> Step:
+    hit = _hit(forecast, config)
+    return Step("near", hit, reason, hit.evidence)
 
 
 def _hit(forecast: Forecast, config: Config) -> Hit:
@@ -154,7 +141,7 @@ def _hit(forecast: Forecast, config: Config) -> Hit:
         **forecast.evidence,
         "expected_loss": forecast.loss(config),
         "regret": forecast.regret(config),
-        "doubt": forecast.doubt[config],
+        "spread": forecast.spread[config],
         "verified": forecast.verified,
     }
     return Hit("near", config, ratio * forecast.aten_us, 1 / ratio, forecast.table, evidence)
@@ -164,5 +151,5 @@ def _reason(forecast: Forecast, config: Config) -> str:
     count, distance = len(forecast.evidence["neighbours"]), forecast.evidence["distance"]
     return (
         f"from {count} neighbour(s), the nearest {distance:.2f} doublings away: {config.name} is expected at"
-        f" {1 / forecast.ratios[config]:.3f}x ATen with an expected loss of {forecast.loss(config):.1%}"
+        f" {1 / forecast.ratios[config]:.3f}x ATen and a loss of at most {forecast.loss(config):.1%}"
     )

@@ -45,36 +45,33 @@ def test_the_nearest_winner_is_not_copied(lab):
     assert lookup(lab.query(lab.problem(m=34)), catalog, POLICY).config == steady
 
 
-def test_a_config_that_one_neighbour_did_not_time_takes_no_part(lab):
+def test_a_config_that_one_neighbour_did_not_time_counts_as_somewhat_behind_there(lab):
     everywhere, once = lab.cpp(), lab.cpp(blocks_m=1)
-    catalog = lab.catalog([
-        *lab.rows(lab.problem(m=32), {everywhere: 0.8, once: 0.1}),
-        *lab.rows(lab.problem(m=48), {everywhere: 0.8}),
-    ])  # fmt: skip
-    hit = lookup(lab.query(lab.problem(m=40)), catalog, POLICY)
-    assert (hit.config, hit.evidence["configs"]) == (everywhere, 2)
+
+    def winner(ratio):
+        catalog = lab.catalog([
+            *lab.rows(lab.problem(m=32), {everywhere: 0.8, once: ratio}),
+            *lab.rows(lab.problem(m=48), {everywhere: 0.8}),
+        ])  # fmt: skip
+        return lookup(lab.query(lab.problem(m=40)), catalog, replace(POLICY, near_loss=1.0)).config
+
+    assert winner(0.75) == everywhere
+    assert winner(0.4) == once
 
 
 def test_one_neighbour_answers_only_within_its_bound(lab):
     fast = lab.cpp()
     catalog = lab.catalog([*lab.rows(lab.problem(m=100), {fast: 0.5})])
-    for m in (70, 100 * 3 // 2):
+    for m in (67, 100 * 3 // 2):
         assert lookup(lab.query(lab.problem(m=m)), catalog, POLICY).config == fast
-    for m in (60, 151):
+    for m in (65, 153):
         query = lab.query(lab.problem(m=m))
         assert lookup(query, catalog, POLICY) is None
         assert "too far" in reason(lab, query, catalog)
         assert "m=100 n=256 k=256" in reason(lab, query, catalog)
 
 
-def test_neighbours_too_far_apart_do_not_bracket(lab):
-    fast = lab.cpp()
-    catalog = lab.catalog([row for m in (32, 1024) for row in lab.rows(lab.problem(m=m), {fast: 0.5})])
-    assert lookup(lab.query(lab.problem(m=180)), catalog, POLICY) is None
-    assert len(lookup(lab.query(lab.problem(m=36)), catalog, POLICY).evidence["neighbours"]) == 1
-
-
-def test_other_n_and_k_answer_within_their_bound_and_after_the_same_ones(lab):
+def test_other_n_and_k_answer_within_their_bound(lab):
     fast, other = lab.cpp(), lab.cpp(blocks_m=1)
     catalog = lab.catalog([
         *lab.rows(lab.problem(m=64, n=1000), {fast: 0.5, other: 0.6}),
@@ -82,24 +79,19 @@ def test_other_n_and_k_answer_within_their_bound_and_after_the_same_ones(lab):
     ])  # fmt: skip
     hit = lookup(lab.query(lab.problem(m=64, n=1100)), catalog, POLICY)
     assert (hit.config, len(hit.evidence["neighbours"])) == (fast, 2)
-    assert lookup(lab.query(lab.problem(m=64, n=1260)), catalog, POLICY) is None
-    same = lab.catalog([
-        *lab.rows(lab.problem(m=80, n=1100), {other: 0.5}),
-        *lab.rows(lab.problem(m=64, n=1000), {fast: 0.5}),
-    ])  # fmt: skip
-    assert lookup(lab.query(lab.problem(m=64, n=1100)), same, POLICY).config == other
+    assert lookup(lab.query(lab.problem(m=64, n=1680)), catalog, POLICY) is None
 
 
-def test_a_gain_at_one_neighbour_only_is_not_trusted(lab):
+def test_where_aten_wins_at_one_neighbour_and_loses_at_the_other_nothing_is_promised(lab):
     """Where ATen changes kernels between two sizes, the gain is there at one of them and gone at the other."""
     fast = lab.cpp()
     crossing = lab.catalog([
-        *lab.rows(lab.problem(m=32), {fast: 0.6}),
-        *lab.rows(lab.problem(m=64), {fast: 1.0}),
+        *lab.rows(lab.problem(m=32), {fast: 0.85}),
+        *lab.rows(lab.problem(m=64), {fast: 1.2}),
     ])  # fmt: skip
     query = lab.query(lab.problem(m=45))
     assert lookup(query, crossing, POLICY) is None
-    assert "over the policy's 5.0%" in reason(lab, query, crossing)
+    assert "over the policy's 10.0%" in reason(lab, query, crossing)
     assert lookup(query, crossing, replace(POLICY, near_loss=1.0)).config == ATEN
     mild = lab.catalog([
         *lab.rows(lab.problem(m=48), {fast: 0.97}),
@@ -109,20 +101,28 @@ def test_a_gain_at_one_neighbour_only_is_not_trusted(lab):
     assert (hit.rung, hit.config, hit.speedup) == ("near", ATEN, 1.0)
 
 
-def test_neighbours_that_disagree_are_declined(lab):
+def test_an_unsure_answer_is_served_only_where_it_beats_aten_in_any_case(lab):
+    """The two winners of the neighbours are far apart. That is too unsure a choice, unless ATen is the alternative and
+    much slower than either; live tuning can do better."""
     one, two = lab.cpp(), lab.cpp(blocks_m=1)
-    catalog = lab.catalog([
-        *lab.rows(lab.problem(m=32), {one: 0.5, two: 0.7}),
-        *lab.rows(lab.problem(m=64), {one: 0.7, two: 0.5}),
-    ])  # fmt: skip
-    assert lookup(lab.query(lab.problem(m=45)), catalog, POLICY) is None
-    lax = lookup(lab.query(lab.problem(m=45)), catalog, replace(POLICY, near_loss=0.5))
-    assert 0.05 < lax.evidence["expected_loss"] < 0.5
+
+    def ask(slower, **policy):
+        catalog = lab.catalog([
+            *lab.rows(lab.problem(m=32), {one: 0.5 * slower, two: 0.7 * slower}),
+            *lab.rows(lab.problem(m=64), {one: 0.7 * slower, two: 0.5 * slower}),
+        ])  # fmt: skip
+        return lookup(lab.query(lab.problem(m=45)), catalog, replace(POLICY, **policy))
+
+    assert ask(1.0).config in (one, two)
+    assert ask(1.0).evidence["expected_loss"] > POLICY.near_loss
+    assert ask(1.0, on_miss="live") is None
+    assert ask(1.4) is None
+    assert ask(1.4, near_loss=0.5).config in (one, two)
 
 
 def test_a_blocking_is_carried_over_only_where_it_is_legal(lab):
     wide, plain = lab.cpp(blocks_m=10), lab.cpp()
-    catalog = lab.catalog([*lab.rows(lab.problem(m=10), {wide: 0.5, plain: 0.8})])
+    catalog = lab.catalog([*lab.rows(lab.problem(m=10), {wide: 0.5, plain: 0.6})])
     assert lookup(lab.query(lab.problem(m=11)), catalog, POLICY).config == wide
     assert lookup(lab.query(lab.problem(m=9)), catalog, POLICY).config == plain
 

@@ -1,5 +1,6 @@
 """What holds for rung `near` whatever is in the table."""
 
+import math
 from dataclasses import replace
 
 from hypothesis import HealthCheck, assume, given, settings
@@ -53,7 +54,7 @@ def test_near_declines_exactly_beyond_the_bound(lab, known, m, n):
     assume((m, n) != (known, 256))
     catalog = lab.catalog([*lab.rows(lab.problem(m=known), {lab.cpp(): 0.5})])
     hit = lookup(lab.query(lab.problem(m=m, n=n)), catalog, replace(POLICY, near_loss=10.0))
-    inside = max(m / known, known / m) <= 1.5 and max(n / 256, 256 / n) <= 1.25
+    inside = math.hypot(math.log2(m / known), math.log2(n / 256)) <= 0.6
     assume(lab.problem(n=n).family == lab.problem().family)
     assert (hit is not None) == inside
 
@@ -75,8 +76,9 @@ def test_what_is_served_is_within_the_policy_and_repeatable(lab, ratios, m, near
     assert lookup(lab.query(lab.problem(m=m)), catalog, policy) == hit
     if hit is None:
         return
-    assert hit.evidence["expected_loss"] <= near_loss
+    if hit.evidence["expected_loss"] > near_loss:
+        assert hit.speedup > 1.02
+        assert lookup(lab.query(lab.problem(m=m)), catalog, replace(policy, on_miss="live")) is None
     if hit.config != ATEN:
-        assert max(ratios[configs.index(hit.config)]) < 1 / 1.02 + 1e-9
         low, high = sorted(ratios[configs.index(hit.config)])
         assert low - 1e-9 <= 1 / hit.speedup <= high + 1e-9

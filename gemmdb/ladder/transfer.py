@@ -1,0 +1,101 @@
+"""Carrying a time from one size to another: what of it can be computed, so that only the rest is interpolated.
+
+`Scale` expects a time from the bytes, steps, waves and tiles of a config on a problem; a measured time divided by it
+varies slowly with the sizes. A `Family` is a config whose split of K is left open: the split that fills the
+multiprocessors at one size is the wrong one at another, so it is computed anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gemmdb.config import ATEN, Config
+from gemmdb.device import Device
+from gemmdb.ladder.model_cost import FITTED
+from gemmdb.ladder.model_machine import machine
+from gemmdb.ladder.model_work import Setting, Tile, tile_of
+from gemmdb.ladder.roofline import roofline_us
+from gemmdb.problem import Problem
+
+MOST_SPLITS = 32
+"""Parts that K is split into at most, and each has at least two steps."""
+_SPLIT = "split_k"
+
+
+class Family(NamedTuple):
+    """A config up to its split of K. `resident`: 0 for a split that is part of the config (none, or the backend's own
+    choice), else how many programs per multiprocessor it is to come to; `config` then has a split of 2 in its place."""
+
+    config: Config
+    resident: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Expected times on one problem and device, up to a factor that nearby problems share."""
+
+    roof: float
+    setting: Setting | None
+
+    @classmethod
+    def of(cls, problem: Problem, device: Device) -> Scale:
+        """The scale of a problem; by the roofline alone where the cost model does not know the device."""
+        known = machine(device)
+        return cls(roofline_us(problem, device), Setting.of(problem, known) if known else None)
+
+    def us(self, config: Config) -> float:
+        """Microseconds of one call."""
+        if self.setting is None:
+            return self.roof
+        shape = tile(config)
+        return FITTED.predict(self.setting, shape) if shape else FITTED.predict_aten(self.setting)
+
+
+def family(config: Config, problem: Problem, device: Device) -> Family:
+    """The family of a config that ran on a problem."""
+    split, shape = _split(config), tile(config)
+    if split < 2 or shape is None:
+        return Family(config, 0)
+    programs, resident = _tiles(shape, problem) * split, 1
+    while device.units * resident < programs:
+        resident *= 2
+    return Family(_with_split(config, 2), resident)
+
+
+def members(found: Family, problem: Problem, device: Device) -> Iterator[Config]:
+    """The configs of a family at a problem: the splits that fill the multiprocessors once, all of them or a power of
+    two, as a build tries them; none where K is too short or the tiles are too many to split."""
+    config, resident = found
+    shape = tile(config)
+    if not resident or shape is None:
+        yield config
+        return
+    full = device.units * resident // _tiles(shape, problem)
+    most = min(-(-problem.k // shape.k) // 2, MOST_SPLITS)
+    for split in sorted({full, 1 << full.bit_length() >> 1}):
+        if 1 < split <= most and split in config.spec.params[_SPLIT]:
+            yield _with_split(config, split)
+
+
+@functools.lru_cache(maxsize=4096)
+def tile(config: Config) -> Tile | None:
+    """The tile of a config, None for one that the cost model does not know."""
+    return None if config == ATEN else tile_of(config)
+
+
+def _tiles(shape: Tile, problem: Problem) -> int:
+    return math.ceil(problem.m / shape.m) * math.ceil(problem.n / shape.n)
+
+
+@functools.lru_cache(maxsize=4096)
+def _split(config: Config) -> int:
+    return int(config.values.get(_SPLIT, 1))
+
+
+@functools.lru_cache(maxsize=4096)
+def _with_split(config: Config, split: int) -> Config:
+    return Config.of(config.backend, config.kernel, **{**config.values, _SPLIT: split})
