@@ -35,10 +35,14 @@ def rows(m, *shape):
     return x
 
 
+@pytest.fixture(autouse=True)
+def installed():
+    entry.install()
+
+
 @pytest.fixture
 def dividing():
     """Compile with a session that divides every product with a symbolic M as it is told."""
-    entry.install()
 
     def made(*parts):
         def find(query):
