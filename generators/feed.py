@@ -20,6 +20,8 @@ wait a minute or two for nvcc, and the lanes are to have the others until then. 
 that many fewer jobs at its end."""
 POLL_S = 0.2
 """How often a lane without work looks whether the build is to stop."""
+PATIENCE = 4
+"""How many times the limit of one candidate may pass without that anything is compiled: there may be a queue."""
 GRACE_S = 15.0
 """How long a build that is out of time waits for the compilers of its last winners."""
 
@@ -55,7 +57,7 @@ class Feed(Thread):
 
     def __init__(self, work: Work, prepare: Prepare, effort: Effort, lanes: int) -> None:
         super().__init__(daemon=True)
-        self._work, self._prepare, self._patience_s = work, prepare, effort.compile_s
+        self._work, self._prepare, self._patience_s = work, prepare, PATIENCE * effort.compile_s
         self._ahead = AHEAD * lanes if work.overlap else 0
         self._changed = Condition()
         self._compiling: dict[int, Job] = {}
@@ -167,10 +169,11 @@ class Feed(Thread):
         return Task(race=self._ready.popleft()) if self._ready and racing else None
 
     def _give_up_waiting(self) -> None:
-        """Nothing was compiled for as long as one candidate may take: measuring the job that has waited longest will
-        tell which candidate it is."""
+        """Nothing was compiled for very long: measuring the job that has waited longest will tell which candidate it
+        is."""
         self._moved = monotonic()
         if self._compiling:
             self._ready.append(self._compiling.pop(next(iter(self._compiling))))
-        elif self._emitting:
-            self._due.append(self._emitting.pop(next(iter(self._emitting))))
+        else:
+            self._due.extend(self._emitting.values())
+            self._emitting.clear()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
@@ -18,18 +18,21 @@ from threading import Event, Lock
 from gemmdb import canonical
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces import Backend, Candidate, Job
-from gemmdb.measurement import Status
+from gemmdb.generators.interfaces import Backend, Candidate, Job, Outcome
+from gemmdb.generators.worker import out_of_memory
+from gemmdb.measurement import EMITTED, Measurement, Status
 from gemmdb.problem import Problem
 from gemmdb.table import Table
-from gemmdb.verdict import pool
+from gemmdb.verdict import best, pool, unsafe
 
 POLL_S = 0.5
 """How often jobs that another build has claimed are looked at again."""
 RIVALS = 2
 """How many of the configs that are known on a problem are timed again beside new candidates."""
 TRANSIENT = frozenset({Status.TIMEOUT, Status.OOM})
-"""What can become of ATen because of something else on the machine."""
+"""What can become of a candidate because of something else on the machine."""
+TRIES = 2
+"""How often a candidate other than ATen is tried that comes to such an end."""
 
 
 def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[Job]:
@@ -46,8 +49,10 @@ def left(wanted: Sequence[Job], path: Path, backend: Backend) -> list[Job]:
     """What of the jobs is not in the table at `path` for the device, protocol and toolchain class.
 
     A job of which some candidates have rows, since a backend was added after they were measured, is reduced to the
-    others, with ATen and the best so far beside them: times compare within the same minutes. All of a job is left when
-    ATen has no row, or ran out of time or memory, which may have been a disturbance. Raises TableError.
+    others, with ATen and the best so far beside them: times compare within the same minutes. So is one of which a
+    candidate ran out of time or memory, which may have been a disturbance, once. All of a job is left when ATen has no
+    row, or ran out of either. Of a job whose build was stopped before its winner was confirmed, that is left. Raises
+    TableError.
     """
     if not path.exists():
         return list(wanted)
@@ -59,21 +64,45 @@ def left(wanted: Sequence[Job], path: Path, backend: Backend) -> list[Job]:
 
 
 def _rest(job: Job, table: Table, backend: Backend) -> Job | None:
-    rows = [
-        row
-        for row in table.rows(job.problem, backend.device)
-        if row.protocol == job.protocol and row.toolchain.klass == backend.toolchain.klass
-    ]
-    found: dict[Config, set[Status]] = defaultdict(set)
+    every = table.rows(job.problem, backend.device)
+    rows = [row for row in every if row.protocol == job.protocol and row.toolchain.klass == backend.toolchain.klass]
+    found: dict[Config, list[Measurement]] = defaultdict(list)
     for row in rows:
-        found[row.config].add(row.status)
-    if found[ATEN] <= TRANSIENT:  # Also when there is none.
+        found[row.config].append(row)
+    if all(map(_disturbed, found[ATEN])):  # Also when there is none.
         return job
-    missing = tuple(candidate for candidate in job.candidates if not found[candidate.config])
-    if all(candidate.illegal for candidate in missing):
-        return replace(job, candidates=missing) if missing else None
-    rivals = [pooled.config for pooled in pool(rows) if pooled.config != ATEN][:RIVALS]
-    return replace(job, candidates=(Candidate(ATEN), *map(Candidate, rivals), *missing))
+    missing = tuple(candidate for candidate in job.candidates if _untried(found[candidate.config]))
+    if any(not candidate.illegal for candidate in missing):
+        rivals = [pooled.config for pooled in pool(rows, unsafe(every)) if pooled.config != ATEN][:RIVALS]
+        return replace(job, candidates=tuple(dict.fromkeys((Candidate(ATEN), *map(Candidate, rivals), *missing))))
+    raced = _unconfirmed(rows, unsafe(every))
+    return replace(job, candidates=missing, raced=raced) if missing or raced else None
+
+
+def _disturbed(row: Measurement) -> bool:
+    return row.status in TRANSIENT or (row.status is Status.ERROR and out_of_memory(row.detail))
+
+
+def _untried(rows: Sequence[Measurement]) -> bool:
+    return len(rows) < TRIES and all(map(_disturbed, rows))
+
+
+def _unconfirmed(rows: Sequence[Measurement], banned: Collection[Config]) -> tuple[Outcome, ...]:
+    """What is known of a problem whose pick was raced, but not confirmed; nothing otherwise.
+
+    A confirmation leaves a row of emitted code, or a second row of the config; and one of ATen, with the same run as
+    the race unless that was stopped: then another config was confirmed and came out slower.
+    """
+    pooled = pool(rows, banned)
+    if not any(one.config == ATEN for one in pooled):
+        return ()
+    pick = best(pooled)[0]
+    first = pick.rows[0]
+    references = sum(row.config == ATEN and row.run == first.run for row in rows)
+    if pick.config == ATEN or len(pick.rows) > 1 or first.detail == EMITTED or references > 1:
+        return ()
+    firsts = [one.rows[0] for one in pooled]
+    return tuple(Outcome(r.config, r.status, r.times, r.error, r.compile_s, r.detail) for r in firsts)
 
 
 class Claims:

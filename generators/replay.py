@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from gemmdb.config import Config
 from gemmdb.generators.interfaces import Job, Outcome, ignore
@@ -21,7 +23,7 @@ class Replay:
         for row in rows:
             self._rows.setdefault((row.problem, row.config), row)
         self.calls: list[tuple[Problem, tuple[Config, ...], int]] = []
-        self.renewed = 0
+        self.renewed = self._more = 0
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
         """There is nothing to wait for."""
@@ -40,9 +42,11 @@ class Replay:
         return config
 
     def fresh(self) -> Replay:
-        """Itself; counts it."""
+        """One that answers with rows of their own, of one more sample than recorded; counts it."""
         self.renewed += 1
-        return self
+        again = copy.copy(self)
+        again._more = 1
+        return again
 
     @property
     def busy_s(self) -> float | None:
@@ -57,4 +61,5 @@ class Replay:
         if row is None:
             return Outcome(config, Status.ERROR, detail="not recorded")
         status = Status.OK if row.status is Status.SLOW else row.status
-        return Outcome(config, status, row.times, row.error, row.compile_s, row.detail)
+        times = replace(row.times, samples=row.times.samples + self._more) if row.times else None
+        return Outcome(config, status, times, row.error, row.compile_s, row.detail)

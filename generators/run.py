@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
-from threading import TIMEOUT_MAX, Timer
+from threading import TIMEOUT_MAX, Thread, Timer
 from time import monotonic
 from typing import Any
 
@@ -72,6 +72,8 @@ class Run:
         with ExitStack() as stack:
             claims = stack.enter_context(queue.Claims(self.store.path))
             work = queue.Work(self.pending, self.store.path, self.backend, claims)
+            claiming: list[Feed] = []
+            stack.callback(_join, claiming)  # Before the claims are closed.
             stack.callback(work.stop.set)
             messages: SimpleQueue[Message] = SimpleQueue()
             stack.callback(self.backend.close)
@@ -86,6 +88,7 @@ class Run:
             stack.callback(self._deadline(work).cancel)
             for thread in (feed, *lanes):
                 thread.start()
+            claiming.append(feed)
             try:
                 self._listen(messages, work, len(lanes))
             except KeyboardInterrupt:
@@ -168,6 +171,11 @@ class Run:
             "device": self.backend.device.text,
             "readings": self.backend.provenance(),
         }
+
+
+def _join(threads: Sequence[Thread]) -> None:
+    for thread in threads:
+        thread.join()
 
 
 def _telling(measurer: Measurer, messages: SimpleQueue[Message]) -> Prepare:

@@ -99,7 +99,8 @@ class CompilePool:
             self.submit(*example[key])
 
     def failure(self, problem: Problem, config: Config, limit_s: float) -> tuple[Status, str, float] | None:
-        """Wait for a config's parts: the status, reason and seconds of the one that failed, None when all are there.
+        """Wait for a config's parts: the status, reason and seconds of the one that failed, None when all are there. A
+        part fails that is being compiled for `limit_s` seconds.
 
         Raises Stopped when the pool is closed meanwhile.
         """
@@ -135,8 +136,11 @@ class CompilePool:
         return key not in self._futures and self._lost[key] < SUSPECT
 
     def _wait(self, future: Future[Built], limit_s: float) -> Built | None:
-        until = monotonic() + limit_s
+        """The result, None when compiling takes longer than that; waiting for its turn does not count."""
+        until: float | None = None
         while True:
+            if until is None and future.running():
+                until = monotonic() + limit_s
             try:
                 return future.result(POLL_S)
             except CancelledError:
@@ -150,7 +154,7 @@ class CompilePool:
                     return Built(f"{type(error).__name__}: {error}", 0.0)
             if self._closed:
                 raise Stopped("the compilers are closed")
-            if monotonic() > until:
+            if until is not None and monotonic() > until:
                 return None
 
     def _forget_broken(self) -> None:

@@ -50,8 +50,7 @@ def test_every_candidate_of_every_problem_becomes_a_row(request_, replay_backend
     assert len(found) == 4 * len(problems)
     assert report.statuses == {"illegal": 1, "ok": 5 * len(problems), "wrong": len(problems) - 1}
     assert (report.problems, report.jobs, report.measured, report.before) == (7, 7, 7, 0)
-    # A replayed confirmation is the very row that is there already.
-    assert report.rows == 4 * len(problems)
+    assert report.rows == 6 * len(problems)  # The winner and ATen were measured once more.
 
 
 def test_the_verdict_is_there_and_confirmed(request_, replay_backend, rows, problems):
@@ -196,8 +195,9 @@ def test_ctrl_c_keeps_everything(request_, replay_backend, rows):
     kept = count(request_.out)
     assert kept == report.rows > 0
     rest = build(request_, backend=replay_backend(rows))
-    assert rest.before == report.measured
-    assert rest.measured == 7 - report.measured
+    assert report.measured - 2 <= rest.before <= report.measured  # A chunk may be raced and not confirmed yet.
+    assert rest.measured == 7 - rest.before
+    assert build(request_, backend=replay_backend(rows)).before == 7
 
 
 def test_ctrl_c_in_the_middle_of_storing_keeps_that_too(request_, replay_backend, rows, monkeypatch):
@@ -226,4 +226,4 @@ def test_a_lane_that_cannot_work_ends_the_build(request_, replay_backend, rows):
     with pytest.raises(GemmdbError, match="no worker"):
         build(request_, backend=replay_backend(rows, replay=Broken))
     assert count(request_.out) > 0
-    assert build(request_, backend=replay_backend(rows)).before == 3
+    assert build(request_, backend=replay_backend(rows)).before == 2  # Of the third, the winner is not confirmed.

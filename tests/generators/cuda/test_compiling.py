@@ -85,6 +85,13 @@ def test_parts_that_fail_say_why(pool):
     assert pool.seconds(problem(1), ATEN) == 0.5
 
 
+def test_waiting_for_a_process_is_not_compiling(pool):
+    TASKS.update({problem(m): (f"sleep 1.0{m}",) for m in range(4)})
+    for m in range(4):
+        pool.submit(problem(m), ATEN)
+    assert pool.failure(problem(3), ATEN, 1.8) is None  # It comes after another one in either process.
+
+
 def test_a_part_that_takes_its_process_down_is_not_tried_for_ever(pool):
     assert waiting(pool, 1, "die") is None  # The process that measures compiles it itself, and is isolated.
     assert waiting(pool, 2, "good") is None
