@@ -34,7 +34,7 @@ class BuildOptions:
     """The flags of `gemmdb build`."""
 
     arch: Annotated[
-        str, typer.Option(help="native, cpu, sm80, sm90, ...: what to measure; it must be in this machine.")
+        str, typer.Option(help="native, cpu, sm80, sm90, ...: what to measure; without --modelled it must be here.")
     ]
     ops: Annotated[
         str | None,
@@ -63,9 +63,11 @@ class BuildOptions:
     modelled: Annotated[
         bool,
         typer.Option(
-            "--modelled", help="Predict instead of measure, for an arch not in this machine (not in this version)."
+            "--modelled", help="Predict instead of measure where the arch is not in this machine; rows say so."
         ),
     ] = False
+    allow: Annotated[str, typer.Option(metavar="REGEX", help="Only candidates whose text matches; ATen always.")] = ""
+    deny: Annotated[str, typer.Option(metavar="REGEX", help="No candidates whose text matches.")] = ""
     verbose: Annotated[bool, typer.Option("--verbose", help="Also say why candidates failed or were excluded.")] = False
     as_json: JsonFlag = False
 
@@ -84,6 +86,8 @@ class BuildOptions:
             self.ray,
             self.modelled,
             self.minutes,
+            self.allow,
+            self.deny,
         )
 
 
@@ -104,12 +108,13 @@ def build(options: BuildOptions) -> None:
       gemmdb build --arch native
       gemmdb build --arch native --shapes workload.jsonl --effort standard
       gemmdb build --arch sm90 --ops mixed_mm --dtypes bf16,fp16 --out h200.db --gpus 4
+      gemmdb build --arch sm80 --modelled --shapes workload.jsonl
 
     \b
     Exit codes: 0 done, or stopped after --minutes (candidates that failed are rows of the table), 2 bad usage or bad
     input, 130 interrupted (Ctrl-C or SIGTERM).
     """
-    if importlib.util.find_spec("torch") is None:
+    if importlib.util.find_spec("torch") is None and not options.modelled:
         raise InputError("building measures with torch, which is not installed: pip install torch 'gemmdb[build]'")
     # The generators load sqlite-utils, and more, which other commands do without.
     from gemmdb.generators import shapes
@@ -162,13 +167,14 @@ def _document(report: BuildReport) -> dict[str, Any]:
 def _summary(request: BuildRequest, report: BuildReport, problems: Sequence[Problem]) -> list[tuple[str, str]]:
     """Name and value of each line of the final summary."""
     statuses = ", ".join(f"{number:,} {status}" for status, number in report.statuses.items())
-    done = f"{report.measured} of {report.jobs} measured now in {report.seconds:.0f} s"
+    what = "modelled" if report.modelled else "measured"
+    done = f"{report.measured} of {report.jobs} {what} now in {report.seconds:.0f} s"
     done += f", {report.before} known before" if report.before else ""
     done += f", {report.elsewhere} by another build" if report.elsewhere else ""
     facts = [
         ("device", f"{report.device.sku} ({report.device.arch})"),
         ("problems", f"{report.problems:,}"),
-        ("measurements", done),
+        ("modelled" if report.modelled else "measurements", done),
         *_costs(report),
         ("candidates", f"{report.rows:,} new rows: {statuses}" if statuses else "no new rows"),
         ("verdicts", _gains(report, problems)),
@@ -182,7 +188,7 @@ def _summary(request: BuildRequest, report: BuildReport, problems: Sequence[Prob
 
 def _costs(report: BuildReport) -> list[tuple[str, str]]:
     """What GPUs were held for, where they were."""
-    if report.device.kind == "cpu" or report.seconds_per_job is None:
+    if report.device.kind == "cpu" or report.modelled or report.seconds_per_job is None:
         return []
     cost = f"{report.lanes} GPU(s), {report.seconds_per_job:.2f} GPU-seconds per measurement"
     busy = "" if report.busy_share is None else f", {report.busy_share:.0%} of them in timed calls"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from gemmdb import hardware
+from gemmdb import hardware, registry
 from gemmdb.device import Device
 from gemmdb.errors import InputError
 from gemmdb.generators.interfaces import Backend
@@ -26,7 +26,18 @@ def device_for(arch: str) -> Device:
     if gpu is not None and gpu.arch == arch:
         return gpu
     here = f"this machine has {gpu.sku} ({gpu.arch})" if gpu else "this machine has no GPU"
-    raise InputError(f"--arch {arch}: measuring needs such a GPU, and {here}; run the build where there is one")
+    reason = f"--arch {arch}: measuring needs such a GPU, and {here}; run the build where there is one"
+    if registry.find(arch) is not None:
+        reason += (
+            ", or with --modelled, which compiles for that arch, ranks by a cost model and marks every row as such"
+        )
+    raise InputError(reason)
+
+
+def is_here(arch: str) -> bool:
+    """Whether this machine has the device that `arch` means."""
+    gpu = hardware.cuda()
+    return arch in ("native", "cpu") or (gpu is not None and gpu.arch == arch)
 
 
 def backend_for(device: Device) -> Backend:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmdb.errors import InputError
-from gemmdb.generators import backends, effort, queue, shapes, target
+from gemmdb.generators import backends, effort, queue, selection, shapes, target
 from gemmdb.generators.interfaces import Backend
 from gemmdb.generators.progress import Progress, Silent
 from gemmdb.generators.request import BuildReport, BuildRequest
@@ -20,11 +20,15 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
     """Measure what the table does not hold yet, and derive its verdicts.
 
     `backend` measures; default: that of the requested arch. A candidate's failure is a row. Ctrl-C ends the build in
-    good order and is told in the report. Raises InputError for a request that cannot be met, TableError for an output
-    file that is no table.
+    good order and is told in the report. With `modelled` and no such device here, the rows are the cost model's. Raises
+    InputError for a request that cannot be met, TableError for an output file that is no table.
     """
     effort.named(request.effort)  # A bad name is told before a device is looked for.
     warnings: tuple[str, ...] = ()
+    if backend is None and request.modelled and not backends.is_here(request.arch):
+        from gemmdb.generators import modelled  # The renderer is what only builds for a GPU need.
+
+        return modelled.build(request, progress)
     if backend is None:
         backend, warnings = _backend(request)
     chosen = effort.named(request.effort, backend.device.kind)
@@ -33,7 +37,7 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
         raise InputError("no problem is left to build: --ops or --dtypes exclude all of the shapes")
     out = request.out or data_home() / f"{backend.device.slug}.db"
     with Store.open(out) as store:
-        jobs = queue.jobs(problems, backend, chosen)
+        jobs = selection.select(queue.jobs(problems, backend, chosen), request.allow, request.deny)
         run = Run(request, backend, store, jobs, progress or Silent())
         run.execute()
         return replace(run.report(out, len(problems)), warnings=warnings)
@@ -41,8 +45,6 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
 
 def _backend(request: BuildRequest) -> tuple[Backend, tuple[str, ...]]:
     """The backend that the request asks for, and what to warn of."""
-    if request.modelled:
-        raise InputError("--modelled: tables from the cost model are not available in this version")
     if request.ray is not None:
         raise InputError("--ray: building on several hosts is not available in this version; build on each, then merge")
     if request.gpus is not None and request.gpus < 1:

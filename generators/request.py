@@ -12,8 +12,10 @@ from gemmdb.device import Device
 class BuildRequest:
     """What to build. `arch`: `native`, `cpu` or a GPU's arch. `ops`, `dtypes` (of the activation): only these, empty
     for all. `shapes`: a preset's name or a file (see `shapes.load`), None for the default preset of the device.
-    `out`: the table, None for the user's own. `gpus`: how many at most. `ray`, `modelled`: not in this version.
-    `minutes`: after that time no further problem is begun, None for no limit.
+    `out`: the table, None for the user's own. `gpus`: how many at most. `ray`: not in this version. `modelled`: predict
+    where such a device is not in this machine. `minutes`: after that time no further problem is begun, None for no
+    limit.
+    `allow`, `deny`: regular expressions, which candidates are tried (see `selection.select`).
     """
 
     arch: str = "native"
@@ -26,6 +28,8 @@ class BuildRequest:
     ray: str | None = None
     modelled: bool = False
     minutes: float | None = None
+    allow: str = ""
+    deny: str = ""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,8 @@ class BuildReport:
     `measured`: jobs done now; `elsewhere`: done meanwhile by another build; `rows` added; `statuses` of these rows.
     `interrupted`: stopped by Ctrl-C, everything finished until then is in the table. `warnings`: lines to show.
     `lanes`: how many devices worked; `lane_seconds`: for how long, together; `busy_seconds`: how much of that they
-    spent in timed calls, None when that is unknown. Checks, copies and set-up of problems are not among these."""
+    spent in timed calls, None when that is unknown. Checks, copies and set-up of problems are not among these.
+    `modelled`: nothing was measured, the rows are the cost model's."""
 
     out: Path
     device: Device
@@ -51,6 +56,7 @@ class BuildReport:
     lanes: int = 0
     lane_seconds: float = 0.0
     busy_seconds: float | None = None
+    modelled: bool = False
 
     @property
     def left(self) -> int:

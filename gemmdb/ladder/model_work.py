@@ -29,7 +29,8 @@ CUTLASS_STAGES = 4
 class Tile(NamedTuple):
     """A config in the words of the model. `m`, `n`, `k`: the tile, of a gemv one row high; `split` of K with `reduce`
     `none`, `kernel` or `fixup`; `tma`: tiles come by the copy engine; `bits`, `mask`, `stagger`, `swap`, `resident`:
-    the parameters of these names."""
+    the parameters of these names. `registers` of a thread and bytes of `shared` memory of a program as the compiled
+    kernel has them; 0 is estimated."""
 
     kernel: str
     m: int
@@ -46,6 +47,8 @@ class Tile(NamedTuple):
     stagger: int = 0
     resident: int = 0
     cluster: int = 1
+    registers: int = 0
+    shared: int = 0
 
     @property
     def group(self) -> str:
@@ -178,6 +181,7 @@ def residency(setting: Setting, tile: Tile, wide: bool) -> int:
         registers = tile.m * tile.n // threads + BESIDE
         if setting.problem.op == "mixed_mm":  # A weight tile is dequantised as a whole.
             registers += tile.n * tile.k // 2 // threads
+    shared, registers = tile.shared + 1024 if tile.shared else shared, tile.registers or registers
     fits = min(machine.smem // shared, machine.warps // tile.warps, REGISTERS // (min(registers, 255) * threads))
     if tile.kernel in ("persistent", "inductor_persistent_tma"):
         fits = min(fits, tile.resident or 1)

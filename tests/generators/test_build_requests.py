@@ -12,7 +12,9 @@ from gemmdb.table import Table
     [
         ({"arch": "sm80"}, "--arch sm80.*measuring needs such a GPU"),
         ({"arch": "nonsense"}, "--arch nonsense"),
-        ({"modelled": True}, "--modelled.*not available in this version"),
+        ({"arch": "sm80"}, "or with --modelled, which compiles for that arch, ranks by a cost model"),
+        ({"arch": "sm70", "modelled": True}, "--modelled: nothing is known of 'sm70'; known archs: sm100, "),
+        ({"arch": "sm80", "modelled": True}, "no problem is left to model"),
         ({"ray": "local"}, "--ray.*not available in this version"),
         ({"gpus": 2}, "--gpus.*CPU"),
         ({"gpus": 0}, "--gpus 0"),
