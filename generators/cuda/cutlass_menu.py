@@ -70,6 +70,8 @@ _MM = (
         Entry(128, 128, 64, (1, 1), COOPERATIVE, split=True), Entry(64, 128, 128),
     )),
 )  # fmt: skip
+STREAMS = Entry(128, 128, 64, (1, 1), COOPERATIVE, split=True)
+"""What splits K where the menu has nothing that does."""
 _MENUS = {"mixed_mm": _MIXED, "int_mm": _INT, "mm": _MM, "addmm": _MM}
 
 
@@ -78,9 +80,12 @@ def entries(problem: Problem) -> tuple[Entry, ...]:
     return next(found for limit, found in _MENUS[problem.op] if problem.m <= limit)
 
 
-def configs(problem: Problem, device: Device) -> list[Config]:
-    """The legal cutlass configs to try on a problem, kernel by kernel."""
-    found = dict.fromkeys(config for entry in entries(problem) for config in _orders(entry, problem, device))
+def configs(problem: Problem, device: Device, streams: bool = False) -> list[Config]:
+    """The legal cutlass configs to try on a problem, kernel by kernel; with `streams` one of them splits K."""
+    chosen = entries(problem)
+    if streams and not any(entry.split for entry in chosen):
+        chosen += (STREAMS,)
+    found = dict.fromkeys(config for entry in chosen for config in _orders(entry, problem, device))
     return [config for config in found if illegal(config, problem, device) is None]
 
 

@@ -41,7 +41,7 @@ class CudaSpace:
         if effort.breadth == 0:
             first = first[:QUICK]
         else:
-            first += cutlass_menu.configs(problem, device) if self.cutlass else []
+            first += cutlass_menu.configs(problem, device, effort.breadth == 2) if self.cutlass else []
             first += inductor_menu.configs(problem, device)
         if BEYOND[effort.breadth]:
             known = set(first)

@@ -1,0 +1,122 @@
+"""Rows S16, S17, S21 and S22 of the seeds' behaviour, which no GPU is needed for, each shown by a test of its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gemmdb.catalog import Catalog
+from gemmdb.config import ATEN, Config
+from gemmdb.device import Device
+from gemmdb.errors import InputError
+from gemmdb.generators.cuda.space import CudaSpace
+from gemmdb.generators.effort import named
+from gemmdb.generators.interfaces import Candidate, Job
+from gemmdb.generators.selection import select
+from gemmdb.generators.store import Store
+from gemmdb.inductor import session
+from gemmdb.ladder import lookup
+from gemmdb.layout import alignment
+from gemmdb.measurement import Measurement, Protocol, Status, Times
+from gemmdb.problem import Problem, Query
+from gemmdb.settings import Policy, Settings
+from gemmdb.toolchain import Toolchain
+
+H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
+PROTOCOL = Protocol("graph", "cold", 10, 25)
+PINGPONG = Config.of(
+    "cutlass", "gemm", tile_m=64, tile_n=128, tile_k=64, cluster_m=1, cluster_n=1, schedule="pingpong", split_k=1,
+    swizzle=1, raster="auto", swap=0,
+)  # fmt: skip
+COOPERATIVE = Config.of("cutlass", "gemm", **PINGPONG.values | {"schedule": "cooperative", "tile_m": 128})
+PROBLEM = Problem.gemm("mm", m=256, n=512, k=512)
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    toolchain = Toolchain(torch="2.11.0", triton="3.6.0", cuda="13.0")
+    times = {ATEN: 100.0, PINGPONG: 50.0, COOPERATIVE: 60.0}
+    with Store.open(tmp_path / "table.db") as store:
+        store.add(
+            Measurement(PROBLEM, c, H200, PROTOCOL, toolchain, "run", Status.OK, Times(us, us, us, 25, 100.0))
+            for c, us in times.items()
+        )
+        store.refresh()
+    return tmp_path / "table.db"
+
+
+def served(path: Path, **policy: object) -> Config:
+    query = Query(PROBLEM, H200, {})
+    found = session.from_tables(Policy(**policy), [path]).find(query)  # type: ignore[arg-type]
+    catalog = Catalog.load(Settings((), path.with_name("user.db"), "aten", False, ""), tables=[path])
+    hit = lookup(query, catalog, Policy(**policy))  # type: ignore[arg-type]
+    assert hit is not None
+    assert found is not None
+    assert found.config == hit.config
+    return hit.config
+
+
+def test_s16_cutlass_begins_at_a_size(measured: Path) -> None:
+    size = PROBLEM.m * PROBLEM.n * PROBLEM.k
+    assert served(measured) == PINGPONG
+    assert served(measured, cutlass_size=size) == PINGPONG
+    assert served(measured, cutlass_size=size + 1) == ATEN
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(128, 16, 128), (1024, 256, 1024), (16384, 1024, 16384), (16384, 1408, 16384)]
+)
+def test_s17_stream_k_configs_are_candidates(m: int, k: int, n: int) -> None:
+    problem = Problem.gemm("mm", m=m, n=n, k=k, dtype="fp16", layout="nn")
+    tried = [candidate.config for candidate in CudaSpace().candidates(problem, H200, named("full", "cuda"))]
+    streaming = [c for c in tried if c.backend == "cutlass" and c.values["split_k"] == 0]
+    assert streaming
+    assert all(c.values["schedule"] == "cooperative" for c in streaming)
+    job = Job(problem, PROTOCOL, tuple(map(Candidate, tried)))
+    (only,) = select([job], allow="cutlass:.* split_k=0 ", deny="")
+    assert [candidate.config for candidate in only.candidates] == [ATEN, *streaming]
+
+
+def test_s21_allow_and_deny_in_a_lookup(measured: Path) -> None:
+    assert served(measured) == PINGPONG
+    assert served(measured, deny="pingpong") == COOPERATIVE
+    assert served(measured, allow="schedule=coop") == COOPERATIVE
+    assert served(measured, deny="cutlass") == ATEN
+    assert served(measured, allow="pingpong", deny="tile_m=64") == ATEN
+
+
+@pytest.mark.parametrize(
+    ("allow", "deny", "left"),
+    [
+        ("", "", [ATEN, PINGPONG, COOPERATIVE]),
+        ("", "pingpong", [ATEN, COOPERATIVE]),
+        ("pingpong|nothing", "", [ATEN, PINGPONG]),
+        ("cutlass", "tile_m=(64|128)", [ATEN]),
+        ("", "aten", [ATEN, PINGPONG, COOPERATIVE]),
+    ],
+)
+def test_s21_allow_and_deny_in_a_build(allow: str, deny: str, left: list[Config]) -> None:
+    job = Job(PROBLEM, PROTOCOL, tuple(map(Candidate, (ATEN, PINGPONG, COOPERATIVE))))
+    (found,) = select([job], allow, deny)
+    assert [candidate.config for candidate in found.candidates] == left
+
+
+def test_s21_what_is_no_regular_expression_is_refused() -> None:
+    with pytest.raises(InputError, match=r"--deny '\(': not a regular expression"):
+        select([], "", "(")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "strides", "offset", "wanted"),
+    [
+        ("fp16", (1, 2, 4), (0, 4, 1), 0, 4),
+        ("fp16", (1, 4, 2), (0, 1, 4), 0, 4),
+        ("fp16", (2, 4, 2), (23, 1, 4), 0, 1),
+        ("fp16", (1, 2, 4), (0, 4, 1), 6, 2),
+        ("fp16", (2, 2, 8), (32, 8, 1), 24, 8),
+        ("fp32", (2, 2, 8), (32, 8, 1), 24, 4),
+    ],
+)
+def test_s22_alignment(dtype: str, sizes: tuple[int, ...], strides: tuple[int, ...], offset: int, wanted: int) -> None:
+    assert alignment(sizes, strides, offset, dtype) == wanted
