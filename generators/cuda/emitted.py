@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import os
 import tempfile
 import time
@@ -156,6 +157,12 @@ def _prepare() -> None:
     """Keep Inductor from starting processes of its own, and from moving Triton's cache when it first compiles."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     os.environ.setdefault("TRITON_CACHE_DIR", str(Path.home() / ".triton" / "cache"))
+
+
+def begin() -> None:
+    """Import what loading the first code would else wait seconds for."""
+    _prepare()
+    importlib.import_module("gemmdb.inductor.adapter.emitting")
 
 
 def share_gpus() -> None:

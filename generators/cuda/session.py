@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from gemmdb.config import ATEN, Config
-from gemmdb.generators.cuda import elementwise
+from gemmdb.generators.cuda import elementwise, emitted
 from gemmdb.generators.cuda.bench import Bench, check, set_up
 from gemmdb.generators.cuda.calls import Call, bind, launcher
 from gemmdb.generators.cuda.graphs import capture, elapsed, flush_buffer, once, sink_buffer
@@ -40,6 +40,7 @@ def begin() -> None:
     sink_buffer(), flush_buffer()
     ones = torch.ones(64, 64, dtype=torch.float64, device="cuda")
     _ = (ones @ ones).sum().item()
+    emitted.begin()
 
 
 def trial(problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> Trial:
