@@ -14,16 +14,15 @@ from gemmdb.ladder.exact import exact
 from gemmdb.ladder.model import model
 from gemmdb.ladder.near import near
 from gemmdb.ladder.ranges import ranged
+from gemmdb.ladder.sku import sku
 from gemmdb.problem import Query
 from gemmdb.settings import Policy
 from gemmdb.toolchain import Toolchain
 
 __all__ = ["Step", "explain", "lookup"]
 
-RUNGS: tuple[Callable[[Ask], Step], ...] = (exact, near, model)
+RUNGS: tuple[Callable[[Ask], Step], ...] = (exact, near, sku, model)
 """The rungs of a query with fixed sizes, in the order in which they are asked."""
-
-_NOT_HERE = Step("sku", None, "rows of another SKU are not used by this version")
 
 
 def lookup(query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None = None) -> Hit | None:
@@ -39,7 +38,6 @@ def explain(query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain
     """What every rung says and why, the ones below the answer too; raises what `lookup` raises."""
     ask = Ask(query, catalog.tables, policy, toolchain)
     steps = [rung(ask) for rung in RUNGS]
-    steps.insert(-1, _NOT_HERE)
     return [ranged(ask), *steps] if ask.symbolic else steps
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.exact import barred, find
 from gemmdb.ladder.gate import gain, objection
 from gemmdb.ladder.surface import Surface, surface
-from gemmdb.ladder.transfer import Family, Scale, members, tile
+from gemmdb.ladder.transfer import Family, Scale, family, members
 
 OWN = 0.055
 """Relative error of a prediction between neighbours that agree, from CLOSE doublings on; less in proportion below."""
@@ -31,6 +31,10 @@ BOUND = 0.4
 FAR = 0.05
 """Loss allowed for per doubling of the distance to the nearest neighbour. With BOUND and OWN it makes the stated loss
 one that nine of ten held-out answers keep: benchmarks/results/offtable."""
+
+
+CONTENDERS = 16
+"""How many families are compared: those that came closest to the best of some neighbour."""
 
 
 @dataclass(frozen=True)
@@ -137,45 +141,43 @@ class _Blend(NamedTuple):
 
 
 def _blend(nearest: float, weights: Sequence[float], surfaces: Sequence[Surface]) -> dict[Family, _Blend]:
-    """The families that were close to the best somewhere, and wrong nowhere. Where a neighbour has not timed one, it
-    stands somewhat behind the best of its like there."""
-    sums: dict[Family, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    likes: dict[object, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    full: set[Family] = set()
-    close: set[Family] = set()
-    for weight, one in zip(weights, surfaces, strict=True):
-        best: dict[object, float] = {}
-        for key, (excess, in_full, near_best) in one.families.items():
-            own, like = sums[key], _like(key.config)
-            own[0] += weight
-            own[1] += weight * excess
-            own[2] += weight * excess * excess
-            best[like] = min(best.get(like, math.inf), excess)
-            if in_full:
-                full.add(key)
-            if near_best:
-                close.add(key)
-        for like, excess in best.items():
-            likes[like][0] += weight
-            likes[like][1] += weight * excess
-    banned = frozenset().union(*(one.unsafe for one in surfaces))
+    """The families that came closest to the best somewhere, and were wrong nowhere; and ATen's. Where a neighbour has
+    not timed one, it stands somewhat behind the best of its like there."""
     own_error = OWN * min(1.0, nearest / CLOSE)
+    pairs = list(zip(weights, surfaces, strict=True))
     blended = {}
-    for key in close - banned:
-        weight, first, second = sums[key]
-        seen, total = likes[_like(key.config)]
+    for key in _contenders(surfaces):
+        weight = first = second = seen = total = 0.0
+        full = False
+        for share, one in pairs:
+            timed = one.families.get(key)
+            if timed is not None:
+                weight += share
+                first += share * timed.excess
+                second += share * timed.excess * timed.excess
+                full = full or timed.full
+            like = one.likes.get(key.like)
+            if like is not None:
+                seen += share
+                total += share * like
         prior = total + (1 - seen) * UNSEEN + UNLIKE
         missing = max(0.0, 1 - weight)
         mean = first + missing * prior
         variance = second - 2 * mean * first + weight * mean * mean
         variance += missing * ((prior - mean) ** 2 + UNLIKE**2) + own_error**2
-        blended[key] = _Blend(mean, math.sqrt(max(0.0, variance)), key in full)
+        blended[key] = _Blend(mean, math.sqrt(max(0.0, variance)), full)
     return blended
 
 
-def _like(config: Config) -> object:
-    shape = tile(config)
-    return (config.kernel, shape.m, shape.n, shape.swap) if shape else config
+def _contenders(surfaces: Sequence[Surface]) -> list[Family]:
+    behind: dict[Family, float] = {}
+    for one in surfaces:
+        for value, key in one.close:
+            behind[key] = min(value, behind.get(key, value))
+    banned = frozenset().union(*(one.unsafe for one in surfaces))
+    best = heapq.nsmallest(CONTENDERS, ((value, i, key) for i, (key, value) in enumerate(behind.items())))
+    found = [key for *_, key in best if key not in banned and key.config != ATEN]
+    return [*found, family(ATEN, surfaces[0].problem, surfaces[0].device)]
 
 
 def _times(

@@ -32,11 +32,11 @@ _kept: WeakKeyDictionary[Table, tuple[str, dict[_Key, Surface | None]]] = WeakKe
 
 class Timed(NamedTuple):
     """A family at one problem, by its fastest member. `excess`: the logarithm of its time over what is expected of it,
-    less that of the least such. `full`: measured in full. `close`: not far behind the best."""
+    less that of the least such. `behind`: that of its time over the best. `full`: measured in full."""
 
     excess: float
+    behind: float
     full: bool
-    close: bool
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,20 @@ class Surface:
     @functools.cached_property
     def families(self) -> Mapping[Family, Timed]:
         """Every family with a steady time."""
-        return {key: Timed(value - self.level, full, close) for key, (value, full, close) in self._logs.items()}
+        return {key: Timed(value - self.level, behind, full) for key, (value, behind, full) in self._logs.items()}
+
+    @functools.cached_property
+    def likes(self) -> Mapping[object, float]:
+        """The least excess of all families that are alike."""
+        least: dict[object, float] = {}
+        for key, one in self.families.items():
+            least[key.like] = min(one.excess, least.get(key.like, one.excess))
+        return least
+
+    @functools.cached_property
+    def close(self) -> list[tuple[float, Family]]:
+        """The families that are not far behind, and how far."""
+        return [(one.behind, key) for key, one in self.families.items() if one.behind <= math.log1p(BEHIND)]
 
     @functools.cached_property
     def unsafe(self) -> frozenset[Family]:
@@ -73,16 +86,16 @@ class Surface:
         return frozenset(family(config, self.problem, self.device) for config in self.banned)
 
     @functools.cached_property
-    def _logs(self) -> Mapping[Family, tuple[float, bool, bool]]:
+    def _logs(self) -> Mapping[Family, tuple[float, float, bool]]:
         scale = Scale.of(self.problem, self.device)
         steady = {config: one for config, one in self.pooled.items() if one.spread <= NOISY}
-        most = min(one.ratio for one in steady.values()) * (1 + BEHIND)
-        logs: dict[Family, tuple[float, bool, bool]] = {}
+        best = min(one.ratio for one in steady.values())
+        logs: dict[Family, tuple[float, float, bool]] = {}
         for config, one in steady.items():
             key = family(config, self.problem, self.device)
-            value = math.log(one.ratio * self.aten_us / scale.us(config))
-            least, full, close = logs.get(key, (value, False, config == ATEN))
-            logs[key] = min(value, least), one.servable or full, one.ratio <= most or close
+            value, behind = math.log(one.ratio * self.aten_us / scale.us(config)), math.log(one.ratio / best)
+            least, nearest, full = logs.get(key, (value, behind, False))
+            logs[key] = min(value, least), min(behind, nearest), one.servable or full
         return logs
 
 

@@ -11,7 +11,6 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
@@ -26,12 +25,16 @@ MOST_SPLITS = 32
 _SPLIT = "split_k"
 
 
-class Family(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Family:
     """A config up to its split of K. `resident`: 0 for a split that is part of the config (none, or the backend's own
-    choice), else how many programs per multiprocessor it is to come to; `config` then has a split of 2 in its place."""
+    choice), else how many programs per multiprocessor it is to come to; `config` then has a split of 2 in its place.
+    `like`: equal for the families of a kernel with the same tile. There is one object of each family, so that a lookup
+    need not hash configs."""
 
     config: Config
     resident: int
+    like: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +62,23 @@ def family(config: Config, problem: Problem, device: Device) -> Family:
     """The family of a config that ran on a problem."""
     split, shape = _split(config), tile(config)
     if split < 2 or shape is None:
-        return Family(config, 0)
+        return _family(config, 0)
     programs, resident = _tiles(shape, problem) * split, 1
     while device.units * resident < programs:
         resident *= 2
-    return Family(_with_split(config, 2), resident)
+    return _family(_with_split(config, 2), resident)
+
+
+@functools.cache
+def _family(config: Config, resident: int) -> Family:
+    shape = tile(config)
+    return Family(config, resident, (config.kernel, shape.m, shape.n, shape.swap) if shape else config.text)
 
 
 def members(found: Family, problem: Problem, device: Device) -> Iterator[Config]:
     """The configs of a family at a problem: the splits that fill the multiprocessors once, all of them or a power of
     two, as a build tries them; none where K is too short or the tiles are too many to split."""
-    config, resident = found
+    config, resident = found.config, found.resident
     shape = tile(config)
     if not resident or shape is None:
         yield config
@@ -81,6 +90,15 @@ def members(found: Family, problem: Problem, device: Device) -> Iterator[Config]
             yield _with_split(config, split)
 
 
+def programs(config: Config, problem: Problem) -> int | None:
+    """How many programs a config starts on a problem, None where that is not known: those of libraries, and those that
+    are as many as the multiprocessors hold."""
+    shape = tile(config)
+    if shape is None or shape.resident or (config.backend == "cutlass" and _split(config) == 0):
+        return None
+    return _tiles(shape, problem) * max(_split(config), 1)
+
+
 @functools.lru_cache(maxsize=4096)
 def tile(config: Config) -> Tile | None:
     """The tile of a config, None for one that the cost model does not know."""
@@ -88,6 +106,8 @@ def tile(config: Config) -> Tile | None:
 
 
 def _tiles(shape: Tile, problem: Problem) -> int:
+    if shape.kernel == "gemv":  # Its programs have all rows.
+        return math.ceil(problem.n / shape.n)
     return math.ceil(problem.m / shape.m) * math.ceil(problem.n / shape.n)
 
 

@@ -1,0 +1,131 @@
+"""Rung `sku`: a problem measured on another SKU of the same arch, an H100 for an H200 say. Off by policy.
+
+How much faster one SKU is than another depends on what bounds the kernel. Where memory does, all configs scale alike,
+by the bandwidths. Where the multiprocessors do, each scales by the waves that its programs make on the one and on the
+other. The truth lies between, so an answer has to be as good as the best under both bounds; else the rung declines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gemmdb.config import ATEN, Config
+from gemmdb.device import Device
+from gemmdb.hit import Hit
+from gemmdb.ladder.ask import Ask, Step
+from gemmdb.ladder.exact import barred
+from gemmdb.ladder.forecast import Forecast, measured
+from gemmdb.ladder.gate import gain, objection, required_gain
+from gemmdb.ladder.model_machine import Machine, machine
+from gemmdb.ladder.near import forecast_near
+from gemmdb.ladder.transfer import programs
+from gemmdb.problem import Problem
+from gemmdb.table import Table
+from gemmdb.verdict import TIE
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """A forecast of another SKU on this one: `memory` and `compute` are the times relative to ATen under each bound;
+    `memory_us` and `compute_us` those of ATen in microseconds."""
+
+    memory: Mapping[Config, float]
+    compute: Mapping[Config, float]
+    memory_us: float
+    compute_us: float
+
+    def regret(self, config: Config) -> float:
+        """How far behind the best `config` is under the bound that is worse for it."""
+        return max(times[config] / min(times.values()) - 1 for times in (self.memory, self.compute))
+
+    def ratio(self, config: Config) -> float:
+        """The time relative to ATen under the bound that is worse for it."""
+        return max(self.memory[config], self.compute[config])
+
+
+def sku(ask: Ask) -> Step:
+    """The best config of the same problem, or of its neighbours, on the SKU of the arch that is most like this one."""
+    if not ask.policy.sku:
+        return Step("sku", None, "switched off by the policy")
+    here = machine(ask.device)
+    if here is None:
+        return Step("sku", None, f"nothing is known of how {ask.device.sku} compares with others of its arch")
+    reason = f"nothing was measured near this problem on another SKU of {ask.device.arch}"
+    for other, there in _others(ask, here):
+        forecast = _forecast(ask, other)
+        if forecast is not None:
+            step = _answer(ask, other, forecast, _scale(ask.problem, forecast, here, there))
+            if step.hit:
+                return step
+            reason = step.reason
+    return Step("sku", None, reason)
+
+
+def _others(ask: Ask, here: Machine) -> Iterator[tuple[Device, Machine]]:
+    """The SKUs of the same arch in the tables, most alike first: by multiprocessors, then bandwidth."""
+    found: dict[str, tuple[Device, Machine]] = {}
+    for table in ask.tables:
+        for device in ask.read(Table.devices, table) or ():
+            there = machine(device) if device.arch == ask.device.arch and device != ask.device else None
+            if there is not None:
+                found.setdefault(device.text, (device, there))
+    return iter(sorted(found.values(), key=lambda pair: _difference(here, *pair)))
+
+
+def _difference(here: Machine, device: Device, there: Machine) -> tuple[float, float, str]:
+    return abs(here.sms - there.sms), abs(here.dram - there.dram), device.text
+
+
+def _forecast(ask: Ask, other: Device) -> Forecast | None:
+    """What is known of the problem on the other SKU, of what may be served here: its own rows, else its neighbours'."""
+    there = replace(ask, query=replace(ask.query, device=other))
+    found = measured(there)
+    if found is None and ask.policy.near:
+        guess = forecast_near(there)
+        found = guess if isinstance(guess, Forecast) else None
+    if found is None:
+        return None
+    banned = barred(ask)
+    may = {c for c in found.gains if c not in banned and objection(ask, c) is None}
+    return replace(found, ratios={c: ratio for c, ratio in found.ratios.items() if c == ATEN or c in may})
+
+
+def _scale(problem: Problem, forecast: Forecast, here: Machine, there: Machine) -> _Scaled:
+    cores = there.sms / here.sms
+    compute = {}
+    for config, ratio in forecast.ratios.items():
+        count = programs(config, problem)
+        waves = cores if count is None else -(-count // here.sms) / -(-count // there.sms)
+        compute[config] = ratio * waves / cores
+    return _Scaled(
+        forecast.ratios,
+        compute,
+        forecast.aten_us * there.dram / here.dram,
+        forecast.aten_us * cores * there.tensor / here.tensor,
+    )
+
+
+def _answer(ask: Ask, other: Device, forecast: Forecast, scaled: _Scaled) -> Step:
+    best = min(scaled.memory, key=lambda c: (scaled.regret(c), c.spec.cost, c.text))
+    regret, loss, ratio = scaled.regret(best), forecast.loss(best), scaled.ratio(best)
+    aten_us = max(scaled.memory_us, scaled.compute_us)
+    evidence: dict[str, Any] = {
+        **forecast.evidence,
+        "sku": other.sku,
+        "measured_as": forecast.rung,
+        "expected_loss": (1 + loss) * (1 + regret) - 1,
+        "bounds_us": {"memory": scaled.memory_us, "compute": scaled.compute_us},
+    }
+    said = f"{best.name} on {other.sku}, at most {regret:.1%} behind the best under both bounds"
+    if regret > TIE:
+        return Step("sku", None, f"{said}: the bounds disagree about the best", evidence)
+    if loss > ask.policy.near_loss:
+        return Step("sku", None, f"{said}, but the answer there may lose {loss:.1%}", evidence)
+    # Rows of another SKU are as uncertain as those of another toolchain.
+    needed = required_gain(ask.policy, False)
+    if best != ATEN and gain(ratio) < needed:
+        evidence["held_back"] = {"config": best.text, "gain": gain(ratio), "needed": needed}
+        best, ratio, said = ATEN, 1.0, f"{said}; ATen is served: a gain of {needed:.1%} is needed"
+    return Step("sku", Hit("sku", best, ratio * aten_us, 1 / ratio, forecast.table, evidence), said, evidence)

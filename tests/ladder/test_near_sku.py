@@ -1,0 +1,115 @@
+"""Rung `sku`: rows of another SKU of the same arch, scaled under both bounds, off by policy and named in the Hit."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gemmdb import registry
+from gemmdb.config import ATEN, Config
+from gemmdb.ladder import explain, lookup
+from gemmdb.measurement import Status
+from gemmdb.problem import Problem
+from gemmdb.settings import Policy
+
+H100, H200 = registry.find("NVIDIA H100 80GB HBM3"), registry.find("NVIDIA H200")
+PCIE, A100 = registry.find("NVIDIA H100 PCIe"), registry.find("NVIDIA A100-SXM4-80GB")
+POLICY = Policy(sku=True, model=False)
+THIN = Problem.gemm("mm", m=16, n=4096, k=4096)
+WIDE = Problem.gemm("mm", m=2048, n=4096, k=4096)
+
+
+@pytest.fixture(autouse=True)
+def no_shipped_tables(tmp_path, monkeypatch):
+    """The shipped table has rows of a real H200."""
+    monkeypatch.setattr("gemmdb.catalog.shipped_tables", lambda: tmp_path / "none")
+
+
+def tile(n, m=16):
+    return Config.of(
+        "triton", "tile", block_m=m, block_n=n, block_k=64, group_m=8, split_k=1, reduce="none", swap=0,
+        load="pointer", dequant="cast", warps=4, stages=3,
+    )  # fmt: skip
+
+
+def catalog(lab, problem, ratios, device=H100, **where):
+    return lab.catalog([*lab.rows(problem, ratios, device=device, clock="graph", **where)])
+
+
+def reason(lab, problem, device, tables, policy=POLICY):
+    (step,) = (step for step in explain(lab.query(problem, device), tables, policy) if step.rung == "sku")
+    assert step.hit is None
+    return step.reason
+
+
+def test_rows_of_another_sku_answer_scaled_and_named(lab):
+    fast = tile(32)
+    hit = lookup(lab.query(THIN, H200), catalog(lab, THIN, {fast: 0.8}), POLICY, lab.here)
+    assert (hit.rung, hit.config, hit.evidence["sku"]) == ("sku", fast, H100.sku)
+    assert hit.evidence["bounds_us"] == {"memory": pytest.approx(100 * 3350 / 4800), "compute": pytest.approx(100)}
+    assert hit.speedup == pytest.approx(1.25)
+    assert hit.expected_us == pytest.approx(80)
+    assert hit.evidence["expected_loss"] == pytest.approx(0, abs=1e-9)
+    assert json.loads(json.dumps(hit.as_dict())) == hit.as_dict()
+
+
+def test_off_by_policy_and_after_the_devices_own_rows(lab):
+    fast, own = tile(32), tile(64)
+    tables = catalog(lab, THIN, {fast: 0.8})
+    assert lookup(lab.query(THIN, H200), tables, replace(Policy(), model=False)) is None
+    assert "switched off" in reason(lab, THIN, H200, tables, replace(POLICY, sku=False))
+    both = lab.catalog(
+        [*lab.rows(THIN, {fast: 0.8}, device=H100, clock="graph")],
+        [*lab.rows(THIN, {own: 0.9}, device=H200, clock="graph")],
+    )
+    hit = lookup(lab.query(THIN, H200), both, POLICY)
+    assert (hit.rung, hit.config) == ("exact", own)
+
+
+def test_another_arch_a_cpu_or_a_slice_are_no_evidence(lab):
+    assert "another SKU of sm90" in reason(lab, THIN, H200, catalog(lab, THIN, {tile(32): 0.8}, A100))
+    assert "another SKU of sm90" in reason(lab, THIN, H200, catalog(lab, THIN, {lab.cpp(): 0.8}, lab.cpu))
+    tables = catalog(lab, THIN, {tile(32): 0.8})
+    assert "nothing is known" in reason(lab, THIN, replace(H200, mig=True), tables)
+
+
+def test_where_waves_turn_the_order_around_the_rung_declines(lab):
+    """132 programs are one wave of an H100 SXM and two of a PCIe card, which has 114 multiprocessors; 64 programs are
+    one of both. Under the bound of memory the first stays ahead."""
+    full, few = tile(128, 128), tile(256, 128)
+    problem = Problem.gemm("mm", m=128, n=132 * 128, k=4096)
+    tables = catalog(lab, problem, {full: 0.7, few: 0.8})
+    assert lookup(lab.query(problem, H200), tables, POLICY).config == full
+    assert "disagree" in reason(lab, problem, PCIE, tables)
+    clear = catalog(lab, problem, {full: 0.9, few: 0.7})
+    assert lookup(lab.query(problem, PCIE), clear, POLICY).config == few
+
+
+def test_a_gain_that_one_bound_takes_away_means_aten(lab):
+    """132 programs in two waves take nearly twice the time, relative to a library that adapts."""
+    full = tile(128, 128)
+    problem = Problem.gemm("mm", m=128, n=132 * 128, k=4096)
+    assert lookup(lab.query(problem, PCIE), catalog(lab, problem, {full: 0.995}), POLICY).config == ATEN
+    assert lookup(lab.query(THIN, H200), catalog(lab, THIN, {tile(32): 0.97}), POLICY).config == ATEN
+
+
+def test_the_most_alike_sku_is_asked_first_and_neighbours_on_it_count(lab):
+    near, far = tile(32), tile(64)
+    tables = lab.catalog(
+        [*lab.rows(THIN, {far: 0.5}, device=PCIE, clock="graph")],
+        [*lab.rows(THIN, {near: 0.8}, device=H100, clock="graph")],
+    )
+    assert lookup(lab.query(THIN, H200), tables, POLICY).config == near
+    beside = THIN.resized(18, 4096, 4096)
+    hit = lookup(lab.query(beside, H200), catalog(lab, THIN, {near: 0.8}), POLICY)
+    assert (hit.rung, hit.config, hit.evidence["measured_as"]) == ("sku", near, "near")
+    assert hit.evidence["expected_loss"] > 0
+    assert lookup(lab.query(beside, H200), catalog(lab, THIN, {near: 0.8}), replace(POLICY, near=False)) is None
+
+
+def test_what_was_wrong_here_is_not_served_from_there(lab):
+    fast, other = tile(32), tile(64)
+    good = [*lab.rows(THIN, {fast: 0.7, other: 0.8}, device=H100, clock="graph")]
+    wrong = [*lab.rows(THIN, {fast: 0.7}, device=H200, clock="graph", status=Status.WRONG)][1:]
+    assert lookup(lab.query(THIN, H200), lab.catalog(good), POLICY).config == fast
+    assert lookup(lab.query(THIN, H200), lab.catalog(good, wrong), POLICY).config == other
