@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import gemmdb
-from gemmdb.cli import build, coverage, diff, doctor, explain, lookup, merge, record, tables, verify
+from gemmdb.cli import build, compare, coverage, diff, doctor, explain, lookup, merge, record, tables, verify
 from gemmdb.cli.output import note, one_line
 from gemmdb.errors import GemmdbError
 
@@ -39,6 +39,7 @@ for function in (
     verify.verify,
     merge.merge,
     diff.diff,
+    compare.compare,
     doctor.doctor,
 ):
     # COMMAND of `record` has options of its own: what follows the first word of it is not ours.

@@ -16,7 +16,19 @@ import pytest
 import gemmdb as library
 from gemmdb.cli import app, tables
 
-COMMANDS = ["record", "build", "coverage", "lookup", "explain", "tables", "verify", "merge", "diff", "doctor"]
+COMMANDS = [
+    "record",
+    "build",
+    "coverage",
+    "lookup",
+    "explain",
+    "tables",
+    "verify",
+    "merge",
+    "diff",
+    "compare",
+    "doctor",
+]
 
 
 def test_help_lists_every_command_and_the_usual_flow(process):

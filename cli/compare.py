@@ -1,0 +1,79 @@
+"""`gemmdb compare`: does gemmdb make a whole model slower anywhere, and which product is to blame."""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gemmdb.cli.options import JsonFlag
+from gemmdb.cli.output import note, say_facts, say_json
+from gemmdb.errors import InputError
+
+
+def compare(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file that sets `model` and `inputs`.")],
+    calls: Annotated[int, typer.Option(min=1, help="Timed calls of each.")] = 50,
+    json: JsonFlag = False,
+) -> None:
+    """Time a whole model with and without gemmdb, side by side.
+
+    SCRIPT sets `model`, a module or function, and `inputs`, the tuple of its arguments; it is run first. Both ways are
+    compiled, called in turns in inference mode, and their outputs compared. Where gemmdb is slower, each of its kernels
+    is taken back alone, to name the products that cost the time.
+
+    \b
+    Examples:
+      gemmdb compare model.py
+      gemmdb compare model.py --calls 200 --json
+
+    \b
+    Exit codes: 0 not slower by more than 1%, 1 slower, 2 bad usage or bad input.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("comparing compiles with torch, which is not installed: pip install torch")
+    model, inputs = _loaded(script)
+    from gemmdb.inductor import comparison
+
+    found = comparison.compare(model, *inputs, calls=calls)
+    slower = found.gemmdb_us > comparison.SLOWER * found.default_us
+    if json:
+        say_json({**asdict(found), "speedup": found.speedup})
+    else:
+        say_facts(_facts(found))
+    for line in found.advice().splitlines():
+        note(line)
+    if slower:
+        raise typer.Exit(1)
+
+
+def _facts(found: Any) -> list[tuple[str, str]]:
+    return [
+        ("default", f"{found.default_us:.1f} us"),
+        ("gemmdb", f"{found.gemmdb_us:.1f} us"),
+        ("speedup", f"{found.speedup:.3f}"),
+        ("largest difference", f"{found.error:.2g} of the largest value"),
+        *((problem, config) for problem, config in found.configs.items()),
+    ]
+
+
+def _loaded(script: Path) -> tuple[Any, tuple[Any, ...]]:
+    """`model` and `inputs` of a script, which may import what lies beside it."""
+    if not script.is_file():
+        raise InputError(f"{script}: no such file")
+    sys.path.insert(0, str(script.absolute().parent))
+    try:
+        names = runpy.run_path(str(script), run_name="gemmdb_compare")
+    except Exception as error:
+        raise InputError(f"{script}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    model, inputs = names.get("model"), names.get("inputs")
+    if not callable(model) or not isinstance(inputs, tuple | list):
+        raise InputError(f"{script}: sets no `model` to call, or no tuple `inputs` of its arguments")
+    return model, tuple(inputs)

@@ -1,0 +1,55 @@
+"""`gemmdb compare` on a script of one's own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+SCRIPT = """
+import torch
+from beside import SIZE
+model = torch.nn.Linear(SIZE, SIZE).eval()
+inputs = (torch.randn(8, SIZE),)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "beside.py").write_text("SIZE = 64\n")
+    path = tmp_path / "model.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_a_model_is_compared(gemmdb, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = gemmdb("compare", str(script), "--calls", "5", "--json")
+    found = json.loads(done.out)
+    assert done.code == (1 if found["gemmdb_us"] > 1.01 * found["default_us"] else 0)
+    assert found["speedup"] == pytest.approx(found["default_us"] / found["gemmdb_us"])
+    assert found["error"] < 1e-4
+    ((problem, config),) = found["configs"].items()
+    assert problem.startswith("addmm m=8 n=64 k=64 ")
+    assert config == "aten:default"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model = 1", "sets no `model`"),
+        ("model = print", "no tuple `inputs`"),
+        ("raise ValueError('mine')", "ValueError: mine"),
+    ],
+)
+def test_a_script_that_does_not_help(gemmdb, script: Path, text: str, message: str) -> None:
+    script.write_text(text)
+    done = gemmdb("compare", str(script))
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_no_such_script(gemmdb, tmp_path: Path) -> None:
+    done = gemmdb("compare", str(tmp_path / "nothing.py"))
+    assert (done.code, done.err.strip().endswith("no such file")) == (2, True)
