@@ -48,6 +48,8 @@ class Part:
             time.sleep(float(seconds))
         if what == "raise":
             raise OSError("no space left")
+        if what == "memory":
+            return Built("AcceleratorError: CUDA error: out of memory", 0.25)
         return Built("", 0.25, 10**6 if what == "large" else 0)
 """
 
@@ -81,6 +83,7 @@ def test_parts_that_fail_say_why(pool):
     assert waiting(pool, 1, "good", "also good") is None
     assert waiting(pool, 2, "good", "raise")[:2] == (Status.ERROR, "OSError: no space left")
     assert "1000000 bytes of shared memory" in waiting(pool, 3, "large")[1]
+    assert waiting(pool, 5, "memory")[0] is Status.OOM
     assert waiting(pool, 4, "sleep 3", limit_s=0.3)[0] is Status.TIMEOUT
     assert pool.seconds(problem(1), ATEN) == 0.5
 

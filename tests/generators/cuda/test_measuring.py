@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from gemmdb.generators import archive
+from gemmdb.generators.cuda import session
 from gemmdb.generators.cuda.bench import moved
 from gemmdb.generators.cuda.compiling import CompilePool
-from gemmdb.measurement import Status
+from gemmdb.measurement import Protocol, Status
 from gemmdb.problem import Problem
 
 ROOT = Path(__file__).parents[3]
@@ -25,6 +26,25 @@ def test_copies_of_an_operand_keep_its_strides_offset_and_values():
     assert copy.stride() == padded.stride()
     assert copy.storage_offset() == padded.storage_offset()
     assert copy.data_ptr() != padded.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("alive", "text", "status"),
+    [
+        (True, "CUDA error: out of memory", Status.OOM),
+        (False, "CUDA error: out of memory", Status.CRASH),
+        (True, "no such kernel", Status.ERROR),
+    ],
+)
+def test_memory_that_is_exhausted_is_told_by_more_than_one_exception(make, monkeypatch, alive, text, status):
+    def refuse(*_):
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(session, "_load", refuse)
+    monkeypatch.setattr(session, "_alive", lambda: alive)
+    found = session.load(Problem.gemm("mm", m=16, n=512, k=512), make.tile(), Protocol("graph", "cold", 20, 5))
+    assert (found.status, found.fatal) == (status, not alive)
+    assert text in found.detail
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="triton is installed here")
