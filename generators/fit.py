@@ -39,7 +39,7 @@ PULL = 0.02
 """How strongly the rates are drawn to START: what the rows say nothing of stays there."""
 SPREAD = 0.25
 """Rows with a wider interval, relative, are left out."""
-RIDGE = 30.0
+RIDGE = 5.0
 ROUNDS = 40
 GROUPS = ("tile", "gemv", "cutlass", "aten")
 
