@@ -24,16 +24,17 @@ class Bucket:
     m: int
     forecast: Forecast | None
 
-    def log_ratio(self, config: Config, doubt: float, loss: float) -> float | None:
-        """Of the time relative to ATen; None where the config is slower than ATen by more than `loss`, or the forecast
-        of it more doubtful than `doubt`."""
+    def log_ratio(self, config: Config, loss: float) -> float | None:
+        """Of the time relative to ATen, were the forecast off by its doubt; None where that is slower than ATen by
+        more than `loss`."""
         if config == ATEN:
             return 0.0
         ratio = math.inf if self.forecast is None else self.forecast.ratios.get(config, math.inf)
         if self.forecast is None or ratio > 1 + loss:
             return None
-        unsure = 0.0 if self.forecast.rung == "exact" else self.forecast.loss(config) - self.forecast.regret(config)
-        return math.log(ratio) if unsure <= doubt else None
+        if self.forecast.rung != "exact":
+            ratio *= 1 + self.forecast.loss(config) - self.forecast.regret(config)
+        return math.log(ratio) if ratio <= 1 + loss else None
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ def _candidates(ask: Ask, buckets: Sequence[Bucket]) -> dict[tuple[int, int], Pa
     verified = False if any(one.verified is False for one in known) else None
     needed = -math.log1p(required_gain(ask.policy, verified))
     configs = sorted({ATEN}.union(*(one.gains for one in known)), key=lambda config: config.text)
-    limits = ask.policy.near_loss, ask.policy.range_regret
-    ratios = {config: [bucket.log_ratio(config, *limits) for bucket in buckets] for config in configs}
+    loss = ask.policy.range_regret
+    ratios = {config: [bucket.log_ratio(config, loss) for bucket in buckets] for config in configs}
     found: dict[tuple[int, int], Part] = {}
     for config, values in ratios.items():
         for first in range(len(buckets)):

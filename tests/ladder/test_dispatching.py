@@ -117,3 +117,18 @@ def test_denied_configs_take_no_part(lab, gpu):
     ratios = {NARROW: [0.5, 0.5, 0.5, 1.5, 2.0], WIDE: [0.6, 0.6, 0.6, 1.5, 2.0]}
     hit = asked(lab, gpu, ratios, policy=replace(POLICY, deny="block_m=16 "))
     assert hit.branches == ((8, WIDE), (None, ATEN))
+
+
+@pytest.mark.parametrize(("ratio", "taken"), [(0.5, NARROW), (0.99, ATEN)])
+def test_a_doubtful_forecast_counts_as_far_as_it_is_sure(lab, gpu, ratio, taken):
+    """Between rows that were measured, a gain of half outlives the doubt, and one of 1% does not."""
+    catalog = lab.catalog([
+        row
+        for size in (2, 8, 32)
+        for row in lab.rows(product(size), {NARROW: ratio, WIDE: 2.0}, device=gpu, clock="graph")
+    ])  # fmt: skip
+    policy = replace(POLICY, min_gain=0.005, near_loss=0.001)
+    hit = lookup(lab.query(product(8), gpu, ranges={"m": (2, 32)}), catalog, policy)
+    branches = hit.branches or ((None, hit.config),)
+    for m in (4, 16):
+        assert next(config for limit, config in branches if limit is None or m <= limit) == taken
