@@ -46,7 +46,7 @@ def _menu(found: Sequence[Sample]) -> tuple[str, ...]:
     costs: dict[str, dict[object, float]] = defaultdict(dict)
     texts: dict[str, str] = {}
     for sample in found:
-        name = _shape(sample.config)
+        name = shape(sample.config)
         texts[name] = min(texts.get(name, sample.config.text), sample.config.text)
         before = costs[name].get(sample.problem, MISSING)
         costs[name][sample.problem] = min(before, -math.log(sample.share))
@@ -80,7 +80,7 @@ def _extend(
         now.update({p: min(now[p], cost) for p, cost in costs[best].items()})
 
 
-def _shape(config: Config) -> str:
+def shape(config: Config) -> str:
     """The config without what is made to fit: the factor of its split, and the stages of tiles, as far as these follow
     from how many share an SM."""
     tile = tile_of(config)

@@ -68,24 +68,24 @@ def text(folders: Sequence[Path]) -> str:
         ),
     )  # fmt: skip
     head = HEAD.format(folders=" ".join(folder.as_posix() for folder in folders))
-    return head + "\n".join(f'{name} = {_literal(value)}\n"""{what}"""\n' for name, value, what in parts)
+    return head + "\n".join(f'{name} = {literal(value)}\n"""{what}"""\n' for name, value, what in parts)
 
 
 def _rounded(groups: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, ...]]:
     return {group: tuple(float(f"{value:.{DIGITS}g}") for value in values) for group, values in groups.items()}
 
 
-def _literal(value: Any, indent: str = "") -> str:
+def literal(value: Any, indent: str = "") -> str:
     """The value as Python source, one item a line where it is nested."""
     inner = f"{indent}    "
     if isinstance(value, dict):
-        items = "".join(f"{inner}{_literal(k)}: {_literal(v, inner)},\n" for k, v in value.items())
+        items = "".join(f"{inner}{literal(k)}: {literal(v, inner)},\n" for k, v in value.items())
         return f"{{\n{items}{indent}}}"
     if isinstance(value, tuple) and value and isinstance(value[0], float):
         lines = textwrap.wrap(", ".join(map(repr, value)) + ",", 120 - len(inner))
         return "(\n" + "".join(f"{inner}{line}\n" for line in lines) + f"{indent})"
     if isinstance(value, tuple):
-        return "(\n" + "".join(f"{inner}{_literal(item)},\n" for item in value) + f"{indent})"
+        return "(\n" + "".join(f"{inner}{literal(item)},\n" for item in value) + f"{indent})"
     return '"' + value + '"' if isinstance(value, str) else repr(value).replace("'", '"')
 
 
