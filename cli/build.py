@@ -177,7 +177,7 @@ def _summary(request: BuildRequest, report: BuildReport, problems: Sequence[Prob
         ("modelled" if report.modelled else "measurements", done),
         *_costs(report),
         ("candidates", f"{report.rows:,} new rows: {statuses}" if statuses else "no new rows"),
-        ("verdicts", _gains(report, problems)),
+        ("expected" if report.modelled else "verdicts", _gains(report, problems)),
         ("table", str(report.out)),
         ("next", _next(request)),
     ]

@@ -59,6 +59,9 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
     Raises InputError for a request that cannot be met, TableError for an output file that is no table.
     """
     device = device_for(request.arch)
+    for flag, value in (("--gpus", request.gpus), ("--ray", request.ray), ("--minutes", request.minutes)):
+        if value is not None:
+            raise InputError(f"{flag}: a modelled build measures nothing; it goes on where it was when run again")
     asked = shapes.select(shapes.load(request.shapes, device.kind), request.ops, request.dtypes)
     problems = [problem for problem in asked if uncovered(problem) is None]
     if not problems:

@@ -15,6 +15,7 @@ from gemmdb.table import Table
         ({"arch": "sm80"}, "or with --modelled, which compiles for that arch, ranks by a cost model"),
         ({"arch": "sm70", "modelled": True}, "--modelled: nothing is known of 'sm70'; known archs: sm100, "),
         ({"arch": "sm80", "modelled": True}, "no problem is left to model"),
+        ({"arch": "sm80", "modelled": True, "gpus": 2}, "--gpus: a modelled build measures nothing"),
         ({"ray": "local"}, "--ray.*not available in this version"),
         ({"gpus": 2}, "--gpus.*CPU"),
         ({"gpus": 0}, "--gpus 0"),

@@ -1,0 +1,35 @@
+"""`gemmdb build` for a GPU that is not here: refused by default, and what `--modelled` then shows everywhere."""
+
+import json
+
+import pytest
+
+from gemmdb import hardware
+
+pytestmark = pytest.mark.skipif(hardware.cuda() is not None, reason="this machine has a GPU")
+
+
+def test_without_modelled_it_is_refused_with_one_line_that_says_what_modelled_does(gemmdb):
+    done = gemmdb("build", "--arch", "sm80")
+    assert (done.code, done.out) == (2, "")
+    (line,) = done.err.splitlines()
+    assert "with --modelled, which compiles for that arch, ranks by a cost model and marks every row as such" in line
+
+
+def test_a_modelled_table_is_called_that_by_every_command(gemmdb, tmp_path, monkeypatch):
+    shapes, out = tmp_path / "one.json", tmp_path / "t.db"
+    shapes.write_text('[{"op": "mixed_mm", "m": 16, "n": 4097, "k": 4096}]')
+    built = gemmdb("build", "--arch", "sm80", "--modelled", "--shapes", str(shapes), "--out", str(out))
+    assert built.code == 0
+    assert "modelled, not measured" in built.err
+    assert "1 of 1 modelled now" in built.out
+    monkeypatch.setenv("GEMMDB_TABLES", str(out))
+    tables = json.loads(gemmdb("tables", "--json").out)
+    assert [one["origin"] for one in tables if one["path"] == str(out)] == ["modelled"]
+    flags = ("--op", "mixed_mm", "--m", "16", "--n", "4097", "--k", "4096", "--device", "NVIDIA A100-SXM4-80GB")
+    hit = json.loads(gemmdb("lookup", *flags, "--json").out)
+    assert (hit["rung"], hit["table"], hit["evidence"]["modelled"]) == ("model", str(out), True)
+    explained = gemmdb("explain", *flags)
+    assert "model: modelled, not measured" in explained.out
+    assert explained.out.rstrip().endswith("answer: model")
+    assert gemmdb("verify", str(out)).code == 0

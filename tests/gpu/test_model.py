@@ -1,0 +1,60 @@
+"""Rung `model` on a real GPU: what it serves is right and faster, and on an arch that is here a build measures."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+# Before torch is imported: parts of Inductor read it once.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor-"))
+
+torch = pytest.importorskip("torch")
+
+import gemmdb.inductor  # noqa: E402
+from gemmdb import hardware  # noqa: E402
+from gemmdb.generators.build import BuildRequest, build  # noqa: E402
+from gemmdb.settings import Policy  # noqa: E402
+from gemmdb.table import Table  # noqa: E402
+
+POLICY = Policy(near=False)
+SIZES = [(1, 6400, 3328), (16, 6400, 3328), (64, 3328, 6400)]
+"""N and K that no table has."""
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    import torch._inductor.config as config
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    gemmdb.inductor.disable()
+    gemmdb.inductor.reset_stats()
+    with config.patch(fx_graph_cache=False, compile_threads=1):
+        yield
+    gemmdb.inductor.disable()
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_a_weight_only_product_off_the_table_is_served_by_the_model_and_right(m: int, n: int, k: int) -> None:
+    x = torch.randn(m, k, device="cuda", dtype=torch.float16)
+    weight = torch.randint(-128, 128, (n, k), device="cuda", dtype=torch.int8)
+    scale = torch.rand(n, device="cuda", dtype=torch.float16) * 0.01
+    gemmdb.inductor.enable(policy=replace(POLICY, compile_cost=1))
+    found = torch.compile(lambda a: torch.mm(a, weight.t().to(a.dtype)) * scale)(x)
+    wanted = (x.double() @ weight.t().double()) * scale.double()
+    assert (found.double() - wanted).abs().max() <= 0.01 * wanted.abs().max()
+    (lookup,) = gemmdb.inductor.stats()["products"]
+    assert (lookup["rung"], lookup["backend"]) == ("model", "triton")
+
+
+def test_a_build_with_modelled_measures_where_the_gpu_is(tmp_path: Path) -> None:
+    shapes, gpu = tmp_path / "one.json", hardware.cuda()
+    assert gpu is not None
+    shapes.write_text('[{"op": "mixed_mm", "m": 16, "n": 1024, "k": 1024, "fusion": "scale"}]')
+    report = build(BuildRequest(gpu.arch, shapes=str(shapes), out=tmp_path / "t.db", modelled=True))
+    assert not report.modelled
+    with Table.open(report.out) as table:
+        assert {row.protocol.clock for row in table.measurements()} == {"graph"}
