@@ -153,7 +153,7 @@ class _Run:
         asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
         return {
             "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-            "request": {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()},
+            "request": {name: value for name, value in asked.items() if name != "out"},
             "device": self.device.text,
             "model": {"version": PROTOCOL.version, "fitted": dict(model_data.PROVENANCE)},
             "compiled": self.compiler is not None,
