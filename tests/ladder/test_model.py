@@ -31,6 +31,12 @@ LOOP = Config.of(
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def no_shipped_tables(tmp_path, monkeypatch):
+    """Tables of these very devices ship."""
+    monkeypatch.setattr("gemmdb.catalog.shipped_tables", lambda: tmp_path / "none")
+
+
 def ask(problem, device=H200, **policy):
     return Ask(Query(problem, device), (), Policy(**policy), None)
 
