@@ -16,12 +16,11 @@ from itertools import count
 from gemmdb.generators.cuda.background import background, warm
 from gemmdb.generators.cuda.part import Built, Part
 
-SHARES = {"inductor": 0.3, "cutlass": 0.6, "triton": 1.0}
-"""The largest part of the processors that each kind has, in the order in which they take theirs.
+WEIGHTS = {"cutlass": 0.7, "inductor": 0.15, "triton": 0.15}
+"""The part of the processes that each kind has while parts of all kinds wait; what one does not need, others take.
 
-What Inductor and nvcc make takes seconds and half a minute, and whole problems wait for it, so they choose first; a
-tenth is left for Triton, whose many parts take half a second each, and all of it when there is nothing else to do.
-Together they never have more processes at work than there are processors: nvcc with two others beside it on a processor
+At the start nine problems of ten wait for nvcc, half a minute for each of its parts, and the GPUs with them. Together
+the kinds never have more processes at work than there are processors: nvcc with two others beside it on a processor
 takes three times as long, and gigabytes for as long.
 """
 
@@ -56,7 +55,7 @@ class Dispatcher:
         self.capability, self.processes = capability, processes
         self._executors: dict[str, ProcessPoolExecutor] = {}
         self._waiting: dict[str, _Item] = {}
-        self._heaps: dict[str, list[tuple[Priority, int, _Item]]] = {kind: [] for kind in SHARES}
+        self._heaps: dict[str, list[tuple[Priority, int, _Item]]] = {kind: [] for kind in WEIGHTS}
         self._running: Counter[str] = Counter()
         self._numbers: Iterator[int] = count()
         self._changed = threading.Condition()
@@ -64,7 +63,7 @@ class Dispatcher:
         self._closed = False
 
     def submit(self, part: Part, kind: str, priority: Priority) -> Future[Built]:
-        """Have a part compiled when its turn comes; `kind` is a key of SHARES."""
+        """Have a part compiled when its turn comes; `kind` is a key of WEIGHTS."""
         item = _Item(part, kind, priority)
         with self._changed:
             if self._closed:
@@ -120,18 +119,17 @@ class Dispatcher:
         """The next part, which counts as running from now on. Call it with the lock held."""
         if self._running.total() >= self.processes:
             return None
-        for kind, heap in self._heaps.items():
+        for heap in self._heaps.values():
             while heap and (heap[0][2].part.key not in self._waiting or heap[0][0] != heap[0][2].priority):
                 heapq.heappop(heap)  # Begun, or raised to another priority.
-            if heap and self._running[kind] < self._most(kind):
-                item = heapq.heappop(heap)[2]
-                del self._waiting[item.part.key]
-                self._running[kind] += 1
-                return item
-        return None
-
-    def _most(self, kind: str) -> int:
-        return max(int(self.processes * SHARES[kind]), 1)
+        kinds = [kind for kind, heap in self._heaps.items() if heap]
+        if not kinds:
+            return None
+        kind = min(kinds, key=lambda kind: self._running[kind] / WEIGHTS[kind])
+        item = heapq.heappop(self._heaps[kind])[2]
+        del self._waiting[item.part.key]
+        self._running[kind] += 1
+        return item
 
     def _hand_over(self, item: _Item) -> None:
         item.future.set_running_or_notify_cancel()
@@ -155,7 +153,7 @@ class Dispatcher:
                 # Not forked: a forked process would share the parent's CUDA state. And no limit of tasks per process: a
                 # pool whose processes all reach it at once stands still for ever (python/cpython#115634).
                 context = multiprocessing.get_context("spawn")
-                self._executors[kind] = ProcessPoolExecutor(self._most(kind), context, initializer=background)
+                self._executors[kind] = ProcessPoolExecutor(self.processes, context, initializer=background)
             return self._executors[kind]
 
     def _finished(self, item: _Item, inner: Future[Built] | None, error: BaseException | None = None) -> None:
