@@ -9,8 +9,8 @@ from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.generators.cuda.space import from_menu
 from gemmdb.ladder.model_cost import FITTED
-from gemmdb.ladder.model_machine import Machine, machine
-from gemmdb.ladder.model_menu import choices
+from gemmdb.ladder.model_machine import machine
+from gemmdb.ladder.model_menu import choices, runs_on
 from gemmdb.ladder.model_work import Setting, Tile, tile_of
 from gemmdb.legality import illegal
 from gemmdb.problem import Problem
@@ -34,7 +34,11 @@ def rank(problem: Problem, device: Device) -> list[Ranked]:
     Raises ValueError for a device without a Machine.
     """
     setting = setting_of(problem, device)
-    found = {config: tile for config, tile in _candidates(setting, device) if runs_on(tile, setting.machine)}
+    found = {
+        config: tile
+        for config, tile in _candidates(setting, device)
+        if tile.kernel in OURS and runs_on(tile, setting.machine)
+    }
     ranked = [Ranked(config, tile, FITTED.predict(setting, tile)) for config, tile in found.items()]
     return sorted(ranked, key=lambda one: (one.us, one.config.text))
 
@@ -51,11 +55,6 @@ def setting_of(problem: Problem, device: Device) -> Setting:
     if found is None:
         raise ValueError(f"no figures of {device.sku}")
     return Setting.of(problem, found)
-
-
-def runs_on(tile: Tile, machine: Machine) -> bool:
-    """Whether the arch has what the kernel is made of: the copy engine of tiles came with Hopper."""
-    return tile.kernel in OURS and (machine.capability >= 90 or not tile.tma)
 
 
 def _candidates(setting: Setting, device: Device) -> Iterator[tuple[Config, Tile]]:

@@ -52,7 +52,7 @@ def choices(setting: Setting) -> Iterator[Choice]:
     # Triton's own cast of int8 to bf16 is a few full-rate instructions; its other casts go through conversions.
     bits = family == "mixed_mm" and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
     for entry in _entries(family, most):
-        if _runs_on(entry.tile, setting.machine):
+        if runs_on(entry.tile, setting.machine):
             for tile in _fitted(setting, entry.tile._replace(bits=bits)):
                 if tile not in seen:
                     seen.add(tile)
@@ -65,7 +65,8 @@ def _entries(family: str, most: int) -> Sequence[_Entry]:
     return tuple(_Entry(config, tile) for config in configs if (tile := tile_of(config)) is not None)
 
 
-def _runs_on(tile: Tile, machine: Machine) -> bool:
+def runs_on(tile: Tile, machine: Machine) -> bool:
+    """Whether the arch has what the kernel is made of."""
     # The copy engine came with Hopper; CUTLASS kernels are made of its instructions.
     return machine.capability == 90 if tile.kernel == "gemm" else not tile.tma or machine.capability >= 90
 
