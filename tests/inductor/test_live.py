@@ -1,4 +1,8 @@
-"""`on_miss="live"`: what Inductor timed is kept, and answers from then on."""
+"""`on_miss="live"`: a missed product is measured by the generator or by Inductor's search, and answers from then on."""
+
+import subprocess
+import sys
+import textwrap
 
 import pytest
 import torch
@@ -6,6 +10,9 @@ import torch._inductor.config as inductor_config
 from torch import nn
 
 import gemmdb.inductor
+from gemmdb.config import ATEN
+from gemmdb.generators import live as generator
+from gemmdb.inductor import live
 from gemmdb.settings import Settings
 from gemmdb.table import Table
 
@@ -22,10 +29,57 @@ def compile_live(kit):
             kit.close(kit.compiled(model, x), model(x))
         return gemmdb.inductor.stats()
 
-    return run
+    yield run
+    generator.close()
 
 
-def test_a_product_is_searched_once(compile_live):
+@pytest.fixture
+def without_generator(monkeypatch):
+    """As installed without the libraries of `gemmdb[build]`: the module cannot be imported."""
+    monkeypatch.setattr(live, "GENERATOR", "gemmdb.generators.not_installed")
+
+
+def stored():
+    with Table.open(Settings.read().user_table) as table:
+        return list(table.measurements()), table.generation
+
+
+def test_a_product_is_measured_once_and_nothing_else_is_benchmarked(compile_live):
+    state = torch.get_rng_state()
+    first = compile_live()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (first["rungs"], first["benchmarked"], first["errors"]) == ({"live": 1}, 0, [])
+    (product,) = first["products"]
+    assert product["config"] == product["evidence"]["ties"][0]
+    rows, generation = stored()
+    assert 2 <= len({row.config for row in rows}) <= 1 + live.PROPOSALS
+    assert all(row.protocol.l2 == "cold" and row.times.samples >= 5 for row in rows if row.times)
+    assert generation == 0  # Compiled graphs stay valid.
+    second = compile_live("aten")
+    assert (second["rungs"], second["benchmarked"]) == ({"exact": 1}, 0)
+    assert second["products"][0]["evidence"]["pick"] == product["config"]
+
+
+def test_of_two_processes_that_share_a_table_one_measures(tmp_path):
+    program = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        from gemmdb import Problem, hardware
+        from gemmdb.generators import live
+        problem = Problem.gemm("mm", m=4, n=16, k=32, dtype="fp32")
+        found = live.tune(live.Request(problem, hardware.native(), Path(sys.argv[1])))
+        print(found.pick.text)
+    """)
+    table = tmp_path / "shared.db"
+    command = [sys.executable, "-c", program, str(table)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    answers = [process.communicate(timeout=300)[0].strip() for process in both]
+    assert answers == [ATEN.text] * 2
+    with Table.open(table) as opened:
+        assert len({row.run for row in opened.measurements()}) == 1
+
+
+def test_inductor_searches_where_the_generator_is_not_installed(compile_live, without_generator):
     first, second = compile_live(), compile_live()
     assert (first["rungs"], first["benchmarked"]) == ({"live": 1}, 1)
     assert (second["rungs"], second["benchmarked"]) == ({"exact": 1}, 0)
@@ -34,14 +88,13 @@ def test_a_product_is_searched_once(compile_live):
     assert product["evidence"]["instead_of"] == "cold"
 
 
-def test_other_policies_do_not_take_hot_timings_for_cold_ones(compile_live):
+def test_other_policies_do_not_take_hot_timings_for_cold_ones(compile_live, without_generator):
     compile_live()
     assert compile_live("aten")["rungs"] == {"aten": 1}
 
 
-def test_a_single_number_is_stored_with_an_interval(compile_live):
+def test_a_single_number_is_stored_with_an_interval(compile_live, without_generator):
     compile_live()
-    with Table.open(Settings.read().user_table) as table:
-        rows = list(table.measurements())
+    rows, _ = stored()
     assert {row.config.name for row in rows} == {"aten:default", "cpp:packed_gemm"}
     assert all(row.times.spread == pytest.approx(0.05) for row in rows)

@@ -1,0 +1,51 @@
+"""Live tuning on a GPU: short, kept for the next process, and nothing where it would do harm."""
+
+import pytest
+import torch
+
+import gemmdb.inductor
+from gemmdb.generators import live as generator
+from gemmdb.inductor import live
+
+
+@pytest.fixture
+def compile_live(tmp_path, monkeypatch):
+    """A function that compiles an unmeasured product anew, and returns gemmdb's stats."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    a = torch.randn(24, 4352, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(1792, 4352, device="cuda", dtype=torch.bfloat16)
+
+    def run(on_miss="live"):
+        torch._dynamo.reset()
+        gemmdb.inductor.reset_stats()
+        gemmdb.inductor.enable(on_miss=on_miss, policy=gemmdb.Policy(near=False, model=False, on_miss=on_miss))
+        out = torch.compile(lambda a, w: a @ w.t())(a, w)
+        torch.testing.assert_close(out, a @ w.t(), rtol=2e-2, atol=2e-1)
+        return gemmdb.inductor.stats()
+
+    yield run
+    gemmdb.inductor.disable()
+    generator.close()
+
+
+def test_measured_once_then_exact(compile_live):
+    state = torch.cuda.get_rng_state()
+    first = compile_live()
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+    assert (first["rungs"], first["benchmarked"]) == ({"live": 1}, 0)
+    assert compile_live("aten")["rungs"] == {"exact": 1}
+
+
+def test_nothing_is_measured_with_little_memory_free(compile_live):
+    free, _ = torch.cuda.mem_get_info()
+    held = torch.empty(free - live.FREE_BYTES // 2, dtype=torch.uint8, device="cuda")
+    (product,) = compile_live()["products"]
+    assert product["config"] == "aten:default"
+    assert "MiB are free" in product["note"]
+    del held
+
+
+def test_nothing_is_measured_while_a_graph_is_captured():
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        hindered = live._hindrance("cuda")
+    assert hindered == "a CUDA graph is being captured"
