@@ -1,6 +1,7 @@
 """`build --modelled`: tables for GPUs that are not here. Times are the model's; everything else is the real thing."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from gemmdb.generators.modelled import KEPT, PROTOCOL
 from gemmdb.generators.verify import verify
 from gemmdb.legality import illegal
 from gemmdb.problem import Problem, Query
-from gemmdb.settings import Policy, Settings
+from gemmdb.settings import Policy, Settings, shipped_tables
 from gemmdb.table import Table
 
 ARCHS = ("sm80", "sm89", "sm100")
@@ -93,6 +94,24 @@ def test_what_a_compiled_kernel_takes_counts():
     setting = modelled_space.setting_of(problem, device)
     greedy = modelled_space.compiled(first, setting, 255, int(device.figures["smem_bytes"]) - 2048)
     assert greedy.us > first.us
+
+
+@pytest.mark.parametrize("name", ["sm80-nvidia-a100-sxm4-80gb"])
+def test_the_shipped_modelled_tables_are_small_compiled_and_answer_as_a_model(name, tmp_path):
+    path = shipped_tables() / f"{name}.db"
+    assert path.stat().st_size < 1.5 * 2**20
+    with Table.open(path, immutable=True) as table:
+        (summary,) = table.summary()
+        (device,) = table.devices()
+        assert [run["compiled"] for run in table.provenance()] == [True]
+        assert {row.protocol for row in table.measurements()} == {PROTOCOL}
+    assert summary["origin"] == "modelled"
+    assert min(summary["problems"][op] for op in ("mm", "addmm", "int_mm", "mixed_mm")) >= 150
+    catalog = Catalog.load(Settings((), tmp_path / "user.db", "aten", False, ""))
+    problem = Problem.gemm("mixed_mm", m=16, n=4096, k=4096, fusion="scale")
+    hit = ladder.lookup(Query(problem, catalog.resolve(device.arch)), catalog, Policy())
+    assert (hit.rung, hit.backend, Path(hit.table).name) == ("model", "triton", path.name)
+    catalog.close()
 
 
 @pytest.mark.skipif(not modelled_compile.available(), reason="needs triton, which compiles without a GPU")
