@@ -11,6 +11,8 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from gemmdb.config import ATEN
 from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
@@ -92,6 +94,7 @@ class PostGradPass:
         if name is not None:
             JOURNAL.pending().append(Event(name, "uncovered"))
             return
+        _mark_anew(node)
         product = products.product(node)
         if product is None:
             return
@@ -112,6 +115,15 @@ class PostGradPass:
         if decision.branches or not is_default(decision.config):
             return True
         return state.autotuning() or node.target is ops.register()
+
+
+def _mark_anew(node: Any) -> None:
+    """Say of an addmm that its weight is a cast one: in torch 2.11, Inductor makes it of a product and a sum without
+    handing their metadata on."""
+    if node.target is torch.ops.aten.addmm.default and products.MARK not in node.meta.get("custom", {}):
+        found = mixed.find(node)
+        if found is not None:
+            found.leave_mark(found.weight.op == "get_attr")
 
 
 def ask(session: Session, query: Query) -> Hit | None:
