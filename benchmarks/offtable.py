@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import gzip
 import json
+import math
 import shutil
 import sqlite3
 import tempfile
@@ -22,7 +23,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from gemmdb import nearest
 from gemmdb.config import ATEN, Config
 from gemmdb.generators import archive
 from gemmdb.generators.store import Store
@@ -149,9 +149,8 @@ def answer(fold: Fold, truth: Truth) -> dict[str, Any]:
 
 def nearest_copy(problem: Problem, fold: Fold, device: Any) -> Iterator[Config]:
     """The winner of the nearest problem of the family, as it is."""
-    sizes = (problem.m, problem.n, problem.k)
     family = [t for t in fold.rest if (t.problem.op, t.problem.family) == (problem.op, problem.family)]
-    by_distance = sorted(family, key=lambda t: nearest.distance(sizes, (t.problem.m, t.problem.n, t.problem.k)))
+    by_distance = sorted(family, key=lambda t: math.dist(_logs(problem), _logs(t.problem)))
     return _copied(by_distance[:1], problem, device)
 
 
@@ -167,6 +166,10 @@ def most_common(problem: Problem, fold: Fold, device: Any) -> Iterator[Config]:
     winners = Counter(t.pooled[0].config for t in fold.rest if t.problem.op == problem.op)
     common = [c for c, _ in winners.most_common() if illegal(c, problem, device) is None]
     return iter((*common, ATEN))
+
+
+def _logs(problem: Problem) -> tuple[float, ...]:
+    return tuple(math.log(size) for size in (problem.m, problem.n, problem.k))
 
 
 def _copied(found: Sequence[Truth], problem: Problem, device: Any) -> Iterator[Config]:

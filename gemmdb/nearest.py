@@ -20,14 +20,13 @@ Statement = tuple[str, list[Any]]
 def keys(fetch: Fetch, problem: Problem, query: Statement, limit: int) -> list[int]:
     """The keys of at most `limit` of the problems that a `statement` finds, nearest first by the Euclidean distance of
     (log M, log N, log K); the problem itself included."""
-    here = (problem.m, problem.n, problem.k)
-    found = nsmallest(limit, ((distance(here, sizes), key) for key, *sizes in fetch(*query)))
-    return [key for _, key in found]
-
-
-def distance(one: Sequence[int], other: Sequence[int]) -> float:
-    """The Euclidean distance of the logarithms of two (M, N, K); sizes of 0 count as 1."""
-    return math.dist([math.log(max(x, 1)) for x in one], [math.log(max(x, 1)) for x in other])
+    log = math.log
+    m, n, k = (log(max(size, 1)) for size in (problem.m, problem.n, problem.k))
+    found = [
+        ((log(rows or 1) - m) ** 2 + (log(columns or 1) - n) ** 2 + (log(depth or 1) - k) ** 2, key)
+        for key, rows, columns, depth in fetch(*query)
+    ]
+    return [key for _, key in nsmallest(limit, found)]
 
 
 def statement(problem: Problem, device: int, protocols: Sequence[int], within: Sequence[float] = ()) -> Statement:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,8 +32,10 @@ FAR = 0.05
 one that nine of ten held-out answers keep: benchmarks/results/offtable."""
 
 
-CONTENDERS = 16
+CONTENDERS = 12
 """How many families are compared: those that came closest to the best of some neighbour."""
+BEHIND = 0.3
+"""How much further behind than the closest of them one may be."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,9 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Surface]]) -> Forecast:
     surfaces = [one for _, one in used]
     level = sum(weight * one.level for weight, one in zip(weights, surfaces, strict=True))
     scale = Scale.of(ask.problem, ask.device)
-    times, spread, servable = _times(ask, _blend(used[0][0], weights, surfaces), scale)
+    allowed = _contenders(ask, surfaces)
+    blended = {key: _blend(key, used[0][0], list(zip(weights, surfaces, strict=True))) for key in allowed}
+    times, spread, servable = _times(blended, allowed, scale)
     aten, nearest = times[ATEN], surfaces[0]
     ratios = {config: math.exp(log - aten) for config, log in times.items()}
     return Forecast(
@@ -140,58 +143,61 @@ class _Blend(NamedTuple):
     full: bool
 
 
-def _blend(nearest: float, weights: Sequence[float], surfaces: Sequence[Surface]) -> dict[Family, _Blend]:
-    """The families that came closest to the best somewhere, and were wrong nowhere; and ATen's. Where a neighbour has
-    not timed one, it stands somewhat behind the best of its like there."""
-    own_error = OWN * min(1.0, nearest / CLOSE)
-    pairs = list(zip(weights, surfaces, strict=True))
-    blended = {}
-    for key in _contenders(surfaces):
-        weight = first = second = seen = total = 0.0
-        full = False
-        for share, one in pairs:
-            timed = one.families.get(key)
-            if timed is not None:
-                weight += share
-                first += share * timed.excess
-                second += share * timed.excess * timed.excess
-                full = full or timed.full
-            like = one.likes.get(key.like)
-            if like is not None:
-                seen += share
-                total += share * like
-        prior = total + (1 - seen) * UNSEEN + UNLIKE
-        missing = max(0.0, 1 - weight)
-        mean = first + missing * prior
-        variance = second - 2 * mean * first + weight * mean * mean
-        variance += missing * ((prior - mean) ** 2 + UNLIKE**2) + own_error**2
-        blended[key] = _Blend(mean, math.sqrt(max(0.0, variance)), full)
-    return blended
+def _blend(key: Family, nearest: float, pairs: Sequence[tuple[float, Surface]]) -> _Blend:
+    """Where a neighbour has not timed the family, it stands somewhat behind the best of its like there."""
+    weight = first = second = seen = total = 0.0
+    full = False
+    for share, one in pairs:
+        timed = one.families.get(key)
+        if timed is not None:
+            weight += share
+            first += share * timed.excess
+            second += share * timed.excess * timed.excess
+            full = full or timed.full
+        like = one.likes.get(key.like)
+        if like is not None:
+            seen += share
+            total += share * like
+    prior = total + (1 - seen) * UNSEEN + UNLIKE
+    missing = max(0.0, 1 - weight)
+    mean = first + missing * prior
+    variance = second - 2 * mean * first + weight * mean * mean
+    variance += missing * ((prior - mean) ** 2 + UNLIKE**2) + (OWN * min(1.0, nearest / CLOSE)) ** 2
+    return _Blend(mean, math.sqrt(max(0.0, variance)), full)
 
 
-def _contenders(surfaces: Sequence[Surface]) -> list[Family]:
+def _contenders(ask: Ask, surfaces: Sequence[Surface]) -> dict[Family, list[Config]]:
+    """The families that came closest to the best somewhere, and were wrong nowhere, with their configs that may be
+    served; and ATen's."""
     behind: dict[Family, float] = {}
     for one in surfaces:
-        for value, key in one.close:
-            behind[key] = min(value, behind.get(key, value))
-    banned = frozenset().union(*(one.unsafe for one in surfaces))
-    best = heapq.nsmallest(CONTENDERS, ((value, i, key) for i, (key, value) in enumerate(behind.items())))
-    found = [key for *_, key in best if key not in banned and key.config != ATEN]
-    return [*found, family(ATEN, surfaces[0].problem, surfaces[0].device)]
+        for key, timed in one.families.items():
+            behind[key] = min(timed.behind, behind.get(key, timed.behind))
+    unsafe = frozenset().union(*(one.unsafe for one in surfaces))
+    banned = barred(ask)
+    found = {family(ATEN, ask.problem, ask.device): [ATEN]}
+    most = math.inf
+    for key in sorted(behind, key=behind.__getitem__):
+        if behind[key] > most or len(found) > CONTENDERS:
+            break
+        if key in unsafe or key in found:
+            continue
+        configs = [c for c in members(key, ask.problem, ask.device) if c not in banned and not objection(ask, c)]
+        if configs:
+            found[key] = configs
+            most = min(most, behind[key] + math.log1p(BEHIND))
+    return found
 
 
 def _times(
-    ask: Ask, blended: Mapping[Family, _Blend], scale: Scale
+    blended: Mapping[Family, _Blend], allowed: Mapping[Family, Sequence[Config]], scale: Scale
 ) -> tuple[dict[Config, float], dict[Config, float], set[Config]]:
     """The logarithms of the times, up to the level; their standard deviations; and which were measured in full."""
     times: dict[Config, float] = {}
     spread: dict[Config, float] = {}
     servable: set[Config] = set()
-    banned = barred(ask) - {ATEN}
     for key, one in blended.items():
-        for config in members(key, ask.problem, ask.device):
-            if config in banned or objection(ask, config) is not None:
-                continue
+        for config in allowed[key]:
             log = one.mean + math.log(scale.us(config))
             if config not in times or log < times[config]:
                 times[config], spread[config] = log, one.spread

@@ -8,7 +8,7 @@ the policy, is declined, unless it is faster than ATen in any case.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -26,16 +26,16 @@ FARTHEST = {"cuda": 2.0}
 """Doublings to the nearest neighbour beyond which nothing is answered, by kind of device."""
 UNTRIED = 0.6
 """The same where no table was large enough to try what lies farther."""
-REACH = 3.0
+REACH = 2.0
 """Doublings to any neighbour that is used."""
 MOST = 8
 """How many neighbours are used together."""
-WITHIN = (32.0, 8.0, 8.0)
+WITHIN = (16.0, 4.0, 4.0)
 """Largest ratios of M, N and K to those of a neighbour in reach; a table is searched no further."""
 CANDIDATES = 64
 """How many neighbours are asked of each table."""
-ROWS = 16
-"""The fewest rows of a tile: what is below costs about what this does."""
+LOG_ROWS = 4.0
+"""A tile has 16 rows at the least: what is below costs about what this does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,29 +98,38 @@ def _candidates(ask: Ask) -> list[_Candidate]:
     if 0 in (query.m, query.n, query.k):
         return []
     found: dict[str, _Candidate] = {}
+    distance = _distances(query, ask.device.kind)
     for table in ask.tables:
         problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or []
         for problem in problems:
-            if problem != query and problem.text not in found and _same_side(query, problem):
-                found[problem.text] = _Candidate(problem, table, _distance(ask, problem))
+            text = problem.text
+            if text != query.text and text not in found and _same_side(query, problem):
+                found[text] = _Candidate(problem, table, distance(problem))
     return sorted(found.values(), key=lambda one: (one.distance, one.problem.text))
 
 
 def _same_side(query: Problem, other: Problem) -> bool:
     """Whether both are on the same side of the matrix-vector products: a size of 1 is a kernel of its own in every
     BLAS, so nothing is read across it."""
-    sizes = zip((query.m, query.n, query.k), (other.m, other.n, other.k), strict=True)
-    return all(theirs > 0 and (own == 1) == (theirs == 1) for own, theirs in sizes)
+    sides = (query.m == 1) == (other.m == 1) and (query.n == 1) == (other.n == 1) and (query.k == 1) == (other.k == 1)
+    return sides and other.m > 0 and other.n > 0 and other.k > 0
 
 
-def _distance(ask: Ask, other: Problem) -> float:
-    """Doublings between the sizes, Euclidean over M, N and K. On a GPU, most of what M changes is the number of rows of
-    tiles."""
-    query = ask.problem
-    m, n, k = (math.log2(x / y) for x, y in ((query.m, other.m), (query.n, other.n), (query.k, other.k)))
-    if ask.device.kind != "cuda":
-        return math.hypot(m, n, k)
-    return math.hypot(0.8 * math.log2(max(query.m, ROWS) / max(other.m, ROWS)), 0.4 * m, n, k)
+def _distances(query: Problem, kind: str) -> Callable[[Problem], float]:
+    """Doublings between the sizes of the query and of another problem, Euclidean over M, N and K. On a GPU, most of
+    what M changes is the number of rows of tiles."""
+    m, n, k = math.log2(query.m), math.log2(query.n), math.log2(query.k)
+    rows = max(m, LOG_ROWS)
+
+    def by_sizes(other: Problem) -> float:
+        return math.hypot(math.log2(other.m) - m, math.log2(other.n) - n, math.log2(other.k) - k)
+
+    def by_tiles(other: Problem) -> float:
+        height = math.log2(other.m)
+        tiles = 0.8 * (max(height, LOG_ROWS) - rows)
+        return math.hypot(tiles, 0.4 * (height - m), math.log2(other.n) - n, math.log2(other.k) - k)
+
+    return by_tiles if kind == "cuda" else by_sizes
 
 
 def _surfaces(ask: Ask, candidates: Iterable[_Candidate]) -> list[tuple[float, Surface]]:

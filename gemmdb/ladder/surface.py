@@ -22,8 +22,6 @@ from gemmdb.verdict import Pooled, pool_slow, unsafe
 
 NOISY = 0.25
 """Nothing is predicted from a time whose 95% interval is wider than this to each side: something disturbed it."""
-BEHIND = 0.3
-"""A config that was further behind the best at all neighbours is not expected to be the best between them."""
 _KEPT = 4096
 
 _Key = tuple[int, int, str, object]
@@ -74,11 +72,6 @@ class Surface:
         for key, one in self.families.items():
             least[key.like] = min(one.excess, least.get(key.like, one.excess))
         return least
-
-    @functools.cached_property
-    def close(self) -> list[tuple[float, Family]]:
-        """The families that are not far behind, and how far."""
-        return [(one.behind, key) for key, one in self.families.items() if one.behind <= math.log1p(BEHIND)]
 
     @functools.cached_property
     def unsafe(self) -> frozenset[Family]:

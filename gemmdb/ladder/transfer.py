@@ -59,14 +59,21 @@ class Scale:
 
 
 def family(config: Config, problem: Problem, device: Device) -> Family:
-    """The family of a config that ran on a problem."""
+    """The family of a config that ran on a problem. A split that does not fill the multiprocessors stays as it is."""
     split, shape = _split(config), tile(config)
     if split < 2 or shape is None:
         return _family(config, 0)
-    programs, resident = _tiles(shape, problem) * split, 1
-    while device.units * resident < programs:
+    tiles, resident = _tiles(shape, problem), 1
+    while device.units * resident < tiles * split:
         resident *= 2
+    if split not in _filling(tiles, resident, device):
+        return _family(config, 0)
     return _family(_with_split(config, 2), resident)
+
+
+def _filling(tiles: int, resident: int, device: Device) -> set[int]:
+    full = device.units * resident // tiles
+    return {full, 1 << full.bit_length() >> 1}
 
 
 @functools.cache
@@ -83,9 +90,8 @@ def members(found: Family, problem: Problem, device: Device) -> Iterator[Config]
     if not resident or shape is None:
         yield config
         return
-    full = device.units * resident // _tiles(shape, problem)
     most = min(-(-problem.k // shape.k) // 2, MOST_SPLITS)
-    for split in sorted({full, 1 << full.bit_length() >> 1}):
+    for split in sorted(_filling(_tiles(shape, problem), resident, device)):
         if 1 < split <= most and split in config.spec.params[_SPLIT]:
             yield _with_split(config, split)
 

@@ -1,0 +1,78 @@
+"""Rung `near` on a GPU: splits of K are set anew, what was wrong nearby is not served, and new rows are seen."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from gemmdb.config import Config
+from gemmdb.device import Device
+from gemmdb.generators.store import record_live
+from gemmdb.ladder import lookup
+from gemmdb.ladder.transfer import family, members, programs
+from gemmdb.measurement import Status
+from gemmdb.problem import Problem
+from gemmdb.settings import Policy
+
+GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
+POLICY = Policy(model=False)
+KNOWN = Problem.gemm("mm", m=16, n=2048, k=4096)
+
+
+def tile(split=1, n=64):
+    return Config.of(
+        "triton", "tile", block_m=16, block_n=n, block_k=128, group_m=8, split_k=split, swap=0, load="pointer",
+        reduce="none" if split == 1 else "fixup", dequant="cast", warps=4, stages=3,
+    )  # fmt: skip
+
+
+def near(lab, problem, *tables):
+    return lookup(lab.query(problem, GPU), lab.catalog(*tables), POLICY)
+
+
+def rows(lab, problem, ratios, **where):
+    return [*lab.rows(problem, ratios, device=GPU, clock="graph", **where)]
+
+
+def test_a_split_of_k_is_set_anew_so_that_the_multiprocessors_are_full_once(lab):
+    """32 tiles in 8 slices are two programs for each of 132 multiprocessors; 40 tiles take 6 slices for that."""
+    hit = near(lab, KNOWN.resized(16, 2560, 4096), rows(lab, KNOWN, {tile(8): 0.5, tile(): 0.7}))
+    assert (hit.rung, hit.config.values["reduce"]) == ("near", "fixup")
+    assert hit.config.values["split_k"] in (4, 6)
+
+
+@pytest.mark.parametrize("config", [tile(1), tile(8), tile(2), Config("aten", "default")])
+def test_a_config_is_a_member_of_its_family_where_it_ran(config):
+    found = family(config, KNOWN, GPU)
+    assert config in [*members(found, KNOWN, GPU)]
+    assert family(config, KNOWN, GPU) is found
+
+
+def test_a_short_k_has_no_members_of_a_split_family():
+    assert [*members(family(tile(8), KNOWN, GPU), KNOWN.resized(16, 2048, 256), GPU)] == []
+
+
+def test_programs_of_a_tile_are_counted_and_those_of_a_library_are_not():
+    assert programs(tile(8), KNOWN.resized(17, 2048, 4096)) == 2 * 32 * 8
+    assert programs(Config("aten", "default"), KNOWN) is None
+
+
+def test_what_was_wrong_at_one_neighbour_is_not_served_with_another_split(lab):
+    """The other neighbour timed it in full, and found nothing wrong."""
+    beside, asked = KNOWN.resized(16, 2176, 4096), KNOWN.resized(16, 2112, 4096)
+    good = rows(lab, KNOWN, {tile(8): 0.5, tile(): 0.6}) + rows(lab, beside, {tile(): 0.6})
+    assert near(lab, asked, good).config.values["reduce"] == "fixup"
+    wrong = rows(lab, beside, {tile(7): 0.5}, status=Status.WRONG)[1:]
+    assert near(lab, asked, good + wrong).config == tile()
+
+
+def test_rows_that_are_written_later_are_seen(lab):
+    """What was read of neighbours is kept, for as long as the file stays as it is."""
+    slow, fast = tile(), tile(n=32)
+    catalog = lab.catalog(rows(lab, KNOWN, {slow: 0.6}))
+    query = lab.query(KNOWN.resized(16, 2112, 4096), GPU)
+    mutable = SimpleNamespace(tables=catalog.tables[:1])
+    assert lookup(query, mutable, POLICY).config == slow
+    record_live(catalog.tables[0].path, rows(lab, KNOWN, {fast: 0.4}, run="later"))
+    assert lookup(query, mutable, POLICY).config == fast
+    assert lookup(query, mutable, replace(POLICY, deny="block_n=32")).config == slow
