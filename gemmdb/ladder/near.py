@@ -26,11 +26,11 @@ FARTHEST = {"cuda": 2.0}
 """Doublings to the nearest neighbour beyond which nothing is answered, by kind of device."""
 UNTRIED = 0.6
 """The same where no table was large enough to try what lies farther."""
-REACH = 2.0
+REACH = 3.0
 """Doublings to any neighbour that is used."""
 MOST = 8
 """How many neighbours are used together."""
-WITHIN = (16.0, 4.0, 4.0)
+WITHIN = (32.0, 8.0, 8.0)
 """Largest ratios of M, N and K to those of a neighbour in reach; a table is searched no further."""
 CANDIDATES = 64
 """How many neighbours are asked of each table."""
