@@ -96,7 +96,7 @@ def test_what_a_compiled_kernel_takes_counts():
     assert greedy.us > first.us
 
 
-@pytest.mark.parametrize("name", ["sm80-nvidia-a100-sxm4-80gb", "sm89-nvidia-l4"])
+@pytest.mark.parametrize("name", ["sm80-nvidia-a100-sxm4-80gb", "sm89-nvidia-l4", "sm100-nvidia-b200"])
 def test_the_shipped_modelled_tables_are_small_compiled_and_answer_as_a_model(name, tmp_path):
     path = shipped_tables() / f"{name}.db"
     assert path.stat().st_size < 1.5 * 2**20
