@@ -164,13 +164,18 @@ class Run:
     def _provenance(self) -> dict[str, Any]:
         asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
         return {
-            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-            "request": {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()},
+            "command": [_named(argument) for argument in sys.argv],
+            "request": {name: value.name if isinstance(value, Path) else value for name, value in asked.items()},
             "effort": asdict(self.effort),
             "toolchain": self.backend.toolchain.text,
             "device": self.backend.device.text,
             "readings": self.backend.provenance(),
         }
+
+
+def _named(argument: str) -> str:
+    """An argument of the command, a path without its folders: tables are published, and these say nothing of a run."""
+    return Path(argument).name if Path(argument).is_absolute() or argument == sys.argv[0] else argument
 
 
 def _join(threads: Sequence[Thread]) -> None:

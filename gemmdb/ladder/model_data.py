@@ -15,7 +15,7 @@ PROVENANCE: Mapping[str, object] = {
     "devices": ["NVIDIA H200"],
     "archives": {
         "benchmarks/results/h200/2026-11-20b/rows-00.jsonl.xz": "392cb5f5602f75bc94b33b1763be5ada883ca1c11e46269273ac70acb16cbc64",
-        "benchmarks/results/h200/2026-11-20c/rows-00.jsonl.xz": "6578f890ff2c78cd32350b59df754505d97d9efd60e9a3e23265367c61774c25",
+        "benchmarks/results/h200/2026-11-20c/rows-00.jsonl.xz": "62588c676461f69346f5f036ea352784b1e8833b7316061b08d04d89ec67d641",
     },
 }
 """What the coefficients were fitted to."""

@@ -40,8 +40,9 @@ def test_an_output_that_is_no_table(request_, replay_backend, rows):
         build(request_, backend=replay_backend(rows))
 
 
-def test_provenance_says_what_was_asked_for(request_, replay_backend, rows):
+def test_provenance_says_what_was_asked_for(request_, replay_backend, rows, monkeypatch):
     backend = replay_backend(rows)
+    monkeypatch.setattr("sys.argv", ["/opt/bin/gemmdb", "build", "--out", str(request_.out)])
     build(request_, backend=backend)
     table = Table.open(request_.out)
     (run,) = table.provenance()
@@ -49,6 +50,9 @@ def test_provenance_says_what_was_asked_for(request_, replay_backend, rows):
     assert run["device"] == backend.device.text
     assert run["readings"] == {"reading": 1}
     assert run["request"]["effort"] == "quick"
+    # A table is published: where its files lay is nobody's business.
+    assert run["request"]["out"] == request_.out.name
+    assert run["command"] == ["gemmdb", "build", "--out", request_.out.name]
 
 
 def test_the_default_output_is_where_lookups_find_it(shapes_file, tmp_path, monkeypatch, replay_backend, rows):
