@@ -48,6 +48,7 @@ class Table:
         self._lock = _lock_of(path)
         self._db: sqlite3.Connection | None = None
         self._parts = Parts(path, self._fetch)
+        self._strangers: set[int] = set()
         meta = dict(self._fetch("SELECT name, value FROM meta", ()))
         try:
             self.digest = f"{int(meta['digest'], 16):032x}"
@@ -84,7 +85,7 @@ class Table:
     def verdict(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> Verdict | None:
         """The verdict on a problem, None when the file has none. `klass` None takes the newest toolchain's."""
         parts = self._parts
-        known = parts.find_device(device)
+        known = self._known(device)
         if known is None:
             return None
         # As `_fetch` and `Parts.context` do; two calls less are a tenth of the time of a lookup.
@@ -106,7 +107,7 @@ class Table:
 
     def verdicts(self, problem: Problem, device: Device) -> list[Verdict]:
         """All verdicts on a problem, of every protocol and toolchain class, in a fixed order."""
-        known = self._parts.find_device(device)
+        known = self._known(device)
         if known is None:
             return []
         rows = sorted(self._fetch(schema.VERDICT_SQL, (problem.key, known.key)))
@@ -116,9 +117,10 @@ class Table:
     def neighbours(
         self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64, within: Sequence[float] = ()
     ) -> list[Problem]:
-        """The problems of the same op and family that have a verdict on the device, the nearest in log M, N, K first,
+        """The problems of the same op and family that were measured on the device, the nearest in log M, N, K first,
         the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
-        wanted = [key for (key,) in self._fetch("SELECT id FROM protocol", ()) if self._parts.protocol(key).l2 == l2]
+        protocols = {key: self._parts.protocol(key) for (key,) in self._fetch("SELECT id FROM protocol", ())}
+        wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
         found = nearest.keys(self._fetch, problem, nearest.statement(problem, device.key, wanted, within), limit)
         return [p for key in found if (p := self._parts.problem(key)).op == problem.op and p.family == problem.family]
 
@@ -140,6 +142,8 @@ class Table:
 
     def barred(self, problem: Problem, device: Device) -> frozenset[Config]:
         """The configs that some row of a problem on a device shows to be wrong or to crash."""
+        if self._known(device) is None:
+            return frozenset()
         return frozenset(
             self._parts.config(key) for (key,) in self._fetch(schema.BARRED_SQL, (problem.key, device.key))
         )
@@ -171,6 +175,16 @@ class Table:
                 found.append({**parse_provenance(text), "run": run})
             except InputError as error:
                 raise self._parts.error(str(error)) from error
+        return found
+
+    def _known(self, device: Device) -> Device | None:
+        """The file's own record of a device, None when it has none, which holds for good where nobody writes the file:
+        most of the shipped tables are about other devices, and a lookup asks each of them."""
+        if device.key in self._strangers:
+            return None
+        found = self._parts.find_device(device)
+        if found is None and self._immutable:
+            self._strangers.add(device.key)
         return found
 
     def _summary(self, device: Device, ops: Sequence[Any], counts: Sequence[Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import defaultdict
@@ -148,6 +149,7 @@ def tied(best: Pooled, other: Pooled) -> bool:
     return other.ratio <= best.ratio * (1 + max(TIE, best.spread + other.spread))
 
 
+@functools.lru_cache(maxsize=256)
 def age(toolchain: Toolchain) -> tuple[tuple[tuple[int, ...], ...], str]:
     """A key that orders toolchains from old to new: the numbers of their versions (2.9 before 2.13), then the text."""
     versions = (toolchain.torch, toolchain.triton, toolchain.cuda, toolchain.cutlass, toolchain.gemmdb)

@@ -5,24 +5,18 @@ Pure: what an answer depends on is in the arguments and the tables. Nothing is t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
+from importlib import import_module
 
 from gemmdb.catalog import Catalog
-from gemmdb.hit import Hit
+from gemmdb.hit import RUNGS, Hit
 from gemmdb.ladder.ask import Ask, Step
-from gemmdb.ladder.exact import exact
-from gemmdb.ladder.model import model
-from gemmdb.ladder.near import near
-from gemmdb.ladder.ranges import ranged
-from gemmdb.ladder.sku import sku
 from gemmdb.problem import Query
 from gemmdb.settings import Policy
 from gemmdb.toolchain import Toolchain
 
 __all__ = ["Step", "explain", "lookup"]
-
-RUNGS: tuple[Callable[[Ask], Step], ...] = (exact, near, sku, model)
-"""The rungs of a query with fixed sizes, in the order in which they are asked."""
 
 
 def lookup(query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None = None) -> Hit | None:
@@ -37,11 +31,27 @@ def lookup(query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain 
 def explain(query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None = None) -> list[Step]:
     """What every rung says and why, the ones below the answer too; raises what `lookup` raises."""
     ask = Ask(query, catalog.tables, policy, toolchain)
-    steps = [rung(ask) for rung in RUNGS]
-    return [ranged(ask), *steps] if ask.symbolic else steps
+    steps = [_rung(name)(ask) for name in RUNGS]
+    return [_ranged()(ask), *steps] if ask.symbolic else steps
 
 
 def _steps(query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None) -> Iterator[Step]:
     ask = Ask(query, catalog.tables, policy, toolchain)
-    for rung in (ranged,) if ask.symbolic else RUNGS:
-        yield rung(ask)
+    if ask.symbolic:
+        yield _ranged()(ask)
+    else:
+        yield from (_rung(name)(ask) for name in RUNGS)
+
+
+@functools.cache
+def _rung(name: str) -> Callable[[Ask], Step]:
+    """The rung that the module of its name holds. Loaded when it is first asked: an exact hit needs no cost model, and
+    loading that takes a third of the time of all the others."""
+    rung: Callable[[Ask], Step] = getattr(import_module(f"{__name__}.{name}"), name)
+    return rung
+
+
+def _ranged() -> Callable[[Ask], Step]:
+    from gemmdb.ladder.ranges import ranged
+
+    return ranged

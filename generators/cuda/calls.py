@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gemmdb.config import ATEN, Config
+from gemmdb.errors import InputError
 from gemmdb.generators.cuda import cutlass_calls, elementwise, emitted
 from gemmdb.generators.cuda.render import Launch, Plan, Unit, plan
 from gemmdb.generators.cuda.units import compile_unit
@@ -35,7 +36,7 @@ def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[C
         return ours(problem, copies, plan(problem, config))
     if config.backend == "cutlass":
         return cutlass_calls.bind(problem, config, copies, _follow)
-    raise NotImplementedError(f"{config.name} is not measured on a GPU")
+    raise InputError(f"{config.name} is not measured on a GPU")
 
 
 def ours(problem: Problem, copies: Sequence[Tensors], made: Plan) -> tuple[Call, float]:

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import threading
 from contextlib import closing, suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmdb import Problem, Status, nearest, schema
+from gemmdb.config import ATEN
 from gemmdb.generators.store import Store
 from gemmdb.table import Table
 
@@ -98,6 +100,25 @@ def test_neighbours_are_the_nearest_of_the_same_family(kit, tmp_path):
         assert table.neighbours(kit.problem, kit.device, l2="hot") == []
         assert table.neighbours(kit.problem, kit.other) == []
         assert table.neighbours(strange.resized(1, 0, 512), kit.device) == [strange]
+
+
+def test_what_was_only_modelled_is_no_neighbour(kit, tmp_path):
+    modelled, measured = kit.problem.resized(17, 512, 512), kit.problem.resized(64, 512, 512)
+    rows = [kit.row(problem=modelled, protocol=replace(kit.cold, clock="model")), kit.row(problem=measured)]
+    with Table.open(kit.write(tmp_path / "t.db", rows)) as table:
+        assert table.neighbours(kit.problem, kit.device) == [measured]
+
+
+@pytest.mark.parametrize("immutable", [False, True])
+def test_a_device_that_is_written_later_is_found_unless_nobody_writes(kit, tmp_path, immutable):
+    path = kit.write(tmp_path / "t.db", [kit.row()])
+    with Table.open(path, immutable=immutable) as table:
+        assert table.verdict(kit.problem, kit.other) is None
+        assert table.barred(kit.problem, kit.other) == frozenset()
+        if not immutable:
+            kit.write(path, [kit.row(ATEN, us=10.0, device=kit.other)])
+            assert table.verdict(kit.problem, kit.other) is not None
+        assert table.verdict(kit.problem, kit.device) is not None
 
 
 def _within(one, other, ratios):

@@ -59,7 +59,7 @@ def product(choice: Choice, operands: Sequence[Any], out: torch.dtype, bias: tup
         **options, **choice.constants,
     )  # fmt: skip
     if generated is None:
-        raise NotImplementedError("the template cannot be generated")
+        raise RuntimeError("the template cannot be generated")
     return generated.output_node()
 
 

@@ -166,7 +166,7 @@ def product(
         call_sizes=list(sizes[-2:]), **options, **kernel.constants,
     )  # fmt: skip
     if choice is None:
-        raise NotImplementedError("the template cannot be generated")
+        raise RuntimeError("the template cannot be generated")
     return choice.output_node()
 
 
