@@ -34,10 +34,12 @@ class Outcome:
 @dataclass(frozen=True)
 class Candidate:
     """A config to try on a problem; `illegal` is the reason of the legality rule that excludes it, empty when none
-    does. An illegal candidate becomes a row and is never run."""
+    does. An illegal candidate becomes a row and is never run. `estimated`: it was let in by an estimate that others of
+    its kind failed; with a better estimate it might not have been."""
 
     config: Config
     illegal: str = ""
+    estimated: bool = False
 
 
 @dataclass(frozen=True)

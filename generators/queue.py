@@ -49,7 +49,8 @@ def left(wanted: Sequence[Job], path: Path, backend: Backend) -> list[Job]:
     """What of the jobs is not in the table at `path` for the device, protocol and toolchain class.
 
     A job of which some candidates have rows, since a backend was added after they were measured, is reduced to the
-    others, with ATen and the best so far beside them: times compare within the same minutes. So is one of which a
+    others, with ATen and the best so far beside them: times compare within the same minutes. Not for what an estimate
+    let in, where as many configs have rows, of its kernel too: estimates change. So is one of which a
     candidate ran out of time or memory, which may have been a disturbance, once. All of a job is left when ATen has no
     row, or ran out of either. Of a job whose build was stopped before its winner was confirmed, that is left. Raises
     TableError.
@@ -72,9 +73,14 @@ def _rest(job: Job, table: Table, backend: Backend) -> Job | None:
     if all(map(_disturbed, found[ATEN])):  # Also when there is none.
         return job
     missing = tuple(candidate for candidate in job.candidates if _untried(found[candidate.config]))
+    if sum(map(bool, found.values())) >= len(job.candidates):
+        tried = {config.name for config, known in found.items() if known}
+        missing = tuple(c for c in missing if found[c.config] or not c.estimated or c.config.name not in tried)
     if any(not candidate.illegal for candidate in missing):
         rivals = [pooled.config for pooled in pool(rows, unsafe(every)) if pooled.config != ATEN][:RIVALS]
-        return replace(job, candidates=tuple(dict.fromkeys((Candidate(ATEN), *map(Candidate, rivals), *missing))))
+        # Decided: looked at again with the claim, a shorter list must not count as tried.
+        decided = (replace(candidate, estimated=False) for candidate in missing)
+        return replace(job, candidates=tuple(dict.fromkeys((Candidate(ATEN), *map(Candidate, rivals), *decided))))
     raced = _unconfirmed(rows, unsafe(every))
     return replace(job, candidates=missing, raced=raced) if missing or raced else None
 

@@ -72,15 +72,13 @@ def aten(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float]:
 
 def _aten_call(problem: Problem, names: Tensors) -> Callable[[], None]:
     """What Inductor's default does: a cast of the weight, one ATen call, one pointwise kernel, as far as needed."""
-    before: Callable[[], None] | None = None
-    weight = names["B"]
-    if problem.op == "mixed_mm":
-        names["cast"] = torch.empty_like(weight, dtype=to_torch(problem.a.dtype))
-        before = launcher(elementwise.cast(problem), names, {"elements": problem.n * problem.k})
-        weight = names["cast"]
-    after, product = None, names["out"]
-    if problem.fusion != "none" or (problem.op == "mixed_mm" and problem.bias is not None):
-        after = _follow(problem, names, "int32" if problem.op == "int_mm" else problem.a.dtype)
+    first, last = elementwise.around(problem)
+    before, after, weight, product = None, None, names["B"], names["out"]
+    if first is not None:
+        weight = names["cast"] = torch.empty_like(weight, dtype=to_torch(problem.a.dtype))
+        before = launcher(first, names, {"elements": problem.n * problem.k})
+    if last is not None:
+        after = _follow(problem, names, elementwise.product_dtype(problem))
         product = names["product"]
     alpha, beta = SCALARS[problem.scalars]
 

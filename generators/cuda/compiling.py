@@ -63,7 +63,7 @@ class CompilePool:
                 raise Stopped("the compilers are closed")
             for part in made:
                 if self._to_begin(part.key):
-                    self._futures[part.key] = self._dispatcher.submit(part, compiler(config), priority)
+                    self._futures[part.key] = self._dispatcher.submit(part, compiler(config, part), priority)
                     begun.add(part.key)
             if new or keys is None:
                 keys = self._keys[problem, config] = tuple(part.key for part in made)
@@ -93,8 +93,9 @@ class CompilePool:
             for config in job.legal:
                 if compiler(config) == "cutlass":
                     for part in self.needs(job.problem, config):
-                        uses[part.key] += 1
-                        example.setdefault(part.key, (job.problem, config))
+                        if compiler(config, part) == "cutlass":
+                            uses[part.key] += 1
+                            example.setdefault(part.key, (job.problem, config))
         for key, _ in uses.most_common():
             self.submit(*example[key])
 

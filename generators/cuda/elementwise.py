@@ -10,8 +10,23 @@ from gemmdb.kernels_triton import TL
 from gemmdb.problem import Problem
 
 CAST_BLOCK = 1024
+FLUSH_WORDS = 32 * 2**20
+"""int32 words that a flush reads: 128 MiB, twice any L2. Twice as many changed no median of 36 kernels on an H200 by
+more than chance, and the flushes' own noise is in every sample."""
 READS = ((4096, 8, 8), (1024, 4, 4), (2048, 4, 4), (4096, 2, 8), (512, 8, 1))
 """(Elements per step, steps, warps) of reading kernels; the first one flushes."""
+
+
+def around(problem: Problem) -> tuple[Launch | None, Launch | None]:
+    """What Inductor's default does before ATen's product and after it, as far as needed."""
+    mixed = problem.op == "mixed_mm"
+    follows = problem.fusion != "none" or (mixed and problem.bias is not None)
+    return cast(problem) if mixed else None, after(problem, product_dtype(problem)) if follows else None
+
+
+def product_dtype(problem: Problem) -> str:
+    """The dtype of ATen's product, before what follows it."""
+    return "int32" if problem.op == "int_mm" else problem.a.dtype
 
 
 def cast(problem: Problem) -> Launch:
@@ -33,6 +48,11 @@ def after(problem: Problem, dtype: str) -> Launch:
     """
     alone = replace(problem, op="mm", bias=None, scalars="unit") if problem.op == "addmm" else problem
     return reduction_launch(alone, 1, ("product", POINTERS[dtype]))
+
+
+def flush() -> Launch:
+    """Reads FLUSH_WORDS int32 of `data`."""
+    return read(FLUSH_WORDS)
 
 
 def read(words: int, shape: tuple[int, int, int] = READS[0]) -> Launch:

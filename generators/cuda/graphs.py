@@ -11,9 +11,6 @@ from gemmdb.generators.cuda import elementwise
 from gemmdb.generators.cuda.calls import Call, launcher
 from gemmdb.measurement import Protocol
 
-FLUSH_WORDS = 32 * 2**20
-"""int32 words that a flush reads: 128 MiB, twice any L2. Twice as many changed no median of 36 kernels on an H200 by
-more than chance, and the flushes' own noise is in every sample."""
 WARMUP = 2
 
 
@@ -26,7 +23,7 @@ def capture(call: Call | None, protocol: Protocol, copies: int = 1, calls: int |
     if protocol.l2 == "cold":
         data, sink = flush_buffer(), sink_buffer()
         names = {"data": data, "sink": sink}
-        flush = launcher(elementwise.read(FLUSH_WORDS), names, {"elements": FLUSH_WORDS})
+        flush = launcher(elementwise.flush(), names, {"elements": elementwise.FLUSH_WORDS})
 
     def steps(count: int) -> None:
         for index in range(count):
@@ -78,4 +75,4 @@ def sink_buffer() -> torch.Tensor:
 @functools.cache
 def flush_buffer() -> torch.Tensor:
     """What a flush reads."""
-    return torch.zeros(FLUSH_WORDS, dtype=torch.int32, device="cuda")
+    return torch.zeros(elementwise.FLUSH_WORDS, dtype=torch.int32, device="cuda")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
 from gemmdb.generators.cuda import cutlass_menu, inductor_menu, menu
+from gemmdb.generators.cuda.likely import likely
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate
 from gemmdb.layout import ITEM_SIZES
@@ -19,35 +20,36 @@ from gemmdb.problem import Problem
 
 MOST_GEMV_ROWS = 2
 """With more rows the matrix unit does the same work for less."""
-BEYOND = (0, 0, 300)
-"""Configs of the whole space tried after the menu, by the breadth of the effort."""
-QUICK = 24
-"""Configs of the menu that breadth 0 tries."""
+BEYOND = 300
+"""Configs of the whole space that breadth 2 tries after the menu."""
 
 
 @dataclass(frozen=True)
 class CudaSpace:
-    """The space of a GPU. `breadth` 0 tries the head of the menu, 1 all of it, 2 a sample of everything besides.
+    """The space of a GPU. `breadth` 0 tries what is likely of the menu (`likely`), 1 also what Inductor itself makes of
+    a product, 2 all of the menu and a sample of everything besides.
 
-    From breadth 1 on also what Inductor itself makes of a product. `cutlass`: and the menu of our CUTLASS kernel, for a
-    machine that can compile it.
+    `cutlass`: from breadth 1 on also the menu of our CUTLASS kernel, for a machine that can compile it.
     """
 
     cutlass: bool = True
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
         """ATen, then legal configs only: the illegal ones of a product space tell nothing."""
-        first = from_menu(problem, device)
-        if effort.breadth == 0:
-            first = first[:QUICK]
-        else:
-            first += cutlass_menu.configs(problem, device, effort.breadth == 2) if self.cutlass else []
-            first += inductor_menu.configs(problem, device)
-        if BEYOND[effort.breadth]:
-            known = set(first)
-            rest = [config for config in everything(problem, device) if config not in known]
-            first += rest[: BEYOND[effort.breadth]]
-        return [Candidate(ATEN), *map(Candidate, first)]
+        whole = from_menu(problem, device)
+        tried = likely(whole, problem, device) if effort.breadth < 2 else whole
+        ours = [Candidate(config, estimated=len(tried) < len(whole)) for config in tried]
+        others = self._others(problem, device, effort) if effort.breadth else []
+        beyond = _beyond(problem, device, {*tried, *others}) if effort.breadth == 2 else []
+        return [Candidate(ATEN), *ours, *map(Candidate, [*others, *beyond])]
+
+    def _others(self, problem: Problem, device: Device, effort: Effort) -> list[Config]:
+        ours = cutlass_menu.configs(problem, device, effort.breadth == 2) if self.cutlass else []
+        return [*ours, *inductor_menu.configs(problem, device)]
+
+
+def _beyond(problem: Problem, device: Device, known: Collection[Config]) -> list[Config]:
+    return list(islice((config for config in everything(problem, device) if config not in known), BEYOND))
 
 
 def from_menu(problem: Problem, device: Device) -> list[Config]:

@@ -129,6 +129,27 @@ def test_only_new_candidates_are_measured_with_aten_and_the_best_so_far(
     assert build(request_, backend=backend).measured == 0
 
 
+def test_what_a_newer_estimate_lets_in_is_not_measured_beside_as_many_of_its_kernel(
+    request_, replay_backend, recorded, rows, problems
+):
+    build(request_, backend=replay_backend(rows))
+    new = template((1, 4, 1), AUTO)
+
+    class Otherwise:
+        def __init__(self, dropped):
+            self.dropped = dropped
+
+        def candidates(self, problem, device, effort):
+            known = replay_backend.space.candidates(problem, device, effort)
+            return [*(c for c in known if c.config not in self.dropped), Candidate(new, estimated=True)]
+
+    backend = replay_backend([*rows, *(recorded(problem, new, 50.0) for problem in problems)])
+    backend.space = Otherwise({CPP})  # In its place: as many configs as were measured, of the same kernel.
+    assert build(request_, backend=backend).measured == 0
+    backend.space = Otherwise(())  # One more than were measured.
+    assert build(request_, backend=backend).measured == 7
+
+
 def test_a_new_candidate_that_is_illegal_needs_no_timing(request_, replay_backend, rows):
     build(request_, backend=replay_backend(rows))
     new = template((1, 4, 1), AUTO)

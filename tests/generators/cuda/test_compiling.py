@@ -63,7 +63,7 @@ def pool(monkeypatch, importable, tmp_path):
     importable("parts_of_a_test", PARTS)
     monkeypatch.syspath_prepend(tmp_path / "modules")
     part = importlib.import_module("parts_of_a_test").Part
-    monkeypatch.setattr(compiling, "compiler", lambda config: "triton")
+    monkeypatch.setattr(compiling, "compiler", lambda config, part=None: "triton")
     found = CompilePool(90, 232448, 2, lambda problem, config: [part(key) for key in TASKS[problem]])
     yield found
     found.close()

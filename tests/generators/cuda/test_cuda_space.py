@@ -3,7 +3,8 @@
 import pytest
 
 from gemmdb.config import ATEN
-from gemmdb.generators.cuda.space import MOST_GEMV_ROWS, QUICK, CudaSpace, everything, from_menu
+from gemmdb.generators.cuda import likely
+from gemmdb.generators.cuda.space import MOST_GEMV_ROWS, CudaSpace, everything, from_menu
 from gemmdb.generators.effort import EFFORTS
 from gemmdb.legality import illegal
 from gemmdb.legality_triton import shared_bytes
@@ -29,8 +30,28 @@ def test_candidates_are_legal_distinct_and_always_the_same(problem, h200):
         assert found == [candidate.config for candidate in CudaSpace().candidates(problem, h200, effort)]
         assert all(illegal(config, problem, h200) is None for config in found)
         sizes.append(len(found))
-    assert 5 < sizes[0] <= QUICK + 1 <= max(sizes[1], QUICK + 1)
-    assert sizes[1] < sizes[2]
+    assert 5 < sizes[0] <= sizes[1] < sizes[2]
+
+
+def test_where_the_model_knows_the_problem_what_is_likely_is_tried(h200):
+    for problem in PROBLEMS[:4]:
+        whole = from_menu(problem, h200)
+        gemv = sum(config.kernel == "gemv" for config in whole)
+        tried = list(CudaSpace().candidates(problem, h200, EFFORTS["quick"])[1:])
+        assert len(tried) == min(len(whole), likely.MOST + gemv)
+        assert [c.config for c in tried] == [config for config in whole if config in {c.config for c in tried}]
+        assert all(candidate.estimated for candidate in tried) == (len(tried) < len(whole))
+
+
+def test_what_the_model_does_not_know_is_tried_whole(h200):
+    odd = Problem.gemm("mm", m=17, n=1001, k=777)
+    assert likely.likely(from_menu(odd, h200), odd, h200) == from_menu(odd, h200)
+
+
+def test_what_is_likely_depends_on_the_problem(h200):
+    few, many = (Problem.gemm("mm", m=m, n=4096, k=4096) for m in (16, 64))
+    tried = [{c.config for c in CudaSpace().candidates(p, h200, EFFORTS["quick"])} for p in (few, many)]
+    assert tried[0] != tried[1]
 
 
 def test_the_menu_is_the_first_part_of_the_whole(h200):

@@ -2,8 +2,9 @@
 
 import pytest
 
+from gemmdb.config import ATEN
 from gemmdb.generators.cuda import cutlass_build, cutlass_menu
-from gemmdb.generators.cuda.compile import parts
+from gemmdb.generators.cuda.compile import compiler, parts
 from gemmdb.generators.cuda.space import CudaSpace
 from gemmdb.generators.effort import EFFORTS
 from gemmdb.legality import illegal
@@ -71,3 +72,17 @@ def test_without_nvcc_a_candidate_fails_with_the_reason(monkeypatch, tmp_path, h
     problem = Problem.gemm("mm", m=64, n=4096, k=4096)
     (part,) = parts(problem, cutlass_menu.configs(problem, h200)[0])
     assert part.build(90).failure == "nvcc is not there"
+
+
+def test_what_surrounds_the_product_is_compiled_with_it():
+    bare, mixed = Problem.gemm("mm", m=64, n=4096, k=4096), Problem.gemm("mixed_mm", m=64, n=4096, k=4096)
+    scaled = Problem.gemm("mixed_mm", m=64, n=4096, k=4096, fusion="scale")
+    sizes = [len({part.key for part in parts(problem, ATEN)}) for problem in (bare, mixed, scaled)]
+    assert sizes == [1, 2, 3]  # The flush, the cast of the weight, the scale.
+    assert {compiler(ATEN, part) for part in parts(scaled, ATEN)} == {"triton"}
+
+
+def test_what_a_kernel_leaves_to_another_is_compiled_by_triton(h200):
+    problem = Problem.gemm("mm", m=512, n=4096, k=4096, fusion="pointwise")
+    config = cutlass_menu.configs(problem, h200)[0]
+    assert [compiler(config, part) for part in parts(problem, config)] == ["cutlass", "triton"]
