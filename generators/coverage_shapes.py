@@ -1,7 +1,8 @@
 """The preset `h200`: what the shipped table of a data-centre GPU covers, in an order whose every prefix is balanced.
 
 A stratum is a pool of problems that stand for one use, and how many of them are wanted. Within a stratum they are taken
-in the order of a hash, one of each M in turn, so that no size is preferred; the strata are then merged in proportion.
+in the order of a hash, one of each M in turn, so that no size is preferred; the strata are then merged, in proportion
+within an op, and the ops in the proportion of FLOORS. The layers of the first model come before everything else.
 Nothing is random: the same code gives the same list.
 """
 
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from typing import Any
 
@@ -25,6 +27,8 @@ FLOPS_PER_US = {"bf16": 700e6, "fp16": 700e6, "int8": 850e6, "fp32": 48e6, "tf32
 """What ATen reaches on an H200, roughly; enough for the rule above."""
 FIRST = 6
 """How many of the most used (N, K), those of the first model on one GPU, are covered at every M of a prefill."""
+FLOORS = {"mm": 1500, "addmm": 800, "int_mm": 600, "mixed_mm": 1000}
+"""How many problems of each op the first 3,900 hold, about: where a build stops early, no op is short."""
 SIDES = [128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384]
 GRID = [256, 1024, 2048, 6144, 16384]
 ODD = ([1, 7, 17, 33, 100, 257, 1009], [250, 1001, 2047, 4099, 11003], [100, 777, 2053, 4098])
@@ -51,8 +55,28 @@ def items() -> list[Item]:
                 taken.add(problem)
                 found.append(item)
         chosen.append(found)
-    ranked = [((rank + 0.5) / len(found), _hash(item), item) for found in chosen for rank, item in enumerate(found)]
+    total = Counter(item["op"] for found in chosen for item in found)
+    leading = {Problem.gemm(**item) for item in first_model()}
+    ranked = [
+        (_place(item, (rank + 0.5) / len(found), total, leading), _hash(item), item)
+        for found in chosen
+        for rank, item in enumerate(found)
+    ]
     return [item for *_, item in sorted(ranked, key=lambda entry: entry[:2])]
+
+
+def _place(item: Item, share: float, total: Mapping[str, int], leading: Collection[Problem]) -> float:
+    """Where an item comes, of whose stratum that share comes before it."""
+    return 0.0 if Problem.gemm(**item) in leading else share * total[item["op"]] / FLOORS[item["op"]]
+
+
+def first_model() -> list[Item]:
+    """The layers of the most used model on one GPU at decode and at a prefill of 2,048 tokens, in bf16 and with int8
+    weights."""
+    model = replace(next(iter(MODELS.values())), splits=(1,))
+    rows = [1, 4, 16, 2048]
+    items = [*inside("mm", rows, model.products()), *pool("mixed_mm", rows, model.pairs(), fusion="scale")]
+    return [item for item in items if affordable(Problem.gemm(**item))]
 
 
 def spread(pool: Iterable[Item]) -> list[Item]:

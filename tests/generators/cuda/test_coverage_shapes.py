@@ -5,7 +5,16 @@ from collections import Counter
 import pytest
 
 from gemmdb.generators import shapes
-from gemmdb.generators.coverage_shapes import MOST_BYTES, MOST_US, call_us, core_pairs, core_products, spread
+from gemmdb.generators.coverage_shapes import (
+    FLOORS,
+    MOST_BYTES,
+    MOST_US,
+    call_us,
+    core_pairs,
+    core_products,
+    first_model,
+    spread,
+)
 from gemmdb.generators.models import DECODE, DENSE, MODELS, PREFILL
 from gemmdb.problem import Problem
 
@@ -21,15 +30,25 @@ def test_every_op_has_as_many_problems_as_the_table_promises(problems: list[Prob
     assert len(problems) < 5000
 
 
+def test_the_first_model_comes_first(problems: list[Problem]) -> None:
+    leading = {Problem.gemm(**item) for item in first_model()}
+    assert set(problems[: len(leading)]) == leading
+    assert Problem.gemm("mm", m=16, n=4096, k=14336, fusion="pointwise") in leading
+    assert Problem.gemm("mixed_mm", m=1, n=28672, k=4096, fusion="scale") in leading
+
+
 @pytest.mark.parametrize("size", [200, 1000, 3000])
-def test_a_prefix_is_a_sample_of_the_whole(problems: list[Problem], size: int) -> None:
+def test_a_prefix_is_a_sample_of_each_op_and_no_op_is_short(problems: list[Problem], size: int) -> None:
     def classes(found: list[Problem]) -> Counter[tuple[str, str, str, bool]]:
         return Counter((p.op, p.a.dtype, p.fusion, p.m <= 64) for p in found)
 
-    whole, part = classes(problems), classes(problems[:size])
+    rest = problems[len(first_model()) :]
+    ops, whole, part = Counter(p.op for p in rest), classes(rest), classes(rest[:size])
     for kind, count in whole.items():
-        expected = count * size / len(problems)
+        expected = count / ops[kind[0]] * size * FLOORS[kind[0]] / sum(FLOORS.values())
         assert abs(part[kind] - expected) <= 3 + 0.35 * expected, kind
+    found = Counter(p.op for p in problems[:3950])
+    assert all(found[op] >= least for op, least in FLOORS.items())
 
 
 def test_the_most_used_models_are_covered_whole_at_decode(problems: list[Problem]) -> None:
