@@ -3,8 +3,9 @@
     python benchmarks/h200_scaling.py --out DIR [--shapes h200] [--problems 240] [--skip 0] [--gpus 1,4] [--minutes 2]
 
 First all kernels of the list are compiled into Triton's and nvcc's caches on disk, so that what is compared is
-measuring. Then each number of GPUs builds the list into a new table, in a process of its own; `--skip` leaves out the
-first problems of the shapes, for a list that no other run has seen. DIR receives `scaling.json`. Throughput is told
+measuring. Then each number of GPUs builds the list into a new table, in a process of its own: side by side on GPUs of
+their own where the host has enough of them, else one after another. `--skip` leaves out the first problems of the
+shapes, for a list that no other run has seen. DIR receives `scaling.json`. Throughput is told
 twice: over the whole build, starting processes included, and between the first and the last problem that was finished.
 The target is 3.5 times the problems per minute on 4 GPUs.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -65,14 +67,29 @@ def main() -> None:
     problems = shapes.load(options.shapes, "cuda")[options.skip :][: options.problems]
     listed.write_text("".join(json.dumps({"problem": problem.text}) + "\n" for problem in problems))
     found: dict[str, Any] = {"problems": len(problems), "compiled": compile_all(options, listed), "builds": []}
-    for gpus in map(int, options.gpus.split(",")):
-        command = [sys.executable, __file__, *sys.argv[1:], "--one", str(gpus)]
-        found["builds"].append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+    found["side_by_side"], found["builds"] = builds(list(map(int, options.gpus.split(","))))
     for name in ("per_minute", "steady_per_minute"):
         base, last = found["builds"][0][name], found["builds"][-1][name]
         found[f"{name}_ratio"] = last / base if base and last else None
     (options.out / "scaling.json").write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))
+
+
+def builds(counts: list[int]) -> tuple[bool, list[dict[str, Any]]]:
+    """Whether the builds with so many GPUs each ran side by side, and what they came to."""
+    outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    visible = outer.split(",") if outer else [str(index) for index in range(CudaBackend().lanes)]
+    together = sum(counts) <= len(visible)
+    running: list[subprocess.Popen[bytes]] = []
+    for index, gpus in enumerate(counts):
+        first = sum(counts[:index]) if together else 0
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(visible[first : first + gpus])}
+        command = [sys.executable, __file__, *sys.argv[1:], "--one", str(gpus)]
+        running.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE))
+        if not together:
+            running[-1].wait()
+    said = [process.communicate()[0] for process in running]
+    return together, [json.loads(text) for text in said]
 
 
 def compile_all(options: argparse.Namespace, listed: Path) -> dict[str, float]:
