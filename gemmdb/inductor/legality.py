@@ -92,7 +92,7 @@ def _over_ranges(config: Config, query: Query) -> str | None:
     for end in (smallest, largest):
         if reason := illegal(config, end, query.device, query.ranges):
             return f"at m={end.m} n={end.n} k={end.k}: {reason}"
-    if _copies_tiles(config) and _rows(query.problem) & set(query.ranges):
+    if copies_tiles(config) and _rows(query.problem) & set(query.ranges):
         return "the tensor copy engine wants rows of a known length"
     if config.backend == "cutlass" and any(low == 0 for low, _ in query.ranges.values()):
         return "CUTLASS refuses a product of size zero"
@@ -112,8 +112,8 @@ def _end(query: Query, which: int) -> Problem:
     return query.problem.resized(**sizes)
 
 
-def _copies_tiles(config: Config) -> bool:
-    """Whether a kernel loads by tensor maps."""
+def copies_tiles(config: Config) -> bool:
+    """Whether a kernel loads by tensor maps; those of Triton kernels are built by each program, in scratch memory."""
     return config.backend == "cutlass" or config.kernel == "persistent" or config.values.get("load") == "tma"
 
 

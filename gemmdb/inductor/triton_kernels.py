@@ -12,7 +12,7 @@ from gemmdb import kernels_triton
 from gemmdb.config import Config
 from gemmdb.inductor import extract
 from gemmdb.inductor.adapter import ir_view, templates
-from gemmdb.inductor.legality import MOST_COUNTERS, counts, tiles
+from gemmdb.inductor.legality import MOST_COUNTERS, copies_tiles, counts, tiles
 from gemmdb.problem import Problem, Query
 
 LARGEST_OFFSET = 2**31
@@ -69,6 +69,8 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     generate the kernel.
     """
     check(problem, operands, symbolic=True)
+    if copies_tiles(config) and (reason := templates.unmapped()):
+        raise Refused(reason)
     value = config.values
     constants = _constants(config, problem, operands)
     integer = problem.op == "int_mm"

@@ -1,10 +1,23 @@
-"""GPU tests are skipped, visibly, where there is no GPU to run them on. Configs of our kernels that they share."""
+"""GPU tests are skipped, visibly, where there is no GPU to run them on. What they share: configs, fixtures, helpers."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gemmdb.config import Config
+
+# Before torch is imported: parts of Inductor read it once.
+if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="inductor-")
+    atexit.register(shutil.rmtree, os.environ["TORCHINDUCTOR_CACHE_DIR"], ignore_errors=True)
 
 Make = Callable[..., Config]
 BASES: dict[str, dict[str, str | int]] = {
@@ -36,6 +49,88 @@ def config(request: pytest.FixtureRequest, make: Make) -> Config:
     """The config of an indirect parameter: a kernel and what differs from its base."""
     kernel, changes = request.param
     return make(kernel, **changes)
+
+
+@pytest.fixture
+def clean() -> Iterator[None]:
+    """Nothing enabled, nothing cached, no graph from an earlier test. Inductor pads nothing: it would decide that by a
+    benchmark, before our passes see the product."""
+    import torch
+    import torch._inductor.config as inductor
+
+    import gemmdb.inductor
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    gemmdb.inductor.disable()
+    gemmdb.inductor.reset_stats()
+    with inductor.patch(fx_graph_cache=False, compile_threads=1, shape_padding=False):
+        yield
+    gemmdb.inductor.disable()
+    torch.set_float32_matmul_precision("highest")
+
+
+def anew() -> None:
+    """Forget the graphs and products so far, within a test."""
+    import torch
+
+    import gemmdb.inductor
+
+    torch._dynamo.reset()
+    gemmdb.inductor.reset_stats()
+
+
+def rand(*sizes: int, dtype: str = "bfloat16") -> Any:
+    """Normally distributed, on the GPU."""
+    import torch
+
+    return torch.randn(*sizes, device="cuda").to(getattr(torch, dtype))
+
+
+def ints(*sizes: int) -> Any:
+    """Uniform int8, on the GPU."""
+    import torch
+
+    return torch.randint(-127, 128, sizes, device="cuda", dtype=torch.int8)
+
+
+def compiled(model: Callable[..., Any], *inputs: Any, config: Config, **how: Any) -> tuple[Any, str]:
+    """What the model returns when all its products take `config`, and the code that Inductor made."""
+    import torch
+    from torch._inductor.utils import run_and_get_code
+
+    import gemmdb.inductor
+
+    with gemmdb.inductor.force(config):
+        result, codes = run_and_get_code(torch.compile(model, **how), *inputs)
+    stats = gemmdb.inductor.stats()
+    assert (stats["benchmarked"], stats["errors"]) == (0, [])
+    return result, "\n".join(codes)
+
+
+def served() -> list[str]:
+    """The configs that were lowered, one per product."""
+    import gemmdb.inductor
+
+    entries = gemmdb.inductor.stats()["products"]
+    return [entry["config"] for entry in entries for _ in range(entry["count"])]
+
+
+def close(found: Any, wanted: Any, tolerance: float = 0.02) -> None:
+    """Equal within `tolerance` times the largest value."""
+    assert found.shape == wanted.shape
+    if wanted.numel():
+        found, wanted = found.detach().double(), wanted.detach().double()
+        assert (found - wanted).abs().max() <= tolerance * wanted.abs().max()
+
+
+@pytest.fixture
+def kit() -> SimpleNamespace:
+    """The helpers of this file, by name."""
+    return SimpleNamespace(
+        anew=anew, rand=rand, ints=ints, compiled=compiled, served=served, close=close,
+        alone="PYTEST_XDIST_WORKER" not in os.environ,
+    )  # fmt: skip
 
 
 def _reason() -> str:

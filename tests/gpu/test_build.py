@@ -68,7 +68,7 @@ def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]
         unit = plan(SMALL, config).launches[0].unit
         head = unit.source.partition("#constants#")[0].partition("\n    ")[0]
         (tmp_path / "triton" / "gemmdb" / f"gemmdb_{unit.key}.py").write_text(f"{head}\n    {body}\n")
-    short = effort.Effort("quick", 0, 15, 3, 1.05, 5, ("cold", "hot"), 60.0, 8.0)
+    short = effort.Effort("quick", 0, 15, 3, 1.05, 5, ("cold", "hot"), 120.0, 20.0)
     monkeypatch.setitem(effort.GPU_EFFORTS, "quick", short)
     made = CudaBackend()
     made.space = Space()

@@ -18,7 +18,8 @@ from gemmdb.problem import Problem
 
 PROTOCOL = Protocol("graph", "cold", 10, 7)
 PROBLEM = Problem.gemm("mm", m=16, n=512, k=512)
-EFFORT = Effort("test", 1, 7, 3, 1.1, 2, ("cold",), 20.0, 8.0)
+EFFORT = Effort("test", 1, 7, 3, 1.1, 2, ("cold",), 120.0, 20.0)
+"""A worker that takes the place of a broken one is limited from its cold start: libraries, context, first kernels."""
 
 
 def tile(block_k: int) -> Config:
@@ -47,7 +48,7 @@ def measurer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaMe
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     (tmp_path / "gemmdb").mkdir()
     pool = CompilePool(90, 227 * 1024, processes=2)
-    measurer = CudaMeasurer(0, EFFORT, pool)
+    measurer = CudaMeasurer(0, EFFORT, pool).start()
     yield measurer
     measurer.close()
     pool.close()

@@ -36,13 +36,12 @@ def test_measured_once_then_exact(compile_live):
     assert compile_live("aten")["rungs"] == {"exact": 1}
 
 
-def test_nothing_is_measured_with_little_memory_free(compile_live):
-    free, _ = torch.cuda.mem_get_info()
-    held = torch.empty(free - live.FREE_BYTES // 2, dtype=torch.uint8, device="cuda")
+def test_nothing_is_measured_with_little_memory_free(compile_live, monkeypatch):
+    # Not by taking the memory: other processes on this GPU would fail, or free some of theirs meanwhile.
+    monkeypatch.setattr(live, "FREE_BYTES", torch.cuda.mem_get_info()[1] + 1)
     (product,) = compile_live()["products"]
     assert product["config"] == "aten:default"
     assert "MiB are free" in product["note"]
-    del held
 
 
 def test_nothing_is_measured_while_a_graph_is_captured():

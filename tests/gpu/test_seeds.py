@@ -149,7 +149,8 @@ def test_s6_sizes_of_zero_and_one(sizes: tuple[int, int, int]) -> None:
     found, _ = compiled(torch.mm, a, b, config=SMALL)
     assert found.shape == (m, n)
     if m and n:
-        assert (found.double() - a.double() @ b.double()).abs().max() <= 0.05
+        # Half a unit of the largest element's last place, bf16 having 8 bits.
+        close(found, a.double() @ b.double(), 2**-8)
 
 
 def test_s6_dynamic_sizes_are_right_at_every_size() -> None:
@@ -218,9 +219,8 @@ def test_s19_bmm_is_named_as_uncovered() -> None:
     a, b = rand(10, 128, 64), rand(10, 64, 128)
     found, _ = compiled(torch.bmm, a, b, config=tile())
     close(found, a.double() @ b.double())
-    assert [(entry["problem"], entry["rung"]) for entry in gemmdb.inductor.stats()["products"]] == [
-        ("bmm", "uncovered")
-    ]
+    stats = gemmdb.inductor.stats()
+    assert (stats["products"], stats["uncovered"]) == ([], {"bmm": 1})
 
 
 def test_s20_int_mm_and_mixed_mm_of_odd_sizes() -> None:

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch._inductor import ir
-from torch._inductor.codegen.common import WorkspaceArg, WorkspaceZeroMode
+from torch._inductor.codegen.common import TritonScratchWorkspace, WorkspaceArg, WorkspaceZeroMode
+from torch._inductor.codegen.cuda.device_op_overrides import CUDADeviceOpOverrides
 from torch._inductor.lowering import lowerings
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, TritonTemplateKernel, realize_inputs
+from torch._inductor.virtualized import V
 
 from gemmdb import kernels_triton
 from gemmdb.inductor.legality import MOST_COUNTERS
@@ -72,8 +74,6 @@ class Epilogue:
 
     def apply(self, result: Any, *values: Any) -> Any:
         """The epilogue of a template: Inductor's operations on one element, for inputs in the order of `inputs`."""
-        from torch._inductor.virtualized import V
-
         rest = list(values)
         if self.alpha != 1:
             result = V.ops.mul(result, V.ops.constant(self.alpha, torch.float32))
@@ -91,13 +91,14 @@ class _KernelWithWorkspace(TritonTemplateKernel):  # type: ignore[misc]
     """Names the parts of the workspace as our templates do, and shares it among the kernels of a graph.
 
     The counters come first, in as many words in every kernel: they are zeroed once per call of the graph, and each
-    kernel leaves them at zero, but never the partial sums after them.
+    kernel leaves them at zero, but never the partial sums after them. The name begins as Inductor's own do: by that it
+    knows, when it writes C++, that this is no tensor of the graph.
     """
 
     def __init__(self, *args: Any, workspace_arg: Any = None, **options: Any) -> None:
         if workspace_arg is not None:
             index = workspace_arg.device.index
-            workspace_arg = replace(workspace_arg, outer_name=f"gemmdb_workspace_{index}")
+            workspace_arg = replace(workspace_arg, outer_name=f"workspace_gemmdb_{index}")
         super().__init__(*args, workspace_arg=workspace_arg, **options)
 
     def def_kernel(self, *names: str) -> str:
@@ -125,6 +126,19 @@ def registered(name: str) -> Any:
 def multiprocessors(node: Any) -> int:
     """How many multiprocessors the GPU has on which `node` lies."""
     return int(DeviceProperties.create(node.get_device()).multi_processor_count)
+
+
+def unmapped() -> str:
+    """Why no Triton kernel that builds tensor maps may be called from the code being generated, empty when it may.
+
+    Each program builds its own in scratch memory. Inductor's C++ code of torch 2.11 allocates that of one program only,
+    and the others write past its end.
+    """
+    if not V.graph.cpp_wrapper:
+        return ""
+    scratch = CUDADeviceOpOverrides().cpp_scratch(0, TritonScratchWorkspace(1, lambda: ""))
+    enough = scratch is None or "grid_0" in "".join(scratch[0])
+    return "" if enough else "this torch's C++ wrapper has no room for the tensor maps of more than one program"
 
 
 def settled(matrix: Any) -> Any:
@@ -159,7 +173,7 @@ def product(
     if kernel.partials:
         options["workspace_arg"] = WorkspaceArg(
             count=MOST_COUNTERS + kernel.partials, zero_mode=WorkspaceZeroMode.ZERO_PER_GRAPH, dtype=torch.int32,
-            device=layout.device, inner_name="counters", outer_name="gemmdb_workspace",
+            device=layout.device, inner_name="counters", outer_name="workspace_gemmdb",
         )  # fmt: skip
     choice = registered(kernel.template).generate(
         input_nodes=(*operands, *rest), layout=layout, num_stages=kernel.stages, num_warps=kernel.warps,

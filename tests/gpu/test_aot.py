@@ -1,0 +1,204 @@
+"""AOTInductor (row S23 of the seeds): packages made with gemmdb, run by a process that does not know it."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gemmdb.inductor  # noqa: E402
+from gemmdb import Config  # noqa: E402
+from gemmdb.config import ATEN  # noqa: E402
+from gemmdb.kernels_cutlass import compiler, headers  # noqa: E402
+
+pytestmark = [pytest.mark.usefixtures("clean"), pytest.mark.timeout(300)]
+
+LOADED = """
+import sys, torch
+package, inputs, outputs, gpu = sys.argv[1:]
+torch.cuda.set_device(int(gpu))
+run = torch._inductor.aoti_load_package(package, device_index=int(gpu))
+assert not any(name.split(".")[0] == "gemmdb" for name in sys.modules)
+torch.save([run(*each) for each in torch.load(inputs, map_location=f"cuda:{gpu}")], outputs)
+"""
+CONTROL = """
+import sys, torch
+x, w = torch.randn(8, 16, device="cuda"), torch.randn(16, 4, device="cuda")
+class Product(torch.nn.Module):
+    def forward(self, x, w):
+        return torch.relu(x @ w)
+exported = torch.export.export(Product(), (x, w))
+torch._inductor.aoti_compile_and_package(exported, package_path=sys.argv[1])
+torch.save([(x, w)], sys.argv[2])
+"""
+
+
+def process(program: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@functools.cache
+def lame() -> str:
+    """What becomes of a package of one plain product that was made without gemmdb, empty when it runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        package, inputs, outputs = (Path(folder, name) for name in ("control.pt2", "x.pt", "y.pt"))
+        for program, arguments in ((CONTROL, (package, inputs)), (LOADED, (package, inputs, outputs, 0))):
+            done = process(program, *arguments)
+            if done.returncode:
+                return f"exit code {done.returncode} {done.stderr[-300:]}"
+    return ""
+
+
+def package(model: Any, inputs: Sequence[Any], config: Config, path: Path, **how: Any) -> Path:
+    """The model packaged with all its products taking `config`."""
+    with torch.no_grad(), gemmdb.inductor.force(config):
+        exported = torch.export.export(model.eval(), tuple(inputs), **how)
+        return Path(torch._inductor.aoti_compile_and_package(exported, package_path=str(path)))
+
+
+def run(made: Path, inputs: Sequence[Sequence[Any]], gpu: int = 0) -> list[Any]:
+    """What a fresh process without gemmdb gets from the package for each of the inputs."""
+    paths = made.with_suffix(".x"), made.with_suffix(".y")
+    torch.save([tuple(each) for each in inputs], paths[0])
+    done = process(LOADED, made, *paths, gpu)
+    if done.returncode < 0 and lame():
+        pytest.skip(f"AOTInductor crashes here without gemmdb, too: {lame()}")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return list(torch.load(paths[1]))
+
+
+class Offset(torch.nn.Module):
+    """A weight that is a view with an offset, behind a plain one."""
+
+    def __init__(self, rand: Callable[..., Any]) -> None:
+        super().__init__()
+        self.first = torch.nn.Parameter(rand(256, 128) / 12)
+        self.register_buffer("storage", rand(64, 256 + 8) / 16)
+
+    def forward(self, x: Any) -> Any:
+        return torch.relu(x @ self.first.t().to(x.dtype)) @ self.storage[:, 8:].t().to(x.dtype)
+
+
+SPLITS = {"none": {}, "kernel": {"split_k": 2, "reduce": "kernel"}, "fixup": {"split_k": 2, "reduce": "fixup"}}
+
+
+@pytest.mark.parametrize("reduce", SPLITS)
+def test_s23_packages_run_without_gemmdb(kit: Any, make: Any, tmp_path: Path, reduce: str) -> None:
+    config, model, x = make("tile", **SPLITS[reduce]), Offset(kit.rand), kit.rand(24, 128)
+    made = package(model, (x,), config, tmp_path / "model.pt2")
+    assert kit.served() == [config.text] * 2
+    (found,) = run(made, [(x,)])
+    kit.close(found, model(x.double()))
+
+
+@pytest.mark.parametrize("kernel", ["tile", "persistent", "inductor_persistent_tma"])
+def test_s23_kernels_that_build_tensor_maps(kit: Any, make: Any, tmp_path: Path, kernel: str) -> None:
+    """Only where the wrapper gives each program room for its own; many programs, so that a lack of it would show."""
+    config = make("tile", load="tma") if kernel == "tile" else None
+    if kernel == "persistent":
+        config = make("persistent", block_m=64, block_n=64)
+    blocks = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "warps": 4, "stages": 3}
+    config = config or Config.of("triton", kernel, **blocks)
+    x, w = kit.rand(512, 512), kit.rand(1024, 512) / 16
+
+    class Linear(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
+        def forward(self, x: Any, w: Any) -> Any:
+            return torch.relu(x @ w.t())
+
+    made = package(Linear(), (x, w), config, tmp_path / "model.pt2")
+    (product,) = gemmdb.inductor.stats()["products"]
+    if "room for the tensor maps" in product["note"]:
+        assert product["config"] == ATEN.text
+    else:
+        assert (product["config"], product["note"]) == (config.text, "")
+    (found,) = run(made, [(x, w)])
+    kit.close(found, torch.relu(x.double() @ w.double().t()))
+
+
+class Symbolic(torch.nn.Module):
+    """Products with a symbolic batch and a symbolic number of rows, one of them with a weight of no rows."""
+
+    def __init__(self, rand: Callable[..., Any]) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(rand(64, 128))
+        self.empty = torch.nn.Parameter(rand(0, 128))
+
+    def forward(self, x: Any, y: Any, z: Any) -> Any:
+        rows = torch.addmm(y, x, self.weight.t().to(x.dtype))
+        return rows, x @ self.empty.t().to(x.dtype), torch.bmm(z, z.transpose(1, 2))
+
+
+def test_s23_several_dynamic_sizes_and_a_weight_of_size_zero(kit: Any, make: Any, tmp_path: Path) -> None:
+    def inputs(m: int, batch: int) -> tuple[Any, ...]:
+        return kit.rand(m, 128), kit.rand(m, 64), kit.rand(batch, 16, 32)
+
+    model, config = Symbolic(kit.rand), make("tile")
+    rows, batch = torch.export.Dim("rows", min=2, max=1024), torch.export.Dim("batch", min=2, max=64)
+    shapes = {"x": {0: rows}, "y": {0: rows}, "z": {0: batch}}
+    made = package(model, inputs(24, 3), config, tmp_path / "model.pt2", dynamic_shapes=shapes)
+    assert config.text in kit.served()
+    given = [inputs(m, number) for m, number in ((2, 2), (24, 3), (1000, 64))]
+    for each, found in zip(given, run(made, given), strict=True):
+        for one, wanted in zip(found, model(*(tensor.double() for tensor in each)), strict=True):
+            kit.close(one, wanted)
+
+
+def test_s23_the_same_model_is_packaged_again(kit: Any, make: Any, tmp_path: Path) -> None:
+    config, model, x = make("tile"), Offset(kit.rand), kit.rand(24, 128)
+    made = [package(model, (x,), config, tmp_path / f"{number}.pt2") for number in range(2)]
+    assert kit.served() == [config.text] * 4
+    for each in made:
+        kit.close(run(each, [(x,)])[0], model(x.double()))
+
+
+class Quantised(torch.nn.Module):
+    """An int8 weight with a scale per output channel."""
+
+    def __init__(self, kit: Any) -> None:
+        super().__init__()
+        self.register_buffer("weight", kit.ints(1008, 1040))
+        self.register_buffer("scale", torch.rand(1008, device="cuda", dtype=torch.bfloat16) / 64)
+
+    def forward(self, x: Any) -> Any:
+        return torch.nn.functional.linear(x, self.weight.to(x.dtype)) * self.scale
+
+
+@pytest.mark.parametrize("freezing", [False, True])
+def test_s23_a_quantised_linear(kit: Any, make: Any, tmp_path: Path, freezing: bool) -> None:
+    import torch._inductor.config as inductor
+
+    config, model, x = make("tile"), Quantised(kit), kit.rand(40, 1040)
+    with inductor.patch(freezing=freezing):
+        made = package(model, (x,), config, tmp_path / "model.pt2")
+    assert kit.served() == [config.text]
+    kit.close(run(made, [(x,)])[0], model(x.double()))
+
+
+@pytest.mark.skipif(compiler() is None or headers() is None, reason="needs nvcc and nvidia-cutlass")
+def test_cutlass_is_linked_into_the_package(kit: Any, tmp_path: Path) -> None:
+    config, model, x = Config.of(
+        "cutlass", "gemm", tile_m=64, tile_n=64, tile_k=128, cluster_m=1, cluster_n=1, schedule="pingpong", split_k=1,
+        swizzle=1, raster="auto", swap=1,
+    ), Quantised(kit), kit.rand(40, 1040)  # fmt: skip
+    made = package(model, (x,), config, tmp_path / "model.pt2")
+    assert kit.served() == [config.text]
+    kit.close(run(made, [(x,)])[0], model(x.double()))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("reduce", SPLITS)
+def test_s23_packages_run_on_another_gpu(kit: Any, make: Any, tmp_path: Path, reduce: str) -> None:
+    model, x = Offset(kit.rand), kit.rand(24, 128)
+    made = package(model, (x,), make("tile", **SPLITS[reduce]), tmp_path / "model.pt2")
+    (found,) = run(made, [(x,)], gpu=1)
+    assert found.device.index == 1
+    kit.close(found.cpu(), model(x.double()).cpu())
