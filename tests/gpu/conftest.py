@@ -6,13 +6,16 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gemmdb.config import Config
+from gemmdb.config import ATEN, Config
+from gemmdb.measurement import Measurement, Protocol, Status, Times
+from gemmdb.problem import Problem
 
 # Before torch is imported: parts of Inductor read it once.
 if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
@@ -124,11 +127,32 @@ def close(found: Any, wanted: Any, tolerance: float = 0.02) -> None:
         assert (found - wanted).abs().max() <= tolerance * wanted.abs().max()
 
 
+def table(path: Path, times: Mapping[Problem, Mapping[Config, float]]) -> Path:
+    """A table about this GPU: microseconds by problem and config; ATen takes 100."""
+    from gemmdb import hardware
+    from gemmdb.generators.store import Store
+    from gemmdb.toolchain import installed
+
+    device, toolchain, protocol = hardware.cuda(), installed("cuda"), Protocol("graph", "cold", 10, 25, version=2)
+    assert device is not None
+    assert toolchain is not None
+    with Store.open(path) as store:
+        for problem, known in times.items():
+            store.add(
+                Measurement(
+                    problem, config, device, protocol, toolchain, "test", Status.OK, Times(us, us, us, 25, 100.0)
+                )
+                for config, us in {ATEN: 100.0, **known}.items()
+            )
+        store.refresh()
+    return path
+
+
 @pytest.fixture
 def kit() -> SimpleNamespace:
-    """The helpers of this file, by name."""
+    """The helpers of this file, by name. `alone`: no other process of this test run uses the GPU."""
     return SimpleNamespace(
-        anew=anew, rand=rand, ints=ints, compiled=compiled, served=served, close=close,
+        anew=anew, rand=rand, ints=ints, compiled=compiled, served=served, close=close, table=table,
         alone="PYTEST_XDIST_WORKER" not in os.environ,
     )  # fmt: skip
 

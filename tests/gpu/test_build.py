@@ -116,9 +116,10 @@ def test_both_cache_states_are_measured_and_looked_up(tmp_path, backend, monkeyp
     assert expected["hot"] < expected["cold"]
 
 
-def test_a_table_is_timed_again(tmp_path, backend):
+def test_a_table_is_timed_again(kit, tmp_path, backend):
     build(request(tmp_path, AFTER), backend=backend)
-    again = remeasure(tmp_path / "gpu.db", 2, tolerance=0.2)
+    # Where other tests use the GPU meanwhile, they take turns with these kernels, of 5 us each.
+    again = remeasure(tmp_path / "gpu.db", 2, tolerance=0.2 if kit.alone else 1.0)
     assert (again.problems, again.held) == (2, 2)
     assert again.rows >= 2
     assert again.within == again.rows

@@ -4,39 +4,23 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-# Before torch is imported: parts of Inductor read it once.
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor-"))
 
 torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("clean")
 F = torch.nn.functional
 BF16 = torch.bfloat16
 TILE = Config.of(
     "triton", "tile", block_m=32, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
     dequant="cast", warps=4, stages=3,
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    import torch._inductor.config as config
-
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    gemmdb.inductor.disable()
-    gemmdb.inductor.reset_stats()
-    with config.patch(fx_graph_cache=False, compile_threads=1):
-        yield
 
 
 class Net(torch.nn.Module):
@@ -51,14 +35,6 @@ class Net(torch.nn.Module):
         return self.down(F.gelu(self.up(x))) + x
 
 
-def rand(*sizes: int) -> Any:
-    return torch.randn(*sizes, device="cuda", dtype=BF16)
-
-
-def close(found: Any, wanted: Any, tolerance: float = 0.02) -> None:
-    assert (found.double() - wanted.double()).abs().max() <= tolerance * wanted.double().abs().max()
-
-
 def all_ours(number: int) -> None:
     stats = gemmdb.inductor.stats()
     assert [entry["config"] for entry in stats["products"] for _ in range(entry["count"])] == [TILE.text] * number
@@ -66,17 +42,17 @@ def all_ours(number: int) -> None:
     assert stats["errors"] == []
 
 
-def test_reduce_overhead_replays_graphs() -> None:
+def test_reduce_overhead_replays_graphs(kit: Any) -> None:
     model = Net()
     with torch.no_grad(), gemmdb.inductor.force(TILE):
         run = torch.compile(model, mode="reduce-overhead")
         for _ in range(4):
-            x = rand(48, 256)
-            close(run(x).clone(), model(x))
+            x = kit.rand(48, 256)
+            kit.close(run(x).clone(), model(x))
     all_ours(2)
 
 
-def test_training_under_autocast_with_checkpoints() -> None:
+def test_training_under_autocast_with_checkpoints(kit: Any) -> None:
     from torch.utils.checkpoint import checkpoint
 
     model = torch.nn.Sequential(
@@ -98,19 +74,19 @@ def test_training_under_autocast_with_checkpoints() -> None:
     assert {entry["config"] for entry in stats["products"]} == {TILE.text}
     assert stats["errors"] == []
     for one, other in zip([x.grad, *(p.grad for p in model.parameters())], wanted, strict=True):
-        close(one, other, 0.05)
+        kit.close(one, other, 0.05)
 
 
-def test_freezing() -> None:
+def test_freezing(kit: Any) -> None:
     import torch._inductor.config as config
 
-    model, x = Net().eval(), rand(48, 256)
+    model, x = Net().eval(), kit.rand(48, 256)
     with torch.no_grad(), config.patch(freezing=True), gemmdb.inductor.force(TILE):
-        close(torch.compile(model)(x), model(x))
+        kit.close(torch.compile(model)(x), model(x))
     all_ours(2)
 
 
-def test_a_users_own_pass_still_runs() -> None:
+def test_a_users_own_pass_still_runs(kit: Any) -> None:
     import torch._inductor.config as config
     from torch._inductor.custom_graph_pass import CustomGraphPass
 
@@ -123,16 +99,16 @@ def test_a_users_own_pass_still_runs() -> None:
         def uuid(self) -> str:
             return "look"
 
-    model, x = Net(), rand(48, 256)
+    model, x = Net(), kit.rand(48, 256)
     with torch.no_grad(), config.patch(post_grad_custom_post_pass=Look()), gemmdb.inductor.force(TILE):
-        close(torch.compile(model)(x), model(x))
+        kit.close(torch.compile(model)(x), model(x))
     assert seen
     all_ours(2)
 
 
-def test_a_misaligned_or_restrided_input_is_right() -> None:
-    w = rand(512, 256) / 16
-    storage = rand(64 * 264 + 8)
+def test_a_misaligned_or_restrided_input_is_right(kit: Any) -> None:
+    w = kit.rand(512, 256) / 16
+    storage = kit.rand(64 * 264 + 8)
     with gemmdb.inductor.force(TILE):
         run = torch.compile(lambda x: x @ w.t(), dynamic=False)
         for x in (
@@ -141,7 +117,7 @@ def test_a_misaligned_or_restrided_input_is_right() -> None:
             storage[: 48 * 264].view(48, 264)[:, 3:259],
             storage[: 48 * 256].view(256, 48).t(),
         ):
-            close(run(x), x.double() @ w.double().t())
+            kit.close(run(x), x.double() @ w.double().t())
     assert gemmdb.inductor.stats()["errors"] == []
 
 
@@ -177,41 +153,3 @@ def test_caches_hit_across_processes_and_know_the_config(tmp_path: Path) -> None
     assert [bool(reply["hit"]) for reply in replies] == [False, True, False]
     assert [reply["configs"] for reply in replies] == [[TILE.text], [TILE.text], [other.text]]
     assert all(reply["error"] < 0.02 and reply["benchmarked"] == 0 for reply in replies)
-
-
-RANK = """
-import json, os, sys, torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-rank = int(os.environ["RANK"])
-torch.cuda.set_device(rank)
-dist.init_process_group("nccl")
-import gemmdb.inductor
-from gemmdb import Config
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256))
-model = DistributedDataParallel(model.to("cuda", torch.bfloat16), device_ids=[rank])
-with gemmdb.inductor.force(Config.parse(sys.argv[1])):
-    run = torch.compile(model)
-    loss = run(torch.randn(64, 256, device="cuda", dtype=torch.bfloat16)).float().square().mean()
-    loss.backward()
-configs = sorted(p["problem"] + p["config"] for p in gemmdb.inductor.stats()["products"])
-everyone = [None] * dist.get_world_size()
-dist.all_gather_object(everyone, configs)
-if rank == 0:
-    print(json.dumps([everyone, bool(loss.isfinite())]))
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_ranks_of_ddp_take_the_same_kernels() -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
-    done = subprocess.run(
-        [*command, sys.executable, "-c", RANK, TILE.text], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    (first, second), finite = json.loads(done.stdout.splitlines()[-1])
-    assert finite
-    assert first == second
-    assert first

@@ -1,16 +1,10 @@
 """Our CUTLASS kernel on a GPU: right under the generator, right inside Inductor, and alone there."""
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-# Before torch is imported: parts of Inductor read it once.
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor-"))
 
 torch = pytest.importorskip("torch")
 
@@ -82,18 +76,6 @@ def test_the_workspace_is_never_larger_than_its_bound() -> None:
     assert asked > 0
 
 
-@pytest.fixture
-def clean() -> Iterator[None]:
-    import torch._inductor.config as inductor_config
-
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    gemmdb.inductor.disable()
-    gemmdb.inductor.reset_stats()
-    with inductor_config.patch(fx_graph_cache=False, compile_threads=1, shape_padding=False):
-        yield
-
-
 def compiled(model: Callable[..., Any], *inputs: Any, config: Config) -> tuple[Any, str]:
     """What the model returns at its third call when all its products take `config`, and the code that Inductor made."""
     from torch._inductor.utils import run_and_get_code
@@ -148,21 +130,3 @@ def test_inductor_makes_that_one_choice(problem: Problem, one: Config, clean: No
         # Neither the int32 product nor the dequantised weight is in memory, and no other kernel runs.
         assert "torch.int32" not in code
         assert "triton_" not in code.partition("async_compile.wait")[2]
-
-
-def test_it_is_packaged_by_aot_inductor(clean: None, tmp_path: Path) -> None:
-    x = torch.randn(40, 1040, device="cuda", dtype=torch.bfloat16)
-    w = torch.randint(-127, 127, (1008, 1040), device="cuda", dtype=torch.int8)
-    s = torch.rand(1008, device="cuda", dtype=torch.bfloat16)
-
-    class Linear(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
-        def forward(self, x: Any, w: Any, s: Any) -> Any:
-            return torch.mm(x, w.t().to(x.dtype)) * s
-
-    with gemmdb.inductor.force(SWAPPED), torch.no_grad():
-        program = torch.export.export(Linear(), (x, w, s))
-        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "linear.pt2"))
-    stats = gemmdb.inductor.stats()
-    assert [entry["config"] for entry in stats["products"]] == [SWAPPED.text], stats["products"]
-    result = torch._inductor.aoti_load_package(package)(x, w, s)
-    torch.testing.assert_close(result, (x.float() @ w.t().float() * s.float()).bfloat16(), rtol=2e-2, atol=2e-1)

@@ -1,14 +1,9 @@
 """Symbolic sizes on our kernels: one compile, right for every size of its range, and divided among kernels by M."""
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-# Before torch is imported: parts of Inductor read it once.
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor-"))
 
 torch = pytest.importorskip("torch")
 
@@ -19,7 +14,6 @@ from gemmdb.hit import Hit  # noqa: E402
 from gemmdb.inductor import entry, session  # noqa: E402
 from gemmdb.settings import Policy  # noqa: E402
 
-BF16, INT8 = torch.bfloat16, torch.int8
 Variant = tuple[str, dict[str, str | int]]
 OPEN: list[Variant] = [
     ("tile", {}),
@@ -34,120 +28,100 @@ SIZES = (2, 15, 16, 17, 64, 129, 1000)
 
 
 @pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    import torch._inductor.config as config
-
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    gemmdb.inductor.disable()
-    gemmdb.inductor.reset_stats()
+def installed(clean: None) -> None:
+    """`session.use` does not put gemmdb into Inductor, as `force` does."""
     entry.install()
-    with config.patch(fx_graph_cache=False, compile_threads=1, shape_padding=False):
-        yield
 
 
-def rand(*sizes: int) -> Any:
-    return torch.randn(*sizes, device="cuda", dtype=BF16)
-
-
-def ints(*sizes: int) -> Any:
-    return torch.randint(-127, 128, sizes, device="cuda", dtype=INT8)
-
-
-def close(found: Any, wanted: Any) -> None:
-    assert (found.double() - wanted).abs().max() <= 0.02 * wanted.abs().max()
-
-
-def served(config: Config) -> None:
+def alone(config: Config) -> None:
     (product,) = gemmdb.inductor.stats()["products"]
     assert (product["config"], product["note"]) == (config.text, "")
     assert gemmdb.inductor.stats()["benchmarked"] == 0
 
 
-def dynamic(model: Callable[..., Any], config: Config, make: Callable[[int], Any], **bounds: int) -> None:
+def dynamic(kit: Any, model: Callable[..., Any], config: Config, make: Callable[[int], Any], **bounds: int) -> None:
     """Compile `model` once, for the first of SIZES rows that is marked, and check every other."""
     with gemmdb.inductor.force(config):
         run = torch.compile(model)
         for m in (64, *SIZES):
             x = make(m)
             torch._dynamo.mark_dynamic(x, x.dim() - 2, **bounds)
-            close(run(x), model(x.double()))
-    served(config)
+            kit.close(run(x), model(x.double()))
+    alone(config)
 
 
 @pytest.mark.parametrize("config", OPEN, ids=str, indirect=True)
-def test_any_number_of_rows(config: Config) -> None:
-    w = rand(1024, 512) / 16
-    dynamic(lambda x: torch.relu(x @ w.t().to(x.dtype)), config, lambda m: rand(m, 512))
+def test_any_number_of_rows(kit: Any, config: Config) -> None:
+    w = kit.rand(1024, 512) / 16
+    dynamic(kit, lambda x: torch.relu(x @ w.t().to(x.dtype)), config, lambda m: kit.rand(m, 512))
 
 
 @pytest.mark.parametrize("config", BOUNDED, ids=str, indirect=True)
-def test_kernels_that_count_arrivals_need_a_bound(config: Config) -> None:
-    w = rand(1024, 512) / 16
-    dynamic(lambda x: torch.relu(x @ w.t().to(x.dtype)), config, lambda m: rand(m, 512), min=2, max=1024)
-    torch._dynamo.reset()
-    gemmdb.inductor.reset_stats()
+def test_kernels_that_count_arrivals_need_a_bound(kit: Any, config: Config) -> None:
+    w = kit.rand(1024, 512) / 16
+    dynamic(kit, lambda x: torch.relu(x @ w.t().to(x.dtype)), config, lambda m: kit.rand(m, 512), min=2, max=1024)
+    kit.anew()
     with gemmdb.inductor.force(config):
-        x = rand(64, 512)
+        x = kit.rand(64, 512)
         torch._dynamo.mark_dynamic(x, 0)
-        close(torch.compile(lambda x: x @ w.t())(x), x.double() @ w.double().t())
+        kit.close(torch.compile(lambda x: x @ w.t())(x), x.double() @ w.double().t())
     (product,) = gemmdb.inductor.stats()["products"]
     assert product["config"] == ATEN.text
     assert "no bound" in product["note"]
 
 
 @pytest.mark.parametrize("config", OPEN, ids=str, indirect=True)
-def test_addmm_and_three_dimensions(config: Config) -> None:
-    w, b = rand(1024, 512) / 16, rand(1024)
+def test_addmm_and_three_dimensions(kit: Any, config: Config) -> None:
+    w, b = kit.rand(1024, 512) / 16, kit.rand(1024)
 
     def linear(x: Any) -> Any:
         return torch.nn.functional.linear(x, w.to(x.dtype), b.to(x.dtype))
 
-    dynamic(linear, config, lambda m: rand(2, m, 512))
+    dynamic(kit, linear, config, lambda m: kit.rand(2, m, 512))
 
 
 @pytest.mark.parametrize("config", OPEN, ids=str, indirect=True)
-def test_int8_weights(config: Config) -> None:
-    w, s = ints(1024, 512), torch.rand(1024, device="cuda", dtype=BF16) / 64
+def test_int8_weights(kit: Any, config: Config) -> None:
+    w, s = kit.ints(1024, 512), torch.rand(1024, device="cuda", dtype=torch.bfloat16) / 64
     with gemmdb.inductor.force(config):
         run = torch.compile(lambda x: torch.nn.functional.linear(x, w.to(x.dtype)) * s)
         for m in (64, *SIZES):
-            x = rand(m, 512)
+            x = kit.rand(m, 512)
             torch._dynamo.mark_dynamic(x, 0)
-            close(run(x), x.double() @ w.double().t() * s.double())
-    served(config)
+            kit.close(run(x), x.double() @ w.double().t() * s.double())
+    alone(config)
 
 
 @pytest.mark.parametrize("config", [OPEN[0], OPEN[4]], ids=str, indirect=True)
-def test_all_three_sizes(config: Config) -> None:
+def test_all_three_sizes(kit: Any, config: Config) -> None:
     with gemmdb.inductor.force(config):
         run = torch.compile(torch.mm)
         for m, n, k in ((64, 256, 512), (2, 30, 777), (130, 1001, 96), (1000, 8, 8)):
-            a, b = rand(m, k), rand(k, n)
+            a, b = kit.rand(m, k), kit.rand(k, n)
             for tensor in (a, b):
                 torch._dynamo.mark_dynamic(tensor, [0, 1])
-            close(run(a, b), a.double() @ b.double())
-    served(config)
+            kit.close(run(a, b), a.double() @ b.double())
+    alone(config)
 
 
-def test_gradients_of_a_symbolic_batch(make: Any) -> None:
+def test_gradients_of_a_symbolic_batch(kit: Any, make: Any) -> None:
     """The weight's gradient sums over the symbolic size: K, along neither operand's rows."""
-    w = (rand(256, 128) / 16).requires_grad_()
+    w = (kit.rand(256, 128) / 16).requires_grad_()
     config = make("tile")
     with gemmdb.inductor.force(config):
         run = torch.compile(lambda x: torch.relu(x @ w.t()).square().sum())
         for m in (64, 3, 200):
-            x = rand(m, 128)
+            x = kit.rand(m, 128)
             torch._dynamo.mark_dynamic(x, 0)
             w.grad = None
             run(x).backward()
             exact = w.detach().double().requires_grad_()
             torch.relu(x.double() @ exact.t()).square().sum().backward()
-            close(w.grad, exact.grad)
+            kit.close(w.grad, exact.grad)
     assert {entry["config"] for entry in gemmdb.inductor.stats()["products"]} == {config.text}
 
 
-def test_cutlass_takes_any_number_of_rows() -> None:
+def test_cutlass_takes_any_number_of_rows(kit: Any) -> None:
     from gemmdb.inductor.adapter import cutlass
 
     if cutlass.missing():
@@ -156,12 +130,12 @@ def test_cutlass_takes_any_number_of_rows() -> None:
         "cutlass", "gemm", tile_m=64, tile_n=128, tile_k=64, cluster_m=1, cluster_n=1, schedule="pingpong", split_k=1,
         swizzle=1, raster="auto", swap=1,
     )  # fmt: skip
-    w = rand(1024, 512) / 16
-    dynamic(lambda x: x @ w.t().to(x.dtype), config, lambda m: rand(m, 512))
+    w = kit.rand(1024, 512) / 16
+    dynamic(kit, lambda x: x @ w.t().to(x.dtype), config, lambda m: kit.rand(m, 512))
 
 
 @pytest.mark.parametrize("spelling", ["mm", "addmm", "mixed_mm"])
-def test_kernels_share_a_range(make: Any, spelling: str) -> None:
+def test_kernels_share_a_range(kit: Any, make: Any, spelling: str) -> None:
     parts = (
         (16, make("narrow", split_k=2)),
         (128, make("tile", block_m=64)),
@@ -170,7 +144,7 @@ def test_kernels_share_a_range(make: Any, spelling: str) -> None:
     found = session.Session(
         lambda query: Hit("exact", parts[1][1], 1.0, 1.0, "", {}, parts) if query.ranges else None, Policy(), None
     )
-    w, wide, b = ints(1024, 512), rand(1024, 512) / 16, rand(1024)
+    w, wide, b = kit.ints(1024, 512), kit.rand(1024, 512) / 16, kit.rand(1024)
     model = {
         "mm": lambda x: torch.relu(x @ wide.t().to(x.dtype)),
         "addmm": lambda x: torch.nn.functional.linear(x, wide.to(x.dtype), b.to(x.dtype)),
@@ -179,8 +153,8 @@ def test_kernels_share_a_range(make: Any, spelling: str) -> None:
     with session.use(found):
         run = torch.compile(model)
         for m in (64, *SIZES):
-            x = rand(m, 512)
+            x = kit.rand(m, 512)
             torch._dynamo.mark_dynamic(x, 0)
-            close(run(x), model(x.double()))
+            kit.close(run(x), model(x.double()))
     (product,) = gemmdb.inductor.stats()["products"]
     assert product["note"] == ""

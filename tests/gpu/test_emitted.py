@@ -1,14 +1,8 @@
 """Candidates as the code that Inductor emits: generated, right, captured; and Inductor's own templates served."""
 
-import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-# Before torch is imported: parts of Inductor read it once.
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor-"))
 
 torch = pytest.importorskip("torch")
 
@@ -17,6 +11,7 @@ from gemmdb import Config, Problem  # noqa: E402
 from gemmdb.config import ATEN  # noqa: E402
 from gemmdb.measurement import EMITTED, Protocol, Status  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("clean")
 PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
 gemm = Problem.gemm
 
@@ -45,15 +40,6 @@ CASES = [
     (gemm("int_mm", m=72, n=1000, k=528), template()),
     (gemm("int_mm", m=72, n=1000, k=528, fusion="scale"), template()),
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    torch._dynamo.reset()
-    gemmdb.inductor.disable()
-    gemmdb.inductor.reset_stats()
-    yield
-    torch.set_float32_matmul_precision("highest")
 
 
 def measured(problem: Problem, config: Config) -> None:
@@ -89,7 +75,6 @@ def test_our_kernels_are_measured_as_emitted_code(problem: Problem, config: Conf
 
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_inductors_templates_are_served_as_one_choice(problem: Problem, config: Config) -> None:
-    import torch._inductor.config as inductor
     from torch._inductor.utils import run_and_get_code
 
     from gemmdb.generators.program import Product, operands, set_numerics
@@ -100,7 +85,7 @@ def test_inductors_templates_are_served_as_one_choice(problem: Problem, config: 
     made = operands(problem, device, 1)
     product = Product(problem, made)
     poison(problem, device)
-    with inductor.patch(fx_graph_cache=False), gemmdb.inductor.force(config):
+    with gemmdb.inductor.force(config):
         result, codes = run_and_get_code(torch.compile(product), *product.inputs)
     stats = gemmdb.inductor.stats()
     # Inductor takes the bias of an addmm out when something elementwise follows; here nothing does.

@@ -5,6 +5,7 @@ The breaking kernels take the place of rendered sources in the compile cache, wh
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,15 +71,17 @@ def test_a_problem_too_large_for_the_memory_does_not_stop_the_next(measurer: Cud
     assert {outcome.status for outcome in measurer.measure(PROBLEM, [ATEN, GOOD], PROTOCOL, 7)} == {Status.OK}
 
 
-def test_two_processes_agree(measurer: CudaMeasurer) -> None:
+def test_two_processes_agree(kit: Any, measurer: CudaMeasurer) -> None:
     problem = Problem.gemm("mixed_mm", m=16, n=8192, k=8192, fusion="scale")
     configs = [ATEN, tile(256)]
+    # Where other tests use the GPU meanwhile, they take turns with these kernels and clear their caches.
+    within = 0.03 if kit.alone else 0.5
     first = measurer.measure(problem, configs, PROTOCOL, 25)
     second = measurer.fresh().measure(problem, configs, PROTOCOL, 25)
     for one, other in zip(first, second, strict=True):
         assert one.times is not None
         assert other.times is not None
-        assert other.times.median_us == pytest.approx(one.times.median_us, rel=0.03)
+        assert other.times.median_us == pytest.approx(one.times.median_us, rel=within)
 
 
 def test_a_build_on_this_gpu_fills_a_table_that_answers(tmp_path: Path) -> None:

@@ -1,16 +1,10 @@
 """Our Triton kernels as Inductor emits them: right, ours, alone, with their epilogue inside."""
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-# Before torch is imported: parts of Inductor read it once.
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor-"))
 
 torch = pytest.importorskip("torch")
 
@@ -18,9 +12,8 @@ import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
 from gemmdb.layout import Layout  # noqa: E402
 
-BF16, FP16, INT8 = torch.bfloat16, torch.float16, torch.int8
-
-
+pytestmark = pytest.mark.usefixtures("clean")
+BF16, INT8 = torch.bfloat16, torch.int8
 Variant = tuple[str, dict[str, str | int]]
 TILE: Variant = ("tile", {})
 SPLIT: Variant = ("tile", {"split_k": 3, "reduce": "kernel"})
@@ -44,19 +37,6 @@ TMA: list[Variant] = [
     PERSISTENT,
     ("persistent", {"swap": 1, "resident": 2}),
 ]
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    import torch._inductor.config as config
-
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    gemmdb.inductor.disable()
-    gemmdb.inductor.reset_stats()
-    # Padding is decided, with benchmarks, before our passes see the product.
-    with config.patch(fx_graph_cache=False, compile_threads=1, shape_padding=False):
-        yield
 
 
 def run(model: Callable[..., Any], *inputs: Any, config: Config) -> tuple[Any, str]:
@@ -105,15 +85,14 @@ def test_odd_sizes(config: Config) -> None:
 
 
 @pytest.mark.parametrize("order", ["row-padded", "row"])
-def test_padded_and_offset_operands(make: Any, order: str) -> None:
+def test_padded_and_offset_operands(kit: Any, make: Any, order: str) -> None:
     """`order` is the weight's, as it is stored."""
     problem = Problem.gemm("mm", m=8, n=504, k=520)
     for align in (1, 8):
         a = replace(problem.a, layout=Layout("row-padded", align))
         b = replace(problem.b, layout=Layout(order.replace("row", "col"), align))
         for config in (make("tile"), make("tile", swap=1), make("narrow"), make("gemv")):
-            torch._dynamo.reset()
-            gemmdb.inductor.reset_stats()
+            kit.anew()
             check(replace(problem, a=a, b=b), config)
 
 
@@ -130,12 +109,11 @@ def test_addmm(scalars: str, bias: str, config: Config) -> None:
     check(replace(Problem.gemm("addmm", m=5, n=512, k=776, bias=bias), scalars=scalars), config)
 
 
-def test_a_bias_times_zero_is_not_read(make: Any) -> None:
+def test_a_bias_times_zero_is_not_read(kit: Any, make: Any) -> None:
     x, w = torch.randn(16, 512, device="cuda", dtype=BF16), torch.randn(256, 512, device="cuda", dtype=BF16) / 16
     nothing = torch.full((256,), torch.nan, device="cuda", dtype=BF16)
     for config in (make("tile"), make("tile", split_k=3, reduce="kernel")):
-        torch._dynamo.reset()
-        gemmdb.inductor.reset_stats()
+        kit.anew()
         found, _ = run(lambda x, w, b: torch.addmm(b, x, w.t(), alpha=3, beta=0), x, w, nothing, config=config)
         wanted = 3 * x.double() @ w.double().t()
         assert (found.double() - wanted).abs().max() <= 0.01 * wanted.abs().max()
@@ -164,7 +142,7 @@ def test_mixed_mm(dtype: str, weight: str, config: Config) -> None:
 
 
 @pytest.mark.parametrize("config", [TILE, SPLIT, FIXUP, NARROW, GEMV], ids=str, indirect=True)
-def test_mixed_mm_spellings(config: Config) -> None:
+def test_mixed_mm_spellings(kit: Any, config: Config) -> None:
     x = torch.randn(2, 3, 512, device="cuda", dtype=BF16)
     w = torch.randint(-128, 128, (512, 1000), device="cuda", dtype=INT8)
     s, b = torch.rand(1000, device="cuda", dtype=BF16) / 64, torch.randn(1000, device="cuda", dtype=BF16)
@@ -179,12 +157,10 @@ def test_mixed_mm_spellings(config: Config) -> None:
         return torch.nn.functional.linear(x, w.to(x.dtype) * s[:, None], b)
 
     for spelling in (scale_after, scale_first):
-        torch._dynamo.reset()
-        gemmdb.inductor.reset_stats()
+        kit.anew()
         found, _ = run(spelling, x, weight, s, config=config)
         assert (found.double() - wanted).abs().max() <= 0.02 * wanted.abs().max()
-    torch._dynamo.reset()
-    gemmdb.inductor.reset_stats()
+    kit.anew()
     found, _ = run(scale_after, x, weight, one, config=config)
     wanted = (x.double() @ w.double()) * one.double() + b.double()
     assert (found.double() - wanted).abs().max() <= 0.02 * wanted.abs().max()
@@ -204,88 +180,3 @@ def test_what_comes_after(config: Config) -> None:
     found, _ = run(model, x, w, residual, config=config)
     for one, other in zip(found, wanted, strict=True):
         assert (one.double() - other).abs().max() <= 0.02 * other.abs().max()
-
-
-def test_the_dequantised_weight_never_reaches_memory(make: Any) -> None:
-    problem = Problem.gemm("mixed_mm", m=8, n=8192, k=8192, fusion="scale")
-    from gemmdb.generators.program import Product, operands
-
-    product = Product(problem, operands(problem, torch.device("cuda"), 1))
-    with gemmdb.inductor.force(make("narrow", dequant="bits", block_n=128, block_k=128)):
-        compiled = torch.compile(product)
-        compiled(*product.inputs)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        compiled(*product.inputs)
-        taken = torch.cuda.max_memory_allocated() - before
-    assert taken < 2**20, taken
-
-
-@pytest.mark.parametrize("config", [FIXUP, NARROW], ids=str, indirect=True)
-def test_kernels_share_a_workspace(config: Config) -> None:
-    """Each leaves its counters at zero for the next, also when the graph is replayed."""
-    x, w = torch.randn(16, 512, device="cuda", dtype=BF16), torch.randn(1024, 512, device="cuda", dtype=BF16) / 16
-    v = torch.randn(1024, 2048, device="cuda", dtype=BF16) / 32
-
-    def model(x: Any, w: Any, v: Any) -> Any:
-        return torch.relu(x @ w.t()) @ v
-
-    with gemmdb.inductor.force(config):
-        compiled = torch.compile(model)
-        compiled(x, w, v)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = compiled(x, w, v)
-    for _ in range(20):
-        x.normal_()
-        found.fill_(torch.nan)
-        graph.replay()
-        wanted = model(x.double(), w.double(), v.double())
-        assert (found.double() - wanted).abs().max() <= 0.02 * wanted.abs().max()
-
-
-def test_strict_mode_serves_a_table(make: Any, tmp_path: Path) -> None:
-    from torch._inductor.utils import run_and_get_code
-
-    from gemmdb import hardware
-    from gemmdb.generators.store import Store
-    from gemmdb.measurement import Measurement, Protocol, Status, Times
-    from gemmdb.toolchain import installed
-
-    problem, device, toolchain = Problem.gemm("mm", m=1, n=512, k=768), hardware.cuda(), installed("cuda")
-    assert device is not None
-    assert toolchain is not None
-    second = make("tile", block_n=32)
-    times = {
-        Config.of("aten", "default"): 100.0, make("tile", load="tma"): 40.0, second: 50.0,
-    }  # fmt: skip
-    with Store.open(tmp_path / "table.db") as store:
-        store.add(
-            Measurement(problem, config, device, Protocol("graph", "cold", 10, 25, version=2), toolchain, "test",
-                        Status.OK, Times(us, us, us, 25, 100.0))
-            for config, us in times.items()
-        )  # fmt: skip
-        store.refresh()
-    x, w = torch.randn(1, 768, device="cuda", dtype=BF16), torch.randn(512, 768, device="cuda", dtype=BF16)
-    options = {"gemmdb.on_miss": "error", "gemmdb.tables": [tmp_path / "table.db"]}
-    compiled = torch.compile(lambda x, w: x @ w.t(), backend="gemmdb", options=options)
-    found, codes = run_and_get_code(compiled, x, w)
-    wanted = x.double() @ w.double().t()
-    assert (found.double() - wanted).abs().max() <= 0.01 * wanted.abs().max()
-    (entry,) = gemmdb.inductor.stats()["products"]
-    # The fastest cannot be lowered for a single row; the next best is served.
-    assert (entry["rung"], entry["config"]) == ("exact", second.text)
-    assert "tl.dot(a, b, acc)" in codes[0]
-
-
-def test_gradients(make: Any) -> None:
-    x = torch.randn(48, 256, device="cuda", dtype=BF16, requires_grad=True)
-    w = (torch.randn(512, 256, device="cuda", dtype=BF16) / 16).requires_grad_()
-    config = make("tile")
-    with gemmdb.inductor.force(config):
-        torch.compile(lambda x, w: torch.relu(x @ w.t()))(x, w).sum().backward()
-    found = x.grad, w.grad
-    assert {entry["config"] for entry in gemmdb.inductor.stats()["products"]} == {config.text}
-    wanted = torch.autograd.grad(torch.relu(x.double() @ w.double().t()).sum(), (x, w))
-    for one, other in zip(found, wanted, strict=True):
-        assert (one.double() - other.double()).abs().max() <= 0.03 * other.abs().max()

@@ -1,15 +1,9 @@
 """Rung `model` on a real GPU: what it serves is right and faster, and on an arch that is here a build measures."""
 
-import os
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-# Before torch is imported: parts of Inductor read it once.
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor-"))
 
 torch = pytest.importorskip("torch")
 
@@ -19,22 +13,10 @@ from gemmdb.generators.build import BuildRequest, build  # noqa: E402
 from gemmdb.settings import Policy  # noqa: E402
 from gemmdb.table import Table  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("clean")
 POLICY = Policy(near=False)
 SIZES = [(1, 6400, 3328), (16, 6400, 3328), (64, 3328, 6400)]
 """N and K that no table has."""
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    import torch._inductor.config as config
-
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    gemmdb.inductor.disable()
-    gemmdb.inductor.reset_stats()
-    with config.patch(fx_graph_cache=False, compile_threads=1):
-        yield
-    gemmdb.inductor.disable()
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)

@@ -1,13 +1,9 @@
 """Products with misaligned rows: padded as a candidate, and by no benchmark of Inductor's where a table answers."""
 
-import os
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor-"))
 
 torch = pytest.importorskip("torch")
 
@@ -25,14 +21,12 @@ def padded(multiple: int) -> Config:
 
 
 @pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    import torch._inductor.config as config
+def pads(clean: None) -> Iterator[None]:
+    """Inductor pads as it does by default. It remembers on disk what it benchmarked; a size of its own keeps each test
+    from what another left."""
+    import torch._inductor.config as inductor
 
-    torch._dynamo.reset()
-    gemmdb.inductor.disable()
-    gemmdb.inductor.reset_stats()
-    # Inductor remembers what it benchmarked on disk; a size of its own keeps each test from what another left.
-    with config.patch(fx_graph_cache=False):
+    with inductor.patch(shape_padding=True):
         yield
 
 
