@@ -6,18 +6,21 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemmdb import canonical
 from gemmdb.errors import InputError
 
 ON_MISS = ("aten", "live", "error")
+LIVE_S, ASKED_S = 20.0, 300.0
+"""The most seconds that live tuning may hold up the compile of one graph, where nobody chose `live`, and where somebody
+did."""
 
 ENVIRONMENT = {
     "GEMMDB_TABLES": f"tables to use before all others, separated by {os.pathsep!r}",
     "GEMMDB_USER_TABLE": "the file that live tuning writes to and that is read after GEMMDB_TABLES",
-    "GEMMDB_ON_MISS": "what a miss does: aten (default), live or error",
+    "GEMMDB_ON_MISS": "what a miss does: live (default, where that is short), aten or error",
     "GEMMDB_DISABLE": "1 switches gemmdb off: torch.compile behaves as if it were not there",
     "GEMMDB_LOG": "a logging level, for example INFO or DEBUG",
 }
@@ -28,17 +31,20 @@ ENVIRONMENT = {
 class Policy:
     """What may be served. Part of every compile-cache key, through `text`.
 
+    `on_miss`: what a miss does; empty for what GEMMDB_ON_MISS says, which is `live` where it says nothing. `live_s`:
+    the most seconds that live tuning may hold up the compile of one graph; what is known to take longer, as on a CPU,
+    is not begun. 0 stands for 20, and for 300 where `live` was asked for by name.
     `min_gain`: gain over ATen that anything else must have (0.02 is 2%). `unverified_gain`: the same for rows measured
     under another toolchain. `near_loss`: largest loss, against the best config, that nine of ten `near` answers are to
     keep. `range_regret`: worst loss allowed over a symbolic size's range. `near`, `sku`, `model`: which rungs are asked
     after `exact`. `model_gain`: the gain that the cost model must expect of what nobody has measured. `allow`, `deny`:
-    regular
-    expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order
-    depends on M. `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second;
-    10: a CUTLASS kernel, 10 to 20 s of nvcc). `cutlass_size`: no CUTLASS kernel for products with a smaller M x N x K.
+    regular expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose
+    summation order depends on M. `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel,
+    about a second; 10: a CUTLASS kernel, 10 to 20 s of nvcc). `cutlass_size`: no CUTLASS kernel for products with a
+    smaller M x N x K.
     """
 
-    on_miss: str = "aten"
+    on_miss: str = ""
     min_gain: float = 0.02
     unverified_gain: float = 0.05
     near_loss: float = 0.1
@@ -52,11 +58,12 @@ class Policy:
     compile_cost: int = 100
     cutlass_size: int = 0
     model_gain: float = 0.25
+    live_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.on_miss not in ON_MISS:
+        if self.on_miss and self.on_miss not in ON_MISS:
             raise InputError(f"on_miss={self.on_miss!r}: known are {', '.join(ON_MISS)}")
-        for name in ("min_gain", "unverified_gain", "near_loss", "range_regret", "model_gain"):
+        for name in ("min_gain", "unverified_gain", "near_loss", "range_regret", "model_gain", "live_s"):
             if not math.isfinite(getattr(self, name)):
                 raise InputError(f"{name} must be a finite number, got {getattr(self, name)}")
         for pattern in (self.allow, self.deny):
@@ -73,22 +80,31 @@ class Policy:
             ((name, getattr(self, name)) for name in self.__dataclass_fields__),
         )
 
+    def resolved(self, settings: Settings, on_miss: str | None = None) -> Policy:
+        """The policy with every default filled in. `on_miss`: what a caller asked for, which goes before all else."""
+        asked = on_miss or self.on_miss or (settings.on_miss if settings.asked else "")
+        limit_s = self.live_s or (ASKED_S if asked == "live" else LIVE_S)
+        return replace(self, on_miss=asked or settings.on_miss, live_s=limit_s)
+
 
 @dataclass(frozen=True)
 class Settings:
-    """The environment, read once. `tables`: named explicitly, in order. `user_table`: the file that `live` writes."""
+    """The environment, read once. `tables`: named explicitly, in order. `user_table`: the file that `live` writes.
+    `asked`: whether `on_miss` was named, and is not the default."""
 
     tables: tuple[Path, ...]
     user_table: Path
     on_miss: str
     disabled: bool
     log: str
+    asked: bool = False
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """The settings of `environ` (default: the process's). Raises InputError for an unknown GEMMDB_ON_MISS."""
         env = os.environ if environ is None else environ
-        on_miss = env.get("GEMMDB_ON_MISS") or "aten"
+        asked = env.get("GEMMDB_ON_MISS", "")
+        on_miss = asked or "live"
         if on_miss not in ON_MISS:
             raise InputError(f"GEMMDB_ON_MISS={on_miss!r}: known are {', '.join(ON_MISS)}")
         named = (part for part in env.get("GEMMDB_TABLES", "").split(os.pathsep) if part)
@@ -99,6 +115,7 @@ class Settings:
             on_miss,
             env.get("GEMMDB_DISABLE", "") not in ("", "0"),
             env.get("GEMMDB_LOG", ""),
+            bool(asked),
         )
 
 

@@ -1,8 +1,8 @@
-"""Live tuning: one problem, ATen and a few proposed configs, measured now and kept in the user's table.
+"""Live tuning: problems that no table answers, measured now in a process of their own, and kept in the user's table.
 
-The measuring is a build's: the same race, workers, protocol and checks of correctness, with few candidates and within
-a time budget. A problem is claimed with the same lock as in a build, which ends with its process: of several processes
-that share a table, one measures and the others wait for its answer.
+The process is a build in little (`live_process.py`): it compiles in parallel, measures in isolated workers, and stays
+for a while, since starting all that takes most of the time. A program that tunes imports nothing of it, so neither its
+random states nor its GPU state are touched, and its main module is not run again where processes are spawned.
 """
 
 from __future__ import annotations
@@ -10,39 +10,25 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import uuid
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 
-from gemmdb.config import ATEN, Config
+from gemmdb.config import Config
 from gemmdb.device import Device
-from gemmdb.generators import backends, effort
-from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces import Backend, Candidate, Job, Measurer, row
-from gemmdb.generators.queue import Claims
-from gemmdb.generators.search import race
-from gemmdb.generators.store import Store, record_live
-from gemmdb.ladder.roofline import roofline_us
-from gemmdb.legality import illegal
+from gemmdb.errors import GemmdbError
+from gemmdb.generators.pool import Worker
+from gemmdb.measurement import Status
 from gemmdb.problem import Problem
-from gemmdb.table import Table
 from gemmdb.verdict import Verdict
 
-PROPOSALS = 4
-"""Candidates besides ATen."""
-FEWEST_SAMPLES = 10
-OVERHEAD_US = {"cpu": 8000.0, "cuda": 60.0}
-"""What a timed call costs beside the call: reading the caches out."""
-BEYOND_ROOF = 4.0
-"""How many times the roofline a candidate is taken to need."""
-WAIT_S = 120.0
-"""How long another process is waited for that measures the same problem."""
-POLL_S = 0.2
 IDLE_S = 30.0
-"""After that long without work the worker processes are ended."""
+"""After that long without work the process is ended."""
+GRACE_S = 10.0
+"""How much longer than its time limit the process may take until it is ended: a problem that is being measured when
+time is over is measured to the end."""
+LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -58,88 +44,89 @@ class Request:
     lane: int = 0
 
 
-def tune(request: Request) -> Verdict | None:
-    """The verdict on the problem: measured now and stored, unless the table has one meanwhile. None when ATen could not
-    be measured, or another process did not come to an end with it.
+@dataclass(frozen=True)
+class Tuned:
+    """What came of some requests: a verdict for each problem that was decided in time. `device_s`: seconds of device
+    time that it took, None where that is not known. `late`: whether time ran out."""
 
-    Raises InputError where this machine cannot measure, TableError when the file is no table.
+    verdicts: Mapping[Problem, Verdict] = field(default_factory=dict)
+    device_s: float | None = None
+    late: bool = False
+
+
+def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
+    """The verdicts on some problems of one device, measured now and stored, unless the table has them meanwhile.
+
+    After `limit_s` seconds no further problem is begun; what was measured until then is in the table all the same.
+    Raises GemmdbError where this machine cannot measure, or the file is no table.
     """
-    with _TUNER.lock:
-        with Store.open(request.table):
-            pass  # Makes the file, beside which the lock is.
-        backend = _TUNER.backend(request.device)
-        job = _job(request, backend)
-        with Claims(request.table) as claims:
-            until = monotonic() + WAIT_S
-            while True:
-                mine = claims.take(job)
-                # Looked at with the claim: who had it before stored what it measured before giving it up.
-                found = _known(request, backend)
-                if mine and found is None:
-                    _measure(request, backend, job)
-                    found = _known(request, backend)
-                if mine or found is not None or monotonic() > until:
-                    return found
-                sleep(POLL_S)
+    until = monotonic() + limit_s
+    if not requests or not _TUNER.lock.acquire(timeout=limit_s):
+        return Tuned(late=bool(requests))
+    try:
+        worker = _TUNER.worker()
+        left = max(until - monotonic(), 0.0)
+        reply = worker.call(left + GRACE_S, _tune, tuple(requests), left)
+    finally:
+        _TUNER.rest()
+        _TUNER.lock.release()
+    if reply.status is Status.TIMEOUT:
+        return Tuned(late=True)
+    if reply.status is not Status.OK:
+        raise GemmdbError(reply.detail)
+    found: Tuned = reply.value
+    return found
 
 
 def close() -> None:
-    """End the worker processes. Idempotent; the next `tune` starts others."""
-    with _TUNER.lock:
-        _TUNER.close()
+    """End the process, and what it is at. Idempotent; the next `tune` starts another."""
+    _TUNER.end()
 
 
 class _Tuner:
-    """The backend and measurer that a process keeps between problems: starting workers takes seconds."""
+    """The process, kept between calls."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self._device: Device | None = None
-        self._backend: Backend | None = None
-        self._measurers: dict[int, Measurer] = {}
+        self.lock = threading.Lock()
+        self._worker: Worker | None = None
         self._timer: threading.Timer | None = None
 
-    def backend(self, device: Device) -> Backend:
-        """The backend of a device; another one's workers are ended."""
+    def worker(self) -> Worker:
+        """The process; starting it takes a moment, what it has to import comes with its first work."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._backend is None or self._device != device:
-            self.close()
-            self._backend, self._device = backends.backend_for(device), device
-        return self._backend
-
-    def measurer(self, lane: int, chosen: Effort) -> Measurer:
-        """The measurer of a lane."""
-        assert self._backend is not None
-        if lane not in self._measurers:
-            self._measurers[lane] = self._backend.measurer(min(lane, self._backend.lanes - 1), chosen)
-        return self._measurers[lane]
+        if self._worker is None:
+            self._worker = Worker()
+        return self._worker
 
     def rest(self) -> None:
-        """End the workers when nothing comes for a while."""
-        self._timer = threading.Timer(IDLE_S, close)
+        """End the process when nothing comes for a while."""
+        self._timer = threading.Timer(IDLE_S, self._retire)
         self._timer.daemon = True
         self._timer.start()
 
-    def close(self) -> None:
-        """End them now."""
+    def end(self) -> None:
+        """End it now; a `tune` in another thread raises Stopped."""
         if self._timer is not None:
             self._timer.cancel()
-        for measurer in self._measurers.values():
-            measurer.close()
-        self._measurers.clear()
-        if self._backend is not None:
-            self._backend.close()
-        self._backend = self._device = None
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+    def _retire(self) -> None:
+        if self.lock.acquire(blocking=False):
+            try:
+                self.end()
+            finally:
+                self.lock.release()
 
 
 _TUNER = _Tuner()
-_RUN = f"live-{uuid.uuid4().hex[:16]}"
 atexit.register(close)
 
 
 def _forget() -> None:
-    """After a fork: the workers are the parent's, and so is their end."""
+    """After a fork: the process is the parent's, and so is its end."""
     global _TUNER
     _TUNER = _Tuner()
 
@@ -147,38 +134,8 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _job(request: Request, backend: Backend) -> Job:
-    chosen = effort.named("quick", backend.device.kind)
-    configs: Sequence[Config] = request.proposals
-    if not configs:
-        tried = backend.space.candidates(request.problem, backend.device, chosen)
-        configs = [one.config for one in tried if not one.illegal]
-    others = [c for c in configs if c != ATEN and illegal(c, request.problem, backend.device) is None]
-    return Job(
-        request.problem, backend.protocols(chosen)[0], (Candidate(ATEN), *map(Candidate, others[:PROPOSALS]))
-    )  # fmt: skip
+def _tune(requests: Sequence[Request], limit_s: float) -> Tuned:
+    """Runs in the process, which loads what it needs for that and keeps it."""
+    from gemmdb.generators import live_process
 
-
-def _known(request: Request, backend: Backend) -> Verdict | None:
-    with closing(Table.open(request.table)) as table:
-        return table.verdict(request.problem, backend.device, "cold", backend.toolchain.klass)
-
-
-def _measure(request: Request, backend: Backend, job: Job) -> None:
-    chosen = within(request, backend, job)
-    measurer = _TUNER.measurer(request.lane, chosen)
-    try:
-        measurer.prepare([job])
-        outcomes = race(job, chosen, measurer)
-    finally:
-        _TUNER.rest()
-    record_live(request.table, [row(job, outcome, backend, _RUN) for outcome in outcomes])
-
-
-def within(request: Request, backend: Backend, job: Job) -> Effort:
-    """The effort `quick` with as few samples as the budget asks for."""
-    chosen = effort.named("quick", backend.device.kind)
-    call_us = BEYOND_ROOF * roofline_us(request.problem, backend.device) + OVERHEAD_US.get(backend.device.kind, 0.0)
-    sample_s = len(job.candidates) * job.protocol.unroll * call_us / 1e6
-    fits = int(request.budget_s / sample_s) - chosen.estimate
-    return replace(chosen, samples=max(FEWEST_SAMPLES, min(chosen.samples, fits)))
+    return live_process.tune(requests, limit_s)

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,9 @@ _TRIGGER = "torch._inductor.compile_fx"
 def enable(on_miss: str | None = None, tables: Sequence[str | Path] = (), policy: Policy | None = None) -> None:
     """Let every compile of this process look its GEMMs up. Calling it again replaces the settings.
 
-    `on_miss`: `aten`, `live` or `error`; default GEMMDB_ON_MISS. `tables`: files to ask before all others. `policy`:
-    everything else that may be set. The tables are opened at the first compile. Raises InputError.
+    `on_miss`: `aten`, `live` or `error`; default GEMMDB_ON_MISS, else `live` where that is short. `tables`: files to
+    ask before all others. `policy`: everything else that may be set. The tables are opened at the first compile. Raises
+    InputError.
     """
     settings = Settings.read()
     chosen = policy_of(on_miss, policy, settings)
@@ -46,10 +46,8 @@ def disable() -> None:
 
 
 def policy_of(on_miss: str | None, policy: Policy | None, settings: Settings) -> Policy:
-    """`policy` with the `on_miss` that was asked for; without a policy, GEMMDB_ON_MISS decides."""
-    if policy is None:
-        return Policy(on_miss=on_miss or settings.on_miss)
-    return policy if on_miss is None else replace(policy, on_miss=on_miss)
+    """`policy`, or the default one, with the `on_miss` that was asked for, here, in it or by GEMMDB_ON_MISS."""
+    return (policy or Policy()).resolved(settings, on_miss)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.inductor import live, lowering, padding, passes, ranks, session
+from gemmdb.inductor import lowering, padding, passes, ranks, searching, session
 from gemmdb.inductor.adapter import hooks, state
 from gemmdb.inductor.journal import BENCHMARKS, JOURNAL
 
@@ -25,7 +25,7 @@ def install() -> None:
         hooks.hook_artefacts(_take, JOURNAL.add)
         lowering.register()
         padding.keep_from_timing()
-        live.register()
+        searching.register()
         BENCHMARKS.reader = state.benchmarks
         BENCHMARKS.clear()
         _done = True

@@ -18,10 +18,10 @@ from gemmdb.inductor import (
     cutlass_kernels,
     inductor_templates,
     legality,
-    live,
     ops,
     padding,
     passes,
+    searching,
     triton_kernels,
 )
 from gemmdb.inductor.adapter import ir_view, state
@@ -77,8 +77,8 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Lower one product as decided; ATen, with a note in the journal, where that turns out not to be possible."""
-    if decision.config is None and not live.tune(decision):
-        return live.search(decision, functools.partial(original, *args, **kwargs))
+    if decision.config is None:
+        return searching.search(decision, functools.partial(original, *args, **kwargs))
     if decision.branches:
         result = branches.lower(decision, args, kwargs)
         if result is not None:
@@ -215,8 +215,8 @@ def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
 
 def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any) -> Any:
     """The product as decided; None where that is ATen, or turns out not to be possible."""
-    if decision.config is None and not live.tune(decision):
-        return live.search(decision, functools.partial(casting.cast_product, a, w, scale))
+    if decision.config is None:
+        return searching.search(decision, functools.partial(casting.cast_product, a, w, scale))
     if decision.branches:
         return branches.lower(decision, (a, w) if scale is None else (a, w, scale), {})
     if is_default(decision.config):

@@ -16,7 +16,7 @@ import torch
 from gemmdb.config import ATEN
 from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
-from gemmdb.inductor import mixed, ops, products, scaled
+from gemmdb.inductor import live, mixed, ops, products, scaled
 from gemmdb.inductor.adapter import state
 from gemmdb.inductor.extract import Unsupported
 from gemmdb.inductor.journal import JOURNAL, Event
@@ -61,7 +61,11 @@ class JointPass:
         if product is None:
             return False
         hit = ask(self.session, product.query)
-        if hit is None or leaves_alone(hit) or refusal(hit, product.query):
+        if hit is None:
+            # Whatever is measured to be the best must still be possible then.
+            if not to_tune(self.session, product.query):
+                return False
+        elif leaves_alone(hit) or refusal(hit, product.query):
             return False
         mixed.rewrite(graph, found)
         return True
@@ -75,31 +79,46 @@ class PostGradPass:
         self.identity = session.identity
 
     def __call__(self, graph: Any) -> None:
+        missed: list[tuple[Any, Decision]] = []
         for node in list(graph.nodes):
             try:
-                self._visit(node)
+                decision = self._visit(node)
+                if decision is not None and decision.config is None:
+                    missed.append((node, decision))
+                elif decision is not None:
+                    self._steer(node, decision)
             except (MissError, TableError):
                 raise
             except Unsupported as error:
                 JOURNAL.pending().append(Event(f"{node.target}: {error}", "uncovered"))
             except Exception as error:
                 note_failure("post-grad pass", error)
+        # All at once: they are compiled for in parallel, and what it takes to begin is paid once.
+        live.tune([decision for _, decision in missed])
+        for node, decision in missed:
+            try:
+                self._steer(node, decision)
+            except Exception as error:
+                note_failure("post-grad pass", error)
         if any(node.target is ops.register_scaled() for node in graph.nodes):
             graph.eliminate_dead_code()
 
-    def _visit(self, node: Any) -> None:
+    def _visit(self, node: Any) -> Decision | None:
         if node.op != "call_function":
-            return
+            return None
         name = products.uncovered(node)
         if name is not None:
             JOURNAL.pending().append(Event(name, "uncovered"))
-            return
+            return None
         _mark_anew(node)
         product = products.product(node)
         if product is None:
-            return
+            return None
         decision = decide(self.session, product.query)
         JOURNAL.pending().append(decision.event)
+        return decision
+
+    def _steer(self, node: Any, decision: Decision) -> None:
         if scaled.wanted(decision):
             found = scaled.absorb(node)
             if found is not None:
@@ -145,9 +164,11 @@ def decide(session: Session, query: Query) -> Decision:
         if session.policy.on_miss == "error":
             raise MissError(f"no table answers for {query.problem.text} on {query.device.text}: {_why(session, query)}")
         event.note = _why(session, query)
-        if session.policy.on_miss == "live":
+        if to_tune(session, query):
             event.rung, event.config = "live", ""
             return Decision(session, query, None, event)
+        if session.policy.on_miss == "live":
+            event.note = f"not tuned: {session.declines(query)}; {event.note}"
         return Decision(session, query, ATEN, event)
     event.rung, event.config, event.table = hit.rung, hit.config.text, hit.table
     event.expected_us, event.speedup, event.evidence = hit.expected_us, hit.speedup, hit.evidence
@@ -156,6 +177,11 @@ def decide(session: Session, query: Query) -> Decision:
         event.refuse(refused[1])
         return Decision(session, query, ATEN, event)
     return Decision(session, query, hit.config, event, hit.branches)
+
+
+def to_tune(session: Session, query: Query) -> bool:
+    """Whether a query that misses is tuned now."""
+    return session.policy.on_miss == "live" and not session.declines(query)
 
 
 def _why(session: Session, query: Query) -> str:

@@ -35,7 +35,8 @@ class Session:
     """`find` answers a query, `why` says why it did not.
 
     `identity` is the part of the compile-cache key that stands for `find`; None keeps the graph out of every cache.
-    `user_table` is where live timings go.
+    `user_table` is where live timings go. `declines`: why a query is not tuned live, empty where it is.
+    `otherwise`: answers one that should have been and could not.
     """
 
     find: Find
@@ -43,6 +44,8 @@ class Session:
     identity: str | None
     user_table: Path | None = None
     why: Callable[[Query], str] = lambda query: ""
+    declines: Callable[[Query], str] = lambda query: ""
+    otherwise: Find = lambda query: None
 
 
 @dataclass
@@ -135,10 +138,18 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
     settings = settings or Settings.read()
     catalog = Catalog.load(settings, tables=tables, strict=policy.on_miss == "error")
 
+    untimed = replace(policy, on_miss="aten") if policy.on_miss == "live" else policy
+
+    def otherwise(query: Query) -> Hit | None:
+        running = installed(query.device.kind)
+        return _servable(query, untimed, lambda allowed: lookup(query, catalog, allowed, running))
+
     def find(query: Query) -> Hit | None:
+        if policy.on_miss != "live" or declines(query):
+            return otherwise(query)
         running = installed(query.device.kind)
         hit = _servable(query, policy, lambda allowed: lookup(query, catalog, allowed, running))
-        if hit is not None or policy.on_miss != "live":
+        if hit is not None:
             return hit
         # What a search would find out now is what an earlier one has stored: times with operands in the cache.
         hot, exact = replace(query, l2="hot"), replace(policy, near=False)
@@ -149,8 +160,13 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
         steps = explain(query, catalog, policy, installed(query.device.kind))
         return "; ".join(f"{step.rung}: {step.reason}" for step in steps if step.hit is None)
 
+    def declines(query: Query) -> str:
+        from gemmdb.inductor.live_rules import objection  # Needs torch, which whoever makes a session need not.
+
+        return objection(query, policy)
+
     identity = f"{policy.text} catalog={catalog.identity()}"
-    return Session(find, policy, identity, settings.user_table, why)
+    return Session(find, policy, identity, settings.user_table, why, declines, otherwise)
 
 
 def _servable(query: Query, policy: Policy, ask: Callable[[Policy], Hit | None]) -> Hit | None:

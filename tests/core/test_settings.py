@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
-from gemmdb.settings import ON_MISS, Policy, Settings, data_home
+from gemmdb.settings import ASKED_S, LIVE_S, ON_MISS, Policy, Settings, data_home
 
 
 def test_the_defaults_of_an_empty_environment():
     settings = Settings.read({"HOME": "/home/user"})
-    assert (settings.tables, settings.on_miss, settings.disabled, settings.log) == ((), "aten", False, "")
+    assert (settings.tables, settings.on_miss, settings.disabled, settings.log) == ((), "live", False, "")
     assert settings.user_table == data_home({}) / "user.db"
 
 
@@ -27,7 +27,7 @@ def test_every_variable_is_read():
             "GEMMDB_LOG": "DEBUG",
         }
     )
-    assert settings == Settings((Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG")
+    assert settings == Settings((Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG", True)
 
 
 @pytest.mark.parametrize(("value", "disabled"), [("", False), ("0", False), ("1", True), ("yes", True)])
@@ -53,12 +53,31 @@ def test_a_broken_regular_expression_is_refused(field):
         Policy(**{field: "("})
 
 
-@pytest.mark.parametrize("field", ["min_gain", "unverified_gain", "near_loss", "range_regret", "model_gain"])
+@pytest.mark.parametrize("field", ["min_gain", "unverified_gain", "near_loss", "range_regret", "model_gain", "live_s"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_limit_must_be_a_number(field, value):
     """A gain that is not a number compares false with everything, so it would let every config through."""
     with pytest.raises(InputError, match=field):
         Policy(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("policy", "environ", "on_miss", "expected"),
+    [
+        (Policy(), {}, None, ("live", LIVE_S)),
+        (Policy(), {}, "live", ("live", ASKED_S)),
+        (Policy(), {"GEMMDB_ON_MISS": "live"}, None, ("live", ASKED_S)),
+        (Policy(on_miss="live"), {}, None, ("live", ASKED_S)),
+        (Policy(live_s=5.0), {"GEMMDB_ON_MISS": "live"}, None, ("live", 5.0)),
+        (Policy(on_miss="error"), {"GEMMDB_ON_MISS": "aten"}, None, ("error", LIVE_S)),
+        (Policy(on_miss="error"), {"GEMMDB_ON_MISS": "aten"}, "aten", ("aten", LIVE_S)),
+    ],
+)
+def test_what_a_miss_does_is_said_by_the_caller_then_the_policy_then_the_environment(
+    policy, environ, on_miss, expected
+):
+    found = policy.resolved(Settings.read(environ), on_miss)
+    assert (found.on_miss, found.live_s) == expected
 
 
 POLICIES = st.builds(
@@ -71,6 +90,7 @@ POLICIES = st.builds(
     st.integers(0, 20),
     st.integers(0, 2**40),
     st.floats(0, 1),
+    st.floats(0, 600),
 )
 
 

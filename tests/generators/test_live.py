@@ -8,8 +8,10 @@ pytest.importorskip("torch")
 
 from gemmdb import hardware
 from gemmdb.config import ATEN, Config
-from gemmdb.generators import backends, live
+from gemmdb.errors import GemmdbError
+from gemmdb.generators import backends, live, live_process
 from gemmdb.problem import Problem
+from gemmdb.table import Table
 
 CPU = hardware.cpu()
 SMALL = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32", constant_weight=True)
@@ -19,8 +21,8 @@ LARGE = SMALL.resized(4096, 4096, 4096)
 def job(problem, *proposals, budget_s=1.0):
     request = live.Request(problem, CPU, Path("unused.db"), proposals, budget_s)
     backend = backends.backend_for(CPU)
-    made = live._job(request, backend)
-    return made, live.within(request, backend, made)
+    made = live_process.job(request, backend)
+    return made, live_process.within(request, backend, made)
 
 
 def blocking(n):
@@ -37,7 +39,33 @@ def test_at_most_four_proposals_are_tried_the_illegal_ones_left_out():
 def test_without_proposals_the_head_of_the_menu_is_tried():
     made, _ = job(SMALL)
     assert made.legal[0] == ATEN
-    assert 1 < len(made.legal) <= 1 + live.PROPOSALS
+    assert 1 < len(made.legal) <= 1 + live_process.PROPOSALS
+
+
+def test_what_nvcc_has_to_compile_is_not_tried():
+    slow = Config.of(
+        "cutlass", "gemm", tile_m=128, tile_n=128, tile_k=64, cluster_m=1, cluster_n=1, schedule="pingpong",
+        split_k=1, swizzle=1, raster="auto", swap=0,
+    )  # fmt: skip
+    assert slow.spec.cost > live_process.QUICKLY
+    assert job(SMALL, slow, blocking(1))[0].legal == (ATEN, blocking(1))
+
+
+def test_when_time_is_over_nothing_is_begun(tmp_path):
+    request = live.Request(SMALL, CPU, tmp_path / "user.db")
+    tuned = live.tune([request], limit_s=0.001)
+    assert (dict(tuned.verdicts), tuned.late) == ({}, True)
+    with Table.open(request.table) as table:
+        assert list(table.measurements()) == []
+    live.close()
+
+
+def test_a_failure_in_the_process_is_an_error_here(tmp_path):
+    request = live.Request(SMALL, CPU, tmp_path / "user.db")
+    request.table.write_text("this is no table")
+    with pytest.raises(GemmdbError, match=r"user\.db"):
+        live.tune([request])
+    live.close()
 
 
 def test_the_budget_limits_the_samples_and_leaves_the_protocol_alone():
@@ -45,5 +73,5 @@ def test_the_budget_limits_the_samples_and_leaves_the_protocol_alone():
     same, short = job(SMALL, budget_s=0.01)
     assert made.protocol == same.protocol
     assert generous.samples == made.protocol.samples
-    assert short.samples == live.FEWEST_SAMPLES
+    assert short.samples == live_process.FEWEST_SAMPLES
     assert job(LARGE)[1].samples < generous.samples

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,10 +11,14 @@ import torch._inductor.config as inductor_config
 from torch import nn
 
 import gemmdb.inductor
+from gemmdb import hardware, registry
 from gemmdb.config import ATEN
 from gemmdb.generators import live as generator
-from gemmdb.inductor import live
-from gemmdb.settings import Settings
+from gemmdb.inductor import live, live_rules, session
+from gemmdb.inductor.journal import Event
+from gemmdb.problem import Problem, Query
+from gemmdb.settings import Policy, Settings
+from gemmdb.sources import INDUCTOR
 from gemmdb.table import Table
 
 
@@ -60,6 +65,62 @@ def test_a_product_is_measured_once_and_nothing_else_is_benchmarked(compile_live
     assert second["products"][0]["evidence"]["pick"] == product["config"]
 
 
+def test_by_default_a_cpu_is_not_kept_waiting(compile_live):
+    stats = compile_live(None)
+    (product,) = stats["products"]
+    assert (stats["rungs"], stats["benchmarked"], stats["errors"]) == ({"aten": 1}, 0, [])
+    assert product["config"] == ATEN.text
+    assert product["note"].startswith("not tuned: on a CPU that takes 60 s at first")
+    assert not Settings.read().user_table.exists()
+
+
+def test_where_tuning_came_to_nothing_the_table_answers_as_without_it(compile_live, monkeypatch):
+    monkeypatch.setattr(live, "_late", "20 s were not enough for live tuning before")
+    stats = compile_live()
+    (product,) = stats["products"]
+    assert (stats["rungs"], product["config"]) == ({"aten": 1}, ATEN.text)
+    assert product["note"] == "not tuned: 20 s were not enough for live tuning before"
+
+
+H200 = registry.find("NVIDIA H200")
+PLAIN = Query(Problem.gemm("mm", m=7, n=5000, k=3000, dtype="bf16", layout="nt"), H200)
+SOME = {"m": (2, 64)}
+
+
+@pytest.mark.parametrize(
+    ("query", "live_s", "reason"),
+    [
+        (PLAIN, 20.0, ""),
+        (replace(PLAIN, ranges=SOME), 20.0, "symbolic"),
+        (replace(PLAIN, ranges=SOME), 300.0, ""),
+        (replace(PLAIN, device=hardware.cpu()), 20.0, "on a CPU"),
+        (replace(PLAIN, device=hardware.cpu()), 300.0, ""),
+    ],
+)
+def test_what_is_not_tuned_by_default(query, live_s, reason):
+    found = live_rules.objection(query, Policy(on_miss="live", live_s=live_s))
+    assert reason in found if reason else found == ""
+
+
+def test_without_the_libraries_nothing_is_tuned_by_default(monkeypatch):
+    monkeypatch.setattr(live_rules, "NEEDED", ("a_library_that_nobody_has",))
+    live_rules.missing.cache_clear()
+    assert "a_library_that_nobody_has is not installed" in live_rules.objection(PLAIN, Policy(live_s=20.0))
+    live_rules.missing.cache_clear()
+
+
+def test_proposals_for_a_gpu_are_quick_to_compile():
+    """The shipped table of the H200 has winners of CUTLASS and of Inductor's templates for problems like these."""
+    found = {}
+    for problem in (PLAIN.problem, PLAIN.problem.resized(2048, 4096, 4160)):
+        query = replace(PLAIN, problem=problem)
+        asked = session.Session(lambda query: None, Policy(on_miss="live"), None)
+        found |= live.proposals([session.Decision(asked, query, None, Event(problem.text, "live"))])
+    assert [len(configs) for configs in found.values()] == [live.PROPOSALS] * 2
+    assert {config.backend for configs in found.values() for config in configs} == {"triton"}
+    assert not any(config.kernel in INDUCTOR for configs in found.values() for config in configs)
+
+
 def test_of_two_processes_that_share_a_table_one_measures(tmp_path):
     program = textwrap.dedent("""
         import sys
@@ -67,8 +128,8 @@ def test_of_two_processes_that_share_a_table_one_measures(tmp_path):
         from gemmdb import Problem, hardware
         from gemmdb.generators import live
         problem = Problem.gemm("mm", m=4, n=16, k=32, dtype="fp32")
-        found = live.tune(live.Request(problem, hardware.native(), Path(sys.argv[1])))
-        print(found.pick.text)
+        found = live.tune([live.Request(problem, hardware.native(), Path(sys.argv[1]))])
+        print(found.verdicts[problem].pick.text)
     """)
     table = tmp_path / "shared.db"
     command = [sys.executable, "-c", program, str(table)]

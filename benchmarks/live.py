@@ -1,0 +1,169 @@
+"""What live tuning costs and finds, with the defaults that a user has, in fresh processes.
+
+    python benchmarks/live.py --out benchmarks/results/live/h200.json            # on a GPU: about three minutes
+    python benchmarks/live.py --out benchmarks/results/live/cpu.json --device cpu
+
+A process with empty caches compiles three graphs whose products no table has: one product, another one, and all the
+rest together. Seconds are those of the first call of each graph, `tuning` is the part that live tuning took of them,
+and `device_s` the seconds of timed calls on the GPU. A second process compiles the same with the table that the first
+one left: everything must be an exact hit. Then the generator searches the same problems (effort `quick`), and `share`
+is the best time known of a problem, from either, over that of what live tuning served, each relative to the ATen that
+was interleaved with it. On a CPU, where the default leaves misses alone, live tuning is asked for by name, and the
+weights are constants.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def child(device: str) -> dict[str, Any]:
+    """Compile the graphs one after the other, in this process."""
+    import live_model
+    import torch
+    import torch._inductor.config as inductor_config
+
+    import gemmdb.inductor
+
+    torch.manual_seed(0)
+    gemmdb.inductor.enable(on_miss=None if device == "cuda" else "live")
+    found: list[dict[str, Any]] = []
+    with torch.no_grad(), inductor_config.patch(freezing=device == "cpu"):
+        # What every program pays once is paid before.
+        torch.compile(lambda t: t + 1)(torch.ones(8, device=device))
+        for model, inputs in live_model.graphs(device):
+            gemmdb.inductor.reset_stats()
+            start = time.perf_counter()
+            torch.compile(model)(inputs)
+            seconds = time.perf_counter() - start
+            stats = gemmdb.inductor.stats()
+            wanted = ("problem", "rung", "config", "note", "speedup_vs_aten", "evidence")
+            found.append(
+                {
+                    "seconds": round(seconds, 3),
+                    "rungs": stats["rungs"],
+                    "benchmarked": stats["benchmarked"],
+                    "errors": stats["errors"],
+                    "products": [{name: one[name] for name in wanted} for one in stats["products"]],
+                }
+            )
+    return {"torch": torch.__version__, "graphs": found}
+
+
+def in_process(device: str, home: Path, caches: str) -> dict[str, Any]:
+    """The JSON that a fresh process prints last. `home`: where its table is. `caches`: the folder of Inductor's."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GEMMDB_")}
+    environ |= {
+        "XDG_DATA_HOME": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "TRITON_CACHE_DIR": str(home / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(home / caches),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")))),
+    }
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", "--device", device],
+        env=environ, stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return {**found, "process_s": round(time.perf_counter() - start, 1)}
+
+
+def shares(table: Path, served: dict[str, str], minutes: float, cutlass: bool) -> list[dict[str, Any]]:
+    """What the generator finds for the problems of a table, beside what was served."""
+    from contextlib import closing
+
+    from gemmdb.config import Config
+    from gemmdb.generators import backends
+    from gemmdb.generators.build import BuildRequest, build
+    from gemmdb.generators.merge import merge
+    from gemmdb.problem import Problem
+    from gemmdb.table import Table
+
+    listed, searched, both = (table.with_name(name) for name in ("problems.jsonl", "search.db", "both.db"))
+    listed.write_text("".join(json.dumps({"problem": text}) + "\n" for text in served))
+    backend: Any = backends.backend_for(backends.device_for("native"))
+    if backend.device.kind == "cuda" and not cutlass:
+        from gemmdb.generators.cuda.space import CudaSpace
+
+        backend.space = CudaSpace(False)
+    build(BuildRequest(shapes=str(listed), effort="quick", out=searched, minutes=minutes), backend=backend)
+    merge([table, searched], both)
+    found = []
+    with closing(Table.open(both)) as opened:
+        for text, config in served.items():
+            pooled = [one for one in opened.pooled(Problem.parse(text), backend.device) if one.servable]
+            mine = next((one.ratio for one in pooled if one.config == Config.parse(config)), None)
+            best = min(pooled, key=lambda one: one.ratio, default=None)
+            if mine is not None and best is not None:
+                row = {"problem": text, "served": config, "ratio": mine, "best": best.config.text}
+                found.append({**row, "best_ratio": best.ratio, "share": best.ratio / mine, "configs": len(pooled)})
+    return found
+
+
+def summary(first: dict[str, Any], second: dict[str, Any], compared: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The figures."""
+    ordered = sorted(one["share"] for one in compared)
+    tuning = [
+        graph["products"][0]["evidence"].get("tuning", {}) if graph["products"] else {} for graph in first["graphs"]
+    ]
+    device_s = [one["device_s"] for one in tuning if one.get("device_s") is not None]
+    problems = sum(one.get("problems", 0) for one in tuning)
+    return {
+        "tuning_s": [one.get("seconds") for one in tuning],
+        "first_call_s": [graph["seconds"] for graph in first["graphs"]],
+        "first_call_s_second_process": [graph["seconds"] for graph in second["graphs"]],
+        "device_s_per_problem": sum(device_s) / problems if device_s and problems else None,
+        "rungs": [graph["rungs"] for graph in first["graphs"]],
+        "rungs_second_process": [graph["rungs"] for graph in second["graphs"]],
+        "share": {
+            "mean": math.exp(sum(map(math.log, ordered)) / len(ordered)), "worst": ordered[0],
+        } if ordered else None,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Run both processes and the search; write and print the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--minutes", type=float, default=1.5, help="the most that the search may take")
+    parser.add_argument("--cutlass", action="store_true", help="search CUTLASS kernels too: half a minute of nvcc each")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(child(options.device)))
+        return
+    if options.out is None:
+        parser.error("--out is needed")
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        first = in_process(options.device, home, "first")
+        second = in_process(options.device, home, "second")
+        products = [product for graph in first["graphs"] for product in graph["products"]]
+        served = {one["problem"]: one["config"] for one in products if one["rung"] == "live"}
+        compared = shares(home / "gemmdb" / "user.db", served, options.minutes, options.cutlass) if served else []
+    document = {
+        "machine": platform.processor() or platform.machine(), "device": options.device,
+        **summary(first, second, compared), "first": first, "second": second, "compared": compared,
+    }  # fmt: skip
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(document, indent=1) + "\n")
+    print(
+        json.dumps({name: document[name] for name in document if name not in ("first", "second", "compared")}, indent=1)
+    )
+
+
+if __name__ == "__main__":
+    main()
