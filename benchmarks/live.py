@@ -45,7 +45,7 @@ def child(device: str) -> dict[str, Any]:
         for model, inputs in live_model.graphs(device):
             gemmdb.inductor.reset_stats()
             start = time.perf_counter()
-            torch.compile(model)(inputs)
+            torch.compile(model, dynamic=False)(inputs)
             seconds = time.perf_counter() - start
             stats = gemmdb.inductor.stats()
             wanted = ("problem", "rung", "config", "note", "speedup_vs_aten", "evidence")

@@ -1,0 +1,180 @@
+"""Near and model together, on problems whose (N, K) no row has: the figures of the whole ladder below `exact`.
+
+    python benchmarks/offtable_combined.py benchmarks/results/h200/2026-11-20b benchmarks/results/h200/2026-11-20c \\
+        --out benchmarks/results/offtable
+
+All archives make one table. Its (N, K) pairs are dealt into five parts; for each, the cost model is fitted to the rest
+of the rows, also where rung `near` uses it, the part's problems are taken out of the table, and asked. A share is the
+best measured time of a problem over the measured time of what was answered, never more than 1:
+
+- `near or model`: what `near` serves, else what the model puts first, else ATen where it expects no gain; over all
+  problems that either answers. `default policy`: what the two rungs serve under the default policy, ATen where they
+  decline, over all problems.
+- `live`: the best of ATen and four proposals, as live tuning would find: by `near`, then by the model, of those that
+  were timed. `live, quick`: of those that no nvcc and no torch is needed for, which is what it does propose.
+
+Peers that need no table are scored on the same problems (`offtable_peers.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import shutil
+import sqlite3
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from offtable import MEASUREMENTS, POLICY, Truth, problems
+from offtable_model import PARTS, _part
+from offtable_peers import scores
+
+from gemmdb.config import ATEN, Config
+from gemmdb.device import Device
+from gemmdb.generators import archive, fit
+from gemmdb.generators.fit_write import rows
+from gemmdb.generators.store import Store
+from gemmdb.ladder import model, transfer
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.near import forecast_near, near
+from gemmdb.problem import Query
+from gemmdb.sources import INDUCTOR
+from gemmdb.table import Table
+
+QUICKLY = 9
+"""As in live tuning: kernels that cost more to compile are not proposed."""
+DEEP = 400
+"""Of the model's ranking, how far down timed configs are looked for."""
+FIGURES = ("near or model", "default policy", "near", "model", "live", "live, quick", "aten")
+PEERS = ("first", "four", "all")
+
+
+def main() -> None:
+    """Ask, print the summary, and write it with the raw answers."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, help="archives of one device")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "whole.db"
+        parts = [part for one in options.folders for part in sorted(one.glob("rows-*.jsonl.xz"))]
+        archive.restore(parts, whole)
+        with Store.open(whole) as store:
+            store.refresh()
+        answers = list(answered(whole, options.folders))
+    document = {"archives": [one.as_posix() for one in options.folders], "held_out": summary(answers)}
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "combined.json").write_text(json.dumps(document, indent=1) + "\n")
+    with gzip.GzipFile(options.out / "combined-answers.jsonl.gz", "wb", mtime=0) as file:
+        file.write("".join(json.dumps(one) + "\n" for one in answers).encode())
+    print("\n".join(markdown(document["held_out"])))
+
+
+def answered(whole: Path, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """One row per problem."""
+    samples = list(fit.samples(rows(folders)))
+    with closing(Table.open(whole, immutable=True)) as table:
+        (device,) = table.devices()
+        truths = [Truth(problem, table.pooled(problem, device)) for problem in problems(table)]
+    for part in range(PARTS):
+        fitted = fit.fit(sample for sample in samples if _part(sample.problem) != part)
+        # Both rungs predict by these coefficients; the held-out rows must not be in them.
+        model.FITTED = transfer.FITTED = fitted
+        held = [truth for truth in truths if _part(truth.problem) == part]
+        path = whole.with_name(f"part{part}.db")
+        shutil.copyfile(whole, path)
+        with closing(sqlite3.connect(path)) as db, db:
+            for truth in held:
+                for name in ("measurement", "verdict"):
+                    db.execute(f"DELETE FROM {name} WHERE problem = ?", (truth.problem.key,))
+        with closing(Table.open(path, immutable=True)) as table:
+            for truth in held:
+                yield answer(truth, device, table)
+
+
+def answer(truth: Truth, device: Device, table: Table) -> dict[str, Any]:
+    """What the rungs say of a held-out problem, as shares; None for what was not timed there."""
+    ask = Ask(Query(truth.problem, device), (table,), POLICY, None)
+    step, forecast = near(ask), forecast_near(ask)
+    proposed = model.propose(replace(ask, policy=replace(POLICY, compile_cost=100)), DEEP)
+    ranked = [] if isinstance(proposed, str) else [one.config for one in proposed.best]
+    timed = [config for config in ranked if truth.share(config) is not None]
+    first: Config | None = timed[0] if timed else None
+    gain = 0.0
+    if first is not None and not isinstance(proposed, str):
+        gain = proposed.aten_us / next(one.us for one in proposed.best if one.config == first) - 1
+    modelled = None if first is None else truth.share(first if gain >= POLICY.min_gain else ATEN)
+    nearby = None if step.hit is None else truth.share(step.hit.config)
+    clear = truth.share(first) if first is not None and gain >= POLICY.model_gain else truth.share(ATEN)
+    known = [] if isinstance(forecast, str) else forecast.proposals(len(forecast.gains))
+    order = [config for config in dict.fromkeys((*known, *ranked)) if truth.share(config) is not None]
+    shares = {one.config: share for one in truth.pooled if (share := truth.share(one.config)) is not None}
+    return {
+        "problem": truth.problem.text, "op": truth.problem.op, "m": truth.problem.m, "near": nearby,
+        "untimed": step.hit is not None and nearby is None, "model": modelled,
+        "near or model": nearby if step.hit is not None else modelled,
+        "default policy": nearby if step.hit is not None else clear,
+        "live": _live(order, shares), "live, quick": _live([config for config in order if _quick(config)], shares),
+        "aten": shares[ATEN], "peers": scores(truth.problem, shares),
+    }  # fmt: skip
+
+
+def _quick(config: Config) -> bool:
+    return config.spec.cost <= QUICKLY and config.kernel not in INDUCTOR and config.kernel != "padded"
+
+
+def _live(order: Sequence[Config], shares: dict[Config, float]) -> float:
+    return max(shares[config] for config in (ATEN, *order[:MEASUREMENTS]))
+
+
+def summary(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """By op and over all: how many, geometric mean and 5th percentile of each figure."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for one in answers:
+        groups[one["op"]].append(one)
+        groups["all"].append(one)
+    names = sorted({name for one in answers for name in one["peers"]})
+    return {op: {"problems": len(group), **_figures(group, names)} for op, group in sorted(groups.items())}
+
+
+def _figures(group: Sequence[dict[str, Any]], peers: Sequence[str]) -> dict[str, Any]:
+    found = {name: _figure([one[name] for one in group]) for name in FIGURES}
+    for name in peers:
+        for which in PEERS:
+            found[f"{name}, {which}"] = _figure([one["peers"].get(name, {}).get(which) for one in group])
+    return found
+
+
+def _figure(shares: Sequence[float | None]) -> dict[str, float]:
+    values = sorted(share for share in shares if share is not None)
+    if not values:
+        return {"number": 0}
+    mean = math.exp(sum(map(math.log, values)) / len(values))
+    return {"number": len(values), "mean": round(mean, 3), "p5": round(values[int(len(values) * 0.05)], 3)}
+
+
+def markdown(found: dict[str, Any]) -> Iterator[str]:
+    """The summary as a table."""
+    ops = list(found)
+    numbers = [found[op]["problems"] for op in ops]
+    heads = " | ".join(f"{op} ({number})" for op, number in zip(ops, numbers, strict=True))
+    yield f"| answer | {heads} |"
+    yield f"|---|{'---|' * len(ops)}"
+    for name in (name for name in found["all"] if name != "problems"):
+        cells = (found[op][name] for op in ops)
+        yield f"| {name} | {' | '.join(_cell(cell) for cell in cells)} |"
+
+
+def _cell(cell: dict[str, float]) -> str:
+    return f"{cell['mean']:.3f} / {cell['p5']:.3f} ({cell['number']})" if cell["number"] else "-"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""What heuristics without a table would pick: nvMatmulHeuristics, and the configs that Inductor tries by default.
+
+Both name a tile, a split of K, stages and warps, and not one of our kernels. Each such tile is taken to be the nearest
+that was timed on the problem, among kernels of its kind and with the same split or none (`nearest`); how far that was
+is reported beside. Both libraries are imported where they are installed and are no part of gemmdb:
+
+    pip install nvidia-matmul-heuristics            # proprietary; needs no GPU
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gemmdb.config import Config
+from gemmdb.ladder.model_work import tile_of
+from gemmdb.problem import Problem
+
+Kind = tuple[str, ...]
+TRITON: Kind = ("tile", "inductor_mm", "persistent", "inductor_persistent_tma")
+CUTLASS: Kind = ("gemm",)
+PLAIN: Kind = ("tile", "inductor_mm")
+"""Kernels by what a tile is for."""
+WEIGHTS = (1.0, 1.0, 1.0, 1.0, 0.5, 0.25)
+"""What a doubling of rows, columns, depth, split of K, warps, and what one stage more counts for."""
+MOST = 4
+LARGEST_GPU = "H200_SXM"
+PRECISIONS = {"bf16": "TST", "fp16": "HSH", "int8": "BII"}
+"""In nvMatmulHeuristics' letters. A product with an int8 weight, which it does not know, is asked for as one of its
+activations' dtype."""
+PRODUCTS = "torch._inductor.template_heuristics.triton", "torch._inductor.heuristics.template.triton"
+"""Where torch 2.11 to 2.13, and later ones, keep Inductor's lists."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A tile that a heuristic names; `warps` or `stages` 0: it does not say."""
+
+    m: int
+    n: int
+    k: int
+    split: int
+    warps: int
+    stages: int
+
+
+@dataclass
+class Scored:
+    """What became of a heuristic's tiles on one problem, in its order: shares of the best time, and how far the timed
+    ones were from those it named."""
+
+    shares: list[float] = field(default_factory=list)
+    distances: list[float] = field(default_factory=list)
+
+    def row(self, aten: float) -> dict[str, Any]:
+        """As JSON: the first alone, and the best of the first four, or of all, and ATen."""
+        if not self.shares:
+            return {}
+        return {
+            "first": self.shares[0], "four": max(aten, *self.shares[:MOST]), "all": max(aten, *self.shares),
+            "distance": self.distances[0], "exact": sum(d == 0 for d in self.distances), "tiles": len(self.shares),
+        }  # fmt: skip
+
+
+def scores(problem: Problem, shares: Mapping[Config, float]) -> dict[str, Any]:
+    """What each heuristic that is installed comes to on a problem. `shares`: of the best time, by timed config."""
+    aten = next(share for config, share in shares.items() if config.backend == "aten")
+    asked: list[tuple[str, Kind, Callable[[Problem], Sequence[Wanted]]]] = [
+        ("nvMatmulHeuristics TRITON", TRITON, functools.partial(nvidia, "TRITON")),
+        ("nvMatmulHeuristics CUTLASS3", CUTLASS, functools.partial(nvidia, "CUTLASS3")),
+        ("Inductor's default list", PLAIN, inductor),
+    ]
+    rows = {name: nearest(wanted(problem), shares, kind).row(aten) for name, kind, wanted in asked}
+    return {name: row for name, row in rows.items() if row}
+
+
+def nearest(wanted: Iterable[Wanted], shares: Mapping[Config, float], kind: Kind) -> Scored:
+    """The shares of the timed configs that are nearest to the tiles, each taken once; nothing where no config of the
+    kind was timed."""
+    timed = [(config, share) for config, share in shares.items() if config.kernel in kind]
+    found, taken = Scored(), set()
+    for one in wanted:
+        if not timed:
+            break
+        distance, config, share = min(
+            ((_distance(one, config), config, share) for config, share in timed), key=lambda t: (t[0], t[1].text)
+        )
+        if config not in taken:
+            taken.add(config)
+            found.shares.append(share)
+            found.distances.append(distance)
+    return found
+
+
+def _distance(one: Wanted, config: Config) -> float:
+    tile = tile_of(config)
+    assert tile is not None
+    rows, columns = (tile.n, tile.m) if tile.swap else (tile.m, tile.n)
+    logs = [abs(math.log2(a / b)) for a, b in ((one.m, rows), (one.n, columns), (one.k, tile.k))]
+    logs.append(abs(math.log2(one.split / max(tile.split, 1))))
+    logs.append(abs(math.log2(one.warps / tile.warps)) if one.warps else 0.0)
+    # CUTLASS takes as many stages as fit, and our rows do not name them.
+    stages = abs(one.stages - tile.stages) if one.stages and config.backend == "triton" else 0
+    return sum(weight * value for weight, value in zip(WEIGHTS, (*logs, stages), strict=True))
+
+
+def nvidia(target: str, problem: Problem) -> list[Wanted]:
+    """The first tiles of nvMatmulHeuristics for an H200; empty where it is not installed, or gives none."""
+    library = _library("nvMatmulHeuristics")
+    if library is None or problem.a.dtype not in PRECISIONS:
+        return []
+    asked = _nvidia(target)
+    trans_a, trans_b = (x.layout.order.startswith("col") for x in (problem.a, problem.b))
+    layout = library.boolsToNvMatmulHeuristicsLayout(trans_a, trans_b)
+    described = asked.makeNvMatmulHeuristicsProblem(problem.m, problem.n, problem.k, layout)
+    found = asked.get(described, MOST, PRECISIONS[problem.a.dtype])
+    return [_tile(one["kernel"]) for one in sorted(found, key=lambda one: one["runtime"])]
+
+
+def _tile(kernel: Any) -> Wanted:
+    warps = (kernel.cta_tile_m // kernel.warp_tile_m) * (kernel.cta_tile_n // kernel.warp_tile_n)
+    # As many warps and stages as it asks for, Triton does not always have.
+    return Wanted(
+        kernel.cta_tile_m, kernel.cta_tile_n, kernel.cta_tile_k, max(kernel.split_k, 1), min(warps, 8),
+        min(kernel.stages, 6),
+    )  # fmt: skip
+
+
+@functools.cache
+def _nvidia(target: str) -> Any:
+    library = _library("nvMatmulHeuristics")
+    assert library is not None
+    return library.NvMatmulHeuristicsInterfaceEx(
+        backend=library.NvMatmulHeuristicsTarget[target],
+        flags=library.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
+        gpu=library.NvMatmulHeuristicsNvidiaGpu[LARGEST_GPU],
+    )
+
+
+def inductor(problem: Problem) -> list[Wanted]:
+    """What Inductor's default search has of its own Triton template for a problem, cut to its sizes; empty without
+    torch, and for int8 weights, which it casts before the product."""
+    if problem.op == "mixed_mm":
+        return []
+    found = _inductor(problem.op == "int_mm")
+    sizes = (problem.m, problem.n, problem.k)
+    least = (32, 32, 32) if problem.op == "int_mm" else (16, 16, 16)
+    cut = (
+        (
+            *(min(block, max(_power(size), low)) for block, size, low in zip(one[:3], sizes, least, strict=True)),
+            *one[3:],
+        )
+        for one in found
+    )
+    return [Wanted(m, n, k, 1, warps, stages) for m, n, k, stages, warps in dict.fromkeys(cut)]
+
+
+@functools.cache
+def _inductor(integers: bool) -> list[tuple[int, int, int, int, int]]:
+    module = next(filter(None, map(_library, PRODUCTS)), None)
+    if module is None:
+        return []
+    lists = module.CUDAConfigHeuristic()
+    found = lists.int8_mm_configs if integers else lists.mm_configs
+    return [(one.block_m, one.block_n, one.block_k, one.num_stages, one.num_warps) for one in found]
+
+
+def _power(size: int) -> int:
+    """The least power of two that is not below a size."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+@functools.cache
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
