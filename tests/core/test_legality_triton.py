@@ -42,6 +42,8 @@ gemm = Problem.gemm
         (gemm("mixed_mm", m=16, n=512, k=512), {"dequant": "bits"}, None),
         (gemm("mixed_mm", m=7, n=4099, k=777), {"block_k": 512, "stages": 2}, "unaligned loads of 512 bytes"),
         (gemm("mixed_mm", m=7, n=4099, k=777), {"block_k": 256, "stages": 2}, None),
+        (gemm("mixed_mm", m=1, n=11003, k=100), {"block_k": 512, "stages": 2}, "unaligned loads of 512 bytes"),
+        (gemm("mixed_mm", m=1, n=11008, k=1040), {"block_k": 512, "stages": 2}, None),
         (gemm("mixed_mm", m=7, n=4096, k=784), {"block_k": 512, "stages": 2}, None),
         (gemm("int_mm", m=16, n=512, k=512), {"block_k": 16}, "32 int8 of K"),
         (gemm("mm", m=64, n=512, k=512), {"block_m": 128, "block_n": 256, "stages": 3}, "do not fit"),
