@@ -8,6 +8,7 @@ random states nor its GPU state are touched, and its main module is not run agai
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -78,6 +79,11 @@ def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
     return found
 
 
+def start(device: Device, lane: int = 0) -> None:
+    """Begin to start the process for a device, in the background: a `tune` that comes meanwhile waits for less."""
+    threading.Thread(target=_start_now, args=(device, lane), daemon=True).start()
+
+
 def close() -> None:
     """End the process, and what it is at. Idempotent; the next `tune` starts another."""
     _TUNER.end()
@@ -132,6 +138,19 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+def _start_now(device: Device, lane: int) -> None:
+    with _TUNER.lock, contextlib.suppress(GemmdbError):  # Whoever tunes meets the same.
+        _TUNER.worker().call(LIMIT_S, _start, device, lane)
+        _TUNER.rest()
+
+
+def _start(device: Device, lane: int) -> None:
+    """Runs in the process."""
+    from gemmdb.generators import live_process
+
+    live_process.start(device, lane)
 
 
 def _tune(requests: Sequence[Request], limit_s: float) -> Tuned:

@@ -122,14 +122,23 @@ _tuner: Tuner | None = None
 
 def tune(requests: Sequence[Request], limit_s: float) -> Tuned:
     """What comes of requests for one device, table and lane within `limit_s` seconds."""
-    global _tuner
     until = monotonic() + limit_s
-    device = requests[0].device
+    return _tuner_of(requests[0].device).tune(requests, until)
+
+
+def start(device: Device, lane: int) -> None:
+    """Start what measures on a device."""
+    _tuner_of(device).measurer(lane, effort.named("quick", device.kind))
+
+
+def _tuner_of(device: Device) -> Tuner:
+    """The one that is kept; another device's is closed."""
+    global _tuner
     if _tuner is None or _tuner.device != device:
         if _tuner is not None:
             _tuner.close()
         _tuner = Tuner(device)
-    return _tuner.tune(requests, until)
+    return _tuner
 
 
 def job(request: Request, backend: Backend) -> Job:

@@ -7,8 +7,10 @@ only, and what it timed is kept; but only where the policy leaves the time for i
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +30,7 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.gate import gain, objection
 from gemmdb.ladder.model import propose
 from gemmdb.ladder.near import forecast_near
-from gemmdb.problem import Problem
+from gemmdb.problem import Problem, Query
 from gemmdb.settings import ASKED_S, Settings
 from gemmdb.sources import INDUCTOR
 from gemmdb.toolchain import installed
@@ -44,8 +46,23 @@ PROPOSALS = 4
 GENERATOR = "gemmdb.generators.live"
 """It lives above this layer, and only this path needs it."""
 
+_expected = -math.inf
+"""When live tuning was last foreseen."""
+AGAIN_S = 30.0
 _late = ""
 """Why nothing more is tuned in this process: it came to nothing before."""
+
+
+def expect(query: Query) -> None:
+    """Begin to start what `tune` will need, which takes seconds: a product of the graph being compiled was found to be
+    one that no table answers, before all of them are known."""
+    global _expected
+    kind = query.device.kind
+    if _expected < monotonic() - AGAIN_S and not _hindrance(kind):
+        _expected = monotonic()
+        with contextlib.suppress(ImportError):
+            lane = torch.cuda.current_device() if kind == "cuda" else 0
+            importlib.import_module(GENERATOR).start(query.device, lane)
 
 
 def tune(decisions: Sequence[Decision]) -> None:

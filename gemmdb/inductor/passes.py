@@ -45,6 +45,8 @@ class JointPass:
                 if found is not None:
                     constant = found.weight in constants or found.weight.op == "get_attr"
                     rewritten |= self._visit(graph, found, constant)
+                elif self.session.policy.on_miss == "live":
+                    self._look_ahead(node)
             except (MissError, TableError):
                 raise
             except Exception as error:
@@ -65,10 +67,21 @@ class JointPass:
             # Whatever is measured to be the best must still be possible then.
             if not to_tune(self.session, product.query):
                 return False
+            live.expect(product.query)
         elif leaves_alone(hit) or refusal(hit, product.query):
             return False
         mixed.rewrite(graph, found)
         return True
+
+    def _look_ahead(self, node: Any) -> None:
+        """Tell live tuning of a miss as early as it is known. That a product may still change does no harm."""
+        try:
+            product = products.product(node) if node.op == "call_function" else None
+            if product and to_tune(self.session, product.query) and self.session.find(product.query) is None:
+                live.expect(product.query)
+        except Exception as error:
+            # The post-grad pass will meet it, and say so, if it is still there then.
+            log.debug("looking ahead: %s", error)
 
 
 class PostGradPass:

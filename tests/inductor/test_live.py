@@ -127,17 +127,22 @@ def test_of_two_processes_that_share_a_table_one_measures(tmp_path):
         from pathlib import Path
         from gemmdb import Problem, hardware
         from gemmdb.generators import live
-        problem = Problem.gemm("mm", m=4, n=16, k=32, dtype="fp32")
-        found = live.tune([live.Request(problem, hardware.native(), Path(sys.argv[1]))])
-        print(found.verdicts[problem].pick.text)
+        device = hardware.native()
+        live.start(device)
+        problems = [Problem.gemm("mm", m=m, n=16, k=32, dtype="fp32") for m in (4, 5)]
+        tuned = live.tune([live.Request(problem, device, Path(sys.argv[1])) for problem in problems])
+        print(*(tuned.verdicts[problem].pick.text for problem in problems), tuned.late)
     """)
     table = tmp_path / "shared.db"
     command = [sys.executable, "-c", program, str(table)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    answers = [process.communicate(timeout=300)[0].strip() for process in both]
-    assert answers == [ATEN.text] * 2
+    answers = [process.communicate(timeout=300)[0].split() for process in both]
+    assert answers == [[ATEN.text, ATEN.text, "False"]] * 2
     with Table.open(table) as opened:
-        assert len({row.run for row in opened.measurements()}) == 1
+        runs = {}
+        for row in opened.measurements():
+            runs.setdefault(row.problem, set()).add(row.run)
+    assert [len(found) for found in runs.values()] == [1, 1]
 
 
 def test_inductor_searches_where_the_generator_is_not_installed(compile_live, without_generator):
