@@ -102,9 +102,11 @@ def measure(shape: llama.Shape, run: llama.Run, tokens: int, seconds: float) -> 
     inputs = llama.inputs(shape, run.rows, tokens)
     steps: dict[str, Step] = {}
     found: dict[str, Any] = {"rows": run.rows, "tokens": tokens, "layers": shape.layers, "failures": {}}
+    models: list[llama.Decoder] = []  # A captured graph reads weights that it does not own.
     for weights in llama.SPELLINGS:
         torch.manual_seed(0)
         model = llama.Decoder(shape, replace(run, weights=weights)).eval()
+        models.append(model)
         for mode in MODES:
             name = f"{weights}/{mode}"
             try:
