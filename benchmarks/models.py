@@ -1,6 +1,7 @@
 """Decode and prefill of a Llama-3-8B-shaped model: default mode, max-autotune and gemmdb, side by side in one process.
 
     python benchmarks/models.py --out FILE.jsonl [--rows 1,4,16] [--prefill 2048] [--layers 32] [--context 1024]
+        [--weights bf16,int8,int8-before] [--minutes M]
 
 A step is captured in one CUDA graph per variant, so that no launch is waited for, and the graphs are replayed in turn.
 Layers are compiled one by one; they share their code, so each variant compiles one layer and the head. Max-autotune and
@@ -34,8 +35,8 @@ from gemmdb.toolchain import installed
 PEERS = ("default", "max-autotune")
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
-    "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
     "gemmdb": {"backend": "gemmdb", "options": {"gemmdb.on_miss": "error"}},
+    "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
 }
 
 
@@ -97,25 +98,29 @@ def in_turn(steps: dict[str, Step], seconds: float) -> dict[str, list[float]]:
     return {name: found[1:] for name, found in times.items()}
 
 
-def measure(shape: llama.Shape, run: llama.Run, tokens: int, seconds: float) -> dict[str, Any]:
+def measure(shape: llama.Shape, run: llama.Run, tokens: int, options: argparse.Namespace) -> dict[str, Any]:
     """Everything about one number of rows and tokens; a variant that fails says why and leaves the others alone."""
+    began = time.monotonic()
     inputs = llama.inputs(shape, run.rows, tokens)
     steps: dict[str, Step] = {}
     found: dict[str, Any] = {"rows": run.rows, "tokens": tokens, "layers": shape.layers, "failures": {}}
     models: list[llama.Decoder] = []  # A captured graph reads weights that it does not own.
-    for weights in llama.SPELLINGS:
+    for weights in options.weights.split(","):
         torch.manual_seed(0)
         model = llama.Decoder(shape, replace(run, weights=weights)).eval()
         models.append(model)
         for mode in MODES:
             name = f"{weights}/{mode}"
+            if time.monotonic() - began > 60 * options.minutes:
+                found["failures"][name] = "left out: out of time"
+                continue
             try:
                 steps[name] = captured(model, mode, inputs)
                 print(name, {**steps[name].facts, "products": None}, flush=True)
             except Exception as error:
                 found["failures"][name] = f"{type(error).__name__}: {error}"[:2000]
                 print(name, found["failures"][name], flush=True)
-    times = in_turn(steps, seconds)
+    times = in_turn(steps, options.seconds)
     found["ms"] = {name: statistics.quantiles(values, n=4) for name, values in times.items()}
     found["facts"] = {name: step.facts for name, step in steps.items()}
     found["difference"] = {name: _difference(steps, name) for name in steps}
@@ -154,6 +159,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--seconds", type=float, default=10, help="of timing, per number of rows")
+    parser.add_argument("--weights", default=",".join(llama.SPELLINGS))
+    parser.add_argument("--minutes", type=float, default=60, help="after that no further variant is begun")
     options = parser.parse_args()
     shape = llama.Shape(layers=options.layers)
     device, toolchain = hardware.cuda(), installed("cuda")
@@ -161,7 +168,7 @@ def main() -> None:
     cases += [(1, options.prefill, options.prefill)] if options.prefill else []
     with torch.no_grad():
         for rows, tokens, context in cases:
-            found = measure(shape, llama.Run(rows, context, "bf16"), tokens, options.seconds)
+            found = measure(shape, llama.Run(rows, context, "bf16"), tokens, options)
             found |= {"context": context, "summary": summary(found), "device": device and device.text,
                       "toolchain": toolchain and toolchain.text,
                       "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}  # fmt: skip
