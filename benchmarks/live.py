@@ -1,15 +1,15 @@
 """What live tuning costs and finds, with the defaults that a user has, in fresh processes.
 
-    python benchmarks/live.py --out benchmarks/results/live/h200.json            # on a GPU: about three minutes
-    python benchmarks/live.py --out benchmarks/results/live/cpu.json --device cpu
+    python benchmarks/live.py --out benchmarks/results/offtable/live-h200.json   # on a GPU: about three minutes
+    python benchmarks/live.py --out benchmarks/results/offtable/live-cpu.json --device cpu
 
 A process with empty caches compiles three graphs whose products no table has: one product, another one, and all the
 rest together. Seconds are those of the first call of each graph, `tuning` is the part that live tuning took of them,
 and `device_s` the seconds of timed calls on the GPU. A second process compiles the same with the table that the first
-one left: everything must be an exact hit. Then the generator searches the same problems (effort `quick`), and `share`
-is the best time known of a problem, from either, over that of what live tuning served, each relative to the ATen that
-was interleaved with it. On a CPU, where the default leaves misses alone, live tuning is asked for by name, and the
-weights are constants.
+one left: everything must be an exact hit. Then the generator searches the same problems (effort `quick`: our own
+kernels), and `share` is the best time known of a problem, from either, over that of what live tuning served, each
+relative to the ATen that was interleaved with it. On a CPU, where the default leaves misses alone, live tuning is asked
+for by name, and the weights are constants.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def in_process(device: str, home: Path, caches: str) -> dict[str, Any]:
     return {**found, "process_s": round(time.perf_counter() - start, 1)}
 
 
-def shares(table: Path, served: dict[str, str], minutes: float, cutlass: bool) -> list[dict[str, Any]]:
+def shares(table: Path, served: dict[str, str], minutes: float) -> list[dict[str, Any]]:
     """What the generator finds for the problems of a table, beside what was served."""
     from contextlib import closing
 
@@ -93,11 +93,7 @@ def shares(table: Path, served: dict[str, str], minutes: float, cutlass: bool) -
 
     listed, searched, both = (table.with_name(name) for name in ("problems.jsonl", "search.db", "both.db"))
     listed.write_text("".join(json.dumps({"problem": text}) + "\n" for text in served))
-    backend: Any = backends.backend_for(backends.device_for("native"))
-    if backend.device.kind == "cuda" and not cutlass:
-        from gemmdb.generators.cuda.space import CudaSpace
-
-        backend.space = CudaSpace(False)
+    backend = backends.backend_for(backends.device_for("native"))
     build(BuildRequest(shapes=str(listed), effort="quick", out=searched, minutes=minutes), backend=backend)
     merge([table, searched], both)
     found = []
@@ -139,7 +135,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--minutes", type=float, default=1.5, help="the most that the search may take")
-    parser.add_argument("--cutlass", action="store_true", help="search CUTLASS kernels too: half a minute of nvcc each")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -153,7 +148,7 @@ def main() -> None:
         second = in_process(options.device, home, "second")
         products = [product for graph in first["graphs"] for product in graph["products"]]
         served = {one["problem"]: one["config"] for one in products if one["rung"] == "live"}
-        compared = shares(home / "gemmdb" / "user.db", served, options.minutes, options.cutlass) if served else []
+        compared = shares(home / "gemmdb" / "user.db", served, options.minutes) if served else []
     document = {
         "machine": platform.processor() or platform.machine(), "device": options.device,
         **summary(first, second, compared), "first": first, "second": second, "compared": compared,

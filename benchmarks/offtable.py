@@ -74,6 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, help="archives of one table")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--most", type=int, default=400, help="sets of problems held out each way, a fixed choice")
     args = parser.parse_args()
     parts = sorted(part for folder in args.folders for part in folder.glob("rows-*.jsonl.xz"))
     name = "+".join(folder.name for folder in args.folders)
@@ -82,22 +83,22 @@ def main() -> None:
         archive.restore(parts, whole)
         with Store.open(whole) as store:
             store.refresh()
-        rows = [row for kind in ("m", "nk") for row in hold_out(whole, kind)]
+        rows = [row for kind in ("m", "nk") for row in hold_out(whole, kind, args.most)]
     args.out.mkdir(parents=True, exist_ok=True)
     with gzip.open(args.out / f"{name}.jsonl.gz", "wt", encoding="utf-8", compresslevel=9) as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     print(f"{len(rows)} answers: {args.out / f'{name}.jsonl.gz'}; python benchmarks/offtable_report.py {args.out}")
 
 
-def hold_out(whole: Path, kind: str) -> Iterator[dict[str, Any]]:
+def hold_out(whole: Path, kind: str, most: int) -> Iterator[dict[str, Any]]:
     """One row per held-out problem."""
-    for fold in folds(whole, kind):
+    for fold in folds(whole, kind, most):
         for truth in fold.truths:
             yield {"held_out": kind, **answer(fold, truth)}
 
 
-def folds(whole: Path, kind: str) -> Iterator[Fold]:
-    """Each set of problems that is held out, with a table of the others."""
+def folds(whole: Path, kind: str, most: int) -> Iterator[Fold]:
+    """`most` sets of problems that are held out, each with a table of the others."""
     with closing(Table.open(whole, immutable=True)) as table:
         (device,) = table.devices()
         truths = {problem: Truth(problem, table.pooled(problem, device)) for problem in problems(table)}
@@ -108,7 +109,8 @@ def folds(whole: Path, kind: str) -> Iterator[Fold]:
             groups[problem.n, problem.k].append(problem)
         elif cells[problem.op, problem.family, problem.n, problem.k] > 1:
             groups[problem].append(problem)
-    for held in groups.values():
+    # By their hashes: any choice would do that is always the same one.
+    for held in sorted(groups.values(), key=lambda held: held[0].key)[:most]:
         path = whole.with_name("fold.db")
         shutil.copyfile(whole, path)
         with closing(sqlite3.connect(path)) as db, db:

@@ -10,8 +10,9 @@ best measured time of a problem over the measured time of what was answered, nev
 - `near or model`: what `near` serves, else what the model puts first, else ATen where it expects no gain; over all
   problems that either answers. `default policy`: what the two rungs serve under the default policy, ATen where they
   decline, over all problems.
-- `live`: the best of ATen and four proposals, as live tuning would find: by `near`, then by the model, of those that
-  were timed. `live, quick`: of those that no nvcc and no torch is needed for, which is what it does propose.
+- `live`: the best of ATen and four proposals, as live tuning would find: of `near` and the model in turns, else of the
+  generator's menu, those that were timed. `live, quick`: those that no nvcc and no torch is needed to compile, which is
+  what it does propose.
 
 Peers that need no table are scored on the same problems (`offtable_peers.py`).
 """
@@ -29,6 +30,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,8 @@ from offtable_peers import scores
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
 from gemmdb.generators import archive, fit
+from gemmdb.generators.cuda.space import CudaSpace
+from gemmdb.generators.effort import named
 from gemmdb.generators.fit_write import rows
 from gemmdb.generators.store import Store
 from gemmdb.ladder import model, transfer
@@ -53,7 +57,13 @@ QUICKLY = 9
 DEEP = 400
 """Of the model's ranking, how far down timed configs are looked for."""
 FIGURES = ("near or model", "default policy", "near", "model", "live", "live, quick", "aten")
-PEERS = ("first", "four", "all")
+PEERS = (
+    ("nvMatmulHeuristics TRITON", "first"),
+    ("nvMatmulHeuristics TRITON", "four"),
+    ("nvMatmulHeuristics CUTLASS3", "first"),
+    ("nvMatmulHeuristics CUTLASS3", "four"),
+    ("Inductor's default list", "all"),
+)
 
 
 def main() -> None:
@@ -114,7 +124,11 @@ def answer(truth: Truth, device: Device, table: Table) -> dict[str, Any]:
     nearby = None if step.hit is None else truth.share(step.hit.config)
     clear = truth.share(first) if first is not None and gain >= POLICY.model_gain else truth.share(ATEN)
     known = [] if isinstance(forecast, str) else forecast.proposals(len(forecast.gains))
-    order = [config for config in dict.fromkeys((*known, *ranked)) if truth.share(config) is not None]
+    turns = [config for pair in zip_longest(known, ranked) for config in pair if config is not None]
+    order = [config for config in dict.fromkeys(turns) if truth.share(config) is not None]
+    if not order:
+        menu = CudaSpace(False).candidates(truth.problem, device, named("quick", "cuda"))
+        order = [one.config for one in menu if one.config != ATEN and truth.share(one.config) is not None]
     shares = {one.config: share for one in truth.pooled if (share := truth.share(one.config)) is not None}
     return {
         "problem": truth.problem.text, "op": truth.problem.op, "m": truth.problem.m, "near": nearby,
@@ -140,15 +154,16 @@ def summary(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for one in answers:
         groups[one["op"]].append(one)
         groups["all"].append(one)
-    names = sorted({name for one in answers for name in one["peers"]})
-    return {op: {"problems": len(group), **_figures(group, names)} for op, group in sorted(groups.items())}
+    return {op: {"problems": len(group), **_figures(group)} for op, group in sorted(groups.items())}
 
 
-def _figures(group: Sequence[dict[str, Any]], peers: Sequence[str]) -> dict[str, Any]:
+def _figures(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found = {name: _figure([one[name] for one in group]) for name in FIGURES}
-    for name in peers:
-        for which in PEERS:
-            found[f"{name}, {which}"] = _figure([one["peers"].get(name, {}).get(which) for one in group])
+    for name, which in PEERS:
+        asked = [one["peers"][name] for one in group if name in one["peers"]]
+        if asked:
+            away = sum(one["distance"] for one in asked) / len(asked)
+            found[f"{name}, {which}"] = _figure([one[which] for one in asked]) | {"distance": round(away, 2)}
     return found
 
 
@@ -168,7 +183,7 @@ def markdown(found: dict[str, Any]) -> Iterator[str]:
     yield f"| answer | {heads} |"
     yield f"|---|{'---|' * len(ops)}"
     for name in (name for name in found["all"] if name != "problems"):
-        cells = (found[op][name] for op in ops)
+        cells = (found[op].get(name, {"number": 0}) for op in ops)
         yield f"| {name} | {' | '.join(_cell(cell) for cell in cells)} |"
 
 

@@ -21,7 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()
-    for path in sorted(args.folder.glob("*.jsonl.gz")):
+    for path in sorted(args.folder.glob("20*.jsonl.gz")):
         with gzip.open(path, "rt", encoding="utf-8") as file:
             rows = [json.loads(line) for line in file]
         print(f"## {path.name.removesuffix('.jsonl.gz')}\n")
