@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gemmdb import Config  # noqa: E402
 from gemmdb.config import ATEN  # noqa: E402
 from gemmdb.kernels_cutlass import compiler, headers  # noqa: E402
 
-pytestmark = [pytest.mark.usefixtures("clean"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 LOADED = """
 import sys, torch
@@ -41,9 +42,32 @@ torch.save([(x, w)], sys.argv[2])
 """
 
 
+@functools.cache
+def cxx() -> str:
+    """A C++ compiler whose libraries share the C++ library of the process that loads them: $CXX, else g++. Of one that
+    puts a library of its own into them, AOTInductor's loader makes nothing, with gemmdb or without."""
+    for name in (os.environ.get("CXX", "g++"), "g++"):
+        with tempfile.TemporaryDirectory() as folder:
+            source, made = Path(folder, "probe.cpp"), Path(folder, "probe.so")
+            source.write_text('#include <iostream>\nextern "C" void say() { std::cout << 1; }\n')
+            done = subprocess.run([name, "-shared", "-fPIC", "-o", made, source], capture_output=True, check=False)
+            if done.returncode == 0 and b"GLIBCXX_" in made.read_bytes():
+                return name
+    pytest.skip("needs a C++ compiler that does not link its own C++ library")
+
+
+@pytest.fixture(autouse=True)
+def compiler_that_shares(clean: None) -> Iterator[None]:
+    import torch._inductor.config as inductor
+
+    with inductor.patch({"cpp.cxx": (None, cxx())}):
+        yield
+
+
 def process(program: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "ignore", "-c", program, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    environ = {**os.environ, "CXX": cxx()}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
 
 @functools.cache
