@@ -18,7 +18,9 @@ def compile_live(tmp_path, monkeypatch):
     def run(on_miss="live"):
         torch._dynamo.reset()
         gemmdb.inductor.reset_stats()
-        gemmdb.inductor.enable(on_miss=on_miss, policy=gemmdb.Policy(near=False, model=False, on_miss=on_miss))
+        # Time enough: other tests run beside this one.
+        policy = gemmdb.Policy(near=False, model=False, on_miss=on_miss, live_s=100.0)
+        gemmdb.inductor.enable(on_miss=on_miss, policy=policy)
         out = torch.compile(lambda a, w: a @ w.t())(a, w)
         torch.testing.assert_close(out, a @ w.t(), rtol=2e-2, atol=2e-1)
         return gemmdb.inductor.stats()
