@@ -5,7 +5,7 @@
 Every measurement is a process of its own: `cold` starts with empty caches (Inductor's, Triton's), `warm` is the same
 program again with the caches that the cold one left. Seconds are those of the first call. The kernels that gemmdb chose
 are compared between all processes. `overhead` is what `import gemmdb` with `enable()` adds to a program that compiles
-nothing, and to a compile without GEMMs.
+nothing, and to a compile without GEMMs. FILE is written anew after every process, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 MODES = ("default", "gemmdb", "max-autotune")
 KINDS = ("bf16", "int8")
+RUNS = 4
 OVERHEAD = """
 import json, sys, time
 import torch
@@ -32,7 +34,10 @@ if sys.argv[1] == "gemmdb":
     gemmdb.inductor.enable()
 enabled = time.perf_counter() - start
 loaded = "torch._inductor" in sys.modules
+import torch._functorch.config
 import torch._inductor.compile_fx
+import torch._inductor.config
+torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = False
 times = []
 for size in range(8):
     run = torch.compile(lambda x: torch.sin(x) * size + x.cos())
@@ -85,9 +90,8 @@ def in_process(arguments: list[str], caches: Path) -> dict[str, Any]:
     return reply
 
 
-def compiles(options: argparse.Namespace) -> list[dict[str, Any]]:
+def compiles(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Cold and warm compiles of every kind and mode, the modes in turn."""
-    found = []
     for repeat in range(options.repeats):
         for kind in KINDS:
             for mode in MODES:
@@ -97,17 +101,16 @@ def compiles(options: argparse.Namespace) -> list[dict[str, Any]]:
                     for state in ("cold", "warm"):
                         arguments = [__file__, "--child", mode, kind, str(options.layers), str(options.rows)]
                         result = in_process(arguments, Path(caches))
-                        found.append({"kind": kind, "mode": mode, "state": state, **result})
-                        shown = {**found[-1], "kernels": len(result.get("kernels", ()))}
-                        print(json.dumps(shown), flush=True)
-    return found
+                        found = {"kind": kind, "mode": mode, "state": state, **result}
+                        print(json.dumps({**found, "kernels": len(result.get("kernels", ()))}), flush=True)
+                        yield found
 
 
 def overhead() -> dict[str, Any]:
-    """Milliseconds that gemmdb adds: medians of five fresh processes with it, less those of five without."""
+    """Milliseconds that gemmdb adds: medians of RUNS fresh processes with it, less those of as many without."""
     replies: dict[str, list[dict[str, Any]]] = {"gemmdb": [], "none": []}
     with tempfile.TemporaryDirectory() as caches:
-        for _ in range(6):
+        for _ in range(RUNS + 1):  # The first fills the caches.
             for how, kept in replies.items():
                 kept.append(in_process(["-c", OVERHEAD, how], Path(caches)))
     kept = {how: [r for r in found[1:] if "failure" not in r] for how, found in replies.items()}
@@ -161,11 +164,14 @@ def main() -> None:
     result: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "device": device and device.text, "toolchain": toolchain and toolchain.text, "layers": options.layers,
-        "rows": options.rows, "overhead": overhead(),
+        "rows": options.rows, "cores": os.cpu_count(), "compiles": [],
     }  # fmt: skip
+    for found in compiles(options):
+        result["compiles"].append(found)
+        result["summary"] = summary(result["compiles"])
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    result["overhead"] = overhead()
     print(json.dumps(result["overhead"]), flush=True)
-    result["compiles"] = compiles(options)
-    result["summary"] = summary(result["compiles"])
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result["summary"], indent=1))
 
