@@ -116,6 +116,8 @@ def build(options: BuildOptions) -> None:
     """
     if importlib.util.find_spec("torch") is None and not options.modelled:
         raise InputError("building measures with torch, which is not installed: pip install torch 'gemmdb[build]'")
+    if importlib.util.find_spec("jinja2") is None:  # It comes with torch too.
+        raise InputError("building renders kernels with jinja2, which is not installed: pip install 'gemmdb[build]'")
     # The generators load sqlite-utils, and more, which other commands do without.
     from gemmdb.generators import shapes
     from gemmdb.generators.build import build as build_table

@@ -54,6 +54,9 @@ class ProblemOptions:
         """The Problem that the flags describe. Raises InputError."""
         if self.device is not None and self.arch is not None:
             raise InputError("--device and --arch exclude each other: both name the device")
+        for flag, name in (("--device", self.device), ("--arch", self.arch)):
+            if name == "":  # A variable of a script that is not set; it does not mean this machine.
+                raise InputError(f"{flag} is empty: name a device, or leave {flag} out for this machine")
         return Problem.gemm(**{field.name: getattr(self, field.name) for field in fields(self)})
 
 

@@ -72,6 +72,8 @@ def test_arch_finds_the_device(gemmdb, table, flags):
         ("--op mm --m 1 --n 1 --k 1 --l2 warm", "unknown l2 state 'warm'"),
         ("--op mm --m 1 --n 1 --k 1 --device A --arch cpu", "exclude each other"),
         ("--op mm --m 1 --n 1 --k 1 --device Nonesuch", "Nonesuch"),
+        ("--op mm --m 1 --n 1 --k 1 --device=", "--device is empty"),
+        ("--op mm --m 1 --n 1 --k 1 --arch=", "--arch is empty"),
         ("--op mm --m 1 --n 1 --k 1 --frob", "--frob"),
     ],
 )
