@@ -22,7 +22,7 @@ def install() -> None:
         if _done:
             return
         hooks.wrap_compile_fx(bodies, _after)
-        hooks.hook_artefacts(_take, JOURNAL.add)
+        hooks.hook_artefacts(_take, JOURNAL.add, lambda: JOURNAL.provisional)
         lowering.register()
         padding.keep_from_timing()
         searching.register()

@@ -61,12 +61,22 @@ class Journal:
     def take(self) -> str:
         """The pending events as JSON; nothing is pending afterwards."""
         events = self.pending()
-        self._local.pending = []
+        self._local.pending, self._local.provisional = [], False
         return json.dumps([asdict(event) for event in events], default=str)
 
     def drop(self) -> None:
         """Forget what is pending: its compile failed."""
-        self._local.pending = []
+        self._local.pending, self._local.provisional = [], False
+
+    @property
+    def provisional(self) -> bool:
+        """Whether the graph being compiled in this thread is to be compiled anew next time: what was decided for some
+        of its products is only what could be decided now."""
+        return bool(getattr(self._local, "provisional", False))
+
+    @provisional.setter
+    def provisional(self, value: bool) -> None:
+        self._local.provisional = value
 
     def add(self, text: str | None, artefact: Any = None) -> None:
         """Enter the events of a compiled graph, cold or from a cache; `artefact` is the graph, None for AOTInductor."""

@@ -157,8 +157,10 @@ def _hindrance(kind: str) -> str | None:
 
 
 def _instead(decision: Decision, why: str) -> None:
-    """What is served where live tuning is off: the event says why that is so here."""
+    """What is served where live tuning is off: the event says why that is so here. The next compile is to try again, so
+    the graph is not cached."""
     event, query = decision.event, decision.query
+    JOURNAL.provisional = True
     try:
         hit = decision.session.otherwise(query)
     except Exception as error:

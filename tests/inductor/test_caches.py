@@ -52,6 +52,23 @@ def test_fx_graph_and_autograd_caches_hit_with_the_same_identity_and_miss_with_a
     assert warm["errors"] == []
 
 
+def test_a_graph_that_could_not_be_tuned_is_in_no_cache(kit, cache):
+    """The next process is to try again."""
+    late = (
+        """
+import gemmdb.inductor.live
+gemmdb.inductor.live._late = "there was no time"
+os.environ["GEMMDB_ON_MISS"] = "live"
+"""
+        + PROGRAM
+    )
+    first, second = kit.run(late, cache), kit.run(late, cache)
+    assert (first["aot"], second["aot"]) == ([0, 1], [0, 1])
+    assert (first["fx"], second["fx"]) == ([0, 2], [0, 2])
+    assert first["problems"] == second["problems"] != []
+    assert first["errors"] == second["errors"] == []
+
+
 def test_the_fx_graph_cache_alone(kit, cache):
     settings = {**cache, "CHOICE": "A", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
     cold, warm = kit.run(PROGRAM, settings), kit.run(PROGRAM, settings)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch._inductor as _package
 import torch._inductor.compile_fx as _compile_fx
-from torch._inductor import output_code
+from torch._inductor import codecache, output_code
 
 from gemmdb.inductor.adapter.slots import patches_for
 
@@ -51,9 +51,12 @@ def wrap_compile_fx(choose: Callable[[], Mapping[str, Any] | None], after: Calla
         _package.compile_fx = compile_fx
 
 
-def hook_artefacts(take: Callable[[], str], add: Callable[[str | None, Any], None]) -> None:
+def hook_artefacts(
+    take: Callable[[], str], add: Callable[[str | None, Any], None], provisional: Callable[[], bool]
+) -> None:
     """Store `take()` in every compiled graph, from where it is pickled into the caches, and call `add(text, graph)`
-    when a graph is ready to run: once per load, cold, from the FX graph cache, or from the AOTAutograd cache."""
+    when a graph is ready to run: once per load, cold, from the FX graph cache, or from the AOTAutograd cache. A graph
+    that was `provisional()` when it was compiled goes into neither cache."""
     graph_class = output_code.CompiledFxGraph
     if getattr(graph_class, "_gemmdb_hooked", False):
         return
@@ -62,6 +65,7 @@ def hook_artefacts(take: Callable[[], str], add: Callable[[str | None, Any], Non
     @functools.wraps(init)
     def with_events(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
+        self._gemmdb_provisional = provisional()
         self._gemmdb_events = take()
 
     @functools.wraps(post_compile)
@@ -70,6 +74,17 @@ def hook_artefacts(take: Callable[[], str], add: Callable[[str | None, Any], Non
         add(getattr(self, "_gemmdb_events", None), self)
         return result
 
+    save = codecache.FxGraphCache._save_graph
+
+    @functools.wraps(save)
+    def save_unless_provisional(key: str, compiled_graph: Any, *args: Any, **kwargs: Any) -> None:
+        if getattr(compiled_graph, "_gemmdb_provisional", False):
+            # Without its key in the FX graph cache, AOTAutograd's does not keep it either.
+            compiled_graph._fx_graph_cache_key = None
+            return
+        save(key, compiled_graph, *args, **kwargs)
+
+    codecache.FxGraphCache._save_graph = staticmethod(save_unless_provisional)
     graph_class.__init__ = with_events
     graph_class.post_compile = report
     graph_class._gemmdb_hooked = True
