@@ -111,6 +111,9 @@ def _measure(generator: Any, group: Sequence[Decision]) -> None:
     shared = {"problems": len(requests), "seconds": round(monotonic() - start, 3), "device_s": tuned.device_s}
     if tuned.late and not tuned.verdicts:
         _late = f"{limit_s:.0f} s were not enough for live tuning before"
+    elif tuned.late:
+        # The next process is to go on from here. Where nothing came of it, a cached graph is better than another try.
+        JOURNAL.provisional = True
     for decision in group:
         found = tuned.verdicts.get(decision.problem)
         if found is None:
@@ -157,10 +160,8 @@ def _hindrance(kind: str) -> str | None:
 
 
 def _instead(decision: Decision, why: str) -> None:
-    """What is served where live tuning is off: the event says why that is so here. The next compile is to try again, so
-    the graph is not cached."""
+    """What is served where live tuning is off: the event says why that is so here."""
     event, query = decision.event, decision.query
-    JOURNAL.provisional = True
     try:
         hit = decision.session.otherwise(query)
     except Exception as error:

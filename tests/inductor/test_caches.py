@@ -52,17 +52,14 @@ def test_fx_graph_and_autograd_caches_hit_with_the_same_identity_and_miss_with_a
     assert warm["errors"] == []
 
 
-def test_a_graph_that_could_not_be_tuned_is_in_no_cache(kit, cache):
-    """The next process is to try again."""
-    late = (
-        """
-import gemmdb.inductor.live
-gemmdb.inductor.live._late = "there was no time"
-os.environ["GEMMDB_ON_MISS"] = "live"
-"""
-        + PROGRAM
+def test_a_provisional_graph_is_in_no_cache(kit, cache):
+    chooser = 'lambda p: Config.of("aten", "default")'
+    program = PROGRAM.replace(
+        chooser, 'lambda p: setattr(JOURNAL, "provisional", True) or Config.of("aten", "default")'
     )
-    first, second = kit.run(late, cache), kit.run(late, cache)
+    program = "\nfrom gemmdb.inductor.journal import JOURNAL" + program
+    assert chooser not in program
+    first, second = (kit.run(program, {**cache, "CHOICE": "A"}) for _ in range(2))
     assert (first["aot"], second["aot"]) == ([0, 1], [0, 1])
     assert (first["fx"], second["fx"]) == ([0, 2], [0, 2])
     assert first["problems"] == second["problems"] != []

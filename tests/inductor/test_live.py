@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,11 +16,22 @@ from gemmdb import hardware, registry
 from gemmdb.config import ATEN
 from gemmdb.generators import live as generator
 from gemmdb.inductor import live, live_rules, session
-from gemmdb.inductor.journal import Event
+from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.measurement import Protocol
 from gemmdb.problem import Problem, Query
 from gemmdb.settings import Policy, Settings
 from gemmdb.sources import INDUCTOR
 from gemmdb.table import Table
+from gemmdb.toolchain import installed
+from gemmdb.verdict import Verdict
+
+
+@pytest.fixture(autouse=True)
+def anew(monkeypatch):
+    """A process that has not tried yet."""
+    monkeypatch.setattr(live, "_late", "")
+    yield
+    JOURNAL.drop()
 
 
 @pytest.fixture
@@ -80,6 +92,24 @@ def test_where_tuning_came_to_nothing_the_table_answers_as_without_it(compile_li
     (product,) = stats["products"]
     assert (stats["rungs"], product["config"]) == ({"aten": 1}, ATEN.text)
     assert product["note"] == "not tuned: 20 s were not enough for live tuning before"
+
+
+@pytest.mark.parametrize("done", [0, 1])
+def test_what_was_not_done_in_time_is_served_as_without_tuning(done, tmp_path):
+    """With a stand-in for the generator, which cannot be made to be late at a given moment."""
+    device, seen = hardware.cpu(), Protocol("host", "cold", 1, 10)
+    problems = [Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32") for m in (3, 5)]
+    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    group = [session.Decision(asked, Query(p, device), None, Event(p.text, "live", note="no row")) for p in problems]
+    found = {p: Verdict(p, device, seen, installed("cpu"), (ATEN,), 1.0, 0.01, 10.0, 1) for p in problems[:done]}
+    late = generator.Tuned(found, None, late=True)
+    JOURNAL.drop()
+    live._measure(SimpleNamespace(Request=generator.Request, tune=lambda requests, limit_s: late), group)
+    assert JOURNAL.provisional is bool(done)
+    assert bool(live._hindrance("cpu")) is not bool(done)
+    assert [decision.config for decision in group] == [ATEN, ATEN]
+    assert [decision.event.rung for decision in group] == ["live"] * done + ["aten"] * (2 - done)
+    assert group[1].event.note == "not tuned: 5 s were not enough"
 
 
 H200 = registry.find("NVIDIA H200")
