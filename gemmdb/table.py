@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
-import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +10,7 @@ from gemmdb import dbfile, nearest, schema
 from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.errors import InputError
+from gemmdb.handle import Handle
 from gemmdb.measurement import Measurement
 from gemmdb.problem import Problem
 from gemmdb.rows import CONTEXT, Context, Parts, parse_provenance
@@ -24,14 +21,6 @@ _ALL = (
     f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE (problem, device, id) > (?, ?, ?)"
     " ORDER BY problem, device, id LIMIT 1000"
 )
-_locks: dict[str, threading.Lock] = {}
-"""One lock per file. A writer waits until no process reads, and inside a process SQLite lets a second connection begin
-to read although a writer waits: two whose reads overlap all the time would keep it out."""
-
-_open_tables: weakref.WeakSet[Table] = weakref.WeakSet()
-_held: list[threading.Lock] = []
-_inherited: list[sqlite3.Connection] = []
-"""Connections that a fork left in this process; SQLite forbids even to close them here."""
 
 
 class Table:
@@ -44,9 +33,8 @@ class Table:
 
     def __init__(self, path: Path, immutable: bool = False) -> None:
         self.path = path
-        self._immutable = immutable
-        self._lock = _lock_of(path)
-        self._db: sqlite3.Connection | None = None
+        self._file = Handle(path, immutable)
+        self._fetch = self._file.fetch
         self._parts = Parts(path, self._fetch)
         self._strangers: set[int] = set()
         meta = dict(self._fetch("SELECT name, value FROM meta", ()))
@@ -58,7 +46,6 @@ class Table:
         except (KeyError, ValueError, TypeError) as error:
             self.close()
             raise self._parts.error("its digest or generation is malformed") from error
-        _open_tables.add(self)
 
     @classmethod
     def open(cls, path: Path, *, immutable: bool = False) -> Table:
@@ -73,10 +60,7 @@ class Table:
 
     def close(self) -> None:
         """Close the file. Idempotent; a later call on the table opens it again."""
-        with self._lock:
-            if self._db is not None:
-                self._db.close()
-            self._db = None
+        self._file.close()
 
     def devices(self) -> tuple[Device, ...]:
         """The devices with measurements in this file, with their figures, in the order of their canonical forms."""
@@ -84,14 +68,14 @@ class Table:
 
     def verdict(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> Verdict | None:
         """The verdict on a problem, None when the file has none. `klass` None takes the newest toolchain's."""
-        parts = self._parts
+        file, parts = self._file, self._parts
         known = self._known(device)
         if known is None:
             return None
-        # As `_fetch` and `Parts.context` do; two calls less are a tenth of the time of a lookup.
+        # As `Handle.fetch` and `Parts.context` do; two calls less are a tenth of the time of a lookup.
         try:
-            with self._lock:
-                rows = (self._db or self._connect()).execute(schema.VERDICT_SQL, (problem.key, known.key)).fetchall()
+            with file.lock:
+                rows = (file.db or file.connect()).execute(schema.VERDICT_SQL, (problem.key, known.key)).fetchall()
         except dbfile.FAULTS as error:
             raise dbfile.broken(self.path, error) from error
         if len(rows) > 1:
@@ -126,7 +110,7 @@ class Table:
 
     def state(self) -> str:
         """A text that changes with every row that is written."""
-        return self.digest if self._immutable else str(self._fetch(nearest.STATE, ()))
+        return self.digest if self._file.immutable else str(self._fetch(nearest.STATE, ()))
 
     def rows(self, problem: Problem, device: Device) -> list[Measurement]:
         """Every measurement of a problem on a device, failures included, in a fixed order."""
@@ -183,7 +167,7 @@ class Table:
         if device.key in self._strangers:
             return None
         found = self._parts.find_device(device)
-        if found is None and self._immutable:
+        if found is None and self._file.immutable:
             self._strangers.add(device.key)
         return found
 
@@ -218,47 +202,3 @@ class Table:
         """Measured before modelled, then the newest procedure, the newest toolchain, the most samples."""
         protocol, toolchain, *_ = self._parts.context(device.kind, row[0])
         return protocol.clock != "model", protocol.version, age(toolchain), protocol.samples, protocol.text
-
-    def _fetch(self, sql: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
-        try:
-            with self._lock:
-                return (self._db or self._connect()).execute(sql, args).fetchall()
-        except dbfile.FAULTS as error:
-            raise dbfile.broken(self.path, error) from error
-
-    def _connect(self) -> sqlite3.Connection:
-        """Open the file, also anew after `close` or a fork. Call it with the lock held."""
-        self._db = dbfile.connect(self.path, self._immutable)
-        return self._db
-
-
-def _lock_of(path: Path) -> threading.Lock:
-    return _locks.setdefault(os.path.realpath(path), threading.Lock())
-
-
-def _before_fork() -> None:
-    """Wait for the reads in flight: a child would inherit SQLite's mutexes as they are, and its note that this process
-    holds file locks, so that it could neither take real ones nor ever write."""
-    for lock in list(_locks.values()):
-        lock.acquire()
-        _held.append(lock)
-
-
-def _in_parent() -> None:
-    while _held:
-        _held.pop().release()
-
-
-def _in_child() -> None:
-    """Leave the parent's connections alone, and open the files anew when they are next asked for."""
-    _held.clear()
-    _locks.clear()
-    for table in _open_tables:
-        if table._db is not None:
-            _inherited.append(table._db)
-        table._db = None
-        table._lock = _lock_of(table.path)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

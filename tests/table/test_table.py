@@ -215,7 +215,7 @@ def test_a_child_forked_while_threads_read_can_read_and_write(kit, path):
 
 
 def _connection(table):
-    return table._db
+    return table._file.db
 
 
 def test_reading_loads_neither_the_writer_nor_sqlite_utils():
