@@ -24,29 +24,39 @@ from typing import Any
 
 MODES = ("default", "gemmdb", "max-autotune")
 KINDS = ("bf16", "int8")
-RUNS = 4
+RUNS = 3
 OVERHEAD = """
-import json, sys, time
+import json, statistics, sys, time
 import torch
 start = time.perf_counter()
-if sys.argv[1] == "gemmdb":
-    import gemmdb.inductor
-    gemmdb.inductor.enable()
+import gemmdb.inductor
+gemmdb.inductor.enable()
 enabled = time.perf_counter() - start
 loaded = "torch._inductor" in sys.modules
 import torch._functorch.config
 import torch._inductor.compile_fx
 import torch._inductor.config
 torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = False
-times = []
-for size in range(8):
+device = "cuda" if torch.cuda.is_available() else "cpu"
+
+def compiled(size):
+    torch._dynamo.reset()
     run = torch.compile(lambda x: torch.sin(x) * size + x.cos())
-    x = torch.ones(64 + size, device="cuda" if torch.cuda.is_available() else "cpu")
+    x = torch.ones(64, device=device)
     start = time.perf_counter()
     run(x)
-    times.append(time.perf_counter() - start)
-    torch._dynamo.reset()
-print(json.dumps({"enable_s": enabled, "inductor_imported": loaded, "compile_s": sorted(times)[len(times) // 2]}))
+    return time.perf_counter() - start
+
+compiled(0)
+more = []
+for size in range(1, 33):
+    seconds = {}
+    for with_it in (True, False) if size % 2 else (False, True):
+        gemmdb.inductor.enable() if with_it else gemmdb.inductor.disable()
+        seconds[with_it] = compiled(size)
+    more.append(1e3 * (seconds[True] - seconds[False]))
+quartiles = statistics.quantiles(more, n=4)
+print(json.dumps({"enable_ms": 1e3 * enabled, "inductor_imported": loaded, "compile_ms": quartiles}))
 """
 
 
@@ -107,22 +117,22 @@ def compiles(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def overhead() -> dict[str, Any]:
-    """Milliseconds that gemmdb adds: medians of RUNS fresh processes with it, less those of as many without."""
-    replies: dict[str, list[dict[str, Any]]] = {"gemmdb": [], "none": []}
+    """Milliseconds that `import gemmdb.inductor` and `enable()` take in a fresh process, median of RUNS, and what a
+    compile without GEMMs takes longer with it: quartiles of pairs in one process, in either order."""
     with tempfile.TemporaryDirectory() as caches:
-        for _ in range(RUNS + 1):  # The first fills the caches.
-            for how, kept in replies.items():
-                kept.append(in_process(["-c", OVERHEAD, how], Path(caches)))
-    kept = {how: [r for r in found[1:] if "failure" not in r] for how, found in replies.items()}
-    medians = {
-        how: {key: statistics.median(1e3 * reply[key] for reply in found) for key in ("enable_s", "compile_s")}
-        for how, found in kept.items()
-    }
-    return {
-        "enable_ms": medians["gemmdb"]["enable_s"] - medians["none"]["enable_s"],
-        "compile_without_gemms_ms": medians["gemmdb"]["compile_s"] - medians["none"]["compile_s"],
-        "inductor_imported_by_enable": any(reply["inductor_imported"] for reply in kept["gemmdb"]),
-    }
+        replies = [in_process(["-c", OVERHEAD], Path(caches)) for _ in range(RUNS + 1)][1:]
+    failures = [reply for reply in replies if "failure" in reply]
+    return (
+        failures[0]
+        if failures
+        else {
+            "enable_ms": statistics.median(reply["enable_ms"] for reply in replies),
+            "compile_without_gemms_ms": [
+                statistics.median(reply["compile_ms"][quartile] for reply in replies) for quartile in range(3)
+            ],
+            "inductor_imported_by_enable": any(reply["inductor_imported"] for reply in replies),
+        }
+    )
 
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
