@@ -92,7 +92,7 @@ class Lane(threading.Thread):
         # Caches of its own: compile times are those of a first compile.
         self.environment = {
             **os.environ,
-            "CUDA_VISIBLE_DEVICES": str(place[0]),
+            "CUDA_VISIBLE_DEVICES": visible()[place[0]],
             "TORCHINDUCTOR_CACHE_DIR": str(folder / f"inductor-{place[0]}"),
             "TORCHINDUCTOR_COMPILE_THREADS": str(max((os.cpu_count() or 2) // place[1], 2)),
         }
@@ -130,6 +130,13 @@ class Lane(threading.Thread):
             append_lines(self.options.out, [json.dumps({**begun, "failure": reason})])
 
 
+def visible() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return outer.split(",") if outer else [str(index) for index in range(len(listed))]
+
+
 def header(options: argparse.Namespace) -> dict[str, Any]:
     """What the lines were made with: the table's strata, the seed, the machine."""
     query = "--query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit"
@@ -163,7 +170,7 @@ def main() -> None:
         run_lane(options, lane, lanes)
         return
     about = header(options)
-    lanes = min(len(about["gpus"]), options.gpus or len(about["gpus"]))
+    lanes = min(len(visible()), options.gpus or len(visible()))
     append_lines(options.out, [json.dumps(about)])
     with tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True) as folder:
         threads = [Lane(options, (lane, lanes), Path(folder)) for lane in range(lanes)]

@@ -1,0 +1,153 @@
+"""Everything that is measured with a finished H200 table, side by side on the GPUs of one host.
+
+    python benchmarks/h200_figures.py --out OUT [--table TABLE.db] [--only NAME,...] [--minutes 9]
+
+Each task is one of the scripts of this folder, on as many GPUs as it asks for and no other task has at the time, in the
+order below; it writes to OUT/NAME.* and its output to OUT/NAME.log. No task is begun that could not end in `minutes`.
+Whole models and compile times come first, while the processors have little else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from h200_peers import visible
+from h200_results import ROOT
+
+from gemmdb.generators import shapes
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Task:
+    """A command on some GPUs, that is interrupted after `minutes`. `{out}` in it stands for OUT/NAME, `{table}` for the
+    table, `{shapes}` for a list of problems."""
+
+    name: str
+    command: tuple[str, ...]
+    minutes: float
+    gpus: int = 1
+
+
+@dataclass(frozen=True)
+class Running:
+    """A task that was begun, on the GPUs that CUDA names so."""
+
+    task: Task
+    process: subprocess.Popen[bytes]
+    gpus: Sequence[str]
+
+
+def script(name: str, *arguments: str) -> tuple[str, ...]:
+    """The command of a script of this folder."""
+    return (sys.executable, str(HERE / name), *arguments)
+
+
+def model(rows: int, weights: str) -> Task:
+    """Decode for so many rows, or a prefill of 2,048 tokens for 0, with weights in some spellings."""
+    case = ("--rows", str(rows), "--prefill", "0") if rows else ("--rows=", "--prefill", "2048")
+    name = f"models-{rows or 'prefill'}-{weights.partition(',')[0]}"
+    return Task(name, script("models.py", "--out", "{out}.jsonl", "--weights", weights, *case), 4.5)
+
+
+SMALL = ("--shapes", "{shapes}", "--out", "{out}")
+TASKS = (
+    Task("compile", script("compile.py", "--out", "{out}.json", "--repeats", "1"), 8),
+    *(model(rows, weights) for weights in ("int8,int8-before", "bf16") for rows in (0, 1, 4, 16)),
+    Task("live", script("live.py", "--out", "{out}.json"), 4),
+    Task("scaling", script("h200_scaling.py", "--out", "{out}", "--skip", "400", "--problems", "120"), 3.5, gpus=5),
+    Task("tests", (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib",
+                   "-n", "24", "-q", "-rs", "tests/gpu"), 6, gpus=2),
+    Task("repeat", script("h200_repeat.py", *SMALL, "--minutes", "1.5"), 4),
+    Task("exhaustive", script("h200_exhaustive.py", *SMALL, "--problems=22", "--most=400", "--minutes=2.5"), 5),
+    Task("verify", (sys.executable, "-m", "gemmdb", "verify", "{table}", "--remeasure", "50", "--json"), 3),
+    Task("peers", script("h200_peers.py", "--out", "{out}.jsonl", "--table", "{table}", "--seconds", "200"), 5, gpus=6),
+)  # fmt: skip
+
+
+class Host:
+    """The GPUs of this host, and what runs on them."""
+
+    def __init__(self, options: argparse.Namespace, shapes: Path) -> None:
+        self._options, self._shapes = options, shapes
+        self.free, self.running = visible(), list[Running]()
+
+    def begin(self, task: Task) -> None:
+        """Run a task on free GPUs."""
+        taken, self.free = self.free[: task.gpus], self.free[task.gpus :]
+        out = self._options.out / task.name
+        words = {"{out}": str(out), "{table}": str(self._options.table), "{shapes}": str(self._shapes)}
+        # An interrupt lets most of them write what they have.
+        limit = ["timeout", "--signal=INT", "--kill-after=15", str(60 * task.minutes)]
+        command = limit + [self._filled(argument, words) for argument in task.command]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(taken)}
+        # Compile times are those of empty caches, and tasks must not wait for each other's locks.
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(Path(self._options.caches) / task.name)
+        with Path(f"{out}.log").open("wb") as log:
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        self.running.append(Running(task, process, taken))
+        print(f"{task.name} on {','.join(taken)}", flush=True)
+
+    def tidy(self) -> None:
+        """Free the GPUs of what has ended."""
+        for one in [one for one in self.running if one.process.poll() is not None]:
+            print(f"{one.task.name}: exit code {one.process.returncode}", flush=True)
+            self.running.remove(one)
+            self.free = [*one.gpus, *self.free]
+
+    @staticmethod
+    def _filled(argument: str, words: dict[str, str]) -> str:
+        for word, value in words.items():
+            argument = argument.replace(word, value)
+        return argument
+
+
+def main() -> None:
+    """Run the tasks that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--table", type=Path, default=ROOT / "tables" / "sm90-nvidia-h200.db")
+    parser.add_argument("--only", default="", help="names of tasks; those that begin so")
+    parser.add_argument("--minutes", type=float, default=9)
+    parser.add_argument("--caches", default="/tmp/h200-figures", help="a folder for Inductor's caches")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    wanted = tuple(filter(None, options.only.split(",")))
+    run(options, [task for task in TASKS if not wanted or task.name.startswith(wanted)])
+
+
+def run(options: argparse.Namespace, left: list[Task]) -> None:
+    """Begin tasks in order, each as soon as it finds room, and wait for all of them."""
+    until = time.monotonic() + 60 * options.minutes
+    host = Host(options, sample(options.out / "sample.jsonl"))
+    while left or host.running:
+        host.tidy()
+        for task in list(left):
+            if time.monotonic() + 60 * task.minutes > until:
+                print(f"{task.name}: left out, {task.minutes:g} minutes are not left", flush=True)
+                left.remove(task)
+            elif task.gpus <= len(host.free):
+                host.begin(task)
+                left.remove(task)
+        time.sleep(0.5)
+
+
+def sample(path: Path) -> Path:
+    """A file of 50 problems of the preset `h200`, which repeating and exhaustive search are measured on."""
+    drawn = random.Random(7).sample(shapes.load("h200", "cuda")[:3900], 50)
+    path.write_text("".join(json.dumps({"problem": problem.text}) + "\n" for problem in drawn))
+    return path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The host's GPUs are shared out: tasks that run at the same time never have one in common, and none is lost."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import h200_figures
+from h200_figures import Task
+
+PROGRAM = """
+import json, os, sys, time
+begun = time.time()
+time.sleep(0.4)
+print(json.dumps([os.environ["CUDA_VISIBLE_DEVICES"].split(","), begun, time.time(), sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def ran(tmp_path, monkeypatch):
+    """Runs tasks on a host of three GPUs; what each printed, by name."""
+    monkeypatch.setattr(h200_figures, "visible", lambda: ["3", "5", "6"])
+
+    def run(tasks, minutes):
+        table = tmp_path / "t.db"
+        options = argparse.Namespace(out=tmp_path, table=table, minutes=minutes, caches=tmp_path / "caches")
+        h200_figures.run(options, list(tasks))
+        said = {path.stem: path.read_text() for path in tmp_path.glob("*.log")}
+        return {name: json.loads(text) for name, text in said.items() if text.startswith("[")}
+
+    return run
+
+
+def task(name, gpus, minutes=1.0):
+    return Task(name, (sys.executable, "-c", PROGRAM, "{out}.json", "{table}"), minutes, gpus)
+
+
+def test_tasks_share_the_gpus_out(ran, tmp_path):
+    found = ran([task("a", 2), task("b", 2), task("c", 1), task("d", 3)], 2)
+    assert {name: len(gpus) for name, (gpus, *_) in found.items()} == {"a": 2, "b": 2, "c": 1, "d": 3}
+    for one, (gpus, begun, ended, arguments) in found.items():
+        assert arguments == [str(tmp_path / f"{one}.json"), str(tmp_path / "t.db")]
+        for other, (others, since, until, _) in found.items():
+            assert one == other or not set(gpus) & set(others) or ended <= since or until <= begun
+    assert found["c"][1] < found["b"][1]  # It found room first.
+
+
+def test_a_task_that_could_not_end_in_time_is_not_begun_and_a_late_one_is_ended(ran, capsys):
+    assert list(ran([task("long", 1, minutes=3), task("late", 1, minutes=0.002), task("short", 1)], 2)) == ["short"]
+    said = capsys.readouterr().out
+    assert "long: left out" in said
+    assert "late: exit code 124" in said
+
+
+def test_every_task_runs_a_script_that_is_there():
+    scripts = {argument for task in h200_figures.TASKS for argument in task.command if argument.endswith(".py")}
+    assert len(scripts) >= 7
+    assert all(Path(script).is_file() for script in scripts)
