@@ -56,7 +56,7 @@ def hook_artefacts(
 ) -> None:
     """Store `take()` in every compiled graph, from where it is pickled into the caches, and call `add(text, graph)`
     when a graph is ready to run: once per load, cold, from the FX graph cache, or from the AOTAutograd cache. A graph
-    that was `provisional()` when it was compiled goes into neither cache."""
+    that was `provisional()` when it was compiled is served by neither cache."""
     graph_class = output_code.CompiledFxGraph
     if getattr(graph_class, "_gemmdb_hooked", False):
         return
@@ -78,11 +78,9 @@ def hook_artefacts(
 
     @functools.wraps(save)
     def save_unless_provisional(key: str, compiled_graph: Any, *args: Any, **kwargs: Any) -> None:
-        if getattr(compiled_graph, "_gemmdb_provisional", False):
-            # Without its key in the FX graph cache, AOTAutograd's does not keep it either.
-            compiled_graph._fx_graph_cache_key = None
-            return
-        save(key, compiled_graph, *args, **kwargs)
+        # What AOTAutograd's cache keeps of it names this entry, and counts as a miss without it.
+        if not getattr(compiled_graph, "_gemmdb_provisional", False):
+            save(key, compiled_graph, *args, **kwargs)
 
     codecache.FxGraphCache._save_graph = staticmethod(save_unless_provisional)
     graph_class.__init__ = with_events
