@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmdb import canonical, hardware, registry
+from gemmdb import canonical, dbfile, hardware, registry
 from gemmdb.device import Device
 from gemmdb.errors import InputError, TableError
 from gemmdb.settings import Settings, data_home, shipped_tables
@@ -84,9 +83,9 @@ class Catalog:
 
 def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:
     """The files that a Catalog opens, each once, in order; whether they can be used is not looked at."""
-    found: dict[Path, Source] = {}
+    found: dict[str, Source] = {}
     for source in _all_sources(settings, tables):
-        found.setdefault(Path(os.path.realpath(source.path)), source)
+        found.setdefault(dbfile.real(source.path), source)
     return list(found.values())
 
 

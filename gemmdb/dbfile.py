@@ -58,7 +58,7 @@ def check_journal(path: Path, writes: bool = True) -> None:
     SQLite follows one when a file is opened for writing (`writes`), and deletes whatever file it names as its
     super-journal; a journal names one when it ends with the journal's magic bytes.
     """
-    journal = Path(f"{os.path.realpath(path)}-journal")
+    journal = Path(f"{real(path)}-journal")
     try:
         if not (strange := not stat.S_ISREG(journal.lstat().st_mode)) and writes:
             with journal.open("rb") as file:
@@ -68,6 +68,14 @@ def check_journal(path: Path, writes: bool = True) -> None:
         return  # There is none, or it is too short to be one, or SQLite cannot read it either.
     if strange:
         raise TableError(f"{journal} is not a journal that gemmdb left; do not use this file")
+
+
+def real(path: Path) -> str:
+    """The path without links, and as it is where it cannot name a file."""
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # It holds a NUL.
+        return str(path)
 
 
 def broken(path: Path, error: Exception) -> TableError:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemmdb import dbfile
+from gemmdb import dbfile, schema
+from gemmdb.errors import TableError
 
 _locks: dict[str, threading.Lock] = {}
 """One lock per file. A writer waits until no process reads, and inside a process SQLite lets a second connection begin
@@ -35,16 +37,39 @@ class Handle:
 
     def fetch(self, sql: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
         """The rows that a query finds. Raises TableError for what is wrong with the file."""
-        try:
-            with self.lock:
-                return (self.db or self.connect()).execute(sql, args).fetchall()
-        except dbfile.FAULTS as error:
-            raise dbfile.broken(self.path, error) from error
+        with self._reading() as db:
+            return db.execute(sql, args).fetchall()
+
+    def fetch_few(self, sql: str, args: Sequence[Any], most: int, what: str) -> list[tuple[Any, ...]]:
+        """The rows that a query finds, of which there may be as many as whoever made the file likes: a TableError when
+        they are more than `most`; `what` they are."""
+        with self._reading() as db:
+            found = db.execute(sql, args).fetchmany(most + 1)
+        if len(found) > most:
+            raise self.crowded(most, what)
+        return found
+
+    def crowded(self, most: int, what: str) -> TableError:
+        """The TableError that says of what the file holds more than `most`."""
+        return TableError(f"{self.path} holds more than {most:,} {what} where one lookup reads them all; rebuild it")
+
+    def header(self) -> schema.Header:
+        """What the file says of itself. Raises TableError."""
+        with self._reading() as db:
+            return schema.header(db, self.path)
 
     def connect(self) -> sqlite3.Connection:
         """Open the file, also anew after `close` or a fork. Call it with the lock held. Raises TableError."""
         self.db = dbfile.connect(self.path, self.immutable)
         return self.db
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with self.lock:
+                yield self.db or self.connect()
+        except dbfile.FAULTS as error:
+            raise dbfile.broken(self.path, error) from error
 
     def close(self) -> None:
         """Close the file. Idempotent; a later call of `fetch` opens it again."""
@@ -55,7 +80,7 @@ class Handle:
 
 
 def _lock_of(path: Path) -> threading.Lock:
-    return _locks.setdefault(os.path.realpath(path), threading.Lock())
+    return _locks.setdefault(dbfile.real(path), threading.Lock())
 
 
 def _before_fork() -> None:

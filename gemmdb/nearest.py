@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from typing import Any
 
 from gemmdb.problem import LARGEST_SIZE, Problem
-from gemmdb.rows import Fetch
 
 STATE = "SELECT value FROM meta WHERE name = 'rows_digest'"
 """The query for what changes with every row that is written to a file."""
@@ -17,14 +16,14 @@ Statement = tuple[str, list[Any]]
 """A query and its arguments."""
 
 
-def keys(fetch: Fetch, problem: Problem, query: Statement, limit: int) -> list[int]:
-    """The keys of at most `limit` of the problems that a `statement` finds, nearest first by the Euclidean distance of
-    (log M, log N, log K); the problem itself included."""
+def keys(rows: Iterable[tuple[Any, ...]], problem: Problem, limit: int) -> list[int]:
+    """The keys of at most `limit` of the problems in `rows`, which a `statement` found, nearest first by the Euclidean
+    distance of (log M, log N, log K); the problem itself included."""
     log = math.log
     m, n, k = (log(max(size, 1)) for size in (problem.m, problem.n, problem.k))
     found = [
-        ((log(rows or 1) - m) ** 2 + (log(columns or 1) - n) ** 2 + (log(depth or 1) - k) ** 2, key)
-        for key, rows, columns, depth in fetch(*query)
+        ((log(height or 1) - m) ** 2 + (log(columns or 1) - n) ** 2 + (log(depth or 1) - k) ** 2, key)
+        for key, height, columns, depth in rows
     ]
     return [key for _, key in nsmallest(limit, found)]
 

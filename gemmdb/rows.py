@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from gemmdb import canonical
+from gemmdb import canonical, schema
 from gemmdb.config import Config
 from gemmdb.device import KINDS, Device
 from gemmdb.errors import InputError, TableError
@@ -119,7 +119,7 @@ class Parts:
         """The configs of packed keys, at least one; each must exist for the op of the context on its device kind."""
         found = context.ties.get(keys)
         if found is None:
-            if not keys or len(keys) % 8:
+            if not 0 < len(keys) <= 8 * schema.MOST_TIES or len(keys) % 8:
                 raise self.error("a tie set is malformed")
             found = tuple(self.config(key) for key in unpack(keys))
             for config in found:

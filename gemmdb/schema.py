@@ -6,8 +6,10 @@ of whoever made the file, and a missing index makes a lookup a scan.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
+from typing import NamedTuple
 
 from gemmdb.errors import TableError
 
@@ -67,6 +69,42 @@ COLUMNS = (
 """The columns of `measurement`, in order."""
 
 
+MOST_MEASUREMENTS, MOST_VERDICTS = 20_000, 1_000
+"""Rows of one problem on one device that a reader takes. Like the bounds below, far more than builds write: a table
+that has more is refused, since to read it would hold up a compile for as long as whoever made the file likes."""
+MOST_PROTOCOLS, MOST_DEVICES = 1_000, 10_000
+MOST_PROBLEMS = 100_000
+"""Problems of one family that are looked at to find the nearest."""
+MOST_TIES = 4_096
+"""Configs of one tie set."""
+
+_ID, _DIGEST = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{32}")
+_HEADER = {
+    "digest": _DIGEST, "rows_digest": _DIGEST, "generation_digest": _DIGEST, "uid": _ID,
+    "generation": re.compile("0|[1-9][0-9]{0,17}"),
+}  # fmt: skip
+
+
+class Header(NamedTuple):
+    """What `meta` says of the whole file; docs/table-format.md has the meaning of each field."""
+
+    digest: str
+    generation: int
+    generation_digest: str
+    uid: str
+
+
+def header(db: sqlite3.Connection, path: Path) -> Header:
+    """The header of the table at `path`. Raises TableError when it is malformed."""
+    found = dict(
+        db.execute(f"SELECT name, value FROM meta WHERE name IN ({', '.join('?' * len(_HEADER))})", [*_HEADER])
+    )
+    for name, form in _HEADER.items():
+        if not isinstance(value := found.get(name), str) or not form.fullmatch(value):
+            raise TableError(f"{path}: its digest or generation is malformed ({name}); rebuild it with `gemmdb build`")
+    return Header(found["digest"], int(found["generation"]), found["generation_digest"], found["uid"])
+
+
 def check(db: sqlite3.Connection, path: Path) -> None:
     """Raise TableError unless the file is a gemmdb table of the schema this gemmdb reads, and nothing besides.
 
@@ -87,6 +125,7 @@ def check(db: sqlite3.Connection, path: Path) -> None:
     missing = SCHEMA.keys() - found
     if missing:
         raise TableError(f"{path} lacks {', '.join(sorted(missing))}; rebuild it with `gemmdb build`")
+    header(db, path)
 
 
 _MASTER = "SELECT type, name, tbl_name, sql FROM sqlite_master"

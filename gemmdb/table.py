@@ -27,7 +27,7 @@ class Table:
     """One open file. Everything read from it is validated; TableError says what is wrong with it.
 
     `digest`: the content digest, equal for equal measurements whatever the order they came in. `generation`: how often
-    build, merge or import changed it; `uid` tells two files of one generation apart; `built`, the digest as it was
+    a build or merge changed it; `uid` tells two files of one generation apart; `built`, the digest as it was
     when the generation was last raised, tells apart two copies that were built further. All four as of opening.
     """
 
@@ -37,15 +37,7 @@ class Table:
         self._fetch = self._file.fetch
         self._parts = Parts(path, self._fetch)
         self._strangers: set[int] = set()
-        meta = dict(self._fetch("SELECT name, value FROM meta", ()))
-        try:
-            self.digest = f"{int(meta['digest'], 16):032x}"
-            self.generation = int(meta["generation"])
-            self.built = str(meta["generation_digest"])
-            self.uid = f"{int(meta['uid'], 16):016x}"
-        except (KeyError, ValueError, TypeError) as error:
-            self.close()
-            raise self._parts.error("its digest or generation is malformed") from error
+        self.digest, self.generation, self.built, self.uid = self._file.header()
 
     @classmethod
     def open(cls, path: Path, *, immutable: bool = False) -> Table:
@@ -64,7 +56,8 @@ class Table:
 
     def devices(self) -> tuple[Device, ...]:
         """The devices with measurements in this file, with their figures, in the order of their canonical forms."""
-        return tuple(self._parts.device(key) for (key,) in self._fetch("SELECT id FROM device ORDER BY text", ()))
+        found = self._file.fetch_few("SELECT id FROM device ORDER BY text", (), schema.MOST_DEVICES, "devices")
+        return tuple(self._parts.device(key) for (key,) in found)
 
     def verdict(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> Verdict | None:
         """The verdict on a problem, None when the file has none. `klass` None takes the newest toolchain's."""
@@ -75,10 +68,13 @@ class Table:
         # As `Handle.fetch` and `Parts.context` do; two calls less are a tenth of the time of a lookup.
         try:
             with file.lock:
-                rows = (file.db or file.connect()).execute(schema.VERDICT_SQL, (problem.key, known.key)).fetchall()
+                found = (file.db or file.connect()).execute(schema.VERDICT_SQL, (problem.key, known.key))
+                rows = found.fetchmany(schema.MOST_VERDICTS + 1)
         except dbfile.FAULTS as error:
             raise dbfile.broken(self.path, error) from error
         if len(rows) > 1:
+            if len(rows) > schema.MOST_VERDICTS:
+                raise file.crowded(schema.MOST_VERDICTS, "verdicts")
             rows.sort(key=lambda row: self._rank(row, known), reverse=True)
         for row in rows:
             try:
@@ -94,7 +90,8 @@ class Table:
         known = self._known(device)
         if known is None:
             return []
-        rows = sorted(self._fetch(schema.VERDICT_SQL, (problem.key, known.key)))
+        args = (problem.key, known.key)
+        rows = sorted(self._file.fetch_few(schema.VERDICT_SQL, args, schema.MOST_VERDICTS, "verdicts"))
         found = (self._verdict(row, self._parts.context(known.kind, row[0]), problem, known) for row in rows)
         return [verdict for verdict in found if verdict is not None]
 
@@ -103,9 +100,12 @@ class Table:
     ) -> list[Problem]:
         """The problems of the same op and family that were measured on the device, the nearest in log M, N, K first,
         the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
-        protocols = {key: self._parts.protocol(key) for (key,) in self._fetch("SELECT id FROM protocol", ())}
+        fetch = self._file.fetch_few
+        ids = fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
+        protocols = {key: self._parts.protocol(key) for (key,) in ids}
         wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
-        found = nearest.keys(self._fetch, problem, nearest.statement(problem, device.key, wanted, within), limit)
+        query = nearest.statement(problem, device.key, wanted, within)
+        found = nearest.keys(fetch(*query, schema.MOST_PROBLEMS, "problems of a family"), problem, limit)
         return [p for key in found if (p := self._parts.problem(key)).op == problem.op and p.family == problem.family]
 
     def state(self) -> str:
@@ -114,7 +114,8 @@ class Table:
 
     def rows(self, problem: Problem, device: Device) -> list[Measurement]:
         """Every measurement of a problem on a device, failures included, in a fixed order."""
-        found = self._fetch(_GROUP, (problem.key, device.key))
+        args = (problem.key, device.key)
+        found = self._file.fetch_few(_GROUP, args, schema.MOST_MEASUREMENTS, "measurements of a problem")
         same = not found or self._parts.problem(problem.key).text == problem.text
         return [self._parts.measurement(row) for row in found] if same else []
 
@@ -128,9 +129,9 @@ class Table:
         """The configs that some row of a problem on a device shows to be wrong or to crash."""
         if self._known(device) is None:
             return frozenset()
-        return frozenset(
-            self._parts.config(key) for (key,) in self._fetch(schema.BARRED_SQL, (problem.key, device.key))
-        )
+        args = (problem.key, device.key)
+        found = self._file.fetch_few(schema.BARRED_SQL, args, schema.MOST_MEASUREMENTS, "failed configs of a problem")
+        return frozenset(self._parts.config(key) for (key,) in found)
 
     def measurements(self) -> Iterator[Measurement]:
         """All measurements. Read in small pieces, so that no writer waits for a slow consumer."""

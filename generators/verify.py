@@ -33,13 +33,22 @@ _TEXTS: tuple[tuple[str, Callable[[str], Any]], ...] = (
 )
 _ROWS = f"SELECT {', '.join(schema.COLUMNS)} FROM measurement ORDER BY problem, device, id"
 _VERDICTS = "SELECT * FROM verdict ORDER BY problem, device, protocol, klass"
+_SIZES = (
+    ("measurements of a problem", "FROM measurement GROUP BY problem, device", schema.MOST_MEASUREMENTS),
+    ("verdicts on a problem", "FROM verdict GROUP BY problem, device", schema.MOST_VERDICTS),
+    ("problems of a family", "FROM problem GROUP BY family", schema.MOST_PROBLEMS),
+    ("protocols", "FROM protocol", schema.MOST_PROTOCOLS),
+    ("devices", "FROM device", schema.MOST_DEVICES),
+)
+"""Of what a lookup reads all there is, and the most that it takes."""
 _MOST = 100
 """Findings of one check; more of the same tell nothing new."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault. `check`: `integrity`, `text`, `measurement`, `digest`, `verdict` or `pending`. `message`: one line."""
+    """One fault. `check`: `integrity`, `size`, `text`, `measurement`, `digest`, `verdict` or `pending`. `message`: one
+    line."""
 
     check: str
     message: str
@@ -48,9 +57,9 @@ class Finding:
 def verify(path: Path) -> list[Finding]:
     """Every fault found in the table at `path`, none when all is well.
 
-    Checked: SQLite's own structures; that each text is canonical and under its key; that each measurement is consistent
-    and under its key; that the content digest is that of the measurements; that the verdicts are what the measurements
-    say. Raises TableError for a file that is not a table at all.
+    Checked: SQLite's own structures; that lookups take as much as there is; that each text is canonical and under its
+    key; that each measurement is consistent and under its key; that the content digest is that of the measurements;
+    that the verdicts are what the measurements say. Raises TableError for a file that is not a table at all.
     """
     with contextlib.closing(dbfile.connect(path)) as db:
         try:
@@ -64,6 +73,7 @@ def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     yield from (Finding("integrity", line) for line in damage)
     if damage:
         return
+    yield from _sizes(db)
     faults = [fault for kind, parse in _TEXTS for fault in _texts(db, kind, parse)]
     faults = faults or list(_columns(db))
     yield from faults[:_MOST]
@@ -75,6 +85,13 @@ def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     if not reader.faults:
         yield from _digest(db, reader.total)
         yield from _verdicts(db, wanted)
+
+
+def _sizes(db: sqlite3.Connection) -> Iterator[Finding]:
+    for what, groups, most in _SIZES:
+        (largest,) = db.execute(f"SELECT max(number) FROM (SELECT count(*) AS number {groups})").fetchone()
+        if largest is not None and largest > most:
+            yield Finding("size", f"{largest:,} {what} are more than the {most:,} that lookups take")
 
 
 def _texts(db: sqlite3.Connection, kind: str, parse: Callable[[str], Any]) -> Iterator[Finding]:

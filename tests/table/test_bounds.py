@@ -1,0 +1,206 @@
+"""What a stranger's file can make a reader do is bounded: rows of one query, configs of a tie set, names of a path."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from gemmdb import Config, Device, Policy, Protocol, Query, TableError, canonical, ladder, rows, schema
+from gemmdb.catalog import Catalog, Source
+from gemmdb.generators.store import Store
+from gemmdb.generators.verify import verify
+from gemmdb.table import Table
+
+
+def fill(path, *statements):
+    with closing(sqlite3.connect(path)) as db:
+        for statement, values in statements:
+            db.executemany(statement, values)
+        db.commit()
+
+
+def first(path, sql):
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(sql).fetchone()
+
+
+def many_measurements(kit, path):
+    row = first(path, f"SELECT {', '.join(schema.COLUMNS)} FROM measurement")
+    copies = ((*row[:2], key, *row[3:]) for key in range(schema.MOST_MEASUREMENTS + 1))
+    fill(path, (f"INSERT INTO measurement VALUES ({', '.join('?' * len(row))})", copies))
+
+
+def many_verdicts(kit, path):
+    row = first(path, "SELECT * FROM verdict")
+    copies = ((*row[:2], key, *row[3:]) for key in range(schema.MOST_VERDICTS + 1))
+    fill(path, (f"INSERT INTO verdict VALUES ({', '.join('?' * len(row))})", copies))
+
+
+def many_protocols(kit, path):
+    made = (Protocol("host", "cold", 7, 100 + i) for i in range(schema.MOST_PROTOCOLS + 1))
+    fill(path, ("INSERT INTO protocol VALUES (?, ?)", ((one.key, one.text) for one in made)))
+
+
+def many_devices(kit, path):
+    made = (Device("cpu", "cpu", "Test CPU", 3 + i) for i in range(schema.MOST_DEVICES + 1))
+    fill(path, ("INSERT INTO device VALUES (?, ?, '{}')", ((one.key, one.text) for one in made)))
+
+
+def many_problems(kit, path):
+    problem, verdict = first(path, "SELECT * FROM problem"), first(path, "SELECT * FROM verdict")
+    keys = range(schema.MOST_PROBLEMS + 1)
+    fill(
+        path,
+        ("INSERT INTO problem VALUES (?, ?, ?, ?, ?, ?, ?)", ((key, *problem[1:]) for key in keys)),
+        (f"INSERT INTO verdict VALUES ({', '.join('?' * len(verdict))})", ((key, *verdict[1:]) for key in keys)),
+    )
+
+
+CROWDED = {
+    "measurements": (many_measurements, lambda kit, table: table.rows(*first_pair(table))),
+    "verdicts": (many_verdicts, lambda kit, table: [table.verdict(p, kit.device) for p in kit.problems]),
+    "protocols": (many_protocols, lambda kit, table: table.neighbours(kit.problem, kit.device)),
+    "devices": (many_devices, lambda kit, table: table.devices()),
+    "problems": (many_problems, lambda kit, table: table.neighbours(kit.problem, kit.device)),
+}
+
+
+def first_pair(table):
+    row = next(table.measurements())
+    return row.problem, row.device
+
+
+@pytest.mark.parametrize("what", CROWDED)
+def test_more_rows_than_any_build_writes_are_refused_in_bounded_time_and_verify_says_so(kit, path, what):
+    crowd, read = CROWDED[what]
+    crowd(kit, path)
+    begun = time.monotonic()
+    with Table.open(path) as table, pytest.raises(TableError, match=rf"more than [\d,]+ {what}") as error:
+        read(kit, table)
+    assert time.monotonic() - begun < 5
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+    assert any(finding.check == "size" and what in finding.message for finding in verify(path))
+
+
+@pytest.mark.parametrize("what", CROWDED)
+def test_a_lookup_in_a_crowded_table_answers_or_misses(kit, path, what):
+    CROWDED[what][0](kit, path)
+    catalog = Catalog([(Source(path, "explicit"), Table.open(path))])
+    for size in (16, 20):
+        hit = ladder.lookup(Query(kit.problem.resized(size, 512, 512), kit.device), catalog, Policy())
+        assert hit is None or hit.config in kit.configs
+    catalog.close()
+
+
+def test_a_tie_set_of_absurd_size_is_refused(kit, path):
+    keys = first(path, "SELECT keys FROM verdict")[0]
+    tied = keys[: rows.CONTEXT] + keys[rows.CONTEXT : rows.CONTEXT + 8] * (schema.MOST_TIES + 1)
+    fill(path, ("UPDATE verdict SET keys = ?", [(tied,)]))
+    with Table.open(path) as table, pytest.raises(TableError, match="tie set is malformed"):
+        table.verdict(kit.problem, kit.device)
+
+
+HEADERS = [
+    ("uid", b"\xff"),
+    ("uid", "-5"),
+    ("digest", "f" * 100_000),
+    ("digest", "0x" + "0" * 30),
+    ("rows_digest", "many"),
+    ("generation", "9" * 5_000),
+    ("generation", "-1"),
+    ("generation_digest", "x\n" * 1000),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), HEADERS)
+def test_every_reader_and_the_writer_refuse_a_malformed_header(path, name, value):
+    fill(path, ("UPDATE meta SET value = ? WHERE name = ?", [(value, name)]))
+    for opened in (Table.open, Store.open, verify):
+        with pytest.raises(TableError, match="digest or generation is malformed") as error:
+            opened(path)
+        assert len(str(error.value)) < len(str(path)) + 200
+
+
+def test_a_row_that_the_index_does_not_lead_to_is_a_miss_for_lookups_and_a_finding_for_verify(kit, path):
+    name = "problem_family"
+    statement, root = first(path, f"SELECT sql, rootpage FROM sqlite_master WHERE name = '{name}'")
+    master = "PRAGMA writable_schema = ON"
+    forget, again = (
+        f"DELETE FROM sqlite_master WHERE name = '{name}'",
+        "INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)",
+    )
+    with closing(sqlite3.connect(path)) as db:
+        for sql in (master, forget):
+            db.execute(sql)
+        db.commit()
+    with closing(sqlite3.connect(path)) as db:  # Its writer knows of no index now, and leaves it as it was.
+        for sql in ("UPDATE problem SET family = family + 1, m = m + 1", master):
+            db.execute(sql)
+        db.execute(again, ("index", name, "problem", root, statement))
+        db.commit()
+    with Table.open(path) as table:
+        assert table.verdict(kit.problem, kit.device).pick in kit.configs
+        assert set(table.neighbours(kit.problem, kit.device)) <= set(kit.problems)
+    assert {finding.check for finding in verify(path)} == {"integrity"}
+
+
+NO_TABLES = {
+    "a loop of links": lambda folder: link(folder / "loop.db", folder / "loop.db"),
+    "a name that no file has": lambda folder: Path("a\0b.db"),
+    "a name too long": lambda folder: folder / ("x" * 300 + ".db"),
+    "a device": lambda folder: Path("/dev/zero"),
+    "a link to a device": lambda folder: link(folder / "zero.db", "/dev/zero"),
+    "a file of the kernel": lambda folder: Path("/proc/self/mem"),
+    "a name of SQLite": lambda folder: Path(":memory:"),
+    "a URI": lambda folder: Path("file:x.db?mode=rwc"),
+}
+
+
+def link(path, target):
+    path.symlink_to(target)
+    return path
+
+
+@pytest.mark.parametrize("what", NO_TABLES)
+def test_a_path_to_no_table_is_left_out_and_refused_in_strict_mode(tmp_path, monkeypatch, what):
+    monkeypatch.chdir(tmp_path)
+    path = NO_TABLES[what](tmp_path)
+    before = set(tmp_path.iterdir())
+    for table in Catalog.load(tables=[path]).tables:
+        assert table.path != path
+    for opened in (Table.open, lambda path: Catalog.load(tables=[path], strict=True), verify):
+        with pytest.raises(TableError) as error:
+            opened(path)
+        assert "\n" not in str(error.value)
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("sku", ["NVIDIA H\u200b200", "\u202eTest CPU", "Test\x1b[31mCPU", "Test\nCPU", "\ud800"])
+def test_a_device_whose_name_reads_as_another_is_refused(kit, path, sku):
+    """Invisible and reordering characters, and what steers a terminal."""
+    text = kit.device.text.replace("Test%20CPU", "".join(f"%{byte:02X}" for byte in sku.encode(errors="surrogatepass")))
+    fill(path, ("UPDATE device SET id = ?, text = ?", [(canonical.key(text), text)]))
+    with Table.open(path) as table, pytest.raises(TableError, match="a device is not usable"):
+        table.devices()
+
+
+@pytest.mark.parametrize(
+    "text", ["triton:../../x a=1", "triton:tile\0", "cpp:packed_gemm blocks_k={{7*7}}", "x" * 10**6]
+)
+def test_no_text_of_a_table_becomes_a_kernel(kit, path, text):
+    keys = first(path, "SELECT keys FROM verdict")[0]
+    packed = keys[: rows.CONTEXT] + rows.pack(canonical.key(text))
+    fill(
+        path,
+        ("INSERT INTO config VALUES (?, ?)", [(canonical.key(text), text)]),
+        ("UPDATE verdict SET keys = ?", [(packed,)]),
+    )
+    with Table.open(path) as table, pytest.raises(TableError, match="a config is not usable"):
+        table.verdict(kit.problem, kit.device)
+    with suppress(TableError), Table.open(path) as table:
+        assert all(isinstance(row.config, Config) for row in table.measurements())
