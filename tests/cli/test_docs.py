@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,10 @@ import typer
 from gemmdb.cli.app import app
 from gemmdb.cli.reference import render
 from gemmdb.device import Device
+from gemmdb.generators import shapes
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "cli.md"
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "cli.md"
 BLOCKS = "\n".join(re.findall(r"^```sh\n(.*?)^```", render(), re.MULTILINE | re.DOTALL))
 EXAMPLES = sorted(set(re.findall(r"^(gemmdb \w.*?)(?:\s+#.*)?$", BLOCKS, re.MULTILINE)))
 RUN_ELSEWHERE = ("gemmdb build", "gemmdb compare", "gemmdb doctor", "gemmdb verify mine.db --remeasure")
@@ -48,3 +52,31 @@ def test_example_runs(gemmdb, table, make_table, workload, monkeypatch, example)
     _, name, *arguments = shlex.split(example)
     done = gemmdb(name, *arguments)
     assert done.code in (0, 1), done
+
+
+def counted(text: str, pattern: str) -> dict[str, int]:
+    """Problems by op, and of all ops, in the sentence of a document that the pattern finds."""
+    found = re.search(pattern, text, re.DOTALL)
+    assert found, pattern
+    return {name: int(number.replace(",", "")) for name, number in found.groupdict().items()}
+
+
+def ops(counts: dict[str, int]) -> dict[str, int]:
+    return {"all": sum(counts.values()), **counts}
+
+
+def test_the_numbers_of_the_shipped_table_are_those_of_its_manifest():
+    shipped = json.loads((ROOT / "tables" / "manifest.json").read_text())["tables"]
+    (problems,) = (t["devices"][0]["problems"] for t in shipped if t["file"] == "sm90-nvidia-h200.db")
+    number = r"(?P<all>[\d,]+) problems"
+    stated = rf"h200\.db` holds {number} \(mm (?P<mm>\d+), mixed_mm (?P<mixed_mm>\d+), addmm (?P<addmm>\d+), int_mm"
+    assert counted((ROOT / "README.md").read_text(), rf"{stated} (?P<int_mm>\d+)\)") == ops(problems)
+    assert counted((ROOT / "CHANGELOG.md").read_text(), rf"H200 ships: {number} of")["all"] == sum(problems.values())
+
+
+def test_the_numbers_of_the_preset_are_those_of_its_shapes():
+    problems = Counter(problem.op for problem in shapes.load("h200", "cuda"))
+    listed = r"lists\s(?P<all>[\d,]+) problems: (?P<mm>[\d,]+) mm, (?P<mixed_mm>[\d,]+) mixed_mm, (?P<addmm>\d+) addmm,"
+    assert counted((ROOT / "docs" / "building.md").read_text(), rf"{listed} (?P<int_mm>\d+) int_mm") == ops(problems)
+    preset = counted((ROOT / "CHANGELOG.md").read_text(), r"preset `h200` lists (?P<all>[\d,]+) problems")
+    assert preset["all"] == sum(problems.values())
