@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,11 +16,6 @@ from typing import Any
 
 import pytest
 
-# Before torch is imported: parts of Inductor read it once.
-_FOLDER = "" if "TORCHINDUCTOR_CACHE_DIR" in os.environ else tempfile.mkdtemp(prefix="inductor-")
-if _FOLDER:
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = _FOLDER
-
 torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
@@ -28,19 +23,14 @@ from gemmdb import Config, Measurement, Problem, Protocol, Status, hardware  # n
 from gemmdb.measurement import Times  # noqa: E402
 from gemmdb.toolchain import installed  # noqa: E402
 
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["torch._dynamo", "torch._inductor.compile_fx"])
+
 ROOT = Path(__file__).parents[2]
 CPP = Config.of("cpp", "packed_gemm", **{f"{what}_{size}": 0 for what in ("threads", "blocks") for size in "mnk"})
 INT8PACK = Config.of("aten", "int8pack_mm")
 ATEN = Config.of("aten", "default")
 PROTOCOL = Protocol("host", "cold", 1, 10)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def shared_objects() -> Iterator[None]:
-    """Remove this process's Inductor cache at the end. One for all tests: a precompiled header costs ten seconds."""
-    yield
-    if _FOLDER:
-        shutil.rmtree(_FOLDER, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +108,28 @@ def run(program: str, environment: Mapping[str, str] | None = None, arguments: S
     return json.loads(result.stdout.strip().splitlines()[-1])
 
 
+def forked(program: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()) -> Any:
+    """As `run`, without five seconds of imports: forked from a process that imported torch and Inductor, no more."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        prelude = f"""
+            import json, os, sys
+            for path, number in (({str(out)!r}, 1), ({str(err)!r}, 2)):
+                os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), number)
+            os.environ.clear()
+            os.environ.update({ {**os.environ, **(environment or {})}!r})
+            sys.argv = ["-c", *{list(arguments)!r}]
+        """
+        source = textwrap.dedent(prelude) + textwrap.dedent(program)
+        process = _FORKS.Process(target=exec, args=(source, {"__name__": "__main__"}))
+        process.start()
+        process.join(300)
+        process.kill()
+        process.join()
+        assert process.exitcode == 0, err.read_text()[-4000:]
+        return json.loads(out.read_text().strip().splitlines()[-1])
+
+
 def close(found: Any, wanted: Any) -> None:
     """Equal within the tolerance of the dtype, relative to the largest value."""
     bound = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}.get(wanted.dtype, 0.0)
@@ -133,5 +145,5 @@ def kit() -> SimpleNamespace:
     """The helpers and configs of this file, by name."""
     return SimpleNamespace(
         CPP=CPP, INT8PACK=INT8PACK, ATEN=ATEN, ROOT=ROOT,
-        rows=rows, problems=problems, lowered=lowered, compiled=compiled, run=run, close=close,
+        rows=rows, problems=problems, lowered=lowered, compiled=compiled, run=run, forked=forked, close=close,
     )  # fmt: skip

@@ -42,9 +42,9 @@ def cache(tmp_path):
 
 
 def test_fx_graph_and_autograd_caches_hit_with_the_same_identity_and_miss_with_another(kit, cache):
-    cold = kit.run(PROGRAM, {**cache, "CHOICE": "A"})
-    warm = kit.run(PROGRAM, {**cache, "CHOICE": "A"})
-    other = kit.run(PROGRAM, {**cache, "CHOICE": "B"})
+    cold = kit.forked(PROGRAM, {**cache, "CHOICE": "A"})
+    warm = kit.forked(PROGRAM, {**cache, "CHOICE": "A"})
+    other = kit.forked(PROGRAM, {**cache, "CHOICE": "B"})
     assert (cold["aot"], warm["aot"], other["aot"]) == ([0, 1], [1, 0], [0, 1])
     assert (cold["fx"], warm["fx"], other["fx"]) == ([0, 2], [2, 0], [0, 2])
     assert len(cold["problems"]) == 5
@@ -59,7 +59,7 @@ def test_a_provisional_graph_is_in_no_cache(kit, cache):
     )
     program = "\nfrom gemmdb.inductor.journal import JOURNAL" + program
     assert chooser not in program
-    first, second = (kit.run(program, {**cache, "CHOICE": "A"}) for _ in range(2))
+    first, second = (kit.forked(program, {**cache, "CHOICE": "A"}) for _ in range(2))
     assert [found[which][0] for found in (first, second) for which in ("aot", "fx")] == [0, 0, 0, 0]  # Hits.
     assert second["fx"][1] >= 2
     assert first["problems"] == second["problems"] != []
@@ -67,8 +67,9 @@ def test_a_provisional_graph_is_in_no_cache(kit, cache):
 
 
 def test_the_fx_graph_cache_alone(kit, cache):
-    settings = {**cache, "CHOICE": "A", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
-    cold, warm = kit.run(PROGRAM, settings), kit.run(PROGRAM, settings)
+    program = "import torch._functorch.config as aot\naot.enable_autograd_cache = False\n" + PROGRAM
+    cold, warm = (kit.forked(program, {**cache, "CHOICE": "A"}) for _ in range(2))
+    assert (cold["aot"], warm["aot"]) == ([0, 0], [0, 0])
     assert (cold["fx"], warm["fx"]) == ([0, 2], [2, 0])
     assert warm["problems"] == cold["problems"] != []
 
@@ -77,7 +78,7 @@ def test_record_on_warm_caches(kit, cache, tmp_path):
     lines = []
     for name in ("cold", "warm"):
         path = tmp_path / f"{name}.jsonl"
-        kit.run(PROGRAM, {**cache, "CHOICE": "record", "WORKLOAD": str(path)})
+        kit.forked(PROGRAM, {**cache, "CHOICE": "record", "WORKLOAD": str(path)})
         lines.append(set(workload.read(path).entries))
     assert lines[0] == lines[1]
     assert {(entry.calls, entry.count, entry.problem.op) for entry in lines[0]} == {(3, 1, "mm")}
@@ -89,17 +90,17 @@ def test_a_table_change_misses_and_the_same_table_hits(kit, cache, table):
     first += "reduced=0 deterministic=0 constant=0"
     path = table({first: kit.ATEN})
     settings = {**cache, "GEMMDB_TABLES": str(path)}
-    cold, warm = kit.run(PROGRAM, settings), kit.run(PROGRAM, settings)
+    cold, warm = kit.forked(PROGRAM, settings), kit.forked(PROGRAM, settings)
     assert (cold["aot"], warm["aot"]) == ([0, 1], [1, 0])
     assert [first, "exact", "aten:default", 1] in cold["problems"]
     assert warm["problems"] == cold["problems"]
     table({first.replace("n=8", "n=9"): kit.ATEN})
-    assert kit.run(PROGRAM, settings)["aot"] == [0, 1]
+    assert kit.forked(PROGRAM, settings)["aot"] == [0, 1]
 
 
 def test_without_gemmdb_the_graphs_are_others(kit, cache):
-    kit.run(PROGRAM, {**cache, "CHOICE": "A"})
-    disabled = kit.run(PROGRAM, {**cache, "CHOICE": "A", "GEMMDB_DISABLE": "1"})
+    kit.forked(PROGRAM, {**cache, "CHOICE": "A"})
+    disabled = kit.forked(PROGRAM, {**cache, "CHOICE": "A", "GEMMDB_DISABLE": "1"})
     assert disabled["aot"] == [0, 1]
     assert disabled["problems"] == []
 
@@ -118,9 +119,9 @@ print(json.dumps([product["problem"].split("fp32=")[1].split()[0], sum(hits)]))
 
 
 def test_another_fp32_mode_misses_both_caches(kit, cache):
-    assert kit.run(PRECISION, {**cache, "PRECISION": "high"}) == ["tf32", 0]
-    assert kit.run(PRECISION, {**cache, "PRECISION": "medium"}) == ["bf16", 0]
-    assert kit.run(PRECISION, {**cache, "PRECISION": "medium"})[1] > 0
+    assert kit.forked(PRECISION, {**cache, "PRECISION": "high"}) == ["tf32", 0]
+    assert kit.forked(PRECISION, {**cache, "PRECISION": "medium"}) == ["bf16", 0]
+    assert kit.forked(PRECISION, {**cache, "PRECISION": "medium"})[1] > 0
 
 
 SETTINGS = {

@@ -160,7 +160,7 @@ def test_epilogues_after_a_hit(kit, epilogue):
 
 def test_the_cpu_is_ieee_when_only_the_gpu_was_allowed_tf32(kit):
     """Torch refuses to read the old switch then."""
-    found = kit.run("""
+    found = kit.forked("""
         import torch, gemmdb.inductor
         torch.backends.cuda.matmul.fp32_precision = "tf32"
         with gemmdb.inductor.force(lambda problem: None):

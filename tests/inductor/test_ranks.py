@@ -1,16 +1,14 @@
 """Processes of one job: the same tables pass in silence, different ones are named."""
 
 import json
-import os
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from gemmdb import Problem
 
 RANK = """
-import json, os, sys, torch
+import torch
 import torch.distributed as dist
 import gemmdb.inductor
 rank, strict = int(sys.argv[1]), sys.argv[3]
@@ -31,15 +29,12 @@ def test_ranks_with_different_tables_are_told(kit, table, tmp_path, same, strict
     problem = Problem.gemm("mm", m=16, n=64, k=64, dtype="fp32")
     first = table({}, "first.db")
     second = first if same else table({problem.text: kit.CPP}, "second.db")
-    environ = {**os.environ, "PYTHONPATH": str(kit.ROOT)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", RANK, str(rank), str(tmp_path / "rendezvous"), strict],
-            env={**environ, "GEMMDB_TABLES": str(path)}, stdout=subprocess.PIPE, text=True,
-        )
-        for rank, path in enumerate((first, second))
-    ]  # fmt: skip
-    found = [json.loads(rank.communicate(timeout=120)[0].splitlines()[-1]) for rank in ranks]
+
+    def run(rank, path):
+        return kit.forked(RANK, {"GEMMDB_TABLES": str(path)}, [str(rank), str(tmp_path / "rendezvous"), strict])
+
+    with ThreadPoolExecutor(2) as ranks:
+        found = list(ranks.map(run, (0, 1), (first, second)))
     said = [text for raised, errors in found for text in (raised, *errors) if "other tables" in text]
     assert len(said) == (0 if same else 1)
     if not same:
