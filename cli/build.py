@@ -114,10 +114,7 @@ def build(options: BuildOptions) -> None:
     Exit codes: 0 done, or stopped after --minutes (candidates that failed are rows of the table), 2 bad usage or bad
     input, 130 interrupted (Ctrl-C or SIGTERM).
     """
-    if importlib.util.find_spec("torch") is None and not options.modelled:
-        raise InputError("building measures with torch, which is not installed: pip install torch 'gemmdb[build]'")
-    if importlib.util.find_spec("jinja2") is None:  # It comes with torch too.
-        raise InputError("building renders kernels with jinja2, which is not installed: pip install 'gemmdb[build]'")
+    _check_installed(options.modelled)
     # The generators load sqlite-utils, and more, which other commands do without.
     from gemmdb.generators import shapes
     from gemmdb.generators.build import build as build_table
@@ -139,6 +136,13 @@ def build(options: BuildOptions) -> None:
     if report.interrupted:
         note(f"interrupted; what was measured is kept in {report.out}: the same command goes on from there")
         raise typer.Exit(130)
+
+
+def _check_installed(modelled: bool) -> None:
+    if importlib.util.find_spec("torch") is None and not modelled:
+        raise InputError("building measures with torch, which is not installed: pip install torch 'gemmdb[build]'")
+    if importlib.util.find_spec("jinja2") is None:  # It comes with torch too.
+        raise InputError("building renders kernels with jinja2, which is not installed: pip install 'gemmdb[build]'")
 
 
 @contextmanager

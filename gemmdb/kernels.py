@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-BACKENDS = ("aten", "triton", "cutlass", "cpp")
-
 
 @dataclass(frozen=True, slots=True)
 class IntRange:

@@ -22,8 +22,6 @@ LEAST = 0.0002
 MISSING = math.log(2.0)
 """What a problem counts with while none of the chosen tiles was measured on it."""
 
-Costs = Mapping[str, Mapping[Config, float]]
-
 
 def menus(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
     """By family of ops and largest M, the chosen tiles as the text of one config each. Its stages and split are those
