@@ -10,8 +10,8 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
 	$(BIN)/python benchmarks/demo.py
 
-test: $(VENV)/.installed  ## all tests
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.installed  ## all tests, divided among the cores; ARGS are pytest's
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 check: $(VENV)/.installed  ## style, types, layers
 	$(BIN)/ruff check .

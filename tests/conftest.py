@@ -6,8 +6,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
+
+MOST_WORKERS = 4
+"""What the tests of a machine with many cores are divided among at most: each holds torch, and compiles C++."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -15,3 +19,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         folder = os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="inductor-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """`-n auto`: a worker per core; one process alone where there is a GPU, whose timings others would disturb."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return 0 if any(Path("/dev").glob("nvidia[0-9]*")) else min(os.cpu_count() or 1, MOST_WORKERS)
