@@ -17,7 +17,7 @@ from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.errors import InputError, TableError
 from gemmdb.generators.store import verdict_values
-from gemmdb.measurement import Measurement, Protocol
+from gemmdb.measurement import Measurement, Protocol, one_line
 from gemmdb.problem import Problem
 from gemmdb.rows import Parts, fingerprint, parse_figures
 from gemmdb.toolchain import Toolchain
@@ -173,13 +173,17 @@ def _verdicts(db: sqlite3.Connection, wanted: dict[tuple[Any, ...], tuple[Any, .
     waiting = set(db.execute("SELECT problem, device FROM pending"))
     found = {row[:4]: row for row in db.execute(_VERDICTS)}
     faults = 0
-    for key in sorted({*wanted, *found}):
+    for key in sorted({*wanted, *found}, key=repr):  # A stranger's keys may be of types that have no order.
         if key[:2] in waiting or _same(wanted.get(key), found.get(key)):
             continue
         faults += 1
         if faults <= _MOST:
             fault = "is missing" if key not in found else "is not what the measurements say"
-            yield Finding("verdict", f"the verdict on problem {key[0]} under {key[3]} {fault}")
+            yield Finding("verdict", f"the verdict on problem {_short(key[0])} under {_short(key[3])} {fault}")
+
+
+def _short(value: Any) -> str:
+    return one_line(str(value))[:80]
 
 
 def _same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
