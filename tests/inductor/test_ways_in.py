@@ -135,9 +135,9 @@ def test_enable_before_torch_imports_no_torch_and_wraps_inductor_when_it_comes(k
     found = kit.run("""
         import time
         import gemmdb.inductor
-        start = time.perf_counter()
+        start = time.process_time()
         gemmdb.inductor.enable()
-        took = time.perf_counter() - start
+        took = time.process_time() - start
         early = [name for name in sys.modules if name.split(".")[0] in ("torch", "sympy", "numpy", "typer")]
         import torch
         middle = "torch._inductor.compile_fx" in sys.modules
@@ -224,7 +224,8 @@ def test_a_miss_says_why_and_a_symbolic_size_is_in_the_journal(kit, table):
     kit.compiled(torch.matmul, torch.randn(8, 64), torch.randn(64, 32), dynamic=True)
     (product,) = gemmdb.inductor.stats()["products"]
     assert product["rung"] == "aten"
-    assert product["note"] != ""
+    assert product["note"].startswith("not tuned: on a CPU")
+    assert "; exact: no verdict for this problem on " in product["note"]
     assert product["ranges"]["m"] == [2, None]
 
 
