@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmdb.config import ATEN, Config
-from gemmdb.inductor import entry, journal, session
+from gemmdb.inductor import asking, entry, journal, session
 from gemmdb.inductor.backend import gemmdb
 from gemmdb.problem import Problem
 from gemmdb.settings import Settings
@@ -50,9 +50,9 @@ def compare(model: Callable[..., Any], *inputs: Any, calls: int = 50) -> Compari
     import torch
 
     entry.install()
-    served = session.current() or session.from_tables(entry.policy_of(None, None, Settings.read()))
+    served = session.current() or asking.from_tables(entry.policy_of(None, None, Settings.read()))
     with torch.no_grad():
-        plain = _compile(model, inputs, session.from_chooser(lambda problem: None, None))
+        plain = _compile(model, inputs, asking.from_chooser(lambda problem: None, None))
         journal.reset_stats()
         ours = _compile(model, inputs, served)
         configs = {item["problem"]: str(item["config"]) for item in journal.stats()["products"]}
@@ -72,7 +72,7 @@ def _blame(model: Any, inputs: Any, configs: dict[str, str], ours: Callable[...,
         def chooser(problem: Problem, others: dict[str, Config] = others) -> Config | None:
             return others.get(problem.text)
 
-        without = _compile(model, inputs, session.from_chooser(chooser, None))
+        without = _compile(model, inputs, asking.from_chooser(chooser, None))
         with_us, without_us = _medians(ours, without, inputs, calls)
         if with_us > SLOWER * without_us:
             found[suspect] = with_us - without_us

@@ -1,7 +1,7 @@
 """Ways in: `enable()` for the whole process, `force` for one block, `record` for a workload file.
 
-None of them imports torch. What has to be wrapped in Inductor is wrapped when the program imports it, by a post-import
-hook, so that a program which never compiles pays nothing.
+None of them imports torch, and `enable()` next to nothing at all. What has to be wrapped in Inductor is wrapped when
+the program imports it, by a post-import hook, so that a program which never compiles pays nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gemmdb.config import Config
 from gemmdb.inductor import session
-from gemmdb.inductor.recording import Recording
-from gemmdb.problem import Problem
 from gemmdb.settings import Policy, Settings
+
+if TYPE_CHECKING:
+    from gemmdb.config import Config
+    from gemmdb.inductor.recording import Recording
+    from gemmdb.problem import Problem
 
 _TRIGGER = "torch._inductor.compile_fx"
 
@@ -36,7 +38,7 @@ def enable(on_miss: str | None = None, tables: Sequence[str | Path] = (), policy
     chosen = policy_of(on_miss, policy, settings)
     paths = tuple(Path(path) for path in tables)
     session.set_log_level()
-    session.set_enabled(lambda: session.from_tables(chosen, paths, Settings.read()))
+    session.set_enabled(lambda: _asking().from_tables(chosen, paths, Settings.read()))
     install()
 
 
@@ -59,11 +61,10 @@ def force(chooser: Config | Callable[[Problem], Config | None], key: str | None 
     its graphs out of the caches. A backward is steered too, whenever it is compiled.
     """
     install()
-    if isinstance(chooser, Config):
-        chosen = chooser
-        made = session.from_chooser(lambda problem: chosen, key or chosen.text)
+    if callable(chooser):
+        made = _asking().from_chooser(chooser, key)
     else:
-        made = session.from_chooser(chooser, key)
+        made = _asking().from_chooser(lambda problem: chooser, key or chooser.text)
     with session.use(made):
         yield
 
@@ -74,8 +75,11 @@ def record(path: str | Path) -> Recording:
     Until the program ends, or as a context manager until the block ends; the file is written then. While gemmdb is not
     enabled, products are looked at and left as Inductor has them.
     """
+    from gemmdb.inductor.recording import Recording
+
     install()
-    return Recording(Path(path), on_stop=session.add_fallback(session.from_chooser(lambda problem: None, "record")))
+    nothing = _asking().from_chooser(lambda problem: None, "record")
+    return Recording(Path(path), on_stop=session.add_fallback(nothing))
 
 
 def install() -> None:
@@ -90,6 +94,12 @@ def install() -> None:
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         finder: Any = _Finder()
         sys.meta_path.insert(0, finder)
+
+
+def _asking() -> Any:
+    from gemmdb.inductor import asking  # What a lookup needs, the first compile imports.
+
+    return asking
 
 
 def _wrap() -> None:

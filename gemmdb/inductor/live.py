@@ -24,8 +24,9 @@ from gemmdb.catalog import Catalog
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
 from gemmdb.inductor import legality
+from gemmdb.inductor.asking import refusal
 from gemmdb.inductor.journal import JOURNAL
-from gemmdb.inductor.session import Decision, refusal
+from gemmdb.inductor.session import Decision
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.gate import gain, objection
 from gemmdb.ladder.model import propose

@@ -25,8 +25,9 @@ from gemmdb.inductor import (
     triton_kernels,
 )
 from gemmdb.inductor.adapter import ir_view, state
+from gemmdb.inductor.asking import is_default
 from gemmdb.inductor.passes import DECISION
-from gemmdb.inductor.session import Decision, is_default
+from gemmdb.inductor.session import Decision
 from gemmdb.problem import Problem
 from gemmdb.sources import INDUCTOR
 

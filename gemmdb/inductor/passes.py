@@ -18,9 +18,10 @@ from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
 from gemmdb.inductor import live, mixed, ops, products, scaled
 from gemmdb.inductor.adapter import state
+from gemmdb.inductor.asking import is_default, leaves_alone, refusal
 from gemmdb.inductor.extract import Unsupported
 from gemmdb.inductor.journal import JOURNAL, Event
-from gemmdb.inductor.session import Decision, Session, is_default, leaves_alone, refusal
+from gemmdb.inductor.session import Decision, Session
 from gemmdb.problem import Query
 
 log = logging.getLogger("gemmdb")

@@ -15,7 +15,7 @@ from gemmdb import kernels_triton
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
 from gemmdb.generators.store import Store
-from gemmdb.inductor import legality, session, triton_kernels
+from gemmdb.inductor import asking, legality, triton_kernels
 from gemmdb.inductor.adapter import slots, templates
 from gemmdb.layout import Layout
 from gemmdb.measurement import Measurement, Protocol, Status, Times
@@ -156,12 +156,12 @@ def write(path: Path, problems: Problem | list[Problem], times: dict[Config, flo
 def test_the_next_best_is_served_for_what_cannot_be_lowered(tmp_path: Path) -> None:
     best, other, slow = tile(load="tma"), tile(split_k=2, reduce="kernel"), tile()
     path = write(tmp_path / "table.db", query(1).problem, {best: 50.0, other: 60.0, slow: 90.0})
-    found = session.from_tables(Policy(), [path]).find(query(1))
+    found = asking.from_tables(Policy(), [path]).find(query(1))
     assert found is not None
     assert (found.config, found.evidence["pick"]) == (other, best.text)
     assert list(found.evidence["left_out"]) == [best.text]
     assert found.expected_us == pytest.approx(60.0)
-    denied = session.from_tables(Policy(deny="reduce=kernel"), [path]).find(query(1))
+    denied = asking.from_tables(Policy(deny="reduce=kernel"), [path]).find(query(1))
     assert denied is not None
     assert denied.config == slow
 
@@ -202,7 +202,7 @@ def test_the_next_best_that_holds_over_the_range_is_served(tmp_path: Path) -> No
     counting, steady = tile(split_k=2, reduce="fixup"), tile()
     problems = [query().problem.resized(2**e, 512, 512) for e in range(17)]
     path = write(tmp_path / "table.db", problems, {counting: 49.9, steady: 50.0})
-    one = session.from_tables(Policy(), [path])
+    one = asking.from_tables(Policy(), [path])
     found = one.find(over((2, 64)))
     assert found is not None
     assert found.config in (counting, steady)

@@ -14,7 +14,7 @@ from torch import nn
 import gemmdb.inductor
 from gemmdb import MissError, Policy, Problem, Query, TableError, hardware
 from gemmdb.appending import append_lines
-from gemmdb.inductor import entry, force, session
+from gemmdb.inductor import asking, entry, force, session
 from gemmdb.inductor.passes import decide
 
 X, W = torch.randn(8, 64), torch.randn(64, 32)
@@ -69,7 +69,7 @@ def test_strict_mode_is_content_with_hits(kit):
 
 
 def force_find(config):
-    return session.from_chooser(lambda problem: config, None).find
+    return asking.from_chooser(lambda problem: config, None).find
 
 
 def root(error, kind):
@@ -172,7 +172,7 @@ def test_a_template_that_refuses_leaves_aten_and_a_note(kit, monkeypatch):
 
 def test_a_decision_is_not_copied_and_not_pickled_with_its_graph(kit):
     problem = Problem.gemm("mm", m=8, n=32, k=64, dtype="fp32")
-    decision = decide(session.from_chooser(lambda problem: kit.ATEN, None), Query(problem, hardware.cpu()))
+    decision = decide(asking.from_chooser(lambda problem: kit.ATEN, None), Query(problem, hardware.cpu()))
     assert copy.deepcopy(decision) is decision
     assert pickle.loads(pickle.dumps(decision)) is None
 
@@ -195,7 +195,7 @@ def test_live_searches_the_missed_product_only_and_keeps_the_timings(kit, tmp_pa
 
     path = tmp_path / "user.db"
     model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 40)).eval()
-    chosen = session.from_chooser(lambda problem: kit.ATEN if problem.n == 48 else None, None)
+    chosen = asking.from_chooser(lambda problem: kit.ATEN if problem.n == 48 else None, None)
     entry.install()
     options = {"freezing": True, "autotune_local_cache": False}
     live = session.Session(chosen.find, Policy(on_miss="live"), None, path)

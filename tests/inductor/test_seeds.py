@@ -15,7 +15,7 @@ from gemmdb.generators.effort import named
 from gemmdb.generators.interfaces import Candidate, Job
 from gemmdb.generators.selection import select
 from gemmdb.generators.store import Store
-from gemmdb.inductor import session
+from gemmdb.inductor import asking
 from gemmdb.ladder import lookup
 from gemmdb.layout import alignment
 from gemmdb.measurement import Measurement, Protocol, Status, Times
@@ -48,7 +48,7 @@ def measured(tmp_path: Path) -> Path:
 
 def served(path: Path, **policy: object) -> Config:
     query = Query(PROBLEM, H200, {})
-    found = session.from_tables(Policy(**policy), [path]).find(query)  # type: ignore[arg-type]
+    found = asking.from_tables(Policy(**policy), [path]).find(query)  # type: ignore[arg-type]
     catalog = Catalog.load(Settings((), path.with_name("user.db"), "aten", False, ""), tables=[path])
     hit = lookup(query, catalog, Policy(**policy))  # type: ignore[arg-type]
     assert hit is not None
