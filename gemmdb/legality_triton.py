@@ -16,8 +16,8 @@ SHARED_BYTES = 227 * 1024
 GEMV_ROWS = 8
 _LARGEST_OFFSET = 2**31
 _WIDEST_BYTES = 512
-"""Seen on an H200: block_k 512 at K=777 and K=2053 with an int8 weight whose rows begin anywhere, and at K=100 where they
-begin at multiples of 4 bytes, wrong each time; 256 and less are right."""
+"""Seen on an H200: block_k 512 at K=777 and K=2053 with an int8 weight whose rows begin anywhere, and at K=100 where
+they begin at multiples of 4 bytes, wrong each time; 256 and less are right."""
 
 
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str] = ()) -> str | None:

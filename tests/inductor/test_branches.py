@@ -17,7 +17,7 @@ from gemmdb.config import ATEN
 from gemmdb.generators.store import Store
 from gemmdb.hit import Hit
 from gemmdb.inductor import asking, branches, entry, session
-from gemmdb.problem import Problem
+from gemmdb.problem import Problem, Query
 from gemmdb.settings import Policy
 
 PACK = Config.of("aten", "int8pack_mm")
@@ -202,7 +202,7 @@ def test_the_parts_cover_the_range_once():
     parts = []
     decision = session.Decision(
         session.Session(lambda query: None, Policy(), None),
-        session.Query(Problem.gemm("mm", m=16, n=64, k=64), None, {"m": (2, None)}),  # type: ignore[arg-type]
+        Query(Problem.gemm("mm", m=16, n=64, k=64), None, {"m": (2, None)}),  # type: ignore[arg-type]
         ATEN, branches.Event("", "exact"), THREE,
     )  # fmt: skip
     while decision.branches:
