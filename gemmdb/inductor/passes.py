@@ -69,7 +69,7 @@ class JointPass:
             if not to_tune(self.session, product.query):
                 return False
             live.expect(product.query)
-        elif leaves_alone(hit) or refusal(hit, product.query):
+        elif (leaves_alone(hit) or refusal(hit, product.query)) and not _packed_by_inductor(product.query):
             return False
         mixed.rewrite(graph, found)
         return True
@@ -148,6 +148,13 @@ class PostGradPass:
         if decision.branches or not is_default(decision.config):
             return True
         return state.autotuning() or node.target is ops.register()
+
+
+def _packed_by_inductor(query: Query) -> bool:
+    """Whether Inductor's own pattern would make `_weight_int8pack_mm` of a product, which on a GPU is many times slower
+    than the cast and the product that ATen stands for in the tables."""
+    problem = query.problem
+    return query.device.kind == "cuda" and problem.fusion == "scale" and problem.b.dtype == "int8"
 
 
 def _mark_anew(node: Any) -> None:

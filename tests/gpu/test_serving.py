@@ -85,3 +85,18 @@ def test_gradients(make: Any) -> None:
     wanted = torch.autograd.grad(torch.relu(x.double() @ w.double().t()).sum(), (x, w))
     for one, other in zip(found, wanted, strict=True):
         assert (one.double() - other.double()).abs().max() <= 0.03 * other.abs().max()
+
+
+def test_where_aten_is_the_best_it_is_the_cast_and_the_product(kit: Any) -> None:
+    """And not `_weight_int8pack_mm`, which Inductor's own pattern makes of this spelling, and which is far slower."""
+    x, w = kit.rand(16, 512), kit.ints(256, 512)
+    scale = kit.rand(256).abs() / 64
+
+    def model(x: Any, w: Any, scale: Any) -> Any:
+        return torch.nn.functional.linear(x, w.to(x.dtype)) * scale
+
+    found, code = kit.compiled(model, x, w, scale, config=Config.of("aten", "default"))
+    assert kit.served() == ["aten:default"]
+    assert "_weight_int8pack_mm" not in code
+    assert "extern_kernels.mm(" in code
+    kit.close(found, (x.double() @ w.double().t()) * scale.double())
