@@ -33,14 +33,6 @@ def shapes(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiler_cache(tmp_path_factory):
-    """One cache of compiled C++ for all builds of this module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def built(shapes, tmp_path_factory):
     """An undisturbed build: (request, report)."""
