@@ -14,7 +14,7 @@ from gemmdb import canonical, schema
 from gemmdb.config import Config
 from gemmdb.device import KINDS, Device
 from gemmdb.errors import InputError, TableError
-from gemmdb.measurement import Measurement, Protocol, Status, Times
+from gemmdb.measurement import Measurement, Protocol, Status, Times, one_line
 from gemmdb.problem import Problem
 from gemmdb.toolchain import Toolchain
 
@@ -23,8 +23,7 @@ Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 _T = TypeVar("_T")
 _LIMIT = 65_536
 """Values of one kind kept in memory; past it the cache starts anew."""
-_FIGURES = 100
-_LARGEST = 1e300
+_FIGURES, _LARGEST = 100, 1e300
 _KEY = struct.Struct(">q")
 CONTEXT = 24
 """Bytes of the keys of protocol, toolchain and family, before those of the tie set."""
@@ -150,7 +149,8 @@ class Parts:
 
     def error(self, what: str) -> TableError:
         """The TableError that says `what` is wrong with this file."""
-        return TableError(f"{self._path}: {what}; check it with `gemmdb verify`, or upgrade gemmdb if it is newer")
+        told = one_line(what)[:300]  # It may quote the file.
+        return TableError(f"{self._path}: {told}; check it with `gemmdb verify`, or upgrade gemmdb if it is newer")
 
     def _family(self, key: int) -> tuple[str, str]:
         """Op and family of a family's key, from any problem of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from contextlib import closing, suppress
@@ -204,3 +205,38 @@ def test_no_text_of_a_table_becomes_a_kernel(kit, path, text):
         table.verdict(kit.problem, kit.device)
     with suppress(TableError), Table.open(path) as table:
         assert all(isinstance(row.config, Config) for row in table.measurements())
+
+
+@pytest.mark.parametrize("column", ["status", "median_us", "detail"])
+def test_a_fault_is_told_in_one_short_line_however_long_the_value_is(path, column):
+    fill(path, (f"UPDATE measurement SET {column} = ?", [("x\n" * 10**6,)]))
+    with Table.open(path) as table, pytest.raises(TableError) as error:
+        list(table.measurements())
+    assert len(str(error.value)) < len(str(path)) + 500
+    assert "\n" not in str(error.value)
+
+
+COLUMNS = [
+    (name, column)
+    for name in schema.SCHEMA
+    for column in re.findall(r"[(,] ?(\w+) (?:TEXT|INTEGER|REAL|BLOB)", schema.SCHEMA[name])
+]
+NASTY = (2**63 - 1, -1, 9e999, -1e308, "", "x\n" * 1000, "%00", "~", "\u202e", "{}", b"", b"\xff" * 40)
+
+
+@pytest.mark.parametrize(("name", "column"), COLUMNS)
+def test_whatever_stands_in_a_column_a_lookup_answers_or_misses_and_verify_ends(kit, path, name, column):
+    """Three values per column, others for each column, so that all meet columns of all kinds."""
+    begin = COLUMNS.index((name, column))
+    for value in (NASTY[(begin + step) % len(NASTY)] for step in (0, 4, 8)):
+        with suppress(sqlite3.IntegrityError):  # An `id` takes integers alone.
+            fill(path, (f"UPDATE OR IGNORE {name} SET {column} = ?", [(value,)]))
+        with suppress(TableError):
+            findings = verify(path)
+            assert all("\n" not in finding.message and len(finding.message) < 1000 for finding in findings)
+        with suppress(TableError), Table.open(path) as table:
+            catalog = Catalog([(Source(path, "explicit"), table)])
+            for size in (16, 20):
+                query = Query(kit.problem.resized(size, 512, 512), kit.device)
+                hit = ladder.lookup(query, catalog, Policy(sku=True))
+                assert hit is None or (hit.config in kit.configs and 0 < hit.expected_us < 1e12)
