@@ -62,6 +62,8 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
     for flag, value in (("--gpus", request.gpus), ("--ray", request.ray), ("--minutes", request.minutes)):
         if value is not None:
             raise InputError(f"{flag}: a modelled build measures nothing; it goes on where it was when run again")
+    if request.allow or request.deny:
+        raise InputError("--allow, --deny: they choose what is measured; of a modelled table the cost model chooses")
     asked = shapes.select(shapes.load(request.shapes, device.kind), request.ops, request.dtypes)
     problems = [problem for problem in asked if uncovered(problem) is None]
     if not problems:

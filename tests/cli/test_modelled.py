@@ -24,6 +24,14 @@ def test_without_the_extra_the_line_says_what_to_install(gemmdb, monkeypatch):
     assert "jinja2, which is not installed: pip install 'gemmdb[build]'" in done.err
 
 
+@pytest.mark.parametrize("flags", ["--allow triton", "--deny cutlass", "--minutes 3", "--gpus 1", "--ray local"])
+def test_what_a_modelled_build_cannot_heed_is_refused(gemmdb, tmp_path, flags):
+    done = gemmdb("build", "--arch", "sm80", "--modelled", "--out", str(tmp_path / "t.db"), *flags.split())
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert flags.split()[0] in done.err
+    assert list(tmp_path.glob("*.db")) == []
+
+
 def test_a_modelled_table_is_called_that_by_every_command(gemmdb, tmp_path, monkeypatch):
     shapes, out = tmp_path / "one.json", tmp_path / "t.db"
     shapes.write_text('[{"op": "mixed_mm", "m": 16, "n": 4097, "k": 4096}]')
