@@ -62,6 +62,7 @@ def one_problem(environment) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("vector_units")
 @pytest.mark.timeout(240)
 def test_a_build_measures_once_and_is_found_by_lookup(gemmdb, one_problem):
     pytest.importorskip("torch")
@@ -88,6 +89,7 @@ def test_a_build_measures_once_and_is_found_by_lookup(gemmdb, one_problem):
     assert " of 1 verdicts hold; " in done.out
 
 
+@pytest.mark.usefixtures("vector_units")
 @pytest.mark.timeout(240)
 def test_ctrl_c_keeps_what_was_measured(environment):
     pytest.importorskip("torch")

@@ -34,7 +34,7 @@ def shapes(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def built(shapes, tmp_path_factory):
+def built(shapes, tmp_path_factory, vector_units):
     """An undisturbed build: (request, report)."""
     request = BuildRequest(arch="cpu", shapes=str(shapes), out=tmp_path_factory.mktemp("tables") / "cpu.db")
     return request, build(request)

@@ -34,7 +34,7 @@ PROTOCOL = Protocol("host", "cold", 1, 10)
 
 
 @pytest.fixture(autouse=True)
-def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vector_units: None) -> Iterator[None]:
     """Nothing enabled, nothing cached in memory, no table but the test's own, no graph from an earlier test."""
     import torch._inductor.config as config
 
