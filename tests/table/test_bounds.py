@@ -82,7 +82,7 @@ def test_more_rows_than_any_build_writes_are_refused_in_bounded_time_and_verify_
     begun = time.monotonic()
     with Table.open(path) as table, pytest.raises(TableError, match=rf"more than [\d,]+ {what}") as error:
         read(kit, table)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
     assert any(finding.check == "size" and what in finding.message for finding in verify(path))
