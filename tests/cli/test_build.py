@@ -101,7 +101,7 @@ def test_ctrl_c_keeps_what_was_measured(environment):
     while rows(Path("mine.db")) == 0 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=110)
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == (
         "gemmdb: interrupted; what was measured is kept in mine.db: the same command goes on from there"

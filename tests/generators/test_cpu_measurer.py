@@ -57,7 +57,7 @@ SABOTAGE = f"""
 
 
 @pytest.fixture
-def measurer(importable):
+def measurer(importable, vector_units):
     """A measurer in whose workers each config but ATen misbehaves in its own way, and is ATen in disguise otherwise."""
     importable("sitecustomize", SABOTAGE)
     limits = Limits(memory_bytes=2**36)

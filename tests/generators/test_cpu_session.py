@@ -37,7 +37,7 @@ SEEN = [
 
 
 @pytest.fixture(scope="module")
-def worker():
+def worker(vector_units):
     made = Worker({"OMP_NUM_THREADS": "2"})
     yield made
     made.close()

@@ -77,6 +77,7 @@ def test_a_device_that_is_none_names_its_line(cpu, tmp_path):
         target.choose("cpu", str(path))
 
 
+@pytest.mark.usefixtures("vector_units")
 def test_a_build_measures_with_the_threads_of_the_workload(cpu, recorded, tmp_path):
     pytest.importorskip("torch")
     one = replace(cpu, units=1)
