@@ -48,11 +48,12 @@ def test_what_generates_code_leaves_inductor_as_it_was(generated):
     torch.testing.assert_close(torch.compile(torch.mm)(a, b), a @ b)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() > 0, reason="shown by what fails where there is no GPU")
 def test_neither_patterns_nor_fake_tensors_touch_a_gpu(monkeypatch):
-    """This torch has no CUDA: whatever asks it for memory raises."""
+    """There is no CUDA, or no driver: whatever asks for a GPU's memory raises."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.accelerator.current_accelerator", lambda check=False: "cuda")
-    with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|cuda"):
+    with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA"):
         fake_tensor.init_gpu_context.__wrapped__(torch.device("cuda", 0))
     before = joint_graph.lazy_init
     with emitting.no_gpu_context():
