@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from offtable import MEASUREMENTS, POLICY, Truth, problems
-from offtable_model import PARTS, _part
+from offtable_model import PARTS, part_of
 from offtable_peers import scores
 
 from gemmdb.config import ATEN, Config
@@ -94,10 +94,10 @@ def answered(whole: Path, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
         (device,) = table.devices()
         truths = [Truth(problem, table.pooled(problem, device)) for problem in problems(table)]
     for part in range(PARTS):
-        fitted = fit.fit(sample for sample in samples if _part(sample.problem) != part)
+        fitted = fit.fit(sample for sample in samples if part_of(sample.problem) != part)
         # Both rungs predict by these coefficients; the held-out rows must not be in them.
         model.FITTED = transfer.FITTED = fitted
-        held = [truth for truth in truths if _part(truth.problem) == part]
+        held = [truth for truth in truths if part_of(truth.problem) == part]
         path = whole.with_name(f"part{part}.db")
         shutil.copyfile(whole, path)
         with closing(sqlite3.connect(path)) as db, db:

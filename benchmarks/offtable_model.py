@@ -67,10 +67,10 @@ class Answer:
 def held_out(found: Sequence[Sample]) -> Iterator[Answer]:
     """The answers of the model for every problem, from coefficients that were fitted without its (N, K) pair."""
     for part in range(PARTS):
-        fitted = fit.fit(sample for sample in found if _part(sample.problem) != part)
+        fitted = fit.fit(sample for sample in found if part_of(sample.problem) != part)
         by_problem: dict[Problem, list[Sample]] = defaultdict(list)
         for sample in found:
-            if _part(sample.problem) == part:
+            if part_of(sample.problem) == part:
                 by_problem[sample.problem].append(sample)
         for problem in sorted(by_problem, key=lambda problem: problem.text):
             answer = _answer(fitted, by_problem[problem])
@@ -78,7 +78,8 @@ def held_out(found: Sequence[Sample]) -> Iterator[Answer]:
                 yield answer
 
 
-def _part(problem: Problem) -> int:
+def part_of(problem: Problem) -> int:
+    """Which part of the held-out ones a problem belongs to: all of an (N, K) pair to one."""
     digest = hashlib.sha256(f"{problem.n},{problem.k}".encode()).digest()
     return int.from_bytes(digest, "big") % PARTS
 

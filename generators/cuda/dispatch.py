@@ -89,10 +89,14 @@ class Dispatcher:
         with self._changed:
             self._closed = True
             waiting, self._waiting = list(self._waiting.values()), {}
-            executors, self._executors = list(self._executors.values()), {}
             self._changed.notify_all()
         for item in waiting:
             item.future.cancel()
+        # A part that is being handed over may start a process yet.
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._changed:
+            executors, self._executors = list(self._executors.values()), {}
         for executor in executors:
             running = list((executor._processes or {}).values())
             executor.shutdown(wait=False, cancel_futures=True)
