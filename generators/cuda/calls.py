@@ -66,19 +66,20 @@ def ours(problem: Problem, copies: Sequence[Tensors], made: Plan) -> tuple[Call,
 
 def aten(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float]:
     """The reference bound to each copy of the operands; there is nothing to load."""
-    made = [_aten_call(problem, tensors) for tensors in copies]
+    around = elementwise.around(problem)
+    made = [_aten_call(problem, tensors, around) for tensors in copies]
     return lambda index: made[index](), 0.0
 
 
-def _aten_call(problem: Problem, names: Tensors) -> Callable[[], None]:
+def _aten_call(problem: Problem, names: Tensors, around: tuple[Launch | None, Launch | None]) -> Callable[[], None]:
     """What Inductor's default does: a cast of the weight, one ATen call, one pointwise kernel, as far as needed."""
-    first, last = elementwise.around(problem)
+    first, last = around
     before, after, weight, product = None, None, names["B"], names["out"]
     if first is not None:
         weight = names["cast"] = torch.empty_like(weight, dtype=to_torch(problem.a.dtype))
         before = launcher(first, names, {"elements": problem.n * problem.k})
     if last is not None:
-        after = _follow(problem, names, elementwise.product_dtype(problem))
+        after = _finish(problem, names, elementwise.product_dtype(problem), last)
         product = names["product"]
     alpha, beta = SCALARS[problem.scalars]
 
@@ -99,8 +100,12 @@ def _aten_call(problem: Problem, names: Tensors) -> Callable[[], None]:
 
 def _follow(problem: Problem, names: Tensors, dtype: str) -> Callable[[], None]:
     """The kernel that finishes a product in `dtype`, which becomes the tensor `product`."""
+    return _finish(problem, names, dtype, elementwise.after(problem, dtype))
+
+
+def _finish(problem: Problem, names: Tensors, dtype: str, launch: Launch) -> Callable[[], None]:
     names["product"] = torch.empty(problem.m, problem.n, dtype=to_torch(dtype), device="cuda")
-    return launcher(elementwise.after(problem, dtype), names, _sizes(problem, names))
+    return launcher(launch, names, _sizes(problem, names))
 
 
 def _sizes(problem: Problem, names: Tensors) -> dict[str, int]:
