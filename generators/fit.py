@@ -1,6 +1,4 @@
-"""Fits the cost model (`gemmdb.ladder.model_cost`) to measured rows.
-
-    python -m gemmdb.generators.fit ARCHIVE... [--out gemmdb/ladder/model_data.py]
+"""Fits the cost model (`gemmdb.ladder.model_cost`) to measured rows; `fit_write` is the command.
 
 Each group of kernels in three steps: the rates by least squares of the logarithm (Levenberg-Marquardt), weighed towards
 the fastest configs of each problem; what the rates leave of the *order* within each problem by ridge regression on its

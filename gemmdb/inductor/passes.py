@@ -39,15 +39,15 @@ class JointPass:
     def __call__(self, graph: Any) -> None:
         frozen = state.frozen_parameters()
         constants = {node for i, node in enumerate(graph.find_nodes(op="placeholder")) if i in frozen}
-        rewritten = False
+        rewritten = told = False
         for node in list(graph.nodes):
             try:
                 found = mixed.find(node)
                 if found is not None:
                     constant = found.weight in constants or found.weight.op == "get_attr"
                     rewritten |= self._visit(graph, found, constant)
-                elif self.session.policy.on_miss == "live":
-                    self._look_ahead(node)
+                elif self.session.policy.on_miss == "live" and not told:
+                    told = self._look_ahead(node)
             except (MissError, TableError):
                 raise
             except Exception as error:
@@ -74,15 +74,18 @@ class JointPass:
         mixed.rewrite(graph, found)
         return True
 
-    def _look_ahead(self, node: Any) -> None:
-        """Tell live tuning of a miss as early as it is known. That a product may still change does no harm."""
+    def _look_ahead(self, node: Any) -> bool:
+        """Whether live tuning was told of a miss, as early as one is known; the first of a graph is enough, and that a
+        product may still change does no harm."""
         try:
             product = products.product(node) if node.op == "call_function" else None
             if product and to_tune(self.session, product.query) and self.session.find(product.query) is None:
                 live.expect(product.query)
+                return True
         except Exception as error:
             # The post-grad pass will meet it, and say so, if it is still there then.
             log.debug("looking ahead: %s", error)
+        return False
 
 
 class PostGradPass:
@@ -153,8 +156,8 @@ class PostGradPass:
 def _packed_by_inductor(query: Query) -> bool:
     """Whether Inductor's own pattern would make `_weight_int8pack_mm` of a product, which on a GPU is many times slower
     than the cast and the product that ATen stands for in the tables."""
-    problem = query.problem
-    return query.device.kind == "cuda" and problem.fusion == "scale" and problem.b.dtype == "int8"
+    problem, taken = query.problem, ("bf16", "int8")
+    return query.device.kind == "cuda" and problem.fusion == "scale" and (problem.a.dtype, problem.b.dtype) == taken
 
 
 def _mark_anew(node: Any) -> None:

@@ -10,12 +10,13 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
 from gemmdb import hardware, registry
 from gemmdb.config import ATEN
 from gemmdb.generators import live as generator
-from gemmdb.inductor import live, live_rules, session
+from gemmdb.inductor import install, live, live_rules, session
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.measurement import Protocol
 from gemmdb.problem import Problem, Query
@@ -194,3 +195,13 @@ def test_a_single_number_is_stored_with_an_interval(compile_live, without_genera
     rows, _ = stored()
     assert {row.config.name for row in rows} == {"aten:default", "cpp:packed_gemm"}
     assert all(row.times.spread == pytest.approx(0.05) for row in rows)
+
+
+def test_the_first_miss_of_a_graph_is_told_early_and_no_other_is_looked_up_for_it(monkeypatch):
+    asked, told = [], []
+    monkeypatch.setattr(live, "expect", told.append)
+    looking = session.Session(asked.append, Policy(on_miss="live"), "key")
+    x, w = torch.randn(8, 16), torch.randn(16, 16)
+    traced = make_fx(lambda x, w: torch.mm(torch.mm(torch.mm(x, w), w), w))(x, w)
+    install.slots(looking)["joint_custom_pre_pass"](traced.graph)
+    assert len(asked) == len(told) == 1

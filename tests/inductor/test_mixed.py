@@ -255,9 +255,9 @@ def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(m
     h200 = registry.find("NVIDIA H200")
     monkeypatch.setattr(extract, "device", lambda of: h200 if of.type == "cuda" else cpu)
 
-    def rewritten(device, weight=torch.int8, config=ATEN):
+    def rewritten(device, weight=torch.int8, config=ATEN, dtype=torch.bfloat16):
         with FakeTensorMode():
-            x = torch.empty(8, K, dtype=torch.bfloat16, device=device)
+            x = torch.empty(8, K, dtype=dtype, device=device)
             w, s = torch.empty(N, K, dtype=weight, device=device), torch.empty(N, dtype=x.dtype, device=device)
             traced = make_fx(lambda x, w, s: (x @ w.t().to(x.dtype)) * s, select_decomp_table())(x, w, s)
         made = asking.from_chooser(lambda problem: config, "key")
@@ -266,5 +266,7 @@ def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(m
 
     assert rewritten("cuda")
     assert not rewritten("cpu")
-    assert not rewritten("cuda", torch.uint8)  # That is no pattern of Inductor's.
+    # These are no patterns of Inductor's.
+    assert not rewritten("cuda", torch.uint8)
+    assert not rewritten("cuda", dtype=torch.float16)
     assert not rewritten("cuda", config=None)  # A miss is left as it is.
