@@ -52,10 +52,11 @@ class Catalog:
     def identity(self) -> str:
         """What compile-cache keys hold of the tables: digests of the shipped and explicit ones; of the user's the
         generation and the digest as of then, which live tuning does not change, so that a row it wrote leaves compiled
-        graphs valid."""
+        graphs valid; nothing of one that only live tuning has written, so that making it does so too."""
         parts = [
             f"{table.uid}:{table.generation}:{table.built}" if source.origin == "user" else table.digest
             for source, table in self._entries
+            if source.origin != "user" or table.generation
         ]
         return f"{canonical.key(' '.join(parts)) % 2**64:016x}"
 
@@ -93,7 +94,7 @@ def _all_sources(settings: Settings, tables: Sequence[Path]) -> Iterator[Source]
     for path in (*tables, *settings.tables):
         yield Source(Path(path), "explicit")
     for path in (settings.user_table, *_databases(data_home())):
-        if _written(path):
+        if written(path):
             yield Source(path, "user")
     for path in _databases(shipped_tables()):
         yield Source(path, "shipped")
@@ -106,7 +107,7 @@ def _databases(folder: Path) -> list[Path]:
         return []
 
 
-def _written(path: Path) -> bool:
+def written(path: Path) -> bool:
     """Whether there is anything yet: a build that just began has made its file and written nothing."""
     try:
         return path.stat().st_size > 0

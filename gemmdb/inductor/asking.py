@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gemmdb.config import ATEN, Config
 from gemmdb.hit import Hit
@@ -14,6 +15,9 @@ from gemmdb.inductor.session import Session
 from gemmdb.problem import Problem, Query
 from gemmdb.settings import Policy, Settings
 from gemmdb.toolchain import installed
+
+if TYPE_CHECKING:
+    from gemmdb.catalog import Catalog
 
 ATTEMPTS = 16
 """How many configs may be left out of one answer."""
@@ -24,32 +28,34 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
 
     A broken table leaves a warning and its place empty; under `on_miss="error"` it raises TableError.
     """
-    from gemmdb.catalog import Catalog
+    from gemmdb.catalog import Catalog, written
     from gemmdb.ladder import explain, lookup
 
     settings = settings or Settings.read()
-    catalog = Catalog.load(settings, tables=tables, strict=policy.on_miss == "error")
-
+    strict = policy.on_miss == "error"
+    catalog = _Catalogs(
+        lambda: Catalog.load(settings, tables=tables, strict=strict), lambda: written(settings.user_table)
+    )
     untimed = replace(policy, on_miss="aten") if policy.on_miss == "live" else policy
 
     def otherwise(query: Query) -> Hit | None:
         running = installed(query.device.kind)
-        return _servable(query, untimed, lambda allowed: lookup(query, catalog, allowed, running))
+        return _servable(query, untimed, lambda allowed: lookup(query, catalog(), allowed, running))
 
     def find(query: Query) -> Hit | None:
         if policy.on_miss != "live" or declines(query):
             return otherwise(query)
         running = installed(query.device.kind)
-        hit = _servable(query, policy, lambda allowed: lookup(query, catalog, allowed, running))
+        hit = _servable(query, policy, lambda allowed: lookup(query, catalog(), allowed, running))
         if hit is not None:
             return hit
         # What a search would find out now is what an earlier one has stored: times with operands in the cache.
         hot, exact = replace(query, l2="hot"), replace(policy, near=False)
-        hit = _servable(hot, exact, lambda allowed: lookup(hot, catalog, allowed, running))
+        hit = _servable(hot, exact, lambda allowed: lookup(hot, catalog(), allowed, running))
         return hit and replace(hit, evidence={**hit.evidence, "instead_of": query.l2})
 
     def why(query: Query) -> str:
-        steps = explain(query, catalog, policy, installed(query.device.kind))
+        steps = explain(query, catalog(), policy, installed(query.device.kind))
         return "; ".join(f"{step.rung}: {step.reason}" for step in steps if step.hit is None)
 
     def declines(query: Query) -> str:
@@ -57,8 +63,24 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
 
         return objection(query, policy)
 
-    identity = f"{policy.text} catalog={catalog.identity()}"
-    return Session(find, policy, identity, settings.user_table, why, declines, otherwise)
+    identity = f"{policy.text} catalog={catalog().identity()}"
+    return Session(
+        find, policy, identity, settings.user_table, why, declines, otherwise, tables=lambda: catalog().tables
+    )
+
+
+class _Catalogs:
+    """The catalog of a session, and, once live tuning has made the user's table where there was none, another with it:
+    what was measured for one graph answers the next one. The first stays open; another thread may be asking it."""
+
+    def __init__(self, load: Callable[[], Catalog], made: Callable[[], bool]) -> None:
+        self._load, self._made = load, made
+        self._complete, self._now = made(), load()
+
+    def __call__(self) -> Catalog:
+        if not self._complete and self._made():
+            self._now, self._complete = self._load(), True
+        return self._now
 
 
 def _servable(query: Query, policy: Policy, ask: Callable[[Policy], Hit | None]) -> Hit | None:

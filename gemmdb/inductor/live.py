@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from gemmdb.catalog import Catalog
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
 from gemmdb.inductor import legality
@@ -32,7 +31,7 @@ from gemmdb.ladder.gate import gain, objection
 from gemmdb.ladder.model import propose
 from gemmdb.ladder.near import forecast_near
 from gemmdb.problem import Problem, Query
-from gemmdb.settings import ASKED_S, Settings
+from gemmdb.settings import ASKED_S
 from gemmdb.sources import INDUCTOR
 from gemmdb.toolchain import installed
 from gemmdb.verdict import Verdict
@@ -126,16 +125,13 @@ def _measure(generator: Any, group: Sequence[Decision]) -> None:
 def proposals(group: Sequence[Decision]) -> dict[Problem, tuple[Config, ...]]:
     """By problem, the configs that are likely to be the best, best first, that Inductor can carry out: by the measured
     neighbours and by the cost model; none when neither knows it, and the generator's menu is to be tried."""
-    catalog = Catalog.load(Settings.read())
-    try:
-        return {decision.problem: _proposals(decision, catalog) for decision in group}
-    finally:
-        catalog.close()
+    return {decision.problem: _proposals(decision) for decision in group}
 
 
-def _proposals(decision: Decision, catalog: Catalog) -> tuple[Config, ...]:
-    query, policy = decision.query, decision.session.policy
-    ask = Ask(query, catalog.tables, replace(policy, compile_cost=min(policy.compile_cost, QUICKLY)),
+def _proposals(decision: Decision) -> tuple[Config, ...]:
+    query, session = decision.query, decision.session
+    policy = session.policy
+    ask = Ask(query, tuple(session.tables()), replace(policy, compile_cost=min(policy.compile_cost, QUICKLY)),
               installed(query.device.kind))  # fmt: skip
     forecast, modelled = forecast_near(ask), propose(ask)
     measured = [] if isinstance(forecast, str) else forecast.proposals(len(forecast.gains))

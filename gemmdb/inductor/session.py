@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gemmdb.hit import Branches, Hit
     from gemmdb.inductor.journal import Event
     from gemmdb.problem import Problem, Query
+    from gemmdb.table import Table
 
 log = logging.getLogger("gemmdb")
 
@@ -33,7 +34,7 @@ class Session:
 
     `identity` is the part of the compile-cache key that stands for `find`; None keeps the graph out of every cache.
     `user_table` is where live timings go. `declines`: why a query is not tuned live, empty where it is.
-    `otherwise`: answers one that should have been and could not.
+    `otherwise`: answers one that should have been and could not. `tables`: those that are asked, in order.
     """
 
     find: Callable[[Query], Hit | None]
@@ -43,6 +44,7 @@ class Session:
     why: Callable[[Query], str] = lambda query: ""
     declines: Callable[[Query], str] = lambda query: ""
     otherwise: Callable[[Query], Hit | None] = lambda query: None
+    tables: Callable[[], Sequence[Table]] = tuple
 
 
 @dataclass

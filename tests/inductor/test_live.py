@@ -16,7 +16,8 @@ import gemmdb.inductor
 from gemmdb import hardware, registry
 from gemmdb.config import ATEN
 from gemmdb.generators import live as generator
-from gemmdb.inductor import install, live, live_rules, session
+from gemmdb.generators import store
+from gemmdb.inductor import asking, install, live, live_rules, session
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.measurement import Protocol
 from gemmdb.problem import Problem, Query
@@ -145,11 +146,33 @@ def test_proposals_for_a_gpu_are_quick_to_compile():
     found = {}
     for problem in (PLAIN.problem, PLAIN.problem.resized(2048, 4096, 4160)):
         query = replace(PLAIN, problem=problem)
-        asked = session.Session(lambda query: None, Policy(on_miss="live"), None)
+        asked = asking.from_tables(Policy(on_miss="live"))
         found |= live.proposals([session.Decision(asked, query, None, Event(problem.text, "live"))])
     assert [len(configs) for configs in found.values()] == [live.PROPOSALS] * 2
     assert {config.backend for configs in found.values() for config in configs} == {"triton"}
     assert not any(config.kernel in INDUCTOR for configs in found.values() for config in configs)
+
+
+def test_proposals_come_from_the_tables_of_the_session(kit, tmp_path, monkeypatch):
+    """From those that `enable` was given, and from the user's table, which was not there when the session was made."""
+    monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "user.db"))
+    measured = Problem.gemm("mm", m=8, n=48, k=64, dtype="fp32", constant_weight=True)
+    asked = replace(PLAIN, problem=measured.resized(9, 48, 64), device=kit.rows(measured, {})[0].device)
+
+    def proposed(*tables):
+        looking = asking.from_tables(Policy(on_miss="live", live_s=300.0), tables)
+        found = []
+        for _ in range(2):
+            found += live.proposals([session.Decision(looking, asked, None, Event("", "live"))]).values()
+            store.record_live(tmp_path / "user.db", kit.rows(measured, {kit.CPP: 50.0}))
+        return found
+
+    with store.Store.open(tmp_path / "named.db") as opened:
+        opened.add(kit.rows(measured, {kit.CPP: 50.0}))
+        opened.refresh()
+    assert proposed(tmp_path / "named.db")[0] == (kit.CPP,)
+    (tmp_path / "user.db").unlink()
+    assert proposed() == [(), (kit.CPP,)]
 
 
 def test_of_two_processes_that_share_a_table_one_measures(tmp_path):

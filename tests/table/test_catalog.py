@@ -101,6 +101,16 @@ def test_the_identity_follows_explicit_rows_and_the_users_generation(kit, home):
     assert len({first, second, identity()}) == 3
 
 
+def test_a_table_that_only_live_tuning_wrote_leaves_the_identity_alone(kit, home):
+    user = Settings.read().user_table
+    before = Catalog.load().identity()
+    record_live(user, [kit.row()])
+    assert names(Catalog.load()) == ["user.db"]
+    assert Catalog.load().identity() == before
+    kit.write(user, [kit.row(run="run-2")])
+    assert Catalog.load().identity() != before
+
+
 def test_the_identity_follows_the_order_and_the_file(kit, home):
     a, b = kit.write(home / "a.db", [kit.row()]), kit.write(home / "b.db", [kit.row(run="run-2")])
     assert Catalog.load(tables=[a, b]).identity() != Catalog.load(tables=[b, a]).identity()
