@@ -50,7 +50,8 @@ def bodies() -> Mapping[str, Any] | None:
 
 
 def slots(of: session.Session) -> Mapping[str, Any]:
-    """Our passes by slot for one session."""
+    """Our passes by slot for one session, which for one compile asks once for each product that is answered."""
+    of = session.remembering(of)
     return {"joint_custom_pre_pass": passes.JointPass(of), "post_grad_custom_post_pass": passes.PostGradPass(of)}
 
 

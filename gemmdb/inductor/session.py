@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,21 @@ class Session:
     declines: Callable[[Query], str] = lambda query: ""
     otherwise: Callable[[Query], Hit | None] = lambda query: None
     tables: Callable[[], Sequence[Table]] = tuple
+
+
+def remembering(of: Session) -> Session:
+    """The session with its hits kept: both passes ask for a product, and layers of a model for the same one. A miss may
+    have been tuned when it is asked for again."""
+    hits: dict[object, Hit] = {}
+
+    def find(query: Query) -> Hit | None:
+        asked = (query.problem, query.device, query.l2, tuple(sorted(query.ranges.items())))
+        hit = hits.get(asked) or of.find(query)
+        if hit is not None:
+            hits[asked] = hit
+        return hit
+
+    return replace(of, find=find)
 
 
 @dataclass

@@ -17,6 +17,7 @@ from gemmdb import hardware, registry
 from gemmdb.config import ATEN
 from gemmdb.generators import live as generator
 from gemmdb.generators import store
+from gemmdb.hit import Hit
 from gemmdb.inductor import asking, install, live, live_rules, session
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.measurement import Protocol
@@ -228,3 +229,16 @@ def test_the_first_miss_of_a_graph_is_told_early_and_no_other_is_looked_up_for_i
     traced = make_fx(lambda x, w: torch.mm(torch.mm(torch.mm(x, w), w), w))(x, w)
     install.slots(looking)["joint_custom_pre_pass"](traced.graph)
     assert len(asked) == len(told) == 1
+
+
+def test_hits_are_looked_up_once_for_both_passes_and_all_layers():
+    asked = []
+    looking = session.Session(
+        lambda query: asked.append(query) or Hit("exact", ATEN, 1.0, 1.0, ""), Policy(on_miss="live"), "key"
+    )
+    x, w = torch.randn(8, 16), torch.randn(16, 16)
+    traced = make_fx(lambda x, w: torch.mm(torch.mm(torch.mm(x, w), w), w))(x, w)
+    for one in install.slots(looking).values():
+        one(traced.graph)
+    assert len(asked) == 1
+    assert len(JOURNAL.pending()) == 3
