@@ -17,7 +17,8 @@ from gemmdb.generators.cuda.bench import set_up
 from gemmdb.generators.cuda.graphs import capture, elapsed
 from gemmdb.generators.cuda.session import floor_us
 from gemmdb.generators.program import Operands, Product
-from gemmdb.generators.reference import Reference, tolerance
+from gemmdb.generators.reference import Reference
+from gemmdb.generators.tolerance import tolerance
 from gemmdb.measurement import Protocol, one_line
 from gemmdb.problem import Problem
 

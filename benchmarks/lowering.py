@@ -31,7 +31,8 @@ from gemmdb.generators.cuda.calls import aten, ours
 from gemmdb.generators.cuda.graphs import capture, elapsed
 from gemmdb.generators.cuda.render import plan
 from gemmdb.generators.program import Product, operands
-from gemmdb.generators.reference import reference, tolerance
+from gemmdb.generators.reference import reference
+from gemmdb.generators.tolerance import tolerance
 from gemmdb.toolchain import installed
 
 PROTOCOL = Protocol("graph", "cold", 10, 25, version=2)

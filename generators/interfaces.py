@@ -127,8 +127,9 @@ class Backend(Interface):
     def begin(self, jobs: Sequence[Job]) -> None:
         """Told of all work of a build before its first lane starts: what takes longest to compile may begin."""
 
-    def measurer(self, lane: int, effort: Effort) -> Measurer:
-        """The measurer of lane 0 to `lanes` - 1."""
+    def measurer(self, lane: int, effort: Effort, confirms: bool = True) -> Measurer:
+        """The measurer of lane 0 to `lanes` - 1, which may start what measuring waits for; what its `fresh` one waits
+        for only where the caller `confirms` winners."""
 
     def close(self) -> None:
         """End what the measurers share, after they are closed. Idempotent."""

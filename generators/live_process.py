@@ -55,7 +55,7 @@ class Tuner:
         """The measurer of a lane."""
         lane = min(lane, self.backend.lanes - 1)
         if lane not in self._measurers:
-            self._measurers[lane] = self.backend.measurer(lane, chosen)
+            self._measurers[lane] = self.backend.measurer(lane, chosen, confirms=False)
         return self._measurers[lane]
 
     def close(self) -> None:

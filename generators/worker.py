@@ -7,6 +7,7 @@ lifeline is a pipe that only the parent holds open.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import pickle
 import resource
@@ -36,6 +37,31 @@ class Reply:
     value: Any = None
     status: Status = Status.OK
     detail: str = ""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A function by the names of its module and its own. Only the process that calls it imports the module, so that one
+    which has others work need not wait for torch."""
+
+    module: str
+    name: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Import it and call it."""
+        return getattr(importlib.import_module(self.module), self.name)(*arguments)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A module in which the functions are Named."""
+
+    module: str
+
+    def __getattr__(self, name: str) -> Named:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Named(self.module, name)
 
 
 def answer(task: Task) -> Reply:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gemmdb.device import Device
 from gemmdb.errors import InputError
+from gemmdb.generators.cpu.measurer import CpuMeasurer
 from gemmdb.generators.cpu.space import CpuSpace
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Job, Measurer
@@ -38,11 +39,8 @@ class CpuBackend:
     def begin(self, jobs: Sequence[Job]) -> None:
         """Compiling would disturb the times of the first jobs."""
 
-    def measurer(self, lane: int, effort: Effort) -> Measurer:
-        """The one measurer; as many compile workers as usable cores, at most 8."""
-        # This imports torch, which a build that finds everything done does not need.
-        from gemmdb.generators.cpu.measurer import CpuMeasurer
-
+    def measurer(self, lane: int, effort: Effort, confirms: bool = True) -> Measurer:
+        """The one measurer; as many compile workers as usable cores, at most 8. Starts nothing before it is used."""
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return CpuMeasurer(effort, self.device.units, min(usable, 8))
 

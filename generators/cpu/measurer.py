@@ -11,19 +11,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemmdb.config import ATEN, Config
 from gemmdb.generators import stats
-from gemmdb.generators.cpu import session
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Job, Outcome, ignore
 from gemmdb.generators.pool import Limits, Stopped, Worker, spread
-from gemmdb.generators.reference import acceptable, tolerance
-from gemmdb.generators.worker import Reply, Task
+from gemmdb.generators.tolerance import acceptable, tolerance
+from gemmdb.generators.worker import Elsewhere, Reply, Task
 from gemmdb.measurement import MAX_DETAIL, Protocol, Status, Times
 from gemmdb.problem import Problem
 
+if TYPE_CHECKING:
+    from gemmdb.generators.cpu import session
+else:
+    session = Elsewhere("gemmdb.generators.cpu.session")
 POLL_S = 0.1
 """How often a machine that others use is tried again."""
 RESTART = 200

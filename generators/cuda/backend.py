@@ -52,9 +52,9 @@ class CudaBackend:
         """nvcc begins with the kernels of all jobs, which it takes half a minute for each."""
         self.compilers.begin(jobs)
 
-    def measurer(self, lane: int, effort: Effort) -> CudaMeasurer:
+    def measurer(self, lane: int, effort: Effort, confirms: bool = True) -> CudaMeasurer:
         """The measurer of GPU number `lane`; all share one pool of compilers."""
-        return CudaMeasurer(lane, effort, self.compilers).start()
+        return CudaMeasurer(lane, effort, self.compilers).start(confirms)
 
     def close(self) -> None:
         """End the processes that compile."""

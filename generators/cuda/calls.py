@@ -11,6 +11,7 @@ import torch
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import InputError
 from gemmdb.generators.cuda import cutlass_calls, elementwise, emitted
+from gemmdb.generators.cuda.emission import only_emitted
 from gemmdb.generators.cuda.render import Launch, Plan, Unit, plan
 from gemmdb.generators.cuda.units import compile_unit
 from gemmdb.generators.program import to_torch
@@ -30,7 +31,7 @@ def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[C
     loaded."""
     if config == ATEN:
         return aten(problem, copies)
-    if emitted.only_emitted(config):
+    if only_emitted(config):
         return emitted.bind(problem, config, copies)
     if config.backend == "triton":
         return ours(problem, copies, plan(problem, config))

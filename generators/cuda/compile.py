@@ -5,7 +5,7 @@ from __future__ import annotations
 from gemmdb import kernels_cutlass
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.cuda import cutlass_build, elementwise
-from gemmdb.generators.cuda.emitted import Emission, only_emitted
+from gemmdb.generators.cuda.emission import Emission, only_emitted
 from gemmdb.generators.cuda.part import Part
 from gemmdb.generators.cuda.render import Launch, plan
 from gemmdb.generators.cuda.units import Triton

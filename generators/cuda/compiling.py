@@ -14,7 +14,7 @@ from time import monotonic
 from gemmdb.config import Config
 from gemmdb.generators.cuda.compile import compiler, parts
 from gemmdb.generators.cuda.dispatch import Dispatcher, Priority
-from gemmdb.generators.cuda.emitted import Emitted
+from gemmdb.generators.cuda.emission import Emitted
 from gemmdb.generators.cuda.part import Built, Part
 from gemmdb.generators.interfaces import Job
 from gemmdb.generators.pool import Stopped

@@ -14,84 +14,45 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from gemmdb.config import Config
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.cuda.part import Built
+from gemmdb.generators.cuda.emission import Emission
 from gemmdb.generators.program import Operands, Product, blank, set_numerics
 from gemmdb.problem import Problem
-from gemmdb.sources import INDUCTOR
 
 CUDA = torch.device("cuda")
 Tensors = dict[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Emitted(Config):
-    """A config to be measured as the code that Inductor emits for it. No other config is equal to it."""
+def write(problem: Problem, config: Config, capability: int) -> None:
+    """Generate the code of a config for a problem and compile its kernels, unless it is there. Raises as `generate`."""
+    share_gpus()
+    path = path_of(problem, config)
+    if path.exists():
+        return
+    from gemmdb.inductor.adapter import emitting
 
-    @classmethod
-    def code_of(cls, config: Config) -> Emitted:
-        """`config` as emitted code."""
-        return cls(config.backend, config.kernel, config.params)
-
-    @property
-    def plain(self) -> Config:
-        """The config itself."""
-        return Config(self.backend, self.kernel, self.params)
-
-
-def only_emitted(config: Config) -> bool:
-    """Whether `config` is measured as emitted code: asked for, or because Inductor alone can make it."""
-    return isinstance(config, Emitted) or config.kernel in INDUCTOR or config.kernel == "padded"
+    with emitting.compiling_for(capability):
+        source = generate(problem, config)
+        for name, text in emitting.triton_kernels(source):
+            emitting.compile_kernel(name, text)
+        for text in emitting.cuda_kernels(source):
+            emitting.compile_cuda(text)
+    _write(path, source)
 
 
-@dataclass(frozen=True)
-class Emission:
-    """The emitted code of a config for a problem, as a Part."""
+def path_of(problem: Problem, config: Config) -> Path:
+    """Where the code is: it depends on gemmdb's own sources and on torch."""
+    _prepare()
+    from gemmdb.inductor.adapter.slots import code_digest
 
-    problem: Problem
-    config: Config
-
-    @property
-    def key(self) -> str:
-        """A digest of problem and config."""
-        return hashlib.sha256(f"emitted {self.problem.text} {self.config.text}".encode()).hexdigest()[:32]
-
-    def build(self, capability: int) -> Built:
-        """Generate the code and compile its kernels."""
-        start = time.perf_counter()
-        try:
-            share_gpus()
-            path = self.path()
-            if not path.exists():
-                _write(path, self._compiled(capability))
-        except Exception as error:
-            return Built(f"{type(error).__name__}: {error}", time.perf_counter() - start)
-        return Built("", time.perf_counter() - start)
-
-    def path(self) -> Path:
-        """Where the code is: it depends on gemmdb's own sources and on torch."""
-        _prepare()
-        from gemmdb.inductor.adapter.slots import code_digest
-
-        surroundings = hashlib.sha256(f"{self.key} {code_digest()} {torch.__version__}".encode()).hexdigest()[:32]
-        return Path(os.environ["TRITON_CACHE_DIR"]) / "gemmdb" / f"emitted_{surroundings}.py"
-
-    def _compiled(self, capability: int) -> str:
-        from gemmdb.inductor.adapter import emitting
-
-        with emitting.compiling_for(capability):
-            source = generate(self.problem, self.config)
-            for name, text in emitting.triton_kernels(source):
-                emitting.compile_kernel(name, text)
-            for text in emitting.cuda_kernels(source):
-                emitting.compile_cuda(text)
-        return source
+    key = f"{Emission(problem, config).key} {code_digest()} {torch.__version__}"
+    surroundings = hashlib.sha256(key.encode()).hexdigest()[:32]
+    return Path(os.environ["TRITON_CACHE_DIR"]) / "gemmdb" / f"emitted_{surroundings}.py"
 
 
 def generate(problem: Problem, config: Config) -> str:
@@ -128,8 +89,7 @@ def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[C
     """The emitted code bound to each copy of the operands, and the seconds that loading took. The call returns its
     output: emitted code writes into memory of its own. Raises when it cannot be loaded."""
     start = time.perf_counter()
-    part = Emission(problem, config)
-    function = _loaded(part.path())
+    function = _loaded(path_of(problem, config))
     inputs = [_inputs(problem, tensors) for tensors in copies]
 
     def call(index: int) -> torch.Tensor:

@@ -10,17 +10,19 @@ from typing import Any
 
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.cuda import session
 from gemmdb.generators.cuda.compiling import CompilePool
-from gemmdb.generators.cuda.emitted import Emitted
+from gemmdb.generators.cuda.emission import Emitted
 from gemmdb.generators.cuda.trial import Loaded, Trial
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Job, Outcome, ignore
 from gemmdb.generators.pool import Worker
 from gemmdb.generators.stats import times
+from gemmdb.generators.worker import Elsewhere
 from gemmdb.inductor.legality import counts
 from gemmdb.measurement import Protocol, Status
 from gemmdb.problem import Problem
+
+SESSION = Elsewhere("gemmdb.generators.cuda.session")
 
 
 @dataclass
@@ -31,7 +33,7 @@ class CudaMeasurer:
     lane: int
     effort: Effort
     pool: CompilePool
-    functions: Any = session
+    functions: Any = SESSION
     worker: Worker = field(init=False)
     _other: CudaMeasurer | None = None
     _starting: Thread | None = None
@@ -45,9 +47,10 @@ class CudaMeasurer:
         for job in jobs:
             self.pool.prepare(job, ready)
 
-    def start(self) -> CudaMeasurer:
-        """Begin to start the processes that time, which takes seconds; this measurer."""
-        for measurer in (self, self.fresh()):
+    def start(self, confirms: bool = True) -> CudaMeasurer:
+        """Begin to start the process that times, which takes seconds, and that of `fresh` where it `confirms`; this
+        measurer."""
+        for measurer in (self, self.fresh()) if confirms else (self,):
             measurer._start()
         return self
 

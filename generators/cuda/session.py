@@ -17,7 +17,7 @@ from gemmdb.generators.cuda.calls import Call, bind, launcher
 from gemmdb.generators.cuda.graphs import capture, elapsed, flush_buffer, once, sink_buffer
 from gemmdb.generators.cuda.trial import Loaded, Trial
 from gemmdb.generators.program import to_torch
-from gemmdb.generators.reference import acceptable
+from gemmdb.generators.tolerance import acceptable
 from gemmdb.generators.worker import out_of_memory
 from gemmdb.measurement import Protocol, Status, one_line
 from gemmdb.problem import Problem

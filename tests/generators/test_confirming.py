@@ -6,7 +6,7 @@ import pytest
 
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.cpu.space import AUTO, template
-from gemmdb.generators.cuda.emitted import Emitted
+from gemmdb.generators.cuda.emission import Emitted
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate, Job, Outcome
 from gemmdb.generators.replay import Replay

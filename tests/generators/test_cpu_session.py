@@ -9,7 +9,7 @@ from gemmdb.generators.cpu import session
 from gemmdb.generators.cpu.measurer import machine
 from gemmdb.generators.cpu.space import AUTO, template
 from gemmdb.generators.pool import Stopped, Worker
-from gemmdb.generators.reference import acceptable
+from gemmdb.generators.tolerance import acceptable
 from gemmdb.layout import Layout
 from gemmdb.measurement import Protocol, Status
 from gemmdb.operands import Numerics, Operand

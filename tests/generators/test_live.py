@@ -1,5 +1,8 @@
 """Live tuning: which candidates, how many samples. The measuring itself: tests/inductor/test_live.py."""
 
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -49,6 +52,20 @@ def test_what_nvcc_has_to_compile_is_not_tried():
     )  # fmt: skip
     assert slow.spec.cost > live_process.QUICKLY
     assert job(SMALL, slow, blocking(1))[0].legal == (ATEN, blocking(1))
+
+
+def test_whoever_has_a_gpu_measured_need_not_load_torch():
+    program = """
+        import sys
+        from gemmdb.config import ATEN
+        from gemmdb.generators import live_process
+        from gemmdb.generators.cuda import backend, compile
+        from gemmdb.problem import Problem
+        assert compile.parts(Problem.gemm("mixed_mm", m=8, n=64, k=64, fusion="scale"), ATEN)
+        print("torch" in sys.modules)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_when_time_is_over_nothing_is_begun(tmp_path):

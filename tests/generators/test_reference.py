@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from gemmdb.generators.program import Product, operands
-from gemmdb.generators.reference import acceptable, poison, reference, tolerance
+from gemmdb.generators.reference import poison, reference
+from gemmdb.generators.tolerance import acceptable, tolerance
 from gemmdb.layout import Layout
 from gemmdb.operands import Numerics, Operand
 from gemmdb.problem import Problem

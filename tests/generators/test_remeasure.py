@@ -6,7 +6,7 @@ import pytest
 
 from gemmdb.errors import InputError
 from gemmdb.generators.build import BuildRequest, build
-from gemmdb.generators.cuda.emitted import Emitted
+from gemmdb.generators.cuda.emission import Emitted
 from gemmdb.generators.remeasure import remeasure
 from gemmdb.generators.replay import Replay
 from gemmdb.measurement import Status, Times

@@ -116,7 +116,8 @@ SERVED = [
 @pytest.mark.parametrize(("problem", "one"), SERVED, ids=[problem.text[:60] for problem, _ in SERVED])
 def test_inductor_makes_that_one_choice(problem: Problem, one: Config, clean: None) -> None:
     from gemmdb.generators.program import Product, operands
-    from gemmdb.generators.reference import poison, reference, tolerance
+    from gemmdb.generators.reference import poison, reference
+    from gemmdb.generators.tolerance import tolerance
 
     device = torch.device("cuda")
     made = operands(problem, device, 1)

@@ -45,7 +45,7 @@ CASES = [
 def measured(problem: Problem, config: Config) -> None:
     """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
     from gemmdb.generators.cuda import session
-    from gemmdb.generators.cuda.emitted import Emission
+    from gemmdb.generators.cuda.emission import Emission
 
     built = Emission(problem, config).build(90)
     assert built.failure == ""
@@ -68,7 +68,7 @@ def test_inductors_templates_are_measured(problem: Problem, config: Config) -> N
     ids=lambda problem: problem.text,
 )  # fmt: skip
 def test_our_kernels_are_measured_as_emitted_code(problem: Problem, config: Config) -> None:
-    from gemmdb.generators.cuda.emitted import Emitted
+    from gemmdb.generators.cuda.emission import Emitted
 
     measured(problem, Emitted.code_of(config))
 
@@ -78,7 +78,8 @@ def test_inductors_templates_are_served_as_one_choice(problem: Problem, config: 
     from torch._inductor.utils import run_and_get_code
 
     from gemmdb.generators.program import Product, operands, set_numerics
-    from gemmdb.generators.reference import poison, reference, tolerance
+    from gemmdb.generators.reference import poison, reference
+    from gemmdb.generators.tolerance import tolerance
 
     set_numerics(problem)
     device = torch.device("cuda")
@@ -110,7 +111,7 @@ def test_alpha_and_beta_reach_the_template() -> None:
 
 def test_a_process_that_generates_code_allocates_nothing_on_the_gpu() -> None:
     """It generates code on operands without memory and never loads a kernel, so it disturbs no timing."""
-    from gemmdb.generators.cuda.emitted import Emission
+    from gemmdb.generators.cuda.emission import Emission
     from gemmdb.generators.pool import Worker
 
     worker = Worker()

@@ -56,7 +56,8 @@ def run(model: Callable[..., Any], *inputs: Any, config: Config) -> tuple[Any, s
 
 def check(problem: Problem, config: Config, seed: int = 1) -> str:
     from gemmdb.generators.program import FP32_MODES, Product, operands
-    from gemmdb.generators.reference import poison, reference, tolerance
+    from gemmdb.generators.reference import poison, reference
+    from gemmdb.generators.tolerance import tolerance
 
     torch.set_float32_matmul_precision(FP32_MODES[problem.numerics.fp32])
     try:

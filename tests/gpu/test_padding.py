@@ -44,7 +44,7 @@ CASES = [
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_padding_is_measured(problem: Problem, config: Config) -> None:
     from gemmdb.generators.cuda import session
-    from gemmdb.generators.cuda.emitted import Emission
+    from gemmdb.generators.cuda.emission import Emission
 
     assert Emission(problem, config).build(90).failure == ""
     assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
@@ -56,7 +56,8 @@ def test_padding_is_measured(problem: Problem, config: Config) -> None:
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_padding_is_served(problem: Problem, config: Config) -> None:
     from gemmdb.generators.program import Product, operands, set_numerics
-    from gemmdb.generators.reference import poison, reference, tolerance
+    from gemmdb.generators.reference import poison, reference
+    from gemmdb.generators.tolerance import tolerance
 
     set_numerics(problem)
     device = torch.device("cuda")

@@ -12,7 +12,8 @@ import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.config import ATEN
 from gemmdb.generators.program import Product, operands
-from gemmdb.generators.reference import reference, tolerance
+from gemmdb.generators.reference import reference
+from gemmdb.generators.tolerance import tolerance
 from gemmdb.inductor import legality, padding
 from gemmdb.inductor.adapter import padding as adapter
 

@@ -16,7 +16,7 @@ from gemmdb.config import ATEN
 from gemmdb.generators.cuda import compiling, cutlass_menu
 from gemmdb.generators.cuda.compiling import CompilePool
 from gemmdb.generators.cuda.dispatch import Priority
-from gemmdb.generators.cuda.emitted import Emitted
+from gemmdb.generators.cuda.emission import Emitted
 from gemmdb.generators.interfaces import Candidate, Job
 from gemmdb.generators.pool import Stopped
 from gemmdb.measurement import Protocol, Status

@@ -12,7 +12,8 @@ from gemmdb.errors import InputError
 from gemmdb.generators.cuda import compile as compiling
 from gemmdb.generators.cuda import inductor_menu
 from gemmdb.generators.cuda.compiling import CompilePool
-from gemmdb.generators.cuda.emitted import Emission, Emitted, only_emitted, share_gpus
+from gemmdb.generators.cuda.emission import Emission, Emitted, only_emitted
+from gemmdb.generators.cuda.emitted import share_gpus
 from gemmdb.generators.cuda.measurer import CudaMeasurer
 from gemmdb.generators.effort import named
 from gemmdb.legality import illegal

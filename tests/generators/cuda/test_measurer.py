@@ -78,6 +78,16 @@ def test_right_and_wrong_candidates_are_one_request(gpu, make):
     assert gpu.busy_s == pytest.approx(1e-3)
 
 
+def test_the_process_that_confirms_is_started_where_winners_are_confirmed(gpu):
+    gpu.start(confirms=False)
+    gpu._started()
+    assert gpu.worker.pid
+    assert gpu._other is None
+    gpu.start()
+    gpu.fresh()._started()
+    assert gpu.fresh().worker.pid not in (None, gpu.worker.pid)
+
+
 def test_what_spoils_the_process_is_known_and_the_others_are_tried_again(gpu, make):
     assert statuses(gpu, make, 16, 128, 64, 256) == ["ok", "ok", "crash", "ok", "wrong"]
     assert gpu.busy_s == pytest.approx(1e-3)  # The first request timed nothing.
