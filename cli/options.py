@@ -31,7 +31,9 @@ class ProblemOptions:
         str,
         typer.Option(help="A then B, each as stored row-major: n as it is, t transposed. nt: B is an [N, K] weight."),
     ] = "nt"
-    weight_dtype: Annotated[str, typer.Option(help="int8 or uint8; for mixed_mm only.")] = "int8"
+    weight_dtype: Annotated[
+        str | None, typer.Option(help="The weight's, for mixed_mm only: int8 or uint8 [default: int8].")
+    ] = None
     bias: Annotated[str | None, typer.Option(help="none, 1d, full or column [default: 1d for addmm, else none].")] = (
         None
     )
@@ -57,7 +59,13 @@ class ProblemOptions:
         for flag, name in (("--device", self.device), ("--arch", self.arch)):
             if name == "":  # A variable of a script that is not set; it does not mean this machine.
                 raise InputError(f"{flag} is empty: name a device, or leave {flag} out for this machine")
-        return Problem.gemm(**{field.name: getattr(self, field.name) for field in fields(self)})
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.weight_dtype is None:
+            given["weight_dtype"] = "int8"
+        problem = Problem.gemm(**given)
+        if self.weight_dtype is not None and self.op != "mixed_mm":
+            raise InputError(f"--weight-dtype is for mixed_mm only; both operands of {self.op} have the same dtype")
+        return problem
 
 
 def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -74,6 +74,9 @@ def test_arch_finds_the_device(gemmdb, table, flags):
         ("--op mm --m 1 --n 1 --k 1 --device Nonesuch", "Nonesuch"),
         ("--op mm --m 1 --n 1 --k 1 --device=", "--device is empty"),
         ("--op mm --m 1 --n 1 --k 1 --arch=", "--arch is empty"),
+        ("--op mm --m 1 --n 1 --k 1 --weight-dtype int8", "--weight-dtype is for mixed_mm only"),
+        ("--op mixed_mm --m 1 --n 1 --k 1 --weight-dtype=", "unknown dtype ''"),
+        ("--op mixed_mm --m 1 --n 1 --k 1 --weight-dtype fp32", "cannot multiply"),
         ("--op mm --m 1 --n 1 --k 1 --frob", "--frob"),
     ],
 )
