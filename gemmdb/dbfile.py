@@ -26,8 +26,10 @@ _PAUSES = (0.01, 0.05, 0.0)
 _MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 _PRAGMAS = ("trusted_schema=OFF", "query_only=ON")
-_STRANGER = ("cell_size_check=ON", "cache_size=-65536")
+_STRANGER = ("cell_size_check=ON",)
 """For a file of whoever: SQLite advises to check every page, and not to map the file."""
+_CACHE = "cache_size=-65536"
+"""For such a file too; setting it reads the file."""
 _SHIPPED = ("mmap_size=4294967296",)
 """For a file that came with the code, and is as trusted: mapped, its pages need no copying."""
 
@@ -95,6 +97,12 @@ def broken(path: Path, error: Exception) -> TableError:
     return TableError(f"{path} is corrupted ({text}); restore it or rebuild it with `gemmdb build`")
 
 
+def logged(path: Path) -> TableError:
+    """What to raise for a file in WAL mode."""
+    remedy = f"sqlite3 {path} 'PRAGMA journal_mode=DELETE'"
+    return TableError(f"{path} has a write-ahead log, which no table has; undo it, if the file is yours, by {remedy}")
+
+
 def _connect(path: Path, immutable: bool) -> sqlite3.Connection:
     options = "mode=ro&immutable=1" if immutable else "mode=ro"
     uri = f"{path.absolute().as_uri()}?{options}"
@@ -103,6 +111,9 @@ def _connect(path: Path, immutable: bool) -> sqlite3.Connection:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
         for pragma in (*_PRAGMAS, *(_SHIPPED if immutable else _STRANGER)):
             db.execute(f"PRAGMA {pragma}")
+        if not immutable:
+            _check_mode(db, path)
+            db.execute(f"PRAGMA {_CACHE}")
         schema.check(db, path)
         if path.stat().st_size % int(db.execute("PRAGMA page_size").fetchone()[0]):
             raise TableError(f"{path} is truncated; restore it or rebuild it with `gemmdb build`")
@@ -110,6 +121,22 @@ def _connect(path: Path, immutable: bool) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _check_mode(db: sqlite3.Connection, path: Path) -> None:
+    """Raise TableError for a file in WAL mode, before SQLite makes files beside it: reading one takes two.
+
+    A connection that locks the file for itself does so before it opens a log, and one for reading cannot: the attempt
+    fails where there is a log to open, and only there.
+    """
+    db.execute("PRAGMA locking_mode=EXCLUSIVE")
+    try:
+        db.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorname == "SQLITE_IOERR_LOCK":
+            raise logged(path) from error
+        raise
+    db.execute("PRAGMA locking_mode=NORMAL")  # The next statement gives its lock back.
 
 
 def _check_file(path: Path) -> None:

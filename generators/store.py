@@ -174,6 +174,8 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST)
         db.execute("PRAGMA trusted_schema=OFF")
+        if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+            raise dbfile.logged(path)
         # A transaction that spills its pages shuts readers out until it ends.
         db.execute("PRAGMA cache_spill=OFF")
         _prepare(db, path)
