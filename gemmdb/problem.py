@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gemmdb import canonical
+from gemmdb import canonical, grammar
 from gemmdb.canonical import lazy
 from gemmdb.device import Device
 from gemmdb.errors import InputError
@@ -112,29 +111,7 @@ class Problem:
     @classmethod
     def parse(cls, text: str) -> Problem:
         """The problem of a canonical form; raises InputError unless `text` is exactly what `Problem.text` writes."""
-        match = _TEXT.fullmatch(text)
-        if match is None:
-            raise InputError(f"malformed problem {text[:200]!r}")
-        part = match.groupdict()
-        problem = cls(
-            part["op"],
-            int(part["m"]),
-            int(part["n"]),
-            int(part["k"]),
-            Operand.parse(part["a"]),
-            Operand.parse(part["b"]),
-            part["out"],
-            Bias.parse(part["bias"]),
-            part["scalars"],
-            part["fusion"],
-            Numerics(
-                part["fp32"],
-                part["acc"],
-                part["reduced"] == "1",
-                part["deterministic"] == "1",
-            ),
-            part["constant"] == "1",
-        )
+        problem = cls(**grammar.fields(text))
         if problem.text != text:
             raise InputError(f"not a canonical problem: {text[:200]!r}")
         return problem
@@ -246,12 +223,3 @@ def _default_out(op: str, dtype: str, fusion: str) -> str:
     if op == "int_mm":
         return "bf16" if fusion == "scale" else "int32"
     return dtype
-
-
-_SIZE, _WORD = r"(?:0|[1-9]\d{0,9})", r"[a-z0-9:\-]+"
-_TEXT = re.compile(
-    rf"(?P<op>[a-z_]+) m=(?P<m>{_SIZE}) n=(?P<n>{_SIZE}) k=(?P<k>{_SIZE}) a=(?P<a>{_WORD}) b=(?P<b>{_WORD})"
-    rf" out=(?P<out>{_WORD}) bias=(?P<bias>{_WORD}) scalars=(?P<scalars>{_WORD}) fusion=(?P<fusion>{_WORD})"
-    r" fp32=(?P<fp32>[a-z0-9]+) acc=(?P<acc>[a-z0-9]+) reduced=(?P<reduced>[01])"
-    r" deterministic=(?P<deterministic>[01]) constant=(?P<constant>[01])"
-)

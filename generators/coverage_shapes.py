@@ -14,9 +14,20 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, zip_longest
-from typing import Any
 
-from gemmdb.generators.models import DECODE, DENSE, ENCODERS, GPT2, HEAD, MODELS, PREFILL, Item, Pair, Product, unique
+from gemmdb.generators.coverage_pools import (
+    all_pairs,
+    core_pairs,
+    core_products,
+    each,
+    encoder_layers,
+    gradient,
+    grid,
+    inside,
+    pool,
+    sizes,
+)
+from gemmdb.generators.models import DECODE, DENSE, GPT2, MODELS, PREFILL, Item, unique
 from gemmdb.problem import Problem
 
 MOST_US, MOST_BYTES = 2000.0, 3e9
@@ -30,7 +41,6 @@ FIRST = 6
 FLOORS = {"mm": 1500, "addmm": 800, "int_mm": 600, "mixed_mm": 1000}
 """How many problems of each op the first 3,900 hold, about: where a build stops early, no op is short."""
 SIDES = [128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384]
-GRID = [256, 1024, 2048, 6144, 16384]
 ODD = ([1, 7, 17, 33, 100, 257, 1009], [250, 1001, 2047, 4099, 11003], [100, 777, 2053, 4098])
 TOKENS = [512, 1024, 2048, 4096, 8192]
 
@@ -133,17 +143,17 @@ def mm() -> list[Stratum]:
         Stratum(60, pool("mm", DECODE, core)),
         Stratum(60, pool("mm", DENSE, every, fusion="pointwise")),
         Stratum(60, pool("mm", DENSE, gpt2, fusion="pointwise", layout=["nn", "nt"])),
-        Stratum(90, _encoders("mm", fusion="pointwise", dtype=["bf16", "fp16"])),
-        Stratum(30, _encoders("mm", fusion="pointwise", dtype="fp32", tf32=[False, True])),
+        Stratum(90, encoder_layers("mm", fusion="pointwise", dtype=["bf16", "fp16"])),
+        Stratum(30, encoder_layers("mm", fusion="pointwise", dtype="fp32", tf32=[False, True])),
         Stratum(280, pool("mm", DENSE, every)),
         Stratum(170, pool("mm", DENSE, every, dtype="fp16")),
-        Stratum(80, [_gradient("nn", m, n, k) for m, (n, k) in product(TOKENS, every)]),
-        Stratum(80, [_gradient("tn", m, n, k) for m, (n, k) in product(TOKENS, every)]),
+        Stratum(80, [gradient("nn", m, n, k) for m, (n, k) in product(TOKENS, every)]),
+        Stratum(80, [gradient("tn", m, n, k) for m, (n, k) in product(TOKENS, every)]),
         Stratum(30, pool("mm", [*DECODE, *PREFILL], core, layout="nn")),
         Stratum(60, pool("mm", DENSE, gpt2, dtype="fp32")),
         Stratum(80, pool("mm", DENSE, [*gpt2, *core], dtype="fp32", tf32=True)),
-        Stratum(100, [item for square in squares for item in _each(square, dtype=["bf16", "fp16", "fp32"])]),
-        Stratum(20, [item for square in squares for item in _each(square, dtype="fp32", tf32=True)]),
+        Stratum(100, [item for square in squares for item in each(square, dtype=["bf16", "fp16", "fp32"])]),
+        Stratum(20, [item for square in squares for item in each(square, dtype="fp32", tf32=True)]),
         Stratum(110, grid("mm", [1, 4, 16, 64, 256, 1024, 4096])),
         Stratum(100, sizes("mm", *ODD, dtype=["bf16", "fp16"])),
     ]
@@ -153,7 +163,7 @@ def addmm() -> list[Stratum]:
     """Layers with biases: GPT-2 (whose weights are stored [K, N]), Qwen's QKV, encoders; full and column biases."""
     gpt2 = unique(pair for model in GPT2.values() for pair in model.pairs() if pair[0] != model.vocabulary)
     qwen = unique(pair for name, m in MODELS.items() if name.startswith("qwen2-") for pair in m.pairs()[:1])
-    encoders = _encoders("addmm")
+    encoders = encoder_layers("addmm")
     return [
         Stratum(110, pool("addmm", DENSE, gpt2, layout="nn")),
         Stratum(150, pool("addmm", DENSE, gpt2)),
@@ -181,79 +191,11 @@ def int_mm() -> list[Stratum]:
         Stratum(90, pool("int_mm", [32, 64, *PREFILL], core)),
         Stratum(140, pool("int_mm", rows, every, fusion="scale")),
         Stratum(60, pool("int_mm", rows, every)),
-        Stratum(70, _encoders("int_mm", fusion="scale")),
+        Stratum(70, encoder_layers("int_mm", fusion="scale")),
         Stratum(70, grid("int_mm", [32, 128, 512, 2048], fusion=["none", "scale"])),
         Stratum(15, [{"op": "int_mm", "m": side, "n": side, "k": side} for side in SIDES]),
         Stratum(30, sizes("int_mm", [17, 33, 100, 257], [248, 1000, 4104], [104, 776, 4104], fusion=["none", "scale"])),
     ]
-
-
-def core_pairs() -> list[Pair]:
-    """(N, K) of the most used models, their query, key and value projections also apart."""
-    models = list(MODELS.values())[:HEAD]
-    apart = [(width, model.hidden) for model in models for width in (model.query, model.key)]
-    return unique([*(pair for model in models for pair in model.pairs()), *apart])
-
-
-def core_products() -> list[Product]:
-    """The same in the fusion context that each has inside a layer."""
-    models = list(MODELS.values())[:HEAD]
-    apart = [((width, model.hidden), "none") for model in models for width in (model.query, model.key)]
-    return list(dict.fromkeys([*(product for model in models for product in model.products()), *apart]))
-
-
-def all_pairs() -> list[Pair]:
-    """(N, K) of all decoders."""
-    return unique(pair for model in MODELS.values() for pair in model.pairs())
-
-
-def pool(op: str, rows: Sequence[int], pairs: Sequence[Pair], **rest: Any) -> list[Item]:
-    """An item per M, (N, K) and value of the `rest`."""
-    return [item for m, (n, k) in product(rows, pairs) for item in _each({"op": op, "m": m, "n": n, "k": k}, **rest)]
-
-
-def inside(op: str, rows: Sequence[int], products: Sequence[Product]) -> list[Item]:
-    """An item per M and product, in the product's fusion context."""
-    return [item for pair, fusion in products for item in pool(op, rows, [pair], **_context(fusion))]
-
-
-def grid(op: str, rows: Sequence[int], **rest: Any) -> list[Item]:
-    """A log grid over M, N and K."""
-    return sizes(op, rows, GRID, GRID, **rest)
-
-
-def sizes(op: str, rows: Sequence[int], columns: Sequence[int], depths: Sequence[int], **rest: Any) -> list[Item]:
-    """An item per M, N, K and value of the `rest`."""
-    return pool(op, rows, list(product(columns, depths)), **rest)
-
-
-def _gradient(layout: str, m: int, n: int, k: int) -> Item:
-    """What a layer [m, k] x [k, n] multiplies in its backward: `nn` for the input's gradient, `tn` the weight's."""
-    rows, columns, depth = (m, k, n) if layout == "nn" else (n, k, m)
-    return {"op": "mm", "m": rows, "n": columns, "k": depth, "layout": layout}
-
-
-def _encoders(op: str, **rest: Any) -> list[Item]:
-    """The layers of ViT, CLIP and BERT for batches of 1 to 64."""
-    batches = (1, 2, 4, 8, 16, 32, 64)
-    return [
-        item
-        for hidden, tokens in ENCODERS.values()
-        for item in pool(op, [tokens * batch for batch in batches], _layers(hidden), **rest)
-    ]
-
-
-def _layers(hidden: int) -> list[Pair]:
-    return [(3 * hidden, hidden), (hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden)]
-
-
-def _context(fusion: str) -> dict[str, str]:
-    return {} if fusion == "none" else {"fusion": fusion}
-
-
-def _each(item: Item, **rest: Any) -> list[Item]:
-    choices = [value if isinstance(value, list) else [value] for value in rest.values()]
-    return [item | dict(zip(rest, values, strict=True)) for values in product(*choices)]
 
 
 def _hash(item: Item) -> bytes:

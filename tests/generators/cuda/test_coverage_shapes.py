@@ -5,16 +5,8 @@ from collections import Counter
 import pytest
 
 from gemmdb.generators import shapes
-from gemmdb.generators.coverage_shapes import (
-    FLOORS,
-    MOST_BYTES,
-    MOST_US,
-    call_us,
-    core_pairs,
-    core_products,
-    first_model,
-    spread,
-)
+from gemmdb.generators.coverage_pools import core_pairs, core_products
+from gemmdb.generators.coverage_shapes import FLOORS, MOST_BYTES, MOST_US, call_us, first_model, spread
 from gemmdb.generators.models import DECODE, DENSE, MODELS, PREFILL
 from gemmdb.problem import Problem
 
