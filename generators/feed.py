@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from threading import Condition, Thread
 from time import monotonic
 
+from gemmdb.config import Config
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Job, Outcome
 from gemmdb.generators.pool import Stopped
@@ -32,12 +33,12 @@ Prepare = Callable[[Sequence[Job], Callable[[Job], None]], None]
 
 @dataclass(frozen=True)
 class Won:
-    """A raced job whose winner is still to be confirmed; `emission` is a job that is ready when that need not wait for
-    a compiler."""
+    """A raced job of which `pick` is to be confirmed next, after what is `confirmed` already."""
 
     job: Job
     outcomes: tuple[Outcome, ...]
-    emission: Job
+    pick: Config
+    confirmed: tuple[Outcome, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Feed(Thread):
         self._changed = Condition()
         self._compiling: dict[int, Job] = {}
         self._ready: deque[Job] = deque()
-        self._emitting: dict[int, Won] = {}
+        self._emitting: dict[int, tuple[Job, Won]] = {}
         self._due: deque[Won] = deque()
         self._in_hand = 0
         self._more = True
@@ -107,15 +108,15 @@ class Feed(Thread):
             self._in_hand -= 1
             self._changed.notify_all()
 
-    def won(self, won: Won, emitted: bool) -> None:
-        """Have a winner confirmed, as soon as its code is compiled where it is to be `emitted`."""
+    def won(self, won: Won, emission: Job | None) -> None:
+        """Have a winner confirmed, as soon as `emission` is compiled where its code is emitted."""
         with self._changed:
-            if not emitted:
+            if emission is None:
                 self._due.append(won)
                 self._changed.notify_all()
                 return
-            self._emitting[id(won.emission)] = won
-        self._prepare([won.emission], self._compiled)
+            self._emitting[id(emission)] = emission, won
+        self._prepare([emission], self._compiled)
 
     def abort(self) -> None:
         """Nothing more is to be done, not even confirmed."""
@@ -127,8 +128,8 @@ class Feed(Thread):
     def _compiled(self, job: Job) -> None:
         with self._changed:
             self._moved = monotonic()
-            if (won := self._emitting.pop(id(job), None)) is not None:
-                self._due.append(won)
+            if (emission := self._emitting.pop(id(job), None)) is not None:
+                self._due.append(emission[1])
             elif self._compiling.pop(id(job), None) is not None:
                 self._ready.append(job)
             self._changed.notify_all()
@@ -175,5 +176,5 @@ class Feed(Thread):
         if self._compiling:
             self._ready.append(self._compiling.pop(next(iter(self._compiling))))
         else:
-            self._due.extend(self._emitting.values())
+            self._due.extend(won for _, won in self._emitting.values())
             self._emitting.clear()

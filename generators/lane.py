@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
 
-from gemmdb.config import Config
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.feed import Feed, Task, Won
 from gemmdb.generators.interfaces import Candidate, Job, Measurer, Outcome
 from gemmdb.generators.pool import Stopped
-from gemmdb.generators.search import confirmations, race, winner
+from gemmdb.generators.search import confirm, race, unconfirmed
 from gemmdb.problem import Problem
 
 
@@ -86,19 +85,28 @@ class Lane(Thread):
         if task.confirm:
             fresh = self._measurer.fresh()
             for won in task.confirm:
-                self._messages.put(Phase("measuring", won.job.problem))
-                again = confirmations(won.job, won.outcomes, self._effort, fresh)
-                self._messages.put(Confirmed(won.job, tuple(again)))
+                self._confirm(won, fresh)
 
     def _race(self, job: Job) -> None:
         self._messages.put(Phase("measuring", job.problem))
         outcomes = () if job.raced else tuple(race(job, self._effort, self._measurer))
-        best = winner(job.raced or outcomes) if self._effort.confirm else None
-        self._messages.put(Finished(job, outcomes, more=best is not None))
-        if best is not None:
-            self._confirm_later(job, job.raced or outcomes, best)
+        known = job.raced or outcomes
+        pick = unconfirmed(known, ()) if self._effort.confirm else None
+        self._messages.put(Finished(job, outcomes, more=pick is not None))
+        if pick is not None:
+            self._confirm_later(Won(job, known, pick))
 
-    def _confirm_later(self, job: Job, outcomes: tuple[Outcome, ...], best: Config) -> None:
-        """Have the code compiled that will be confirmed."""
-        emission = Job(job.problem, job.protocol, (Candidate(self._measurer.emitted(best)),))
-        self._feed.won(Won(job, outcomes, emission), emitted=emission.legal != (best,))
+    def _confirm(self, won: Won, fresh: Measurer) -> None:
+        self._messages.put(Phase("measuring", won.job.problem))
+        confirmed = (*won.confirmed, *confirm(won.job, won.pick, self._effort, fresh))
+        pick = unconfirmed(won.outcomes, confirmed)
+        if pick is None:
+            self._messages.put(Confirmed(won.job, confirmed))
+        else:
+            self._confirm_later(replace(won, pick=pick, confirmed=confirmed))
+
+    def _confirm_later(self, won: Won) -> None:
+        """Have the code compiled that will be confirmed; the lane does something else until then."""
+        emitted = self._measurer.emitted(won.pick)
+        emission = Job(won.job.problem, won.job.protocol, (Candidate(emitted),))
+        self._feed.won(won, None if emitted == won.pick else emission)

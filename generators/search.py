@@ -58,21 +58,12 @@ def winner(outcomes: Sequence[Outcome]) -> Config | None:
     return None if pick == ATEN else pick
 
 
-def confirmations(job: Job, outcomes: Sequence[Outcome], effort: Effort, measurer: Measurer) -> list[Outcome]:
-    """More outcomes of a job: what its verdict would pick is measured once more, and should that be slower than what
-    would be picked then, so is this, CONFIRMED configs at most."""
-    known = {outcome.config: outcome for outcome in outcomes}
-    found: list[Outcome] = []
-    tried: set[Config] = set()
-    while len(tried) < CONFIRMED:
-        pick = winner(list(known.values()))
-        if pick is None or pick in tried:
-            break
-        again = confirm(job, pick, effort, measurer)
-        known[pick] = again[-1]
-        tried.add(pick)
-        found += again
-    return found
+def unconfirmed(outcomes: Sequence[Outcome], confirmed: Sequence[Outcome]) -> Config | None:
+    """What is to be confirmed next of a race's `outcomes`: what their verdict would pick, and should that have been
+    slower in what is `confirmed`, what would be picked then. None when that is done, or CONFIRMED configs were."""
+    again = {outcome.config: outcome for outcome in confirmed if outcome.config != ATEN}
+    pick = winner(list(({outcome.config: outcome for outcome in outcomes} | again).values()))
+    return None if pick in again or len(again) >= CONFIRMED else pick
 
 
 def confirm(job: Job, config: Config, effort: Effort, measurer: Measurer) -> list[Outcome]:

@@ -1,5 +1,6 @@
 """The lanes of a build, over recorded outcomes: what goes first, what waits for a compiler, and when time is up."""
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -102,6 +103,40 @@ def test_winners_whose_code_is_still_compiled_are_confirmed_later(request_, repl
     kinds = [isinstance(configs[-1], Code) for _, configs, _ in backend.made[0].calls]
     assert kinds.index(True) == 14  # An estimate and a full measurement of each problem come before.
     assert sum(kinds) == 7
+
+
+class Disappointing(Replay):
+    """Emitted code takes three times as long as was raced, so that the next one is confirmed, too."""
+
+    def __init__(self, rows):
+        super().__init__(rows)
+        self.compiled = set()
+
+    def emitted(self, config):
+        return Code(config.backend, config.kernel, config.params)
+
+    def prepare(self, jobs, ready=ignore):
+        self.compiled |= {(job.problem, config) for job in jobs for config in job.legal}
+        super().prepare(jobs, ready)
+
+    def _outcome(self, problem, config):
+        if not isinstance(config, Code):
+            return super()._outcome(problem, config)
+        found = super()._outcome(problem, Config(config.backend, config.kernel, config.params))
+        slow = {name: 3 * getattr(found.times, name) for name in ("median_us", "low_us", "high_us")}
+        return replace(found, config=config, times=replace(found.times, **slow))
+
+
+def test_no_lane_waits_for_the_code_of_a_second_winner(request_, replay_backend, rows):
+    backend = replay_backend(rows, replay=Disappointing)
+    backend.overlap = True
+    assert build(request_, backend=backend).measured == 7
+    made = backend.made[0]
+    confirmed = [(problem, configs[-1]) for problem, configs, _ in made.calls if isinstance(configs[-1], Code)]
+    assert len(confirmed) == 14  # Both candidates of each problem.
+    assert set(confirmed) <= made.compiled
+    with contextlib.closing(Table.open(request_.out)) as table:
+        assert {verdict.pick for problem, _ in confirmed for verdict in table.verdicts(problem, backend.device)} == {ATEN}
 
 
 class Never(Emitting):
