@@ -18,7 +18,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,12 @@ import torch
 
 import gemmdb.inductor
 from gemmdb import hardware
+from gemmdb.generators.stats import interval
 from gemmdb.toolchain import installed
 
 PEERS = ("default", "max-autotune")
+KINDS = {"bf16": ("bf16",), "int8": ("int8", "int8-before")}
+"""The spellings of the product that each kind of weights has."""
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "gemmdb": {"backend": "gemmdb", "options": {"gemmdb.on_miss": "error"}},
@@ -85,7 +88,7 @@ def in_turn(steps: dict[str, Step], seconds: float) -> dict[str, list[float]]:
     names = list(steps)
     times: dict[str, list[float]] = {name: [] for name in names}
     until, rounds = time.monotonic() + seconds, 0
-    while rounds < 5 or (rounds < 60 and time.monotonic() < until):
+    while rounds < 5 or (rounds < 200 and time.monotonic() < until):
         for turn in range(len(names)):
             name = names[(rounds + turn) % len(names)]
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -120,8 +123,9 @@ def measure(shape: llama.Shape, run: llama.Run, tokens: int, options: argparse.N
             except Exception as error:
                 found["failures"][name] = f"{type(error).__name__}: {error}"[:2000]
                 print(name, found["failures"][name], flush=True)
-    times = in_turn(steps, options.seconds)
-    found["ms"] = {name: statistics.quantiles(values, n=4) for name, values in times.items()}
+    taken = in_turn(steps, options.seconds)
+    found["ms"] = {name: statistics.quantiles(values, n=4) for name, values in taken.items()}
+    found["gains"] = gains(taken)
     found["facts"] = {name: step.facts for name, step in steps.items()}
     found["difference"] = {name: _difference(steps, name) for name in steps}
     return found
@@ -136,18 +140,30 @@ def _difference(steps: dict[str, Step], name: str) -> float | None:
     return float((steps[name].logits.double() - expected).norm() / expected.norm())
 
 
+def gains(taken: dict[str, list[float]]) -> dict[str, list[float]]:
+    """How many times as long as gemmdb's a peer's step takes, each in the faster of its spellings: the median over the
+    rounds, in which one follows the other, between the ends of its 95% interval."""
+    found = {}
+    for kind, spellings in KINDS.items():
+        ours, *theirs = (_fastest(taken, [f"{s}/{mode}" for s in spellings]) for mode in ("gemmdb", *PEERS))
+        for peer, values in zip(PEERS, theirs, strict=True):
+            if ours and values:
+                ratios = sorted(other / mine for mine, other in zip(ours, values, strict=True))
+                low, high = interval(len(ratios))
+                found[f"{kind} over {peer}"] = [ratios[low], statistics.median(ratios), ratios[high]]
+    return found
+
+
+def _fastest(taken: dict[str, list[float]], names: Sequence[str]) -> list[float]:
+    known = [taken[name] for name in names if name in taken]
+    return min(known, key=statistics.median, default=[])
+
+
 def summary(found: dict[str, Any]) -> dict[str, Any]:
-    """Tokens per second, and gemmdb's gain over each peer in the faster of its spellings."""
-    medians = {name: quartiles[1] for name, quartiles in found["ms"].items()}
+    """Tokens per second, and gemmdb's gains."""
     count = found["rows"] * found["tokens"]
-    lines: dict[str, Any] = {"tokens_per_s": {name: round(1e3 * count / ms, 1) for name, ms in medians.items()}}
-    for kind, spellings in (("bf16", ("bf16",)), ("int8", ("int8", "int8-before"))):
-        ours = [medians[f"{s}/gemmdb"] for s in spellings if f"{s}/gemmdb" in medians]
-        for peer in PEERS:
-            theirs = [medians[f"{s}/{peer}"] for s in spellings if f"{s}/{peer}" in medians]
-            if ours and theirs:
-                lines[f"{kind} over {peer}"] = round(min(theirs) / min(ours), 3)
-    return lines
+    tokens = {name: round(1e3 * count / quartiles[1], 1) for name, quartiles in found["ms"].items()}
+    return {"tokens_per_s": tokens, **{name: [round(end, 3) for end in ends] for name, ends in found["gains"].items()}}
 
 
 def main() -> None:
