@@ -40,8 +40,8 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
 
 def warpgroup(problem: Problem, left: int, warps: int) -> bool:
     """Whether a tile with `left` rows of its left operand goes to Hopper's warp-group matrix instructions, which take
-    64 rows and 4 warps at least."""
-    return left >= 64 and warps % 4 == 0 and problem.a.dtype != "fp64"
+    64 rows and 4 warps at least, and fp32 as TF32 alone: in full it is multiplied by ordinary instructions."""
+    return left >= 64 and warps % 4 == 0 and problem.a.dtype != "fp64" and not _in_full(problem)
 
 
 def stage_bytes(problem: Problem, m: int, n: int, k: int) -> int:
@@ -49,17 +49,60 @@ def stage_bytes(problem: Problem, m: int, n: int, k: int) -> int:
     return m * k * ITEM_SIZES[problem.a.dtype] + n * k * ITEM_SIZES[problem.b.dtype]
 
 
-def shared_bytes(config: Config, problem: Problem) -> int:
-    """Shared memory that the pipelined operand tiles take, in bytes: a lower bound of what the kernel takes.
+def turned_bytes(problem: Problem, block: tuple[int, int, int], swap: int) -> int:
+    """Shared memory, in bytes, that tiles [m, k] and [n, k] of tensor maps take beside the pipeline: what a tensor map
+    loads is stored as it lies in memory, and ordinary instructions want their left operand as [m, k] and their right
+    one as [k, n], so what lies the other way is copied. The matrix unit takes either."""
+    if not _in_full(problem):
+        return 0
+    m, n, k = block
+    tiles = ((problem.a, m), (problem.b, n))
+    return sum(k * size * ITEM_SIZES[one.dtype] for one, size in tiles if _by_rows(one) == bool(swap))
 
-    The warp-group instructions read the stage that a load would overwrite, so they keep one buffer more.
+
+def shared_bytes(config: Config, problem: Problem) -> int:
+    """Shared memory that the kernel takes, in bytes, as far as it is the pipeline's: a lower bound.
+
+    The warp-group instructions read the stage that a load would overwrite, so they keep one buffer more. Tensor maps
+    have a barrier of 8 bytes for each stage that is ahead.
     """
     value = config.values
     m, n, k, stages = (int(value[name]) for name in ("block_m", "block_n", "block_k", "stages"))
-    grouped = warpgroup(problem, n if value["swap"] else m, int(value["warps"]))
-    # A persistent kernel has its next tile in the pipeline while 32-bit outputs of this one change their layout.
-    aside = config.kernel == "persistent" and not value["swap"] and ITEM_SIZES[problem.out] == 4
-    return stage_bytes(problem, m, n, k) * (stages if grouped else max(stages - 1, 1)) + (4 * m * n if aside else 0)
+    swap = int(value["swap"])
+    ahead = max(stages - 1, 1)
+    buffers = stages if warpgroup(problem, n if swap else m, int(value["warps"])) else ahead
+    pipeline = stage_bytes(problem, m, n, k) * buffers
+    if config.kernel != "persistent" and value.get("load") != "tma":
+        return pipeline
+    loop = pipeline + turned_bytes(problem, (m, n, k), swap)
+    return 8 * ahead + max(loop, _epilogue_bytes(config, problem, buffers))
+
+
+def _epilogue_bytes(config: Config, problem: Problem, buffers: int) -> int:
+    """What is in shared memory while a persistent kernel stores a tile of 32-bit outputs, the next one already in the
+    pipeline: 16 rows per warp change their layout at a time. 0 for other kernels.
+
+    Operands of 8 and 32 bits are multiplied out of the buffers only when K runs along memory; else one of the buffers
+    is a copy, which the loop alone needs. An activation that is copied goes to the matrix unit by way of registers.
+    """
+    value = config.values
+    if config.kernel != "persistent" or value["swap"] or ITEM_SIZES[problem.out] != 4 or _in_full(problem):
+        return 0
+    m, n, k = (int(value[name]) for name in ("block_m", "block_n", "block_k"))
+    wide = ITEM_SIZES[problem.a.dtype] == 2
+    a_kept = buffers - (not wide and not _by_rows(problem.a))
+    b_kept = buffers - (not wide and _by_rows(problem.b))
+    kept = a_kept * stage_bytes(problem, m, 0, k) + b_kept * stage_bytes(problem, 0, n, k)
+    return kept + 4 * n * min(m, 16 * int(value["warps"]))
+
+
+def _in_full(problem: Problem) -> bool:
+    """Whether fp32 is multiplied as it is."""
+    return problem.a.dtype == "fp32" and problem.numerics.fp32 == "ieee"
+
+
+def _by_rows(operand: Operand) -> bool:
+    return operand.layout.order.startswith("row")
 
 
 def _operands(problem: Problem) -> tuple[tuple[Operand, tuple[int, int]], ...]:

@@ -15,7 +15,7 @@ from gemmdb.generators.cuda.likely import likely
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate
 from gemmdb.layout import ITEM_SIZES
-from gemmdb.legality_triton import SHARED_BYTES, illegal, stage_bytes, warpgroup
+from gemmdb.legality_triton import SHARED_BYTES, illegal, stage_bytes, turned_bytes, warpgroup
 from gemmdb.problem import Problem
 
 MOST_GEMV_ROWS = 2
@@ -190,10 +190,13 @@ def _warps(problem: Problem, block: tuple[int, int, int], swap: int) -> list[int
     return [warps for warps in (1, 2, 4, 8) if 32 <= n * k * size // (warps * 32) <= 512 and n // warps >= 8]
 
 
-def _stages(problem: Problem, device: Device, shape: Shape, swap: int) -> int:
+def _stages(problem: Problem, device: Device, shape: Shape, load: str, swap: int) -> int:
     """The stages that fit when the blocks share a multiprocessor, at most 8; 0 if none does."""
     stage = stage_bytes(problem, shape.m, shape.n, shape.k)
-    buffers = int(device.figures.get("smem_bytes", SHARED_BYTES)) // shape.resident // (stage + 512)
+    room = int(device.figures.get("smem_bytes", SHARED_BYTES)) // shape.resident
+    if load == "tma":
+        room -= turned_bytes(problem, (shape.m, shape.n, shape.k), swap)
+    buffers = max(room, 0) // (stage + 512)
     grouped = warpgroup(problem, shape.n if swap else shape.m, shape.warps)
     return min(8, buffers + (0 if grouped else 1)) if buffers else 0
 
@@ -205,7 +208,7 @@ def _split(
 
     `idle`: also without a split where that leaves over half of the multiprocessors without work.
     """
-    stages = _stages(problem, device, shape, swap)
+    stages = _stages(problem, device, shape, load, swap)
     tiles, steps = math.ceil(problem.m / shape.m) * math.ceil(problem.n / shape.n), math.ceil(problem.k / shape.k)
     full = device.units * shape.resident // tiles
     splits = [s for s in sorted({full, 1 << full.bit_length() >> 1} - {0, 1}) if s <= min(steps // 2, 32)]
