@@ -3,7 +3,8 @@
     python benchmarks/offtable.py benchmarks/results/h200/2026-11-20c --out benchmarks/results/offtable
 
 Problems of the archives are held out, in two ways: one problem at a time where others with its N and K remain (`m`),
-and all problems of an (N, K) pair at once (`nk`). What remains is a table as users have it, and rung `near` is asked.
+and all problems of an (N, K) pair at once (`nk`). What remains is a table as users have it, and rung `near` is asked,
+with a cost model and trees that were fitted without a fifth of the (N, K) pairs, that of the problem among them.
 An answer is scored by the best measured time of the held-out problem over the measured time of what was answered.
 """
 
@@ -18,16 +19,20 @@ import shutil
 import sqlite3
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from offtable_folds import PARTS, part_of, without
+
 from gemmdb.config import ATEN, Config
-from gemmdb.generators import archive
+from gemmdb.generators import archive, fit, fit_write
+from gemmdb.generators.fit import Sample
 from gemmdb.generators.store import Store
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.near import forecast_near, near
+from gemmdb.ladder.proposals import proposals
 from gemmdb.legality import illegal
 from gemmdb.problem import Problem, Query
 from gemmdb.settings import Policy
@@ -83,42 +88,53 @@ def main() -> None:
         archive.restore(parts, whole)
         with Store.open(whole) as store:
             store.refresh()
-        rows = [row for kind in ("m", "nk") for row in hold_out(whole, kind, args.most)]
+        samples = fit.samples(fit_write.rows(args.folders))
+        rows = [row for kind in ("m", "nk") for row in hold_out(whole, kind, args.most, samples)]
     args.out.mkdir(parents=True, exist_ok=True)
     with gzip.open(args.out / f"{name}.jsonl.gz", "wt", encoding="utf-8", compresslevel=9) as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     print(f"{len(rows)} answers: {args.out / f'{name}.jsonl.gz'}; python benchmarks/offtable_report.py {args.out}")
 
 
-def hold_out(whole: Path, kind: str, most: int) -> Iterator[dict[str, Any]]:
+def hold_out(whole: Path, kind: str, most: int, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
     """One row per held-out problem."""
-    for fold in folds(whole, kind, most):
-        for truth in fold.truths:
-            yield {"held_out": kind, **answer(fold, truth)}
-
-
-def folds(whole: Path, kind: str, most: int) -> Iterator[Fold]:
-    """`most` sets of problems that are held out, each with a table of the others."""
     with closing(Table.open(whole, immutable=True)) as table:
         (device,) = table.devices()
         truths = {problem: Truth(problem, table.pooled(problem, device)) for problem in problems(table)}
+    sets = chosen(truths, kind, most)
+    for part in range(PARTS):
+        with without(part, samples):
+            for held in (held for held in sets if part_of(held[0]) == part):
+                with fold(whole, truths, held) as one:
+                    for truth in one.truths:
+                        yield {"held_out": kind, **answer(one, truth)}
+
+
+def chosen(known: Iterable[Problem], kind: str, most: int) -> list[list[Problem]]:
+    """`most` sets of problems to hold out, in an order that is always the same."""
+    known = list(known)
     groups: dict[object, list[Problem]] = defaultdict(list)
-    cells = Counter((problem.op, problem.family, problem.n, problem.k) for problem in truths)
-    for problem in truths:
+    cells = Counter((problem.op, problem.family, problem.n, problem.k) for problem in known)
+    for problem in known:
         if kind == "nk":
             groups[problem.n, problem.k].append(problem)
         elif cells[problem.op, problem.family, problem.n, problem.k] > 1:
             groups[problem].append(problem)
     # By their hashes: any choice would do that is always the same one.
-    for held in sorted(groups.values(), key=lambda held: held[0].key)[:most]:
-        path = whole.with_name("fold.db")
-        shutil.copyfile(whole, path)
-        with closing(sqlite3.connect(path)) as db, db:
-            for problem in held:
-                db.execute("DELETE FROM measurement WHERE problem = ?", (problem.key,))
-                db.execute("DELETE FROM verdict WHERE problem = ?", (problem.key,))
-        with closing(Table.open(path, immutable=True)) as table:
-            yield Fold(table, [truths[p] for p in held], [t for p, t in truths.items() if p not in held])
+    return sorted(groups.values(), key=lambda held: held[0].key)[:most]
+
+
+@contextmanager
+def fold(whole: Path, truths: Mapping[Problem, Truth], held: Sequence[Problem]) -> Iterator[Fold]:
+    """The table without some problems."""
+    path = whole.with_name("fold.db")
+    shutil.copyfile(whole, path)
+    with closing(sqlite3.connect(path)) as db, db:
+        for problem in held:
+            db.execute("DELETE FROM measurement WHERE problem = ?", (problem.key,))
+            db.execute("DELETE FROM verdict WHERE problem = ?", (problem.key,))
+    with closing(Table.open(path, immutable=True)) as table:
+        yield Fold(table, [truths[p] for p in held], [t for p, t in truths.items() if p not in held])
 
 
 def problems(table: Table) -> list[Problem]:
@@ -132,6 +148,7 @@ def answer(fold: Fold, truth: Truth) -> dict[str, Any]:
     (device,) = fold.table.devices()
     ask = Ask(Query(truth.problem, device), (fold.table,), POLICY, None)
     step, forecast = near(ask), forecast_near(ask)
+    tried = [config for config in proposals(ask) if truth.share(config) is not None]
     row: dict[str, Any] = {
         "problem": truth.problem.text,
         "op": truth.problem.op,
@@ -139,9 +156,9 @@ def answer(fold: Fold, truth: Truth) -> dict[str, Any]:
         "aten": truth.share(ATEN),
         "peers": {name: truth.first(peer(truth.problem, fold, device)) for name, peer in PEERS.items()},
     }
+    if tried:
+        row["live"] = max(share for c in (ATEN, *tried[:MEASUREMENTS]) if (share := truth.share(c)))
     if not isinstance(forecast, str):
-        timed = [c for c in forecast.proposals(len(forecast.gains)) if truth.share(c) is not None]
-        row["live"] = max(share for c in (ATEN, *timed[:MEASUREMENTS]) if (share := truth.share(c)))
         row["distance"] = forecast.evidence["distance"]
     if step.hit is not None:
         row["config"], row["expected_us"] = step.hit.config.text, step.hit.expected_us

@@ -3,16 +3,19 @@
     python benchmarks/offtable_combined.py benchmarks/results/h200/2026-11-20b benchmarks/results/h200/2026-11-20c \\
         --out benchmarks/results/offtable
 
-All archives make one table. Its (N, K) pairs are dealt into five parts; for each, the cost model is fitted to the rest
-of the rows, also where rung `near` uses it, the part's problems are taken out of the table, and asked. A share is the
-best measured time of a problem over the measured time of what was answered, never more than 1:
+All archives make one table. Its (N, K) pairs are dealt into five parts; for each, the cost model, its menus and its
+trees are fitted to the rest of the rows, also where rung `near` uses them, the part's problems are taken out of the
+table, and asked. A share is the best measured time of a problem over the measured time of what was answered, never more
+than 1:
 
 - `near or model`: what `near` serves, else what the model puts first, else ATen where it expects no gain; over all
   problems that either answers. `default policy`: what the two rungs serve under the default policy, ATen where they
   decline, over all problems.
-- `live`: the best of ATen and four proposals, as live tuning would find: of `near` and the model in turns, else of the
-  generator's menu, those that were timed. `live, quick`: those that no nvcc and no torch is needed to compile, which is
-  what it does propose.
+- `live`: the best of ATen and four proposals, as live tuning would find: the first of `gemmdb.ladder.proposals`, else
+  of the generator's menu, those that were timed. `live, quick`: where only what needs neither nvcc nor torch to compile
+  is proposed, as within 20 s. `quick, at best`: the best of all that was timed of these, and ATen: no choice of
+  proposals can do better.
+- `kept`: of the answers that promise at most 5% loss, how many keep it.
 
 Peers that need no table are scored on the same problems (`offtable_peers.py`).
 """
@@ -30,12 +33,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from offtable import MEASUREMENTS, POLICY, Truth, problems
-from offtable_model import PARTS, part_of
+from offtable_folds import PARTS, part_of, without
 from offtable_peers import scores
 
 from gemmdb.config import ATEN, Config
@@ -45,9 +47,10 @@ from gemmdb.generators.cuda.space import CudaSpace
 from gemmdb.generators.effort import named
 from gemmdb.generators.fit_write import rows
 from gemmdb.generators.store import Store
-from gemmdb.ladder import model, transfer
+from gemmdb.ladder import model
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.near import forecast_near, near
+from gemmdb.ladder.near import near
+from gemmdb.ladder.proposals import proposals
 from gemmdb.problem import Query
 from gemmdb.sources import INDUCTOR
 from gemmdb.table import Table
@@ -56,7 +59,8 @@ QUICKLY = 9
 """As in live tuning: kernels that cost more to compile are not proposed."""
 DEEP = 400
 """Of the model's ranking, how far down timed configs are looked for."""
-FIGURES = ("near or model", "default policy", "near", "model", "live", "live, quick", "aten")
+PROMISE = 0.05
+FIGURES = ("near or model", "default policy", "near", "model", "live", "live, quick", "quick, at best", "aten")
 PEERS = (
     ("nvMatmulHeuristics TRITON", "first"),
     ("nvMatmulHeuristics TRITON", "four"),
@@ -94,9 +98,6 @@ def answered(whole: Path, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
         (device,) = table.devices()
         truths = [Truth(problem, table.pooled(problem, device)) for problem in problems(table)]
     for part in range(PARTS):
-        fitted = fit.fit(sample for sample in samples if part_of(sample.problem) != part)
-        # Both rungs predict by these coefficients; the held-out rows must not be in them.
-        model.FITTED = transfer.FITTED = fitted
         held = [truth for truth in truths if part_of(truth.problem) == part]
         path = whole.with_name(f"part{part}.db")
         shutil.copyfile(whole, path)
@@ -104,7 +105,7 @@ def answered(whole: Path, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
             for truth in held:
                 for name in ("measurement", "verdict"):
                     db.execute(f"DELETE FROM {name} WHERE problem = ?", (truth.problem.key,))
-        with closing(Table.open(path, immutable=True)) as table:
+        with without(part, samples), closing(Table.open(path, immutable=True)) as table:
             for truth in held:
                 yield answer(truth, device, table)
 
@@ -112,32 +113,43 @@ def answered(whole: Path, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
 def answer(truth: Truth, device: Device, table: Table) -> dict[str, Any]:
     """What the rungs say of a held-out problem, as shares; None for what was not timed there."""
     ask = Ask(Query(truth.problem, device), (table,), POLICY, None)
-    step, forecast = near(ask), forecast_near(ask)
-    proposed = model.propose(replace(ask, policy=replace(POLICY, compile_cost=100)), DEEP)
-    ranked = [] if isinstance(proposed, str) else [one.config for one in proposed.best]
-    timed = [config for config in ranked if truth.share(config) is not None]
-    first: Config | None = timed[0] if timed else None
-    gain = 0.0
-    if first is not None and not isinstance(proposed, str):
-        gain = proposed.aten_us / next(one.us for one in proposed.best if one.config == first) - 1
-    modelled = None if first is None else truth.share(first if gain >= POLICY.min_gain else ATEN)
+    step = near(ask)
+    first, gain = modelled(ask, truth)
+    answered = None if first is None else truth.share(first if gain >= POLICY.min_gain else ATEN)
     nearby = None if step.hit is None else truth.share(step.hit.config)
     clear = truth.share(first) if first is not None and gain >= POLICY.model_gain else truth.share(ATEN)
-    known = [] if isinstance(forecast, str) else forecast.proposals(len(forecast.gains))
-    turns = [config for pair in zip_longest(known, ranked) for config in pair if config is not None]
-    order = [config for config in dict.fromkeys(turns) if truth.share(config) is not None]
-    if not order:
-        menu = CudaSpace(False).candidates(truth.problem, device, named("quick", "cuda"))
-        order = [one.config for one in menu if one.config != ATEN and truth.share(one.config) is not None]
     shares = {one.config: share for one in truth.pooled if (share := truth.share(one.config)) is not None}
+    order = timed(ask, truth)
+    quick = timed(replace(ask, policy=replace(POLICY, compile_cost=QUICKLY)), truth)
+    promise = None if nearby is None or step.hit is None else step.hit.evidence["expected_loss"]
     return {
-        "problem": truth.problem.text, "op": truth.problem.op, "m": truth.problem.m, "near": nearby,
-        "untimed": step.hit is not None and nearby is None, "model": modelled,
-        "near or model": nearby if step.hit is not None else modelled,
+        "problem": truth.problem.text, "op": truth.problem.op, "m": truth.problem.m, "near": nearby, "promise": promise,
+        "untimed": step.hit is not None and nearby is None, "model": answered,
+        "near or model": nearby if step.hit is not None else answered,
         "default policy": nearby if step.hit is not None else clear,
-        "live": _live(order, shares), "live, quick": _live([config for config in order if _quick(config)], shares),
+        "live": _live(order, shares), "live, quick": _live([config for config in quick if _quick(config)], shares),
+        "quick, at best": max(share for config, share in shares.items() if config == ATEN or _quick(config)),
         "aten": shares[ATEN], "peers": scores(truth.problem, shares),
     }  # fmt: skip
+
+
+def modelled(ask: Ask, truth: Truth) -> tuple[Config | None, float]:
+    """The first config of rung `model` that was timed, and the gain over ATen that it expects of it."""
+    for count in (model.PROPOSALS, DEEP):
+        proposed = model.propose(ask, count)
+        for one in () if isinstance(proposed, str) else proposed.best:
+            if truth.share(one.config) is not None and not isinstance(proposed, str):
+                return one.config, proposed.aten_us / one.us - 1
+    return None, 0.0
+
+
+def timed(ask: Ask, truth: Truth) -> list[Config]:
+    """What live tuning would try, of what was timed."""
+    order = [config for config in proposals(ask) if truth.share(config) is not None]
+    if order:
+        return order
+    menu = CudaSpace(False).candidates(truth.problem, ask.device, named("quick", "cuda"))
+    return [one.config for one in menu if one.config != ATEN and truth.share(one.config) is not None]
 
 
 def _quick(config: Config) -> bool:
@@ -159,6 +171,11 @@ def summary(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _figures(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found = {name: _figure([one[name] for one in group]) for name in FIGURES}
+    sure = [one["near"] for one in group if one["promise"] is not None and one["promise"] <= PROMISE]
+    found["kept"] = {
+        "number": len(sure),
+        "share": round(sum(1 / s - 1 <= PROMISE for s in sure) / max(len(sure), 1), 3),
+    }
     for name, which in PEERS:
         asked = [one["peers"][name] for one in group if name in one["peers"]]
         if asked:
@@ -188,7 +205,11 @@ def markdown(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _cell(cell: dict[str, float]) -> str:
-    return f"{cell['mean']:.3f} / {cell['p5']:.3f} ({cell['number']})" if cell["number"] else "-"
+    if not cell["number"]:
+        return "-"
+    if "share" in cell:
+        return f"{cell['share']:.2f} ({cell['number']})"
+    return f"{cell['mean']:.3f} / {cell['p5']:.3f} ({cell['number']})"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ The (N, K) pairs of the rows are dealt into five parts; the model is fitted five
 and ranks what was measured on that one. A share is the best measured time of a problem over the measured time of what
 was taken: `order` compares the model's first with the best config other than ATen, `served` with the best of all when
 ATen is taken where the model expects no gain, `served_default` by the gain that the default policy asks for, `top4` has
-the best of ATen and the model's first four, as live tuning would find.
+the best of ATen and the model's first four, as live tuning would find. All of it once more with trees that put the
+model's first ten in their order.
 
 Then A100 picks are compared with the rules for weight-only products that PyTorch had for the A100 (fp16 times int8):
 nothing is measured on that side, so it tells agreement and what the *model* thinks of the difference, no more.
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import hashlib
 import json
 import math
 from collections import defaultdict
@@ -26,18 +26,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from offtable_folds import PARTS, part_of, without
+
 from gemmdb import registry
 from gemmdb.config import ATEN, Config
 from gemmdb.generators import fit
 from gemmdb.generators.fit import Sample
 from gemmdb.generators.fit_write import rows
 from gemmdb.generators.modelled_space import rank, setting_of
+from gemmdb.ladder.model import FIRST
 from gemmdb.ladder.model_cost import FITTED, Coefficients
+from gemmdb.ladder.model_trees import Corrected
 from gemmdb.ladder.model_work import tile_of
 from gemmdb.problem import Problem
 from gemmdb.settings import Policy
 
-PARTS = 5
 LIVE = 4
 A100_TILES = ((16, (16, 64, 128)), (32, (32, 32, 128)), (64, (64, 32, 128)))
 """The rules for N and K of at least 4096: largest M, and BLOCK_M, BLOCK_N, BLOCK_K; 4 warps and 5 stages in all."""
@@ -64,27 +67,22 @@ class Answer:
     gained: float
 
 
-def held_out(found: Sequence[Sample]) -> Iterator[Answer]:
-    """The answers of the model for every problem, from coefficients that were fitted without its (N, K) pair."""
+def held_out(found: Sequence[Sample]) -> Iterator[tuple[Answer, Answer | None]]:
+    """The answers for every problem of the model, and of the model with trees, from what was fitted without its (N, K)
+    pair."""
     for part in range(PARTS):
-        fitted = fit.fit(sample for sample in found if part_of(sample.problem) != part)
-        by_problem: dict[Problem, list[Sample]] = defaultdict(list)
-        for sample in found:
-            if part_of(sample.problem) == part:
-                by_problem[sample.problem].append(sample)
-        for problem in sorted(by_problem, key=lambda problem: problem.text):
-            answer = _answer(fitted, by_problem[problem])
-            if answer is not None:
-                yield answer
+        with without(part, found) as fitted:
+            by_problem: dict[Problem, list[Sample]] = defaultdict(list)
+            for sample in found:
+                if part_of(sample.problem) == part:
+                    by_problem[sample.problem].append(sample)
+            for problem in sorted(by_problem, key=lambda problem: problem.text):
+                alone = _answer(fitted, by_problem[problem], False)
+                if alone is not None:
+                    yield alone, _answer(fitted, by_problem[problem], True)
 
 
-def part_of(problem: Problem) -> int:
-    """Which part of the held-out ones a problem belongs to: all of an (N, K) pair to one."""
-    digest = hashlib.sha256(f"{problem.n},{problem.k}".encode()).digest()
-    return int.from_bytes(digest, "big") % PARTS
-
-
-def _answer(fitted: Coefficients, measured: Sequence[Sample]) -> Answer | None:
+def _answer(fitted: Coefficients, measured: Sequence[Sample], trees: bool) -> Answer | None:
     problem, times = measured[0].problem, {sample.config: sample.us for sample in measured}
     setting = setting_of(problem, measured[0].device)
     tiles = {config: tile for config in times if (tile := tile_of(config)) is not None}
@@ -92,9 +90,13 @@ def _answer(fitted: Coefficients, measured: Sequence[Sample]) -> Answer | None:
     ranked = sorted(expected, key=lambda config: (expected[config], config.text))
     if ATEN not in times or not ranked:
         return None
+    aten_us = fitted.predict_aten(setting)
+    if trees and (corrected := Corrected.of(setting)) is not None:
+        expected |= {config: corrected.us(tiles[config]) for config in ranked[:FIRST]}
+        ranked[:FIRST] = sorted(ranked[:FIRST], key=lambda config: expected[config])
+        aten_us = corrected.aten_us()
     first = ranked[0]
     first_us = expected[first]
-    aten_us = fitted.predict_aten(setting)
     gain = aten_us / first_us - 1
     best, own = min(times.values()), min(times[config] for config in ranked)
     top = min(times[config] for config in ranked[:LIVE])
@@ -188,17 +190,23 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    answers = list(held_out(fit.samples(rows(options.folder))))
+    pairs = list(held_out(fit.samples(rows(options.folder))))
+    answers, corrected = [one for one, _ in pairs], [one for _, one in pairs if one is not None]
     rules = against_rules()
     shown = {name: value for name, value in rules.items() if name != "grid"}
     document = {
         "archives": [folder.as_posix() for folder in options.folder],
         "held_out": summary(answers),
+        "held_out_with_trees": summary(corrected),
         "a100_rules": shown,
     }
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "model.json").write_text(json.dumps(document, indent=1) + "\n")
-    raw = [*({"held_out": asdict(answer)} for answer in answers), *({"a100": one} for one in rules["grid"])]
+    raw: list[dict[str, Any]] = [{"held_out": asdict(answer)} for answer in answers]
+    raw += [
+        *({"held_out_with_trees": asdict(answer)} for answer in corrected),
+        *({"a100": one} for one in rules["grid"]),
+    ]
     with gzip.GzipFile(options.out / "model-answers.jsonl.gz", "wb", mtime=0) as file:
         file.write("".join(json.dumps(one) + "\n" for one in raw).encode())
     print(json.dumps(document, indent=1))

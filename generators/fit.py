@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
+from gemmdb.generators.modelled_space import setting_of
 from gemmdb.ladder.model_cost import COEFFICIENTS, Coefficients, kinds, microseconds, traits
 from gemmdb.ladder.model_library import library
-from gemmdb.ladder.model_machine import machine
-from gemmdb.ladder.model_work import Setting, Work, tile_of, work
+from gemmdb.ladder.model_work import Work, tile_of, work
 from gemmdb.measurement import Measurement, Status
 from gemmdb.problem import Problem
 
@@ -89,7 +89,7 @@ def fit(found: Iterable[Sample]) -> Coefficients:
 def _fit_group(group: str, found: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
     done, own, common = [], [], []
     for sample in found:
-        setting = _setting(sample.problem, sample.device)
+        setting = setting_of(sample.problem, sample.device)
         tile = tile_of(sample.config)
         one = library(setting) if tile is None else work(setting, tile)
         done.append(one)
@@ -107,13 +107,6 @@ def _fit_group(group: str, found: Sequence[Sample]) -> tuple[tuple[float, ...], 
         left = left - np.array(own, dtype=float) @ order
     level = _ridge(np.array(common, dtype=float), left, weights, None)
     return tuple(map(tuple, (rates.tolist(), order.tolist(), level.tolist())))
-
-
-def _setting(problem: Problem, device: Device) -> Setting:
-    found = machine(device)
-    if found is None:
-        raise ValueError(f"no figures of {device.sku}")
-    return Setting.of(problem, found)
 
 
 def _log_us(done: Array, theta: Array) -> Array:

@@ -1,8 +1,9 @@
-"""Writes the cost model's data: fits it to archives of measured rows and chooses its menus.
+"""Writes the cost model's data: fits it to archives of measured rows, chooses its menus, and grows its trees.
 
-    python -m gemmdb.generators.fit_write FOLDER... --out gemmdb/ladder/model_data.py
+    python -m gemmdb.generators.fit_write FOLDER... --out gemmdb/ladder
 
-FOLDER: of archives (`rows-*.jsonl.xz`). The same archives give the same file. Needs numpy.
+FOLDER: of archives (`rows-*.jsonl.xz`). The same archives give the same files: `model_data.py`, `model_menus.py` and
+`model_trees.json`. Needs gemmdb[fit].
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators import archive, fit, fit_menu
+from gemmdb.generators import archive, fit, fit_menu, fit_trees
+from gemmdb.generators.fit import Sample
+from gemmdb.generators.modelled_space import setting_of
 from gemmdb.ladder.model import uncovered
+from gemmdb.ladder.model_cost import Coefficients
 from gemmdb.measurement import EMITTED, Measurement
 
 DIGITS = 6
 """Significant digits of a coefficient: far more than the rows determine."""
-HEAD = '''"""The cost model's coefficients and menus, fitted to measured rows.
+HEAD = '''"""{title}
 
-Written by `python -m gemmdb.generators.fit_write {folders} --out gemmdb/ladder/model_data.py`; do not edit.
+Written by `python -m gemmdb.generators.fit_write {folders}`; do not edit.
 """
 # ruff: noqa: E501
 # fmt: off
@@ -42,32 +46,48 @@ def rows(folders: Sequence[Path]) -> Iterator[Measurement]:
                 yield row
 
 
-def text(folders: Sequence[Path]) -> str:
-    """The module `gemmdb.ladder.model_data` for these archives."""
+def texts(folders: Sequence[Path]) -> dict[str, str]:
+    """The files of the ladder's data for these archives, by name."""
     found = fit.samples(rows(folders))
     fitted = fit.fit(found)
-    sources = {
-        path.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for folder in folders
-        for path in sorted(folder.glob("rows-*.jsonl.xz"))
+    rounded = Coefficients(_rounded(fitted.rates), _rounded(fitted.own), _rounded(fitted.common))
+    capabilities = sorted({setting_of(one.problem, one.device).machine.capability for one in found})
+    coefficients = (
+        (
+            "CAPABILITIES: Sequence[int]", capabilities,
+            "Compute capabilities of the GPUs whose rows all of it was fitted to.",
+        ),
+        ("PROVENANCE: Mapping[str, object]", _provenance(folders, found), "What the coefficients were fitted to."),
+        ("RATES: Mapping[str, Sequence[float]]", rounded.rates, "Of `model_cost.microseconds`, by group."),
+        ("OWN: Mapping[str, Sequence[float]]", rounded.own, "Of `model_cost.traits`, by group."),
+        ("COMMON: Mapping[str, Sequence[float]]", rounded.common, "Of `model_cost.kinds`, by group."),
+    )  # fmt: skip
+    menus = (
+        "MENUS: Mapping[str, Mapping[int, Sequence[str]]]", fit_menu.menus(found),
+        "Candidates by family of ops and largest M; see `model_menu`.",
+    )  # fmt: skip
+    return {
+        "model_data.py": _module("The cost model's coefficients, fitted to measured rows.", folders, coefficients),
+        "model_menus.py": _module("The cost model's menus, chosen from measured rows.", folders, [menus]),
+        "model_trees.json": fit_trees.text(fit_trees.document(found, rounded)),
     }
-    provenance = {
+
+
+def _provenance(folders: Sequence[Path], found: Sequence[Sample]) -> dict[str, Any]:
+    return {
         "rows": len(found),
         "problems": len({(sample.problem, sample.device) for sample in found}),
         "devices": sorted({sample.device.sku for sample in found}),
-        "archives": sources,
+        "archives": {
+            path.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for folder in folders
+            for path in sorted(folder.glob("rows-*.jsonl.xz"))
+        },
     }
-    parts = (
-        ("PROVENANCE: Mapping[str, object]", provenance, "What the coefficients were fitted to."),
-        ("RATES: Mapping[str, Sequence[float]]", _rounded(fitted.rates), "Of `model_cost.microseconds`, by group."),
-        ("OWN: Mapping[str, Sequence[float]]", _rounded(fitted.own), "Of `model_cost.traits`, by group."),
-        ("COMMON: Mapping[str, Sequence[float]]", _rounded(fitted.common), "Of `model_cost.kinds`, by group."),
-        (
-            "MENUS: Mapping[str, Mapping[int, Sequence[str]]]", fit_menu.menus(found),
-            "Candidates by family of ops and largest M; see `model_menu`.",
-        ),
-    )  # fmt: skip
-    head = HEAD.format(folders=" ".join(folder.as_posix() for folder in folders))
+
+
+def _module(title: str, folders: Sequence[Path], parts: Sequence[tuple[str, Any, str]]) -> str:
+    head = HEAD.format(title=title, folders=" ".join(folder.as_posix() for folder in folders))
     return head + "\n".join(f'{name} = {literal(value)}\n"""{what}"""\n' for name, value, what in parts)
 
 
@@ -90,12 +110,13 @@ def literal(value: Any, indent: str = "") -> str:
 
 
 def main() -> None:
-    """Fit and write."""
+    """Fit, then write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the package's ladder")
     options = parser.parse_args()
-    options.out.write_text(text(options.folder))
+    for name, text in texts(options.folder).items():
+        (options.out / name).write_text(text)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -44,7 +44,7 @@ class Forecast:
 
     `ratios`: expected. `spread`: the standard deviation of their logarithms, 0 where it was measured. `far`: what the
     distance adds to a loss. `gains`: the expected gain over ATen, of those that were measured in full.
-    `aten_us`: expected microseconds of ATen.
+    `aten_us`: expected microseconds of ATen. `unsafe`: families that were wrong at a neighbour, or crashed there.
     """
 
     rung: str
@@ -56,6 +56,7 @@ class Forecast:
     verified: bool | None
     table: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    unsafe: frozenset[Family] = frozenset()
 
     def regret(self, config: Config) -> float:
         """How much slower than the best of all `config` is expected to be: 0.03 is 3%."""
@@ -110,7 +111,8 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Surface]]) -> Forecast:
     surfaces = [one for _, one in used]
     level = sum(weight * one.level for weight, one in zip(weights, surfaces, strict=True))
     scale = Scale.of(ask.problem, ask.device)
-    allowed = _contenders(ask, surfaces)
+    unsafe = frozenset[Family]().union(*(one.unsafe for one in surfaces))
+    allowed = _contenders(ask, surfaces, unsafe)
     blended = {key: _blend(key, used[0][0], list(zip(weights, surfaces, strict=True))) for key in allowed}
     times, spread, servable = _times(blended, allowed, scale)
     aten, nearest = times[ATEN], surfaces[0]
@@ -132,6 +134,7 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Surface]]) -> Forecast:
             "distance": used[0][0],
             "configs": len(ratios),
         },
+        unsafe,
     )
 
 
@@ -166,14 +169,13 @@ def _blend(key: Family, nearest: float, pairs: Sequence[tuple[float, Surface]]) 
     return _Blend(mean, math.sqrt(max(0.0, variance)), full)
 
 
-def _contenders(ask: Ask, surfaces: Sequence[Surface]) -> dict[Family, list[Config]]:
-    """The families that came closest to the best somewhere, and were wrong nowhere, with their configs that may be
-    served; and ATen's."""
+def _contenders(ask: Ask, surfaces: Sequence[Surface], unsafe: Collection[Family]) -> dict[Family, list[Config]]:
+    """The families that came closest to the best somewhere, and are not unsafe, with their configs that may be served;
+    and ATen's."""
     behind: dict[Family, float] = {}
     for one in surfaces:
         for key, timed in one.families.items():
             behind[key] = min(timed.behind, behind.get(key, timed.behind))
-    unsafe = frozenset().union(*(one.unsafe for one in surfaces))
     banned = barred(ask)
     found = {family(ATEN, ask.problem, ask.device): [ATEN]}
     most = math.inf

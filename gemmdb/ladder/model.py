@@ -17,6 +17,7 @@ from gemmdb.ladder.gate import gain, objection
 from gemmdb.ladder.model_cost import FITTED
 from gemmdb.ladder.model_machine import machine
 from gemmdb.ladder.model_menu import Choice, choices
+from gemmdb.ladder.model_trees import Corrected
 from gemmdb.ladder.model_work import Setting
 from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.problem import Problem
@@ -25,6 +26,8 @@ from gemmdb.verdict import Verdict
 
 PROPOSALS = 4
 """Candidates that live tuning is given."""
+FIRST = 10
+"""How many of its order the trees look at again: among them is nearly always what they would choose of all."""
 DTYPES = ("bf16", "fp16", "int8")
 _ORDERS = ("row", "row-padded", "col", "col-padded")
 
@@ -39,10 +42,12 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What the model expects at a problem: ATen's time in microseconds, and the fastest configs, best first."""
+    """What the model expects at a problem: ATen's time in microseconds, and the fastest configs, best first.
+    `corrected`: whether by trees."""
 
     aten_us: float
     best: tuple[Proposal, ...]
+    corrected: bool = False
 
 
 def model(ask: Ask) -> Step:
@@ -58,6 +63,7 @@ def model(ask: Ask) -> Step:
         return Step("model", None, proposed)
     evidence = {
         "modelled": True,
+        "corrected": proposed.corrected,
         "aten_us": proposed.aten_us,
         "proposals": [{"config": one.config.text, "expected_us": one.us} for one in proposed.best],
     }
@@ -71,15 +77,24 @@ def model(ask: Ask) -> Step:
 
 
 def propose(ask: Ask, count: int = PROPOSALS) -> Proposals | str:
-    """The `count` candidates with the smallest expected times that may be served, or why there are none."""
+    """The `count` candidates with the smallest expected times that may be served, or why there are none.
+
+    Where trees were fitted on the arch, they put the first FIRST of the cost model, or `count`, in their own order.
+    """
     found = machine(ask.device)
     reason = "the model knows NVIDIA GPUs of known archs" if found is None else uncovered(ask.problem)
     if found is None or reason:
         return str(reason)
     setting = Setting.of(ask.problem, found)
-    ranked = sorted((FITTED.predict(setting, one.tile), one.tile, one) for one in choices(setting))
-    best = _allowed(ask, [(us, one) for us, _, one in ranked], count)
-    return Proposals(FITTED.predict_aten(setting), best) if best else "no candidate may run on this problem"
+    corrected = Corrected.of(setting)
+    best = allowed(ask, setting, count if corrected is None else max(count, FIRST))
+    if not best:
+        return "no candidate may run on this problem"
+    if corrected is None:
+        return Proposals(FITTED.predict_aten(setting), tuple(Proposal(one.config, us) for us, one in best))
+    order = sorted((corrected.us(one.tile), place) for place, (_, one) in enumerate(best))
+    proposals = tuple(Proposal(best[place][1].config, us) for us, place in order[:count])
+    return Proposals(corrected.aten_us(), proposals, corrected=True)
 
 
 def uncovered(problem: Problem) -> str | None:
@@ -94,16 +109,18 @@ def uncovered(problem: Problem) -> str | None:
     return None
 
 
-def _allowed(ask: Ask, ranked: list[tuple[float, Choice]], count: int) -> tuple[Proposal, ...]:
+def allowed(ask: Ask, setting: Setting, count: int) -> list[tuple[float, Choice]]:
+    """The first `count` candidates of the cost model's order that may be served, with its microseconds."""
+    ranked = sorted((FITTED.predict(setting, one.tile), one.tile, one) for one in choices(setting))
     banned: Collection[Config] = barred(ask)
-    found: list[Proposal] = []
-    for us, choice in ranked:
+    found: list[tuple[float, Choice]] = []
+    for us, _, choice in ranked:
         config = choice.config
         if config not in banned and objection(ask, config) is None:
-            found.append(Proposal(config, us))
+            found.append((us, choice))
             if len(found) == count:
                 break
-    return tuple(found)
+    return found
 
 
 def _refusal(ask: Ask, ratio: float) -> str:

@@ -49,7 +49,10 @@ class Coefficients:
 
     def predict(self, setting: Setting, tile: Tile) -> float:
         """Microseconds of a tile in a setting."""
-        w = work(setting, tile)
+        return self.of_work(setting, tile, work(setting, tile))
+
+    def of_work(self, setting: Setting, tile: Tile, w: Work) -> float:
+        """The same, where the Work of the tile is known already."""
         log = dot(traits(setting, tile, w), self.own[tile.group]) + dot(kinds(setting.problem), self.common[tile.group])
         return float(microseconds(w, self.rates[tile.group])) * math.exp(log)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gemmdb.config import Config, Value
-from gemmdb.ladder import model_data
 from gemmdb.ladder.model_machine import Machine
+from gemmdb.ladder.model_menus import MENUS
 from gemmdb.ladder.model_work import Setting, Tile, tile_of
 
 FAMILIES = {"mm": "mm", "addmm": "mm", "int_mm": "int_mm", "mixed_mm": "mixed_mm"}
@@ -46,14 +46,16 @@ class _Entry:
 def choices(setting: Setting) -> Iterator[Choice]:
     """The candidates of a problem, without repeats; whether each is legal for the problem's layout is not looked at."""
     family, rows = FAMILIES[setting.problem.op], setting.problem.m
-    menus = model_data.MENUS[family]
+    menus = MENUS[family]
     most = next(limit for limit in menus if rows <= limit)
     seen: set[Tile] = set()
-    # Triton's own cast of int8 to bf16 is a few full-rate instructions; its other casts go through conversions.
-    bits = family == "mixed_mm" and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
+    # Triton's own cast of int8 to bf16 is a few full-rate instructions; its other casts go through conversions. A gemv
+    # has no tensor cores to wait for, so there they all cost more than bit patterns.
+    mixed = family == "mixed_mm"
+    slow = mixed and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
     for entry in _entries(family, most):
         if runs_on(entry.tile, setting.machine):
-            for tile in _fitted(setting, entry.tile._replace(bits=bits)):
+            for tile in _fitted(setting, entry.tile._replace(bits=mixed if entry.tile.kernel == "gemv" else slow)):
                 if tile not in seen:
                     seen.add(tile)
                     yield Choice(tile, entry.config)
@@ -61,7 +63,7 @@ def choices(setting: Setting) -> Iterator[Choice]:
 
 @functools.lru_cache(maxsize=64)
 def _entries(family: str, most: int) -> Sequence[_Entry]:
-    configs = [Config.parse(text) for text in model_data.MENUS[family][most]]
+    configs = [Config.parse(text) for text in MENUS[family][most]]
     return tuple(_Entry(config, tile) for config in configs if (tile := tile_of(config)) is not None)
 
 

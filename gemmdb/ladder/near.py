@@ -1,7 +1,8 @@
 """Rung `near`: a problem that was not measured, answered from nearby ones that were.
 
 Neighbours share the op and the family, that is dtypes, layout and alignment classes, bias, fusion context and numerics,
-and the device. The neighbour's winner is not copied: see `forecast.predicted`. What is too far, or too uncertain for
+and the device. The neighbour's winner is not copied: see `forecast.predicted`, and `refine` for what trees that were
+fitted on the arch add. What is too far, or too uncertain for
 the policy, is declined, unless it is faster than ATen in any case.
 """
 
@@ -17,6 +18,7 @@ from gemmdb.hit import Hit
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.forecast import Forecast, predicted
 from gemmdb.ladder.gate import required_gain
+from gemmdb.ladder.refine import refined
 from gemmdb.ladder.surface import Surface, surface
 from gemmdb.problem import Problem
 from gemmdb.table import Table
@@ -52,6 +54,7 @@ def near(ask: Ask) -> Step:
     forecast = forecast_near(ask)
     if isinstance(forecast, str):
         return Step("near", None, forecast)
+    forecast = refined(ask, forecast)
     best = choose(ask, forecast)
     for config in dict.fromkeys((best, ATEN)):
         if forecast.loss(config) <= ask.policy.near_loss:

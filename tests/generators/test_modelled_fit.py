@@ -13,7 +13,7 @@ from gemmdb import registry
 from gemmdb.config import ATEN, Config
 from gemmdb.generators import fit, fit_menu, fit_write
 from gemmdb.generators.modelled_space import rank, setting_of
-from gemmdb.ladder import model_data
+from gemmdb.ladder import model_data, model_menus
 from gemmdb.ladder.model import uncovered
 from gemmdb.ladder.model_cost import COEFFICIENTS, FITTED
 from gemmdb.ladder.model_menu import FAMILIES
@@ -93,8 +93,8 @@ def _limit(m):
 def test_the_shipped_data_is_whole_and_names_its_archives():
     assert set(model_data.RATES) == set(model_data.COMMON) == set(fit.GROUPS)
     assert all(len(rates) == len(COEFFICIENTS) for rates in model_data.RATES.values())
-    assert set(model_data.MENUS) == set(FAMILIES.values())
-    for menus in model_data.MENUS.values():
+    assert set(model_menus.MENUS) == set(FAMILIES.values())
+    for menus in model_menus.MENUS.values():
         assert list(menus) == sorted(menus)
         assert all(tile_of(Config.parse(text)) for texts in menus.values() for text in texts)
     for path, digest in model_data.PROVENANCE["archives"].items():

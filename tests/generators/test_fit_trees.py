@@ -1,0 +1,59 @@
+"""Growing trees: what is written down predicts what was fitted, and explains what the cost model does not."""
+
+import importlib.util
+import json
+import math
+
+import pytest
+
+from gemmdb import registry
+from gemmdb.config import ATEN
+from gemmdb.errors import InputError
+from gemmdb.generators import fit, fit_trees
+from gemmdb.generators.modelled_space import rank, setting_of
+from gemmdb.ladder.model_cost import FITTED
+from gemmdb.ladder.model_trees import parse
+from gemmdb.problem import Problem
+
+H200 = registry.find("NVIDIA H200")
+SKLEARN = importlib.util.find_spec("sklearn") is not None
+needs_sklearn = pytest.mark.skipif(not SKLEARN, reason="needs scikit-learn: pip install 'gemmdb[fit]'")
+
+
+def samples():
+    """Samples whose times are the shipped model's, but half as long again where the tile has 8 warps."""
+    for m in (16, 64, 256, 1024):
+        for n, k in ((1024, 8192), (4096, 4096), (14336, 4096)):
+            problem = Problem.gemm("mm", m=m, n=n, k=k)
+            times = {one.config: one.us * (1.5 if one.tile.warps == 8 else 1.0) for one in rank(problem, H200)[:60]}
+            times[ATEN] = FITTED.predict_aten(setting_of(problem, H200))
+            best = min(times.values())
+            yield from (fit.Sample(problem, H200, config, us, best / us) for config, us in times.items())
+
+
+@needs_sklearn
+def test_trees_learn_what_the_model_misses_and_are_written_as_they_are():
+    found = list(samples())
+    written = json.loads(fit_trees.text(fit_trees.document(found, FITTED)))
+    trees = parse(written)
+    assert len(trees.roots) == fit_trees.TREES
+    assert sum(map(len, written["trees"])) <= fit_trees.TREES * (2 * fit_trees.LEAVES - 1)
+    off, before = [], []
+    for sample in found:
+        row, us = fit_trees.values(sample, FITTED)
+        off.append(abs(math.log(us / sample.us) + trees.log(row)))
+        before.append(abs(math.log(us / sample.us)))
+    assert sum(off) < 0.1 * sum(before)
+    assert all(abs(trees.log(row) - expected) <= fit_trees.OFF for row, expected in trees.checks)
+
+
+@needs_sklearn
+def test_the_same_samples_give_the_same_file():
+    found = list(samples())
+    assert fit_trees.text(fit_trees.document(found, FITTED)) == fit_trees.text(fit_trees.document(found, FITTED))
+
+
+@pytest.mark.skipif(SKLEARN, reason="scikit-learn is installed")
+def test_without_scikit_learn_it_says_what_to_install():
+    with pytest.raises(InputError, match=r"gemmdb\[fit\]"):
+        fit_trees.document([], FITTED)

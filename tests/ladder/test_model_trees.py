@@ -1,0 +1,166 @@
+"""The trees on top of the cost model: their file, what they predict, and where they have a say."""
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+
+from gemmdb import registry
+from gemmdb.ladder import lookup, model_trees
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.model import FIRST, allowed, propose
+from gemmdb.ladder.model_cost import FITTED
+from gemmdb.ladder.model_features import FEATURES
+from gemmdb.ladder.model_machine import machine
+from gemmdb.ladder.model_trees import DATA, Corrected, parse, shipped
+from gemmdb.ladder.model_work import Setting
+from gemmdb.problem import Problem, Query
+from gemmdb.settings import Policy
+
+H200, A100, H100 = (registry.find(name) for name in ("NVIDIA H200", "sm80", "NVIDIA H100 80GB HBM3"))
+PROBLEM = Problem.gemm("mm", m=64, n=4096, k=14336)
+PROBLEMS = [Problem.gemm(op, m=m, n=4096, k=4096) for op in ("mm", "addmm", "int_mm", "mixed_mm") for m in (1, 32, 512)]
+
+
+def ask(problem, device=H200, **policy):
+    return Ask(Query(problem, device), (), Policy(**policy), None)
+
+
+def document(**other):
+    """Two trees: by the second feature, and by the third where the second is large; and a leaf."""
+    row = [0.0] * len(FEATURES)
+    return {
+        "format": 1, "features": list(FEATURES), "base": 0.5, "unit": 0.25,
+        "checks": [[row, 0.75]], "cuts": [[1, 2.0], [2, 8.5]], "trees": [[5, -7, 9, 2, 0], [-1]],
+    } | other  # fmt: skip
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """The path of another file in the place of the package's."""
+    monkeypatch.setattr(model_trees, "DATA", tmp_path / "model_trees.json")
+    shipped.cache_clear()
+    yield tmp_path / "model_trees.json"
+    shipped.cache_clear()
+
+
+@pytest.mark.parametrize(("m", "n", "log"), [(2.0, 99.0, 0.75), (2.1, 8.5, -0.75), (9.0, 8.6, 1.25)])
+def test_values_go_down_the_trees(m, n, log):
+    values = [0.0] * len(FEATURES)
+    values[1:3] = m, n
+    assert parse(document()).log(values) == log
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"format": 2},
+        {"features": list(FEATURES[:-1])},
+        {"features": None},
+        {"base": float("nan")},
+        {"base": "0.5"},
+        {"unit": True},
+        {"unit": 10**400},
+        {"cuts": [[1, 2.0], [len(FEATURES), 1.0]]},
+        {"cuts": [[1, 2.0], [-1, 1.0]]},
+        {"cuts": [[1, 2.0], [1.0, 1.0]]},
+        {"cuts": [[1, 2.0], [1, float("inf")]]},
+        {"cuts": [[1, 2.0]]},
+        {"trees": [[]]},
+        {"trees": [[1, 3]]},
+        {"trees": [[0]]},
+        {"trees": [[1, 0]]},
+        {"trees": [[1, 3, 4]]},
+        {"trees": [[1, 3, -2]]},
+        {"trees": [[1, 3, "0"]]},
+        {"trees": [[True]]},
+        {"trees": [[2**80 + 1]]},
+        {"trees": [7]},
+        {"trees": {"0": [1]}},
+        {"trees": [[1] * (model_trees.MOST_NODES + 1)]},
+        {"checks": [[[0.0], 1.0]]},
+        {"checks": [1]},
+    ],
+    ids=lambda other: str(other)[:40],
+)
+def test_a_damaged_document_is_refused_in_one_short_line(other):
+    with pytest.raises(ValueError, match=r"^.{5,100}$"):
+        parse(document(**other))
+    with pytest.raises(ValueError, match="not trees of format"):
+        parse([document()])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"[" * 100_000, b'{"format": 1}', b"9" * 5000])
+def test_without_a_sound_file_the_model_answers_alone_and_says_so(file, caplog, content):
+    if content is not None:
+        file.write_bytes(content)
+    found = propose(ask(PROBLEM))
+    assert not found.corrected
+    assert [one.us for one in found.best] == [us for us, _ in allowed(ask(PROBLEM), setting(), 4)]
+    assert "goes without its trees" in caplog.text
+    propose(ask(PROBLEM))
+    assert len(caplog.records) == 1
+
+
+def setting(device=H200):
+    return Setting.of(PROBLEM, machine(device))
+
+
+def test_the_shipped_trees_predict_what_was_fitted():
+    trees = shipped()
+    assert len(trees.checks) >= 8
+    for row, expected in trees.checks:
+        assert trees.log(row) == pytest.approx(expected, abs=1e-3)
+    assert len({expected for _, expected in trees.checks}) > 4
+
+
+def test_the_shipped_file_is_small_and_quick_to_read():
+    assert DATA.stat().st_size < 2**20
+    content = json.loads(DATA.read_bytes())
+
+    def seconds():
+        begin = time.process_time()
+        parse(content)
+        return time.process_time() - begin
+
+    assert min(seconds() for _ in range(5)) < 0.05
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: f"{problem.op}-{problem.m}")
+def test_trees_reorder_the_first_of_the_model(problem):
+    first = [one.config for _, one in allowed(ask(problem), Setting.of(problem, machine(H200)), FIRST)]
+    found = propose(ask(problem), FIRST)
+    assert found.corrected
+    assert {one.config for one in found.best} == set(first)
+    assert [one.us for one in found.best] == sorted(one.us for one in found.best)
+    few = propose(ask(problem), 4)
+    assert few.best == found.best[:4]
+
+
+def test_some_orders_and_all_times_differ_from_the_models():
+    changed = 0
+    for problem in PROBLEMS:
+        here = Setting.of(problem, machine(H200))
+        alone = allowed(ask(problem), here, FIRST)
+        found = propose(ask(problem), FIRST)
+        changed += [one.config for _, one in alone] != [one.config for one in found.best]
+        assert found.aten_us != FITTED.predict_aten(here)
+        assert 0.5 < found.aten_us / FITTED.predict_aten(here) < 2
+    assert changed > len(PROBLEMS) / 2
+
+
+def test_they_have_no_say_on_an_arch_that_they_were_not_fitted_on(file):
+    file.write_text(json.dumps(document(base=3.0)))
+    assert Corrected.of(setting(A100)) is None
+    assert not propose(ask(PROBLEM, A100)).corrected
+    assert Corrected.of(setting(H100)) is not None
+    assert propose(ask(PROBLEM)).aten_us > 10 * FITTED.predict_aten(setting())
+
+
+def test_an_exact_hit_and_other_archs_need_no_trees(file, lab):
+    device = replace(H200, sku="Some GPU")
+    config = propose(ask(PROBLEM, A100)).best[0].config
+    rows = list(lab.rows(PROBLEM, {config: 0.5}, device=device, clock="graph"))
+    assert lookup(Query(PROBLEM, device), lab.catalog(rows), Policy()).rung == "exact"
+    assert shipped.cache_info().currsize == 0

@@ -1,0 +1,121 @@
+"""What trees add to a forecast from neighbours, and the one order of what live tuning should try."""
+
+from dataclasses import replace
+
+import pytest
+
+from gemmdb import registry
+from gemmdb.config import ATEN
+from gemmdb.device import Device
+from gemmdb.ladder import lookup
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.forecast import Forecast
+from gemmdb.ladder.model import FIRST, propose
+from gemmdb.ladder.near import forecast_near, near
+from gemmdb.ladder.proposals import proposals
+from gemmdb.ladder.refine import OWN, SPREAD, refined
+from gemmdb.measurement import Status
+from gemmdb.problem import Problem
+from gemmdb.settings import Policy
+
+GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
+OLD = Device("cuda", "sm80", "Some older GPU", 108, 80)
+KNOWN = Problem.gemm("mm", m=16, n=2048, k=4096)
+ASKED = KNOWN.resized(16, 2560, 5120)
+
+
+@pytest.fixture
+def asks(lab, monkeypatch, tmp_path):
+    """Asks about ASKED with one measured neighbour, on which the model's first configs were timed or failed."""
+    monkeypatch.setattr("gemmdb.catalog.shipped_tables", lambda: tmp_path / "none")
+
+    def asks(device=GPU, status=Status.OK, count=3, problem=ASKED, **policy):
+        bare = Ask(lab.query(KNOWN, device), (), Policy(**policy), None)
+        configs = [one.config for one in propose(bare, count).best]
+        ratios = {config: 0.5 + 0.05 * place for place, config in enumerate(configs)}
+        rows = list(lab.rows(KNOWN, ratios, device=device, clock="graph", status=status, aten_us=12.0))
+        return Ask(lab.query(problem, device), tuple(lab.catalog(rows).tables), Policy(**policy), None), configs
+
+    return asks
+
+
+def test_candidates_that_no_neighbour_timed_are_added(asks):
+    ask, configs = asks()
+    found = forecast_near(ask)
+    better = refined(ask, found)
+    added = set(better.ratios) - set(found.ratios)
+    assert 0 < len(added) <= OWN
+    assert {better.spread[config] for config in added} == {SPREAD}
+    assert added <= set(better.gains)
+    assert set(configs[:1]) <= set(found.ratios) < set(better.ratios)
+    assert better.evidence["corrected"] is True
+    assert better.ratios[ATEN] == 1.0
+
+
+def test_two_opinions_lie_between_both_and_are_surer(asks):
+    ask, configs = asks(count=1)
+    found = forecast_near(ask)
+    better = refined(ask, found)
+    assert better.spread[configs[0]] < min(found.spread[configs[0]], SPREAD)
+    # With one config the levels are equal by definition, so the trees change ATen's ratio alone.
+    assert better.ratios[configs[0]] != found.ratios[configs[0]]
+    assert better.aten_us != found.aten_us
+
+
+def test_what_was_wrong_nearby_is_not_brought_back(asks):
+    ask, configs = asks(status=Status.WRONG, count=FIRST)
+    found = forecast_near(ask)
+    assert isinstance(found, Forecast)
+    better = refined(replace(ask), found)
+    assert not set(configs) & set(better.ratios)
+    assert not set(configs) & set(proposals(ask))
+
+
+@pytest.mark.parametrize(
+    "case", [{"device": OLD}, {"model": False}, {"problem": Problem.gemm("mm", m=16, n=2560, k=4093)}], ids=str
+)
+def test_where_trees_have_no_say_the_forecast_is_the_neighbours(asks, case):
+    ask, _ = asks(**case)
+    found = forecast_near(ask)
+    if isinstance(found, Forecast):
+        assert refined(ask, found) is found
+    else:
+        assert "neighbour" in found or "measured near" in found
+
+
+def test_a_hit_says_that_trees_had_a_say_and_states_a_loss(asks):
+    ask, _ = asks()
+    hit = near(ask).hit
+    assert hit.rung == "near"
+    assert hit.evidence["corrected"] is True
+    assert 0 < hit.evidence["expected_loss"] <= Policy().near_loss
+    plain = near(replace(ask, policy=Policy(model=False)))
+    assert plain.hit is None or "corrected" not in plain.hit.evidence
+
+
+def test_proposals_are_in_the_order_of_the_forecast_and_then_the_models(asks):
+    ask, _ = asks(compile_cost=9)
+    found = proposals(ask)
+    better = refined(ask, forecast_near(ask))
+    assert found[: len(better.gains) - (ATEN in better.gains)] == better.proposals(len(better.gains))
+    assert len(found) == len(set(found)) >= OWN
+    assert ATEN not in found
+    assert all(config.spec.cost <= 9 for config in found)
+
+
+def test_without_trees_the_two_are_taken_in_turns(asks):
+    ask, _ = asks(device=OLD)
+    measured = forecast_near(ask).proposals(9)
+    modelled = [one.config for one in propose(ask, FIRST).best]
+    found = proposals(ask)
+    assert found[0] == measured[0]
+    assert set(found) == {*measured, *modelled}
+    assert found[1] in (modelled[0], modelled[1], measured[1])
+
+
+def test_without_neighbours_the_model_proposes(lab):
+    device = registry.find("sm100")
+    ask = Ask(lab.query(ASKED, device), (), Policy(), None)
+    assert proposals(ask) == [one.config for one in propose(ask, FIRST).best]
+    assert proposals(Ask(lab.query(lab.problem()), (), Policy(), None)) == []
+    assert lookup(lab.query(lab.problem()), lab.catalog(), Policy()) is None
