@@ -14,7 +14,6 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from time import monotonic
 from typing import Any
 
@@ -28,8 +27,7 @@ from gemmdb.inductor.journal import JOURNAL
 from gemmdb.inductor.session import Decision
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.gate import gain, objection
-from gemmdb.ladder.model import propose
-from gemmdb.ladder.near import forecast_near
+from gemmdb.ladder.proposals import proposals as likely
 from gemmdb.problem import Problem, Query
 from gemmdb.settings import ASKED_S
 from gemmdb.sources import INDUCTOR
@@ -133,12 +131,7 @@ def _proposals(decision: Decision) -> tuple[Config, ...]:
     policy = session.policy
     ask = Ask(query, tuple(session.tables()), replace(policy, compile_cost=min(policy.compile_cost, QUICKLY)),
               installed(query.device.kind))  # fmt: skip
-    forecast, modelled = forecast_near(ask), propose(ask)
-    measured = [] if isinstance(forecast, str) else forecast.proposals(len(forecast.gains))
-    expected = [] if isinstance(modelled, str) else [one.config for one in modelled.best]
-    # In turns: each knows what the other misses, and the first four of either are much alike.
-    known = [c for pair in zip_longest(measured, expected) for c in pair if c is not None]
-    fits = [c for c in dict.fromkeys(known) if c.spec.cost <= QUICKLY and legality.objection(c, query) is None]
+    fits = [c for c in likely(ask) if c.spec.cost <= QUICKLY and legality.objection(c, query) is None]
     # What only Inductor can make is compiled by processes that have to load torch first, which takes seconds.
     ours = [c for c in fits if c.kernel not in INDUCTOR and c.kernel != "padded"]
     return tuple((ours or fits)[:PROPOSALS])
