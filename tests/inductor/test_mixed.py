@@ -9,8 +9,6 @@ from torch import nn
 from torch.nn.functional import linear
 
 import gemmdb.inductor
-from gemmdb import registry
-from gemmdb.config import ATEN
 from gemmdb.inductor import force
 
 N, K = 32, 64
@@ -225,48 +223,3 @@ def test_gradients_through_a_mixed_product(kit):
         kit.compiled(model, x).sum().backward()
     (wanted,) = torch.autograd.grad(model(x).sum(), x)
     kit.close(x.grad, wanted)
-
-
-def test_the_operator_itself(kit):
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from gemmdb.inductor import ops
-
-    mixed_mm = ops.register()
-    assert ops.register() is mixed_mm
-    a, w, s = torch.randn(8, K).bfloat16(), torch.randint(-9, 9, (K, N), dtype=torch.int8), torch.rand(N).bfloat16()
-    kit.close(mixed_mm(a, w), a @ w.to(a.dtype))
-    kit.close(mixed_mm(a, w, s), (a @ w.to(a.dtype)) * s)
-    with FlopCounterMode(display=False) as counter:
-        torch.ops.gemmdb.mixed_mm(a, w)
-    assert counter.get_total_flops() == 2 * 8 * K * N
-    torch.library.opcheck(mixed_mm, (a, w, s), test_utils=("test_schema", "test_faketensor"))
-
-
-def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(monkeypatch):
-    """ATen's time in a table is that of a cast and a product; on a GPU, Inductor's pattern is far slower."""
-    from torch._inductor.decomposition import select_decomp_table
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    from gemmdb.inductor import asking, extract, install, ops
-
-    cpu = extract.device(torch.device("cpu"))
-    h200 = registry.find("NVIDIA H200")
-    monkeypatch.setattr(extract, "device", lambda of: h200 if of.type == "cuda" else cpu)
-
-    def rewritten(device, weight=torch.int8, config=ATEN, dtype=torch.bfloat16):
-        with FakeTensorMode():
-            x = torch.empty(8, K, dtype=dtype, device=device)
-            w, s = torch.empty(N, K, dtype=weight, device=device), torch.empty(N, dtype=x.dtype, device=device)
-            traced = make_fx(lambda x, w, s: (x @ w.t().to(x.dtype)) * s, select_decomp_table())(x, w, s)
-        made = asking.from_chooser(lambda problem: config, "key")
-        install.slots(made)["joint_custom_pre_pass"](traced.graph)
-        return any(node.target is ops.register() for node in traced.graph.nodes)
-
-    assert rewritten("cuda")
-    assert not rewritten("cpu")
-    # These are no patterns of Inductor's.
-    assert not rewritten("cuda", torch.uint8)
-    assert not rewritten("cuda", dtype=torch.float16)
-    assert not rewritten("cuda", config=None)  # A miss is left as it is.

@@ -1,0 +1,69 @@
+"""Inductor is wrapped as soon as it is there, not before, and only where gemmdb is enabled; and what that costs."""
+
+import pytest
+
+
+def test_enable_before_torch_imports_no_torch_and_wraps_inductor_when_it_comes(kit):
+    found = kit.run("""
+        import time
+        import gemmdb.inductor
+        start = time.process_time()
+        gemmdb.inductor.enable()
+        took = time.process_time() - start
+        early = [name for name in sys.modules if name.split(".")[0] in ("torch", "sympy", "numpy", "typer")]
+        import torch
+        middle = "torch._inductor.compile_fx" in sys.modules
+        finders = len(sys.meta_path)
+        torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
+        stats = gemmdb.inductor.stats()
+        print(json.dumps([early, middle, took, sum(stats["rungs"].values()), finders - len(sys.meta_path)]))
+    """)
+    assert found[:2] == [[], False]
+    assert found[2] < 0.05
+    assert found[3:] == [1, 1]
+
+
+LOADING = """
+    import importlib, threading, time
+    import torch, gemmdb.inductor
+    name = "torch._inductor.compile_fx"
+    if sys.argv[1] == "other":
+        thread = threading.Thread(target=importlib.import_module, args=[name])
+        thread.start()
+        while name not in sys.modules:
+            time.sleep(0.0005)
+        loading = sys.modules[name].__spec__._initializing
+        gemmdb.inductor.enable()
+        thread.join()
+    else:
+        class Enabler:
+            def find_spec(self, wanted, path=None, target=None):
+                global loading
+                if name in sys.modules:
+                    sys.meta_path.remove(self)
+                    loading = sys.modules[name].__spec__._initializing
+                    gemmdb.inductor.enable()
+        sys.meta_path.insert(0, Enabler())
+        importlib.import_module(name)
+        deadline = time.monotonic() + 60
+        while not hasattr(sys.modules[name].compile_fx, "_gemmdb") and time.monotonic() < deadline:
+            time.sleep(0.01)
+    torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
+    print(json.dumps([loading, sum(gemmdb.inductor.stats()["rungs"].values())]))
+"""
+
+
+@pytest.mark.parametrize("thread", ["same", "other"])
+def test_enable_while_inductor_is_being_imported(kit, thread):
+    assert kit.run(LOADING, arguments=[thread]) == [True, 1]
+
+
+def test_imported_but_not_enabled_changes_nothing(kit):
+    found = kit.run("""
+        import gemmdb.inductor, torch
+        import torch._inductor.compile_fx as inductor
+        torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
+        wrapped = hasattr(inductor.compile_fx, "_gemmdb")
+        print(json.dumps([wrapped, gemmdb.inductor.stats()["products"], "gemmdb.inductor.passes" in sys.modules]))
+    """)
+    assert found == [False, [], False]

@@ -1,0 +1,77 @@
+"""An integer product and the scale that follows it, taken together in the graph."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+from gemmdb.inductor import ops, scaled  # noqa: E402
+
+A, B = (torch.randint(-9, 9, size, dtype=torch.int8) for size in ((16, 32), (32, 24)))
+VECTOR = torch.rand(24)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operators():
+    ops.register()
+
+
+def graph_of(function, *inputs):
+    graph = make_fx(function, tracing_mode="fake")(*inputs)
+    for node in graph.graph.nodes:
+        node.meta.setdefault("val", None)
+    return graph
+
+
+def cast(x, dtype):
+    return torch.ops.prims.convert_element_type.default(x, dtype)
+
+
+CHAINS = {
+    "vector": lambda a, b, s: torch._int_mm(a, b) * s,
+    "scale first, cast after": lambda a, b, s: cast(s * torch._int_mm(a, b), torch.bfloat16),
+    "cast before": lambda a, b, s: cast(torch._int_mm(a, b), torch.float32) * s,
+    "one number": lambda a, b, s: torch._int_mm(a, b) * s[0],
+    "row of one": lambda a, b, s: torch._int_mm(a, b) * s[None, :],
+    "three dimensions": lambda a, b, s: cast(torch._int_mm(a, b).reshape(2, 8, 24) * s, torch.float16),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_an_integer_product_and_its_scale_become_one_node(chain):
+    graph = graph_of(chain, A, B, VECTOR)
+    (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
+    new = scaled.absorb(node)
+    graph.graph.eliminate_dead_code()
+    graph.graph.lint()
+    graph.recompile()
+    assert [n for n in graph.graph.nodes if n.target is ops.register_scaled()] == [new]
+    assert not [n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default]
+    wanted = chain(A, B, VECTOR)
+    assert new.meta["val"].dtype == wanted.dtype
+    torch.testing.assert_close(graph(A, B, VECTOR), wanted)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b, s: torch._int_mm(a, b) * 0.5,
+        lambda a, b, s: torch._int_mm(a, b) * s[:16, None],
+        lambda a, b, s: (lambda c: c * s + c)(torch._int_mm(a, b)),
+        lambda a, b, s: torch._int_mm(a, b) * (s * 9).to(torch.int32),
+    ],
+    ids=["a Python number", "one per row", "used twice", "an integer scale"],
+)
+def test_anything_else_is_left_alone(function):
+    graph = graph_of(function, A, B, VECTOR)
+    before = str(graph.graph)
+    (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
+    assert scaled.absorb(node) is None
+    assert str(graph.graph) == before
+
+
+def test_the_operator_of_its_own():
+    result = torch.ops.gemmdb.int_mm_scaled(A, B, VECTOR, torch.bfloat16)
+    torch.testing.assert_close(result, (torch._int_mm(A, B) * VECTOR).bfloat16())
+    torch.library.opcheck(ops.register_scaled(), (A, B, VECTOR, torch.bfloat16), test_utils="test_faketensor")
