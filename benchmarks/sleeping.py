@@ -50,7 +50,7 @@ class Sleeping:
         return Built("", time.monotonic() - start, 1024)
 
 
-def begin() -> None:
+def begin(inductor: bool) -> None:
     """A process that times takes a few seconds to start."""
     time.sleep(3)
 

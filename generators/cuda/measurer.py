@@ -48,10 +48,10 @@ class CudaMeasurer:
             self.pool.prepare(job, ready)
 
     def start(self, confirms: bool = True) -> CudaMeasurer:
-        """Begin to start the process that times, which takes seconds, and that of `fresh` where it `confirms`; this
-        measurer."""
+        """Begin to start the process that times, which takes seconds, and where it `confirms` that of `fresh` and what
+        winners are confirmed with; this measurer."""
         for measurer in (self, self.fresh()) if confirms else (self,):
-            measurer._start()
+            measurer._start(confirms)
         return self
 
     def measure(
@@ -99,15 +99,15 @@ class CudaMeasurer:
         if self._other is not None:
             self._other.close()
 
-    def _start(self) -> None:
+    def _start(self, inductor: bool) -> None:
         """Begin to start the process, once."""
         if self._starting is None:
-            self._starting = Thread(target=self._warm, daemon=True)
+            self._starting = Thread(target=self._warm, args=(inductor,), daemon=True)
             self._starting.start()
 
-    def _warm(self) -> None:
+    def _warm(self, inductor: bool) -> None:
         try:
-            self.worker.call(self.effort.compile_s, self.functions.begin)
+            self.worker.call(self.effort.compile_s, self.functions.begin, inductor)
         except GemmdbError:
             return  # The first measurement will meet the same.
 

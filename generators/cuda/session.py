@@ -35,12 +35,14 @@ _busy_us = 0.0
 """What all replays so far took on the GPU."""
 
 
-def begin() -> None:
-    """Import and start what the first measurement would else wait for."""
+def begin(inductor: bool) -> None:
+    """Import and start what the first measurement would else wait for; `inductor`: what emitted code is loaded with
+    too, which takes two seconds."""
     sink_buffer(), flush_buffer()
     ones = torch.ones(64, 64, dtype=torch.float64, device="cuda")
     _ = (ones @ ones).sum().item()
-    emitted.begin()
+    if inductor:
+        emitted.begin()
 
 
 def trial(problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> Trial:

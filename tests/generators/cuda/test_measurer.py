@@ -23,8 +23,15 @@ from gemmdb.measurement import Status
 ENDS = {128: Loaded(Status.CRASH, detail="illegal address", fatal=True), 256: Loaded(Status.WRONG, 0.5)}
 
 
-def begin():
-    pass
+begun = []
+
+
+def begin(inductor):
+    begun.append(inductor)
+
+
+def asked():
+    return begun
 
 
 def trial(problem, configs, protocol, samples):
@@ -81,11 +88,12 @@ def test_right_and_wrong_candidates_are_one_request(gpu, make):
 def test_the_process_that_confirms_is_started_where_winners_are_confirmed(gpu):
     gpu.start(confirms=False)
     gpu._started()
-    assert gpu.worker.pid
+    assert gpu.worker.call(10, gpu.functions.asked).value == [False]
     assert gpu._other is None
     gpu.start()
     gpu.fresh()._started()
-    assert gpu.fresh().worker.pid not in (None, gpu.worker.pid)
+    assert gpu.fresh().worker.call(10, gpu.functions.asked).value == [True]
+    assert gpu.fresh().worker.pid != gpu.worker.pid
 
 
 def test_what_spoils_the_process_is_known_and_the_others_are_tried_again(gpu, make):

@@ -1,0 +1,85 @@
+"""Live tuning before and after anything is measured: what is not tuned, what is proposed, and from which tables."""
+
+from dataclasses import replace
+
+import pytest
+
+from gemmdb import hardware, registry
+from gemmdb.generators import store
+from gemmdb.inductor import asking, live, live_rules, session
+from gemmdb.inductor.journal import Event
+from gemmdb.problem import Problem, Query
+from gemmdb.settings import Policy
+from gemmdb.sources import INDUCTOR
+
+H200 = registry.find("NVIDIA H200")
+PLAIN = Query(Problem.gemm("mm", m=7, n=5000, k=3000, dtype="bf16", layout="nt"), H200)
+SOME = {"m": (2, 64)}
+
+
+@pytest.mark.parametrize(
+    ("query", "live_s", "reason"),
+    [
+        (PLAIN, 20.0, ""),
+        (replace(PLAIN, ranges=SOME), 20.0, "symbolic"),
+        (replace(PLAIN, ranges=SOME), 300.0, ""),
+        (replace(PLAIN, device=hardware.cpu()), 20.0, "on a CPU"),
+        (replace(PLAIN, device=hardware.cpu()), 300.0, ""),
+    ],
+)
+def test_what_is_not_tuned_by_default(query, live_s, reason):
+    found = live_rules.objection(query, Policy(on_miss="live", live_s=live_s))
+    assert reason in found if reason else found == ""
+
+
+def test_without_the_libraries_nothing_is_tuned_by_default(monkeypatch):
+    monkeypatch.setattr(live_rules, "NEEDED", ("a_library_that_nobody_has",))
+    live_rules.missing.cache_clear()
+    assert "a_library_that_nobody_has is not installed" in live_rules.objection(PLAIN, Policy(live_s=20.0))
+    live_rules.missing.cache_clear()
+
+
+def test_proposals_for_a_gpu_are_quick_to_compile():
+    """The shipped table of the H200 has winners of CUTLASS and of Inductor's templates for problems like these."""
+    found = {}
+    for problem in (PLAIN.problem, PLAIN.problem.resized(2048, 4096, 4160)):
+        query = replace(PLAIN, problem=problem)
+        asked = asking.from_tables(Policy(on_miss="live"))
+        found |= live.proposals([session.Decision(asked, query, None, Event(problem.text, "live"))])
+    assert [len(configs) for configs in found.values()] == [live.PROPOSALS] * 2
+    assert {config.backend for configs in found.values() for config in configs} == {"triton"}
+    assert not any(config.kernel in INDUCTOR for configs in found.values() for config in configs)
+
+
+def test_proposals_come_from_the_tables_of_the_session(kit, tmp_path, monkeypatch):
+    """From those that `enable` was given, and from the user's table, which was not there when the session was made."""
+    monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "user.db"))
+    measured = Problem.gemm("mm", m=8, n=48, k=64, dtype="fp32", constant_weight=True)
+    asked = replace(PLAIN, problem=measured.resized(9, 48, 64), device=kit.rows(measured, {})[0].device)
+
+    def proposed(*tables):
+        looking = asking.from_tables(Policy(on_miss="live", live_s=300.0), tables)
+        found = []
+        for _ in range(2):
+            found += live.proposals([session.Decision(looking, asked, None, Event("", "live"))]).values()
+            store.record_live(tmp_path / "user.db", kit.rows(measured, {kit.CPP: 50.0}))
+        return found
+
+    with store.Store.open(tmp_path / "named.db") as opened:
+        opened.add(kit.rows(measured, {kit.CPP: 50.0}))
+        opened.refresh()
+    assert proposed(tmp_path / "named.db")[0] == (kit.CPP,)
+    (tmp_path / "user.db").unlink()
+    assert proposed() == [(), (kit.CPP,)]
+
+
+def test_what_was_measured_answers_the_next_graph_of_the_process(kit, tmp_path, monkeypatch):
+    monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "user.db"))
+    problem = Problem.gemm("mm", m=8, n=48, k=64, dtype="fp32", constant_weight=True)
+    rows = kit.rows(problem, {kit.CPP: 50.0})
+    looking = asking.from_tables(Policy(on_miss="live", live_s=300.0))
+    assert looking.find(Query(problem, rows[0].device)) is None
+    store.record_live(tmp_path / "user.db", rows)
+    hit = looking.find(Query(problem, rows[0].device))
+    assert (hit.rung, hit.config) == ("exact", kit.CPP)
+    assert asking.from_tables(looking.policy).identity == looking.identity
