@@ -11,7 +11,7 @@ from typing import Any
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.cuda.compiling import CompilePool
-from gemmdb.generators.cuda.emission import Emitted
+from gemmdb.generators.cuda.emission import Emitted, only_emitted
 from gemmdb.generators.cuda.trial import Loaded, Trial
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Job, Outcome, ignore
@@ -37,13 +37,16 @@ class CudaMeasurer:
     worker: Worker = field(init=False)
     _other: CudaMeasurer | None = None
     _starting: Thread | None = None
+    _inductor: bool = False
     _busy_us: float = 0.0
 
     def __post_init__(self) -> None:
         self.worker = Worker({"CUDA_VISIBLE_DEVICES": _visible(self.lane), "CUDA_MODULE_LOADING": "LAZY"})
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
-        """Begin compiling what the jobs need, in the background."""
+        """Begin compiling what the jobs need, in the background, and loading Inductor where they need that."""
+        if self._starting is not None and any(only_emitted(config) for job in jobs for config in job.legal):
+            self._start(inductor=True)
         for job in jobs:
             self.pool.prepare(job, ready)
 
@@ -100,12 +103,15 @@ class CudaMeasurer:
             self._other.close()
 
     def _start(self, inductor: bool) -> None:
-        """Begin to start the process, once."""
-        if self._starting is None:
-            self._starting = Thread(target=self._warm, args=(inductor,), daemon=True)
+        """Begin to start the process, and to load Inductor in it, each once."""
+        if self._starting is None or inductor > self._inductor:
+            self._inductor = inductor
+            self._starting = Thread(target=self._warm, args=(inductor, self._starting), daemon=True)
             self._starting.start()
 
-    def _warm(self, inductor: bool) -> None:
+    def _warm(self, inductor: bool, before: Thread | None) -> None:
+        if before is not None:
+            before.join()
         try:
             self.worker.call(self.effort.compile_s, self.functions.begin, inductor)
         except GemmdbError:

@@ -7,6 +7,7 @@ import pytest
 
 from gemmdb.config import ATEN
 from gemmdb.generators.cuda.compiling import CompilePool
+from gemmdb.generators.cuda.emission import Emitted
 from gemmdb.generators.cuda.measurer import CudaMeasurer
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate, Job
@@ -94,6 +95,18 @@ def test_the_process_that_confirms_is_started_where_winners_are_confirmed(gpu):
     gpu.fresh()._started()
     assert gpu.fresh().worker.call(10, gpu.functions.asked).value == [True]
     assert gpu.fresh().worker.pid != gpu.worker.pid
+
+
+def test_inductor_is_loaded_where_something_has_to_be_measured_as_emitted_code(gpu, make):
+    def prepared(config):
+        gpu.prepare([Job(PROBLEM, PROTOCOL, (Candidate(ATEN), Candidate(config)))])
+        gpu._started()
+        return gpu.worker.call(10, gpu.functions.asked).value
+
+    gpu.start(confirms=False)
+    assert prepared(make.tile(block_k=64)) == [False]
+    for _ in range(2):
+        assert prepared(Emitted.code_of(make.tile(block_k=64))) == [False, True]
 
 
 def test_what_spoils_the_process_is_known_and_the_others_are_tried_again(gpu, make):
