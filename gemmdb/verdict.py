@@ -79,6 +79,11 @@ class Pooled:
         return spec.cost, parts, self.config.text
 
     @property
+    def emitted(self) -> bool:
+        """Whether its times are those of the code that the compiler emits."""
+        return any(row.detail == EMITTED for row in self.rows)
+
+    @property
     def servable(self) -> bool:
         """Whether a run measured it in full; the short estimate of a slow candidate is not enough to be picked."""
         return any(row.status is Status.OK for row in self.rows)
@@ -120,7 +125,7 @@ def decide(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> Verd
     reference = next((p for p in pooled if p.config == ATEN), None)
     if reference is None:
         return None
-    ties = best(pooled)
+    ties = best(confirmed(pooled))
     pick = ties[0]
     first = pick.rows[0]
     return Verdict(
@@ -134,6 +139,13 @@ def decide(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> Verd
         median(row.times.median_us for row in reference.rows if row.times),
         len({row.run for row in pick.rows}),
     )
+
+
+def confirmed(pooled: Sequence[Pooled]) -> Sequence[Pooled]:
+    """What can be picked. Where a config was timed as emitted code, that is ATen and what was timed more than once: how
+    far the other times are from those of the code that would be served is not known."""
+    again = [p for p in pooled if p.config == ATEN or len(p.rows) > 1 or p.emitted]
+    return again if any(p.emitted for p in again) else pooled
 
 
 def best(pooled: Sequence[Pooled]) -> list[Pooled]:

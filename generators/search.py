@@ -13,7 +13,7 @@ from gemmdb.verdict import Pooled, best
 
 TOO_GOOD = 0.5
 """A candidate this much faster than ATen, or than the next one, is measured again before it is believed."""
-CONFIRMED = 3
+CONFIRMED = 5
 """How many configs of a problem are confirmed at most."""
 NOISY = 0.25
 """With an interval wider than that on either side, relative, a round was disturbed: all finalists are timed again."""

@@ -15,7 +15,7 @@ from gemmdb.measurement import EMITTED, Protocol, Status, Times
 
 PROTOCOL = Protocol("host", "cold", 1, 30)
 EFFORT = Effort("test", 0, samples=30, estimate=5, drop=9.0, keep=9, states=("cold",), compile_s=1, measure_s=1)
-VARIANTS = [template(AUTO, (blocks, 1, 1)) for blocks in range(1, 5)]
+VARIANTS = [template(AUTO, (blocks, 1, 1)) for blocks in range(1, 8)]
 
 
 class Emitting(Replay):
@@ -56,7 +56,7 @@ def confirmed(problems, recorded):
     return run
 
 
-TIMES = {ATEN: 100.0, **{config: 50.0 + 10 * i for i, config in enumerate(VARIANTS)}}
+TIMES = {ATEN: 100.0, **{config: 50.0 + 5 * i for i, config in enumerate(VARIANTS)}}
 
 
 def test_the_pick_is_confirmed_as_emitted_code(confirmed):
@@ -71,7 +71,7 @@ def test_nothing_is_confirmed_where_aten_is_picked(confirmed):
 
 def test_one_that_is_slower_as_emitted_code_gives_way_to_the_next(confirmed):
     found = confirmed(TIMES, {VARIANTS[0]: 1.5})
-    assert [(o.config, o.times.median_us) for o in found] == [(VARIANTS[0], 75.0), (VARIANTS[1], 60.0)]
+    assert [(o.config, o.times.median_us) for o in found] == [(VARIANTS[0], 75.0), (VARIANTS[1], 55.0)]
 
 
 def test_only_so_many_are_confirmed(confirmed):

@@ -113,3 +113,13 @@ def test_where_emitted_code_was_timed_the_kernel_by_itself_does_not_count(kit):
     assert decide([kit.row(), alone, emitted]).ratio == 0.9
     slow = replace(kit.row(kit.configs[1], 12.0), detail=EMITTED)
     assert decide([kit.row(), alone, slow]).pick == kit.aten
+
+
+def test_where_winners_were_timed_as_emitted_code_only_what_was_timed_again_is_picked(kit):
+    first, second, third = kit.configs[1:4]
+    rows = [kit.row(), *(kit.row(config, us) for config, us in ((first, 5.0), (second, 5.2), (third, 5.4)))]
+    disappointing = replace(kit.row(first, 9.0), detail=EMITTED)
+    assert decide([*rows, disappointing]).pick == first
+    assert decide([*rows, replace(disappointing, status=Status.ERROR, times=None, error=None)]).pick == first
+    again = kit.row(third, 6.0, run="again")
+    assert decide([*rows, disappointing, again]).ties == (third,)
