@@ -1,6 +1,6 @@
 """Off the table: how good are the answers for problems that no row is about? Runs on the CPU, in minutes.
 
-    python benchmarks/offtable.py benchmarks/results/h200/2026-11-20c --out benchmarks/results/offtable
+    python benchmarks/offtable.py benchmarks/results/h200/DATE... --out benchmarks/results/offtable
 
 Problems of the archives are held out, in two ways: one problem at a time where others with its N and K remain (`m`),
 and all problems of an (N, K) pair at once (`nk`). What remains is a table as users have it, and rung `near` is asked,
@@ -89,25 +89,26 @@ def main() -> None:
         with Store.open(whole) as store:
             store.refresh()
         samples = fit.samples(fit_write.rows(args.folders))
-        rows = [row for kind in ("m", "nk") for row in hold_out(whole, kind, args.most, samples)]
+        rows = list(hold_out(whole, args.most, samples))
     args.out.mkdir(parents=True, exist_ok=True)
     with gzip.open(args.out / f"{name}.jsonl.gz", "wt", encoding="utf-8", compresslevel=9) as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     print(f"{len(rows)} answers: {args.out / f'{name}.jsonl.gz'}; python benchmarks/offtable_report.py {args.out}")
 
 
-def hold_out(whole: Path, kind: str, most: int, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
-    """One row per held-out problem."""
+def hold_out(whole: Path, most: int, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
+    """One row per held-out problem, of both ways."""
     with closing(Table.open(whole, immutable=True)) as table:
         (device,) = table.devices()
         truths = {problem: Truth(problem, table.pooled(problem, device)) for problem in problems(table)}
-    sets = chosen(truths, kind, most)
+    sets = [(kind, held) for kind in ("m", "nk") for held in chosen(truths, kind, most)]
     for part in range(PARTS):
         with without(part, samples):
-            for held in (held for held in sets if part_of(held[0]) == part):
-                with fold(whole, truths, held) as one:
-                    for truth in one.truths:
-                        yield {"held_out": kind, **answer(one, truth)}
+            for kind, held in sets:
+                if part_of(held[0]) == part:
+                    with fold(whole, truths, held) as one:
+                        for truth in one.truths:
+                            yield {"held_out": kind, **answer(one, truth)}
 
 
 def chosen(known: Iterable[Problem], kind: str, most: int) -> list[list[Problem]]:

@@ -12,9 +12,9 @@ than 1:
   problems that either answers. `default policy`: what the two rungs serve under the default policy, ATen where they
   decline, over all problems.
 - `live`: the best of ATen and four proposals, as live tuning would find: the first of `gemmdb.ladder.proposals`, else
-  of the generator's menu, those that were timed. `live, quick`: where only what needs neither nvcc nor torch to compile
-  is proposed, as within 20 s. `quick, at best`: the best of all that was timed of these, and ATen: no choice of
-  proposals can do better.
+  of the generator's menu, those that were timed. `live, quick`: where only what needs no nvcc is proposed, and no torch
+  where the model covers the problem, as within 20 s. `quick, at best`: the best of all that was timed of these, and
+  ATen: no choice of proposals can do better.
 - `kept`: of the answers that promise at most 5% loss, how many keep it.
 
 Peers that need no table are scored on the same problems (`offtable_peers.py`).
@@ -51,7 +51,7 @@ from gemmdb.ladder import model
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.near import near
 from gemmdb.ladder.proposals import proposals
-from gemmdb.problem import Query
+from gemmdb.problem import Problem, Query
 from gemmdb.sources import INDUCTOR
 from gemmdb.table import Table
 
@@ -127,8 +127,9 @@ def answer(truth: Truth, device: Device, table: Table) -> dict[str, Any]:
         "untimed": step.hit is not None and nearby is None, "model": answered,
         "near or model": nearby if step.hit is not None else answered,
         "default policy": nearby if step.hit is not None else clear,
-        "live": _live(order, shares), "live, quick": _live([config for config in quick if _quick(config)], shares),
-        "quick, at best": max(share for config, share in shares.items() if config == ATEN or _quick(config)),
+        "live": _live(order, shares),
+        "live, quick": _live([one for one in quick if _quick(truth.problem, one)], shares),
+        "quick, at best": max(share for one, share in shares.items() if one == ATEN or _quick(truth.problem, one)),
         "aten": shares[ATEN], "peers": scores(truth.problem, shares),
     }  # fmt: skip
 
@@ -152,8 +153,10 @@ def timed(ask: Ask, truth: Truth) -> list[Config]:
     return [one.config for one in menu if one.config != ATEN and truth.share(one.config) is not None]
 
 
-def _quick(config: Config) -> bool:
-    return config.spec.cost <= QUICKLY and config.kernel not in INDUCTOR and config.kernel != "padded"
+def _quick(problem: Problem, config: Config) -> bool:
+    """As in live tuning: what only Inductor can make is left out where there are others that are as good."""
+    others = config.kernel not in INDUCTOR and config.kernel != "padded"
+    return config.spec.cost <= QUICKLY and (others or model.uncovered(problem) is not None)
 
 
 def _live(order: Sequence[Config], shares: dict[Config, float]) -> float:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gemmdb.generators import fit, fit_menu, fit_trees
+from gemmdb.generators import fit, fit_menu, fit_trees, fit_write
 from gemmdb.generators.fit import Sample
-from gemmdb.ladder import model, model_menu, model_trees, transfer
+from gemmdb.ladder import model, model_menu, model_rest, model_trees, transfer
 from gemmdb.ladder.model_cost import Coefficients
 from gemmdb.problem import Problem
 
@@ -30,19 +30,19 @@ def part_of(problem: Problem) -> int:
 @contextmanager
 def without(part: int, samples: Sequence[Sample]) -> Iterator[Coefficients]:
     """The ladder with what is fitted to the samples of all parts but one, in this process. Needs gemmdb[fit]."""
-    rest = [sample for sample in samples if part_of(sample.problem) != part]
+    rest, others = fit_write.divided(sample for sample in samples if part_of(sample.problem) != part)
     fitted = fit.fit(rest)
     trees = model_trees.parse(fit_trees.document(rest, fitted))
-    before = model.FITTED, model_menu.MENUS, model_trees.shipped
-    _install(fitted, fit_menu.menus(rest), lambda: trees)
+    before = model.FITTED, model_menu.MENUS, model_rest.REST, model_trees.shipped
+    _install(fitted, fit_menu.menus(rest), fit_menu.rest(others), lambda: trees)
     try:
         yield fitted
     finally:
         _install(*before)
 
 
-def _install(fitted: Coefficients, menus: Any, shipped: Any) -> None:
+def _install(fitted: Coefficients, menus: Any, rest: Any, shipped: Any) -> None:
     for module in _READERS:
         module.FITTED = fitted
-    model_menu.MENUS, model_trees.shipped = menus, shipped
+    model_menu.MENUS, model_rest.REST, model_trees.shipped = menus, rest, shipped
     model_menu._entries.cache_clear()

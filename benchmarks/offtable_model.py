@@ -8,7 +8,7 @@ and ranks what was measured on that one. A share is the best measured time of a 
 was taken: `order` compares the model's first with the best config other than ATen, `served` with the best of all when
 ATen is taken where the model expects no gain, `served_default` by the gain that the default policy asks for, `top4` has
 the best of ATen and the model's first four, as live tuning would find. All of it once more with trees that put the
-model's first ten in their order.
+model's first eight in their order.
 
 Then A100 picks are compared with the rules for weight-only products that PyTorch had for the A100 (fp16 times int8):
 nothing is measured on that side, so it tells agreement and what the *model* thinks of the difference, no more.
@@ -32,7 +32,7 @@ from gemmdb import registry
 from gemmdb.config import ATEN, Config
 from gemmdb.generators import fit
 from gemmdb.generators.fit import Sample
-from gemmdb.generators.fit_write import rows
+from gemmdb.generators.fit_write import divided, rows
 from gemmdb.generators.modelled_space import rank, setting_of
 from gemmdb.ladder.model import FIRST
 from gemmdb.ladder.model_cost import FITTED, Coefficients
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    pairs = list(held_out(fit.samples(rows(options.folder))))
+    pairs = list(held_out(divided(fit.samples(rows(options.folder)))[0]))
     answers, corrected = [one for one, _ in pairs], [one for _, one in pairs if one is not None]
     rules = against_rules()
     shown = {name: value for name, value in rules.items() if name != "grid"}

@@ -1,13 +1,13 @@
-"""New rows: fit the cost model to them, and say anew how good everything off the table is. CPU; ten minutes or more.
+"""New rows: fit the cost model and its trees to them, and say anew how good everything off the table is.
 
     python benchmarks/offtable_refit.py benchmarks/results/h200/DATE... --out benchmarks/results/offtable
 
-DATE...: folders of archives, which make one table together. Runs, one after the other, `offtable_combined.py` (near and
-model together, live tuning, peers without tables), `offtable_model.py` (the model alone), `offtable.py` for each folder
-(near, and peers with tables), `gemmdb.generators.fit_write` with `--write`, and `autoheuristic.py` (agreement with
-heuristics for the A100). All raw results go to the folder, the tables of all to `tables.md` in it. The held-out figures
-of the first two come from coefficients that are fitted without the problems in question, so they do not depend on
-`--write`. Where nvMatmulHeuristics is not installed, its rows are missing.
+DATE...: folders of archives, which make one table together. Runs, one after the other, `gemmdb.generators.fit_write`
+with `--write`, `offtable_combined.py` (near and model together, live tuning, peers without tables),
+`offtable_model.py` (the model alone), `offtable.py` (near, and peers with tables), and `autoheuristic.py` (agreement
+with heuristics for the A100). All raw results go to the folder, the tables of all to `tables.md` in it. The held-out
+figures come from what is fitted without the problems in question, so they do not depend on `--write`. Where
+nvMatmulHeuristics is not installed, its rows are missing. CPU, one core, a quarter of an hour; needs gemmdb[fit].
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-DATA = ROOT / "gemmdb" / "ladder" / "model_data.py"
-MODEL = ("order", "order4", "served", "served_default", "top4", "aten")
+LADDER = ROOT / "gemmdb" / "ladder"
+MODEL = ("order", "order4", "served", "served_default", "top4")
 
 
 def run(*arguments: str | Path) -> str:
@@ -31,20 +31,28 @@ def run(*arguments: str | Path) -> str:
     command = [sys.executable, *map(str, arguments)]
     print("+", " ".join(command), flush=True)
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    # Threads of the boosting wait for each other by spinning, which takes ten times as long on a busy machine.
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": paths}, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+        command,
+        env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": paths},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     return done.stdout
 
 
 def model_table(folder: Path) -> str:
     """The held-out figures of the model alone, as Markdown."""
-    found: dict[str, Any] = json.loads((folder / "model.json").read_text())["held_out"]
-    heads = " | ".join(f"{op} ({one['problems']})" for op, one in found.items())
-    lines = [f"| answer | {heads} |", f"|---|{'---|' * len(found)}"]
-    for name in MODEL:
-        cells = (f"{one[name]['mean']:.3f} / {one[name]['p5']:.3f}" for one in found.values())
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    document: dict[str, Any] = json.loads((folder / "model.json").read_text())
+    alone = document["held_out"]
+    heads = " | ".join(f"{op} ({one['problems']})" for op, one in alone.items())
+    lines = [f"| answer | {heads} |", f"|---|{'---|' * len(alone)}"]
+    for which, title in (("held_out", ""), ("held_out_with_trees", ", with trees")):
+        for name in MODEL if title else (*MODEL, "aten"):
+            cells = (f"{one[name]['mean']:.3f} / {one[name]['p5']:.3f}" for one in document[which].values())
+            lines.append(f"| {name}{title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -53,17 +61,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "offtable")
-    parser.add_argument("--write", action="store_true", help=f"write {DATA.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help=f"write the data in {LADDER.relative_to(ROOT)}")
     parser.add_argument("--most", type=int, default=400, help="sets that offtable.py holds out each way")
     options = parser.parse_args()
     folders = [folder.resolve().relative_to(ROOT) for folder in options.folders]
     out = options.out.resolve()
-    combined = run(HERE / "offtable_combined.py", *folders, "--out", out)
     if options.write:
-        run("-m", "gemmdb.generators.fit_write", *folders, "--out", DATA)
+        run("-m", "gemmdb.generators.fit_write", *folders, "--out", LADDER)
+    combined = run(HERE / "offtable_combined.py", *folders, "--out", out)
     run(HERE / "offtable_model.py", *folders, "--out", out)
-    for folder in folders:
-        run(HERE / "offtable.py", folder, "--out", out, "--most", str(options.most))
+    run(HERE / "offtable.py", *folders, "--out", out, "--most", str(options.most))
     run(HERE / "autoheuristic.py", "--out", out)
     near = run(HERE / "offtable_report.py", out)
     parts = (

@@ -6,9 +6,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from gemmdb.config import Config
+from gemmdb.config import ATEN, Config
 from gemmdb.generators.fit import Sample
 from gemmdb.ladder.model_menu import FAMILIES
+from gemmdb.ladder.model_rest import kind
 from gemmdb.ladder.model_work import tile_of
 
 ROWS = (1, 2, 8, 16, 32, 64, 256, 2**31 - 1)
@@ -17,6 +18,9 @@ SHAPES = 28
 """Tiles of a menu at most."""
 PORTABLE = 14
 """Of these, how many are chosen among those that run without Hopper's copy engine."""
+REST_ROWS = (1, 16, 64, 256, 2**31 - 1)
+REST = 8
+"""The same of problems that the model does not cover, of which fewer were measured; configs are taken as they are."""
 LEAST = 0.0002
 """A tile that improves the mean by less, in the logarithm, is left out."""
 MISSING = math.log(2.0)
@@ -37,6 +41,24 @@ def menus(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
     for by_rows in menus.values():
         largest = max(by_rows)
         by_rows.setdefault(ROWS[-1], by_rows[largest])
+    return menus
+
+
+def rest(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
+    """By kind of problems that the model does not cover, and largest M, the texts of configs: each the one that adds
+    the most to ATen and those before it."""
+    classes: dict[tuple[str, int], list[Sample]] = defaultdict(list)
+    for sample in found:
+        limit = next(rows for rows in REST_ROWS if sample.problem.m <= rows)
+        classes[kind(sample.problem), limit].append(sample)
+    menus: dict[str, dict[int, tuple[str, ...]]] = {}
+    for name, limit in sorted(classes):
+        costs: dict[str, dict[object, float]] = defaultdict(dict)
+        for sample in classes[name, limit]:
+            costs[sample.config.text][sample.problem] = -math.log(sample.share)
+        chosen: dict[str, None] = {ATEN.text: None}
+        _extend(chosen, costs, list(costs), {sample.problem for sample in classes[name, limit]}, 1 + REST)
+        menus.setdefault(name, {})[limit] = tuple(text for text in chosen if text != ATEN.text)
     return menus
 
 

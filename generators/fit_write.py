@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,23 @@ from collections.abc import Mapping, Sequence
 
 
 def rows(folders: Sequence[Path]) -> Iterator[Measurement]:
-    """The rows of all archives that the model is fitted to: kernels by themselves, on problems that it covers."""
+    """The rows of all archives: kernels by themselves."""
     for path in (path for folder in folders for path in sorted(folder.glob("rows-*.jsonl.xz"))):
-        for row in archive.read(path):
-            if row.detail != EMITTED and uncovered(row.problem) is None:
-                yield row
+        yield from (row for row in archive.read(path) if row.detail != EMITTED)
+
+
+def divided(found: Iterable[Sample]) -> tuple[list[Sample], list[Sample]]:
+    """The samples that the model is fitted to, and those of problems that it does not cover."""
+    covered: list[Sample] = []
+    others: list[Sample] = []
+    for sample in found:
+        (others if uncovered(sample.problem) else covered).append(sample)
+    return covered, others
 
 
 def texts(folders: Sequence[Path]) -> dict[str, str]:
     """The files of the ladder's data for these archives, by name."""
-    found = fit.samples(rows(folders))
+    found, others = divided(fit.samples(rows(folders)))
     fitted = fit.fit(found)
     rounded = Coefficients(_rounded(fitted.rates), _rounded(fitted.own), _rounded(fitted.common))
     capabilities = sorted({setting_of(one.problem, one.device).machine.capability for one in found})
@@ -63,12 +70,18 @@ def texts(folders: Sequence[Path]) -> dict[str, str]:
         ("COMMON: Mapping[str, Sequence[float]]", rounded.common, "Of `model_cost.kinds`, by group."),
     )  # fmt: skip
     menus = (
-        "MENUS: Mapping[str, Mapping[int, Sequence[str]]]", fit_menu.menus(found),
-        "Candidates by family of ops and largest M; see `model_menu`.",
+        (
+            "MENUS: Mapping[str, Mapping[int, Sequence[str]]]", fit_menu.menus(found),
+            "Candidates by family of ops and largest M; see `model_menu`.",
+        ),
+        (
+            "REST: Mapping[str, Mapping[int, Sequence[str]]]", fit_menu.rest(others),
+            "What is tried where the model does not know the problem; see `model_rest`.",
+        ),
     )  # fmt: skip
     return {
         "model_data.py": _module("The cost model's coefficients, fitted to measured rows.", folders, coefficients),
-        "model_menus.py": _module("The cost model's menus, chosen from measured rows.", folders, [menus]),
+        "model_menus.py": _module("The cost model's menus, chosen from measured rows.", folders, menus),
         "model_trees.json": fit_trees.text(fit_trees.document(found, rounded)),
     }
 

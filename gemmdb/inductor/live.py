@@ -27,6 +27,7 @@ from gemmdb.inductor.journal import JOURNAL
 from gemmdb.inductor.session import Decision
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.gate import gain, objection
+from gemmdb.ladder.model import uncovered
 from gemmdb.ladder.proposals import proposals as likely
 from gemmdb.problem import Problem, Query
 from gemmdb.settings import ASKED_S
@@ -132,6 +133,8 @@ def _proposals(decision: Decision) -> tuple[Config, ...]:
     ask = Ask(query, tuple(session.tables()), replace(policy, compile_cost=min(policy.compile_cost, QUICKLY)),
               installed(query.device.kind))  # fmt: skip
     fits = [c for c in likely(ask) if c.spec.cost <= QUICKLY and legality.objection(c, query) is None]
+    if uncovered(query.problem):
+        return tuple(fits[:PROPOSALS])  # Where rows are not aligned, padding and Inductor's templates are the best.
     # What only Inductor can make is compiled by processes that have to load torch first, which takes seconds.
     ours = [c for c in fits if c.kernel not in INDUCTOR and c.kernel != "padded"]
     return tuple((ours or fits)[:PROPOSALS])

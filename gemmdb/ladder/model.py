@@ -6,8 +6,9 @@ where the gain over ATen that it expects is far beyond its error.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from gemmdb.config import ATEN, Config
 from gemmdb.hit import Hit
@@ -26,7 +27,7 @@ from gemmdb.verdict import Verdict
 
 PROPOSALS = 4
 """Candidates that live tuning is given."""
-FIRST = 10
+FIRST = 8
 """How many of its order the trees look at again: among them is nearly always what they would choose of all."""
 DTYPES = ("bf16", "fp16", "int8")
 _ORDERS = ("row", "row-padded", "col", "col-padded")
@@ -87,7 +88,7 @@ def propose(ask: Ask, count: int = PROPOSALS) -> Proposals | str:
         return str(reason)
     setting = Setting.of(ask.problem, found)
     corrected = Corrected.of(setting)
-    best = allowed(ask, setting, count if corrected is None else max(count, FIRST))
+    best = list(islice(allowed(ask, setting), count if corrected is None else max(count, FIRST)))
     if not best:
         return "no candidate may run on this problem"
     if corrected is None:
@@ -109,18 +110,14 @@ def uncovered(problem: Problem) -> str | None:
     return None
 
 
-def allowed(ask: Ask, setting: Setting, count: int) -> list[tuple[float, Choice]]:
-    """The first `count` candidates of the cost model's order that may be served, with its microseconds."""
+def allowed(ask: Ask, setting: Setting) -> Iterator[tuple[float, Choice]]:
+    """The candidates that may be served in the cost model's order, with its microseconds."""
     ranked = sorted((FITTED.predict(setting, one.tile), one.tile, one) for one in choices(setting))
     banned: Collection[Config] = barred(ask)
-    found: list[tuple[float, Choice]] = []
     for us, _, choice in ranked:
         config = choice.config
         if config not in banned and objection(ask, config) is None:
-            found.append((us, choice))
-            if len(found) == count:
-                break
-    return found
+            yield us, choice
 
 
 def _refusal(ask: Ask, ratio: float) -> str:

@@ -102,20 +102,32 @@ def parse(data: Any) -> Trees:
     unit, codes = _number(data.get("unit")), _list(data, "trees")
     if sum(len(one) for one in codes if isinstance(one, list)) > MOST_NODES:
         raise ValueError(f"more than {MOST_NODES} nodes")
+    leaves = _Leaves(unit)
     return Trees(
         _number(data.get("base")),
-        tuple(_tree(one, cuts, unit) for one in codes),
+        tuple(_tree(one, cuts, leaves) for one in codes),
         tuple(_check(one) for one in _list(data, "checks")),
     )
 
 
-def _tree(codes: Any, cuts: Sequence[tuple[int, float]], unit: float) -> Node:
+class _Leaves(dict[int, Node]):
+    """The leaf of each code, one object each: what is small stays in the processor's caches."""
+
+    def __init__(self, unit: float) -> None:
+        self.unit = unit
+
+    def __missing__(self, code: int) -> Node:
+        self[code] = found = (-1, (code >> 1) * self.unit, None, None)
+        return found
+
+
+def _tree(codes: Any, cuts: Sequence[tuple[int, float]], leaves: _Leaves) -> Node:
     if not isinstance(codes, list) or not set(map(type, codes)) <= {int} or max(map(abs, codes), default=0) > LARGEST:
         raise ValueError("a tree is a list of small integers")
     stack: list[Node] = []
     for code in codes:
         if code & 1:
-            stack.append((-1, (code >> 1) * unit, None, None))
+            stack.append(leaves[code])
         elif len(stack) < 2 or not 0 <= code < 2 * len(cuts):
             raise ValueError(f"no such node: {code}")
         else:

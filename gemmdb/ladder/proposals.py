@@ -7,22 +7,24 @@ from itertools import zip_longest
 from gemmdb.config import Config
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.model import FIRST, propose
+from gemmdb.ladder.model_rest import usual
 from gemmdb.ladder.near import forecast_near
 from gemmdb.ladder.refine import refined
 
 
 def proposals(ask: Ask) -> list[Config]:
-    """Configs other than ATen that may be served, the most likely ones first; none where neither rung knows any.
+    """Configs other than ATen that may be served, the most likely ones first; none where nothing is known of any.
 
     Trees put the candidates of both into one order. Without them the two are taken in turns: each knows what the other
-    misses, and the first few of either are much alike.
+    misses, and the first few of either are much alike. Of a problem that the model does not cover, what was the best on
+    others of its kind takes the model's place.
     """
     found = forecast_near(ask)
     forecast = found if isinstance(found, str) else refined(ask, found)
     measured = [] if isinstance(forecast, str) else forecast.proposals(len(forecast.gains))
-    if measured and forecast is not found:
+    if forecast is not found:
         return measured
     modelled = propose(ask, FIRST)
-    expected = [] if isinstance(modelled, str) else [one.config for one in modelled.best]
+    expected = usual(ask) if isinstance(modelled, str) else [one.config for one in modelled.best]
     turns = (config for pair in zip_longest(measured, expected) for config in pair if config is not None)
     return list(dict.fromkeys(turns))

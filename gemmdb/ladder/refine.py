@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from gemmdb.config import ATEN, Config
 from gemmdb.ladder.ask import Ask
@@ -22,9 +23,9 @@ from gemmdb.ladder.transfer import family, tile
 
 SPREAD = 0.08
 """Standard deviation of the logarithm of a time that the trees expect, beside the level of the problem."""
-NEARBY = 4
+NEARBY = 3
 """How many of the forecast's configs the trees look at."""
-OWN = 8
+OWN = 6
 """And of the cost model's."""
 FADES = 0.1
 """Configs that are so much behind the best of the neighbours' order, in logarithms, count 1/e for the common level."""
@@ -51,10 +52,11 @@ def refined(ask: Ask, forecast: Forecast) -> Forecast:
     logs, spread = {c: log - shift for c, log in expected.items()}, dict(forecast.spread)
     for config, log in times.items():
         logs[config], spread[config] = _mean((logs[config], spread[config]), (log, SPREAD))
-    for _, choice in allowed(ask, setting, OWN):
-        config = choice.config
-        if config not in logs and family(config, ask.problem, ask.device) not in forecast.unsafe:
-            logs[config], spread[config] = math.log(corrected.us(choice.tile)), SPREAD
+    own = (one for _, one in allowed(ask, setting)
+           if family(one.config, ask.problem, ask.device) not in forecast.unsafe)  # fmt: skip
+    for one in islice(own, OWN):
+        if one.config not in logs:
+            logs[one.config], spread[one.config] = math.log(corrected.us(one.tile)), SPREAD
     return _with(forecast, logs, spread)
 
 

@@ -10,11 +10,14 @@ from gemmdb.device import Device
 from gemmdb.ladder import lookup
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.forecast import Forecast
-from gemmdb.ladder.model import FIRST, propose
+from gemmdb.ladder.model import FIRST, propose, uncovered
+from gemmdb.ladder.model_rest import usual
 from gemmdb.ladder.near import forecast_near, near
 from gemmdb.ladder.proposals import proposals
 from gemmdb.ladder.refine import OWN, SPREAD, refined
+from gemmdb.legality import illegal
 from gemmdb.measurement import Status
+from gemmdb.operands import Numerics
 from gemmdb.problem import Problem
 from gemmdb.settings import Policy
 
@@ -119,3 +122,31 @@ def test_without_neighbours_the_model_proposes(lab):
     assert proposals(ask) == [one.config for one in propose(ask, FIRST).best]
     assert proposals(Ask(lab.query(lab.problem()), (), Policy(), None)) == []
     assert lookup(lab.query(lab.problem()), lab.catalog(), Policy()) is None
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem.gemm("mm", m=64, n=2560, k=4093),
+        Problem.gemm("addmm", m=2048, n=4096, k=4001),
+        Problem.gemm("mm", m=512, n=2048, k=2048, dtype="fp32", tf32=True),
+        Problem.gemm("mm", m=8, n=2048, k=2048, dtype="fp32"),
+    ],
+    ids=lambda problem: problem.text[:30],
+)
+def test_what_the_model_does_not_cover_is_tried_as_others_of_its_kind(lab, problem):
+    ask = Ask(lab.query(problem, GPU), (), Policy(), None)
+    assert uncovered(problem)
+    found = proposals(ask)
+    assert found == usual(ask)
+    assert 1 <= len(found) <= 8
+    assert all(illegal(config, problem, GPU) is None for config in found)
+    assert usual(replace(ask, policy=Policy(deny="triton|padded"))) == []
+    assert usual(Ask(lab.query(problem, OLD), (), Policy(), None)) == []
+
+
+def test_of_kinds_that_nobody_measured_nothing_is_usual(lab):
+    empty = Problem.gemm("mm", m=0, n=2560, k=4093)
+    as_bf16 = replace(Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32"), numerics=Numerics("bf16", "fp32"))
+    for problem in (empty, as_bf16):
+        assert usual(Ask(lab.query(problem, GPU), (), Policy(), None)) == []
