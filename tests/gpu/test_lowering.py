@@ -80,6 +80,14 @@ def test_mm(layout: str, config: Config) -> None:
     check(Problem.gemm("mm", m=40, n=1008, k=520, layout=layout), config)
 
 
+@pytest.mark.parametrize("slices", [2, 8, 20])
+def test_slices_of_k_are_summed_in_order_by_one_pass(make: Any, slices: int) -> None:
+    """No reduction, which Inductor makes from eight on: its threads share the few slices of an element."""
+    code = check(Problem.gemm("mm", m=40, n=512, k=2048), make("tile", split_k=slices, reduce="kernel"))
+    assert code.count("@triton_heuristics.pointwise(") == 1
+    assert "reduction(" not in code
+
+
 @pytest.mark.parametrize("config", [*TILES, GEMV], ids=str, indirect=True)
 def test_odd_sizes(config: Config) -> None:
     check(Problem.gemm("mm", m=7, n=1001, k=777, dtype="fp16", fusion="pointwise"), config)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.codegen.common import TritonScratchWorkspace, WorkspaceArg, WorkspaceZeroMode
 from torch._inductor.codegen.cuda.device_op_overrides import CUDADeviceOpOverrides
@@ -190,7 +191,10 @@ def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:
     The sum and the epilogue are in the dtype of the partials; Inductor fuses what comes after into the same kernel.
     """
     convert, times = lowerings[torch.ops.prims.convert_element_type.default], lowerings[aten.mul.Tensor]
-    result = lowerings[aten.sum.dim_IntList](partials, [0], dtype=partials.get_dtype())
+    slices = int(partials.get_size()[0])
+    # From 8 on Inductor would make a reduction of it, whose programs have threads share the few slices of an element.
+    with inductor_config.patch(unroll_reductions_threshold=slices + 1):
+        result = lowerings[aten.sum.dim_IntList](partials, [0], dtype=partials.get_dtype())
     if epilogue.alpha != 1:
         result = times(result, epilogue.alpha)
     if epilogue.scale is not None:
