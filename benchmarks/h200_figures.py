@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h200_peers import visible
-from h200_results import ROOT
+from h200_results import ROOT, with_cuda_kernels
 
 from gemmdb.generators import shapes
 
@@ -68,9 +68,9 @@ TASKS = (
     Task("scaling", script("h200_scaling.py", "--out", "{out}", "--skip", "400", "--problems", "120"), 3.5, gpus=5),
     Task("tests", (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib",
                    "-n", "24", "-q", "-rs", "tests/gpu"), 6, gpus=2),
-    Task("repeat", script("h200_repeat.py", *SMALL, "--minutes", "1.5"), 4),
-    Task("exhaustive", script("h200_exhaustive.py", *SMALL, "--problems=22", "--most=400", "--minutes=2.5"), 5),
-    Task("verify", (sys.executable, "-m", "gemmdb", "verify", "{table}", "--remeasure", "50", "--json"), 3),
+    Task("repeat", script("h200_repeat.py", *SMALL, "--minutes", "2.5"), 6),
+    Task("exhaustive", script("h200_exhaustive.py", *SMALL, "--problems=22", "--most=400", "--minutes=4"), 7),
+    Task("verify", (sys.executable, "-m", "gemmdb", "verify", "{table}", "--remeasure", "50", "--json"), 5),
     Task("peers", script("h200_peers.py", "--out", "{out}.jsonl", "--table", "{table}", "--seconds", "200"), 5, gpus=6),
 )  # fmt: skip
 
@@ -92,7 +92,10 @@ class Host:
         command = limit + [self._filled(argument, words) for argument in task.command]
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(taken)}
         # Compile times are those of empty caches, and tasks must not wait for each other's locks.
-        environment["TORCHINDUCTOR_CACHE_DIR"] = str(Path(self._options.caches) / task.name)
+        cache = Path(self._options.caches) / task.name
+        if task.name != "compile":
+            with_cuda_kernels(cache, os.environ.get("TORCHINDUCTOR_CACHE_DIR"))
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
         with Path(f"{out}.log").open("wb") as log:
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
         self.running.append(Running(task, process, taken))

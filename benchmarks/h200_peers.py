@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import h200_peers_report
-from h200_results import ROOT, STRATA, STREAMED, lines, streamed
+from h200_results import ROOT, STRATA, STREAMED, lines, streamed, with_cuda_kernels
 
 from gemmdb.appending import append_lines
 from gemmdb.measurement import one_line
@@ -89,11 +89,13 @@ class Lane(threading.Thread):
         super().__init__()
         self.options, self.place = options, place
         self.current, self.errors = folder / f"current-{place[0]}", folder / f"errors-{place[0]}"
-        # Caches of its own: compile times are those of a first compile.
+        # Caches of its own: compile times are those of a first compile, but for nvcc's kernels where they are there.
         self.environment = {
             **os.environ,
             "CUDA_VISIBLE_DEVICES": visible()[place[0]],
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / f"inductor-{place[0]}"),
+            "TORCHINDUCTOR_CACHE_DIR": str(
+                with_cuda_kernels(folder / f"inductor-{place[0]}", os.environ.get("TORCHINDUCTOR_CACHE_DIR"))
+            ),
             "TORCHINDUCTOR_COMPILE_THREADS": str(max((os.cpu_count() or 2) // place[1], 2)),
         }
 

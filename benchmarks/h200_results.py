@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -101,3 +103,19 @@ def lines(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
     return found
+
+
+def with_cuda_kernels(folder: Path, other: str | None) -> Path:
+    """`folder` as a cache of Inductor's that holds nothing but the CUDA kernels of the `other` one, which nvcc takes a
+    minute for. Files are linked where that can be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in Path(other).glob("*/*.cu") if other else ():
+        for file in source.parent.glob(f"{source.stem}*"):
+            target = folder / source.parent.name / file.name
+            target.parent.mkdir(exist_ok=True)
+            if not target.exists():
+                try:
+                    os.link(file, target)
+                except OSError:
+                    shutil.copy(file, target)
+    return folder
