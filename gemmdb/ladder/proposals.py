@@ -11,6 +11,9 @@ from gemmdb.ladder.model_rest import usual
 from gemmdb.ladder.near import forecast_near
 from gemmdb.ladder.refine import refined
 
+TIMES_MORE = 2
+"""How many times as many candidates as in a lookup are looked at: a millisecond is nothing beside measuring them."""
+
 
 def proposals(ask: Ask) -> list[Config]:
     """Configs other than ATen that may be served, the most likely ones first; none where nothing is known of any.
@@ -20,11 +23,11 @@ def proposals(ask: Ask) -> list[Config]:
     others of its kind takes the model's place.
     """
     found = forecast_near(ask)
-    forecast = found if isinstance(found, str) else refined(ask, found)
+    forecast = found if isinstance(found, str) else refined(ask, found, TIMES_MORE)
     measured = [] if isinstance(forecast, str) else forecast.proposals(len(forecast.gains))
     if forecast is not found:
         return measured
-    modelled = propose(ask, FIRST)
+    modelled = propose(ask, FIRST * TIMES_MORE)
     expected = usual(ask) if isinstance(modelled, str) else [one.config for one in modelled.best]
     turns = (config for pair in zip_longest(measured, expected) for config in pair if config is not None)
     return list(dict.fromkeys(turns))

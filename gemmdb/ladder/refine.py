@@ -34,15 +34,16 @@ FAR = 0.02
 held-out answers keep what is stated (benchmarks/results/offtable)."""
 
 
-def refined(ask: Ask, forecast: Forecast) -> Forecast:
-    """The forecast as trees correct it, and with the best of the cost model's candidates; as it was where no trees were
-    fitted on the arch, the model does not cover the problem, or the policy has switched it off."""
+def refined(ask: Ask, forecast: Forecast, times_more: int = 1) -> Forecast:
+    """The forecast as trees correct it, and with the best of the cost model's candidates, `times_more` of both than a
+    lookup has time for; as it was where no trees were fitted on the arch, the model does not cover the problem, or the
+    policy has switched it off."""
     known = machine(ask.device)
     if known is None or not ask.policy.model or uncovered(ask.problem):
         return forecast
     setting = Setting.of(ask.problem, known)
     corrected = Corrected.of(setting)
-    nearby = [config for config in forecast.proposals(NEARBY) if tile(config) is not None]
+    nearby = [config for config in forecast.proposals(NEARBY * times_more) if tile(config) is not None]
     if corrected is None:
         return forecast
     times = {config: math.log(corrected.us(shape)) for config in nearby if (shape := tile(config))}
@@ -54,7 +55,7 @@ def refined(ask: Ask, forecast: Forecast) -> Forecast:
         logs[config], spread[config] = _mean((logs[config], spread[config]), (log, SPREAD))
     own = (one for _, one in allowed(ask, setting)
            if family(one.config, ask.problem, ask.device) not in forecast.unsafe)  # fmt: skip
-    for one in islice(own, OWN):
+    for one in islice(own, OWN * times_more):
         if one.config not in logs:
             logs[one.config], spread[one.config] = math.log(corrected.us(one.tile)), SPREAD
     return _with(forecast, logs, spread)

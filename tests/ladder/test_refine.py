@@ -13,7 +13,7 @@ from gemmdb.ladder.forecast import Forecast
 from gemmdb.ladder.model import FIRST, propose, uncovered
 from gemmdb.ladder.model_rest import usual
 from gemmdb.ladder.near import forecast_near, near
-from gemmdb.ladder.proposals import proposals
+from gemmdb.ladder.proposals import TIMES_MORE, proposals
 from gemmdb.ladder.refine import OWN, SPREAD, refined
 from gemmdb.legality import illegal
 from gemmdb.measurement import Status
@@ -99,7 +99,7 @@ def test_a_hit_says_that_trees_had_a_say_and_states_a_loss(asks):
 def test_proposals_are_in_the_order_of_the_forecast_and_then_the_models(asks):
     ask, _ = asks(compile_cost=9)
     found = proposals(ask)
-    better = refined(ask, forecast_near(ask))
+    better = refined(ask, forecast_near(ask), TIMES_MORE)
     assert found[: len(better.gains) - (ATEN in better.gains)] == better.proposals(len(better.gains))
     assert len(found) == len(set(found)) >= OWN
     assert ATEN not in found
@@ -109,7 +109,7 @@ def test_proposals_are_in_the_order_of_the_forecast_and_then_the_models(asks):
 def test_without_trees_the_two_are_taken_in_turns(asks):
     ask, _ = asks(device=OLD)
     measured = forecast_near(ask).proposals(9)
-    modelled = [one.config for one in propose(ask, FIRST).best]
+    modelled = [one.config for one in propose(ask, FIRST * TIMES_MORE).best]
     found = proposals(ask)
     assert found[0] == measured[0]
     assert set(found) == {*measured, *modelled}
@@ -119,7 +119,7 @@ def test_without_trees_the_two_are_taken_in_turns(asks):
 def test_without_neighbours_the_model_proposes(lab):
     device = registry.find("sm100")
     ask = Ask(lab.query(ASKED, device), (), Policy(), None)
-    assert proposals(ask) == [one.config for one in propose(ask, FIRST).best]
+    assert proposals(ask) == [one.config for one in propose(ask, FIRST * TIMES_MORE).best]
     assert proposals(Ask(lab.query(lab.problem()), (), Policy(), None)) == []
     assert lookup(lab.query(lab.problem()), lab.catalog(), Policy()) is None
 
