@@ -208,8 +208,9 @@ def test_the_next_best_that_holds_over_the_range_is_served(tmp_path: Path) -> No
     assert found.config == steady
 
 
-def test_graphs_of_another_template_are_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("suffix", [".jinja", ".json", ".py", ".cu"])
+def test_graphs_of_other_sources_or_another_model_are_not_served(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = slots.code_digest.__wrapped__()
     read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + (b" " if path.suffix == ".jinja" else b""))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + (b" " if path.suffix == suffix else b""))
     assert slots.code_digest.__wrapped__() != before

@@ -19,10 +19,12 @@ from gemmdb.inductor.adapter import state
 
 @functools.cache
 def code_digest() -> str:
-    """A digest of the sources that choose and lower: another version of gemmdb must not be served old graphs."""
+    """A digest of the sources that choose and lower, and of the cost model's data: another version of gemmdb must not be
+    served old graphs."""
     digest = hashlib.blake2b(digest_size=8)
     package = Path(__file__).parents[2]
-    parts = (package.glob("*.py"), *((package / name).rglob("*.py") for name in ("ladder", "inductor")),
+    parts = (package.glob("*.py"), (package / "ladder").glob("*.json"),
+             *((package / name).rglob("*.py") for name in ("ladder", "inductor")),
              *((package / name).iterdir() for name in ("kernels_triton", "kernels_cutlass")))  # fmt: skip
     for path in sorted(path for part in parts for path in part if path.is_file()):
         digest.update(path.read_bytes())
