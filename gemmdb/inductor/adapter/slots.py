@@ -19,8 +19,8 @@ from gemmdb.inductor.adapter import state
 
 @functools.cache
 def code_digest() -> str:
-    """A digest of the sources that choose and lower, and of the cost model's data: another version of gemmdb must not be
-    served old graphs."""
+    """A digest of the sources that choose and lower, and of the cost model's data: another version of gemmdb must not
+    be served old graphs."""
     digest = hashlib.blake2b(digest_size=8)
     package = Path(__file__).parents[2]
     parts = (package.glob("*.py"), (package / "ladder").glob("*.json"),
