@@ -1,5 +1,7 @@
 """The space: legal, in a fixed order, ATen first, and built around what fits on a multiprocessor."""
 
+from dataclasses import replace
+
 import pytest
 
 from gemmdb.config import ATEN
@@ -41,6 +43,14 @@ def test_where_the_model_knows_the_problem_what_is_likely_is_tried(h200):
         assert len(tried) == min(len(whole), likely.MOST + gemv)
         assert [c.config for c in tried] == [config for config in whole if config in {c.config for c in tried}]
         assert all(candidate.estimated for candidate in tried) == (len(tried) < len(whole))
+
+
+def test_where_no_trees_were_fitted_more_is_tried(h200):
+    other = replace(h200, arch="sm80", sku="NVIDIA A100-SXM4-80GB", units=108)
+    problem = Problem.gemm("mm", m=64, n=4096, k=4096)
+    whole = from_menu(problem, other)
+    assert len(whole) > likely.UNCORRECTED
+    assert len(likely.likely(whole, problem, other)) == likely.UNCORRECTED
 
 
 def test_what_the_model_does_not_know_is_tried_whole(h200):
