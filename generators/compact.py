@@ -20,8 +20,9 @@ from gemmdb.verdict import decide, pool_slow, unsafe
 
 @dataclass(frozen=True)
 class Keep:
-    """How much of each (problem, device, protocol, toolchain class) is kept besides ATen and the tie set: the `top`
-    fastest configs and `sample` of the slower ones, which near answers and the cost model learn from."""
+    """How much of each (problem, device, protocol, toolchain class) is kept besides ATen, the tie set and what was
+    timed as emitted code: the `top` fastest configs and `sample` of the slower ones, which near answers and the cost
+    model learn from."""
 
     top: int = 8
     sample: int = 16
@@ -57,10 +58,11 @@ def select(rows: Iterable[Measurement], keep: Keep) -> list[Measurement]:
 
 
 def _configs(group: list[Measurement], keep: Keep) -> set[Config]:
-    pooled = [one.config for one in pool_slow(group)]
+    pooled = pool_slow(group)
     verdict = decide(group)
-    always = {ATEN} if verdict is None else {ATEN, *verdict.ties}
-    rest = [config for config in pooled if config not in always]
+    # Where any was timed as emitted code, nothing that was not can be picked.
+    always = {ATEN, *(one.config for one in pooled if one.emitted), *(verdict.ties if verdict else ())}
+    rest = [one.config for one in pooled if one.config not in always]
     # By the hash of its text: the same sample on every machine, and no kind of config is preferred.
     sample = sorted(rest[keep.top :], key=lambda config: canonical.key(config.text))[: keep.sample]
     return always.union(rest[: keep.top], sample)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gemmdb import Config, Device, Measurement, Problem, Protocol, Status, Toolchain
 from gemmdb.config import ATEN
 from gemmdb.generators.store import Store
-from gemmdb.measurement import TIMED, Times
+from gemmdb.measurement import EMITTED, TIMED, Times
 from gemmdb.table import Table
 
 
@@ -80,7 +80,7 @@ class Kit:
             status=status,
             spread=st.sampled_from([0.001, 0.02, 0.2]),
             error=st.none() | st.floats(0) | st.just(-0.0),
-            detail=st.sampled_from(["", "worker died, signal 11: 100% \u2192 '\""]),
+            detail=st.sampled_from(["", EMITTED, "worker died, signal 11: 100% \u2192 '\""]),
         )
 
     def content(self, path: Path) -> tuple[object, ...]:

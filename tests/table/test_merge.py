@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from gemmdb.generators.diff import diff
 from gemmdb.generators.merge import merge
 from gemmdb.generators.store import Store
 from gemmdb.generators.verify import verify
+from gemmdb.measurement import EMITTED
 from gemmdb.table import Table
 
 few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -65,6 +67,17 @@ def test_compaction_drops_losers_and_failures_but_not_what_is_unsafe(kit, tmp_pa
     kit.write(tmp_path / "a.db", [*rows, wrong, failed])
     assert compact(tmp_path / "a.db", tmp_path / "b.db", Keep(0, 0)) == 3
     assert set(Table.open(tmp_path / "b.db").measurements()) == {*rows[:2], wrong}
+
+
+def test_compaction_keeps_what_was_timed_as_emitted_code(kit, tmp_path):
+    """That nothing else is picked follows from these rows, however many others were faster by themselves."""
+    first, other = kit.configs[1:3]
+    emitted = replace(kit.row(first, 11.0), detail=EMITTED)
+    path = kit.write(tmp_path / "a.db", [kit.row(), kit.row(first, 5.0), emitted, kit.row(other, 5.5)])
+    compact(path, tmp_path / "b.db", Keep(1, 0))
+    verdicts = [Table.open(tmp_path / name).verdict(kit.problem, kit.device) for name in ("a.db", "b.db")]
+    assert verdicts[0] == verdicts[1]
+    assert verdicts[0].pick == kit.aten
 
 
 def test_runs_and_figures_are_united(kit, tmp_path):
