@@ -17,6 +17,8 @@ from gemmdb.toolchain import Toolchain
 
 _RUN = re.compile(r"[A-Za-z0-9_.:\-]{1,64}")
 MAX_DETAIL = 300
+LEAST_US, MOST_US = 1e-6, 1e12
+"""Microseconds that a time can be: whatever is between, ratios of two can be divided by and have a logarithm."""
 EMITTED = "emitted"
 """`Measurement.detail` of a time that was taken of the code that the compiler emits, where its candidates are timed as
 kernels by themselves."""
@@ -120,7 +122,7 @@ class Times:
     def __post_init__(self) -> None:
         for name in ("median_us", "low_us", "high_us", "aten_us"):
             value = getattr(self, name)
-            if not isinstance(value, float) or not 0 < value < 1e12:
+            if not isinstance(value, float) or not LEAST_US <= value <= MOST_US:
                 raise InputError(f"impossible times: {self}")
             if type(value) is not float:
                 # A subclass (numpy's) has another repr, which is what the canonical form is made of.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.errors import InputError
 from gemmdb.handle import Handle
-from gemmdb.measurement import Measurement
+from gemmdb.measurement import LEAST_US, MOST_US, Measurement
 from gemmdb.problem import Problem
 from gemmdb.rows import CONTEXT, Context, Parts, parse_provenance
 from gemmdb.verdict import Pooled, Verdict, age, pool_slow, unsafe
 
+_WIDEST = MOST_US / LEAST_US
+"""Ratio of any two times."""
 _GROUP = f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
 _ALL = (
     f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE (problem, device, id) > (?, ?, ?)"
@@ -191,7 +194,8 @@ class Table:
         if str(head) + context.tail != problem.text:
             return None  # 64-bit keys can be made to collide.
         try:
-            plausible = 0.0 < ratio < 1e12 and 0.0 <= spread < 1e12 and 0.0 < aten_us < 1e12 and runs > 0
+            plausible = 1 / _WIDEST <= ratio <= _WIDEST and 0.0 <= spread < math.inf
+            plausible = plausible and LEAST_US <= aten_us <= MOST_US and runs > 0
         except TypeError:
             plausible = False
         if not plausible:

@@ -105,6 +105,8 @@ def test_impossible_times_are_refused(numbers):
         Times(float("nan"), 1.0, 2.0, 1, 1.0)
     with pytest.raises(InputError):
         Times(1.0, 1.0, 1.0, 1, float("inf"))
+    with pytest.raises(InputError):
+        Times(5e-324, 5e-324, 5e-324, 1, 1e9)  # Its ratio would be 0.
 
 
 def test_a_measurement_has_times_when_its_status_has():

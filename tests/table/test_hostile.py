@@ -111,6 +111,7 @@ TAMPERED = [
     "UPDATE verdict SET keys = 'text'",
     "UPDATE verdict SET keys = 7",
     "UPDATE verdict SET ratio = -1",
+    "UPDATE verdict SET ratio = 5e-324",
     "UPDATE verdict SET ratio = 'fast'",
     "UPDATE verdict SET aten_us = 9e999",
     "UPDATE verdict SET runs = 0",
@@ -149,6 +150,12 @@ def test_a_key_collision_is_a_miss_not_a_wrong_answer(kit, path):
 def test_a_tampered_measurement_is_a_table_error(path, column):
     edit(path, f"UPDATE measurement SET {column} = 'x' || char(10)")
     with Table.open(path) as table, pytest.raises(TableError, match="check it with `gemmdb verify`"):
+        list(table.measurements())
+
+
+def test_times_too_small_to_be_divided_are_a_table_error(path):
+    edit(path, "UPDATE measurement SET low_us = 5e-324, median_us = 5e-324 WHERE median_us NOT NULL")
+    with Table.open(path) as table, pytest.raises(TableError, match="impossible times"):
         list(table.measurements())
 
 
@@ -195,7 +202,7 @@ def _read_everything(kit, table):
     for problem in kit.problems:
         with suppress(TableError):
             verdict = table.verdict(problem, kit.device)
-            assert verdict is None or (verdict.problem == problem and 0 < verdict.ratio < 1e12)
+            assert verdict is None or (verdict.problem == problem and 0 < verdict.ratio <= 1e18)
         with suppress(TableError):
             assert all(found.op == "mm" for found in table.neighbours(problem, kit.device))
         with suppress(TableError):
