@@ -45,6 +45,7 @@ class Forecast:
     `ratios`: expected. `spread`: the standard deviation of their logarithms, 0 where it was measured. `far`: what the
     distance adds to a loss. `gains`: the expected gain over ATen, of those that were measured in full.
     `aten_us`: expected microseconds of ATen. `unsafe`: families that were wrong at a neighbour, or crashed there.
+    `beside`: whether a neighbour has the N and K of the problem.
     """
 
     rung: str
@@ -57,6 +58,7 @@ class Forecast:
     table: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     unsafe: frozenset[Family] = frozenset()
+    beside: bool = False
 
     def regret(self, config: Config) -> float:
         """How much slower than the best of all `config` is expected to be: 0.03 is 3%."""
@@ -135,6 +137,7 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Surface]]) -> Forecast:
             "configs": len(ratios),
         },
         unsafe,
+        any((one.problem.n, one.problem.k) == (ask.problem.n, ask.problem.k) for one in surfaces),
     )
 
 

@@ -23,6 +23,9 @@ from gemmdb.ladder.transfer import family, tile
 
 SPREAD = 0.08
 """Standard deviation of the logarithm of a time that the trees expect, beside the level of the problem."""
+BESIDE = 0.16
+"""The same where a neighbour differs in M alone: the order of its configs is then better than that of the trees, so
+that these count a quarter."""
 NEARBY = 3
 """How many of the forecast's configs the trees look at."""
 OWN = 6
@@ -50,14 +53,15 @@ def refined(ask: Ask, forecast: Forecast, times_more: int = 1) -> Forecast:
     times[ATEN] = math.log(corrected.aten_us())
     expected = {config: math.log(ratio * forecast.aten_us) for config, ratio in forecast.ratios.items()}
     shift = _shift(expected, times, nearby or [ATEN])
-    logs, spread = {c: log - shift for c, log in expected.items()}, dict(forecast.spread)
+    logs, spread = dict(expected), dict(forecast.spread)
+    unsure = BESIDE if forecast.beside else SPREAD
     for config, log in times.items():
-        logs[config], spread[config] = _mean((logs[config], spread[config]), (log, SPREAD))
+        logs[config], spread[config] = _mean((logs[config], spread[config]), (log + shift, unsure))
     own = (one for _, one in allowed(ask, setting)
            if family(one.config, ask.problem, ask.device) not in forecast.unsafe)  # fmt: skip
     for one in islice(own, OWN * times_more):
         if one.config not in logs:
-            logs[one.config], spread[one.config] = math.log(corrected.us(one.tile)), SPREAD
+            logs[one.config], spread[one.config] = math.log(corrected.us(one.tile)) + shift, unsure
     return _with(forecast, logs, spread)
 
 

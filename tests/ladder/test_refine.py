@@ -1,5 +1,6 @@
 """What trees add to a forecast from neighbours, and the one order of what live tuning should try."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from gemmdb.ladder.model import FIRST, propose, uncovered
 from gemmdb.ladder.model_rest import usual
 from gemmdb.ladder.near import forecast_near, near
 from gemmdb.ladder.proposals import TIMES_MORE, proposals
-from gemmdb.ladder.refine import OWN, SPREAD, refined
+from gemmdb.ladder.refine import BESIDE, OWN, SPREAD, refined
 from gemmdb.legality import illegal
 from gemmdb.measurement import Status
 from gemmdb.operands import Numerics
@@ -63,6 +64,20 @@ def test_two_opinions_lie_between_both_and_are_surer(asks):
     # With one config the levels are equal by definition, so the trees change ATen's ratio alone.
     assert better.ratios[configs[0]] != found.ratios[configs[0]]
     assert better.aten_us != found.aten_us
+
+
+def test_a_neighbour_with_the_same_n_and_k_counts_more(asks):
+    """Its ratios are moved less by the trees, and what only they propose is less sure."""
+    ask, configs = asks(problem=KNOWN.resized(24, KNOWN.n, KNOWN.k))
+    found = forecast_near(ask)
+    assert found.beside
+    assert not forecast_near(asks()[0]).beside
+    near_one, far_one = refined(ask, found), refined(ask, replace(found, beside=False))
+    assert {near_one.spread[config] for config in set(near_one.ratios) - set(found.ratios)} == {BESIDE}
+    for config in set(found.ratios) & set(configs[:2]):
+        moved = [abs(math.log(one.ratios[config] / found.ratios[config])) for one in (near_one, far_one)]
+        assert moved[0] < moved[1]
+        assert near_one.spread[config] > far_one.spread[config]
 
 
 def test_what_was_wrong_nearby_is_not_brought_back(asks):
