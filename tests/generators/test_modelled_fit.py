@@ -101,6 +101,25 @@ def test_the_shipped_data_is_whole_and_names_its_archives():
         assert hashlib.sha256((ROOT / path).read_bytes()).hexdigest() == digest
 
 
+def test_what_the_model_does_not_cover_is_chosen_as_it_is_measured():
+    """First what helps the most beside ATen, then what helps where that does not; nothing that only ATen beats."""
+    often, once, never = (Config.of("aten", "padded", multiple=size) for size in (8, 16, 64))
+    found = []
+    for n, times in (
+        (1001, {often: 1.0, once: 2.0}),
+        (1003, {often: 1.0, never: 3.0}),
+        (1005, {often: 2.0, once: 1.5}),
+    ):
+        problem = Problem.gemm("mm", m=100, n=n, k=777)
+        timed = {ATEN: 2.0, **times}
+        best = min(timed.values())
+        found += [fit.Sample(problem, H200, config, us, best / us) for config, us in timed.items()]
+    covered, others = fit_write.divided([*made_up(), *found])
+    assert others == found
+    assert not {uncovered(sample.problem) for sample in covered} - {None}
+    assert fit_menu.rest(others) == {"mm unaligned": {256: (often.text, once.text)}}
+
+
 def test_numbers_and_texts_are_written_so_that_they_are_read_back():
     value = {"a": (1.5, -2e-7), "b": {1: ("x y", "z"), 2: ()}}
     assert ast.literal_eval(fit_write.literal(value)) == value

@@ -51,6 +51,17 @@ def test_proposals_for_a_gpu_are_quick_to_compile():
     assert not any(config.kernel in INDUCTOR for configs in found.values() for config in configs)
 
 
+def test_where_rows_are_not_aligned_what_is_the_best_there_is_proposed():
+    """That is padding and Inductor's templates, though these take loading torch to compile."""
+    problem = Problem.gemm("mm", m=512, n=4096, k=4093)
+    asked = asking.from_tables(Policy(on_miss="live"))
+    query = replace(PLAIN, problem=problem, device=replace(PLAIN.device, sku="Some GPU"))
+    (found,) = live.proposals([session.Decision(asked, query, None, Event(problem.text, "live"))]).values()
+    assert 1 < len(found) <= live.PROPOSALS
+    assert any(config.kernel in INDUCTOR or config.kernel == "padded" for config in found)
+    assert "cutlass" not in {config.backend for config in found}
+
+
 def test_proposals_come_from_the_tables_of_the_session(kit, tmp_path, monkeypatch):
     """From those that `enable` was given, and from the user's table, which was not there when the session was made."""
     monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "user.db"))
