@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.util
 import runpy
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,15 +40,18 @@ def compare(
     """
     if importlib.util.find_spec("torch") is None:
         raise InputError("comparing compiles with torch, which is not installed: pip install torch")
-    model, inputs = _loaded(script)
-    from gemmdb.inductor import comparison
+    with _beside(script):
+        model, inputs = _loaded(script)
+        from gemmdb.inductor import comparison
 
-    found = comparison.compare(model, *inputs, calls=calls)
+        found = comparison.compare(model, *inputs, calls=calls)
     slower = found.gemmdb_us > comparison.SLOWER * found.default_us
     if json:
         say_json({**asdict(found), "speedup": found.speedup})
     else:
         say_facts(_facts(found))
+    if not isfinite(found.error):
+        note("the outputs differ: one has a NaN or an infinity where the other has none")
     for line in found.advice().splitlines():
         note(line)
     if slower:
@@ -62,18 +68,34 @@ def _facts(found: Any) -> list[tuple[str, str]]:
     ]
 
 
+@contextmanager
+def _beside(script: Path) -> Iterator[None]:
+    """Inside the block, the script and its model may import what lies beside it."""
+    folder = str(script.absolute().parent)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:  # The script may have changed the path as well.
+            sys.path.remove(folder)
+
+
 def _loaded(script: Path) -> tuple[Any, tuple[Any, ...]]:
-    """`model` and `inputs` of a script, which may import what lies beside it."""
+    """`model` and `inputs` of a script. The model was called once as it is: what fails then is not gemmdb's fault."""
     if not script.is_file():
         raise InputError(f"{script}: no such file")
-    sys.path.insert(0, str(script.absolute().parent))
     try:
         names = runpy.run_path(str(script), run_name="gemmdb_compare")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{script}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.pop(0)
     model, inputs = names.get("model"), names.get("inputs")
     if not callable(model) or not isinstance(inputs, tuple | list):
         raise InputError(f"{script}: sets no `model` to call, or no tuple `inputs` of its arguments")
+    import torch
+
+    try:
+        with torch.no_grad():
+            model(*inputs)
+    except Exception as error:
+        raise InputError(f"{script}: the model fails on its inputs: {type(error).__name__}: {error}") from error
     return model, tuple(inputs)

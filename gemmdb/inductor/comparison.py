@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -20,9 +21,9 @@ SLOWER = 1.01
 
 @dataclass(frozen=True)
 class Comparison:
-    """`default_us`, `gemmdb_us`: median microseconds of one call, taken in turns. `error`: largest difference of the
-    outputs relative to the largest value. `configs`: what was lowered, by problem text. `slower`: by problem text, how
-    many microseconds the model gains when that product goes back to ATen; empty unless gemmdb is slower."""
+    """`default_us`, `gemmdb_us`: median microseconds of one call, taken in turns. `error`: `difference` of the
+    outputs. `configs`: what was lowered, by problem text. `slower`: by problem text, how many microseconds the model
+    gains when that product goes back to ATen; empty unless gemmdb is slower."""
 
     default_us: float
     gemmdb_us: float
@@ -60,7 +61,7 @@ def compare(model: Callable[..., Any], *inputs: Any, calls: int = 50) -> Compari
         slower = {}
         if gemmdb_us > SLOWER * default_us:
             slower = _blame(model, inputs, configs, ours, calls)
-        return Comparison(default_us, gemmdb_us, _error(plain(*inputs), ours(*inputs)), configs, slower)
+        return Comparison(default_us, gemmdb_us, difference(plain(*inputs), ours(*inputs)), configs, slower)
 
 
 def _blame(model: Any, inputs: Any, configs: dict[str, str], ours: Callable[..., Any], calls: int) -> dict[str, float]:
@@ -99,26 +100,32 @@ def _medians(first: Callable[..., Any], second: Callable[..., Any], inputs: Any,
         for function, taken in zip((first, second), times, strict=True):
             start = time.perf_counter()
             function(*inputs)
-            _synchronize(inputs)
+            _synchronize()
             taken.append((time.perf_counter() - start) * 1e6)
     # the first calls warm up
     return statistics.median(times[0][2:]), statistics.median(times[1][2:])
 
 
-def _synchronize(inputs: Any) -> None:
+def _synchronize() -> None:
     import torch
 
-    if any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in inputs):
+    # Also where no input is a tensor of a GPU, but the model's parameters are, or what is in a container.
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
-def _error(wanted: Any, found: Any) -> float:
+def difference(wanted: Any, found: Any) -> float:
+    """The largest difference of two outputs of a model relative to the largest value of its tensor; infinite where one
+    has a NaN or an infinity that the other has not."""
     import torch
     from torch.utils import _pytree
 
     worst = 0.0
     for a, b in zip(_pytree.tree_leaves(wanted), _pytree.tree_leaves(found), strict=True):
         if isinstance(a, torch.Tensor) and a.numel():
-            scale = max(a.double().abs().max().item(), 1e-30)
-            worst = max(worst, (a.double() - b.double()).abs().max().item() / scale)
+            a, b = a.double(), b.double()
+            same = (a == b) | (a.isnan() & b.isnan())
+            off = (a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
+            scale = max(a.abs().nan_to_num(nan=0.0, posinf=0.0).max().item(), 1e-30)
+            worst = max(worst, off.max().item() / scale)
     return worst

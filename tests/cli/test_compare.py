@@ -1,6 +1,7 @@
 """`gemmdb compare` on a script of one's own."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,8 @@ def test_a_model_is_compared(gemmdb, script: Path, monkeypatch: pytest.MonkeyPat
         ("model = 1", "sets no `model`"),
         ("model = print", "no tuple `inputs`"),
         ("raise ValueError('mine')", "ValueError: mine"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        (SCRIPT.replace("randn(8, SIZE)", "randn(8, 3)"), "the model fails on its inputs: RuntimeError: mat1 and mat2"),
     ],
 )
 def test_a_script_that_does_not_help(gemmdb, script: Path, text: str, message: str) -> None:
@@ -48,6 +51,23 @@ def test_a_script_that_does_not_help(gemmdb, script: Path, text: str, message: s
     assert (done.code, done.out) == (2, "")
     assert message in done.err
     assert len(done.err.splitlines()) == 1
+
+
+def test_a_model_may_import_what_lies_beside_it_when_it_is_called(gemmdb, script: Path) -> None:
+    lines = [
+        "import sys, torch",
+        "sys.path.insert(0, 'elsewhere')",
+        "def model(x):",
+        "    from beside import SIZE",
+        "    return x + SIZE",
+        "inputs = (torch.ones(4),)",
+    ]
+    script.write_text("\n".join(lines))
+    done = gemmdb("compare", str(script), "--calls", "5", "--json")
+    assert done.code in (0, 1)
+    assert json.loads(done.out)["error"] == 0.0
+    assert str(script.parent) not in sys.path
+    sys.path.remove("elsewhere")
 
 
 def test_no_such_script(gemmdb, tmp_path: Path) -> None:
