@@ -127,7 +127,10 @@ def _with_users(found: Mixed) -> Mixed:
         if multiply is not None:
             found.scale, found.multiply, last = scale, multiply, multiply
     if found.bias is None:
-        found.addition, found.bias = _single(last, aten.add.Tensor)
+        addition, bias = _single(last, aten.add.Tensor)
+        # A residual of one row looks like a bias; it is none of several rows, and one table serves both.
+        if bias is not None and not (value(bias).dim() > 1 and _same_shape(bias, addition)):
+            found.addition, found.bias = addition, bias
     return found
 
 

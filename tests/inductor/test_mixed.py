@@ -137,6 +137,30 @@ def test_an_addmm_that_inductor_makes_of_a_product_and_a_sum_is_known(kit, freez
     assert text.endswith(f"constant={freezing:d}")
 
 
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_what_is_added_to_each_element_is_no_bias_of_one_row_either(kit, dims, rows):
+    """Else a decode step would ask about other products than a step of several rows."""
+    forward = lambda s, given: given[1] + linear(given[0], s.w.to(torch.bfloat16)) * s.s  # noqa: E731
+    model = Quantised(torch.int8, torch.bfloat16, forward).eval()
+    x, residual = (torch.randn(*(1,) * (dims - 2), rows, size).bfloat16() for size in (K, N))
+    with torch.no_grad(), force(kit.INT8PACK):
+        kit.close(kit.compiled(model, (x, residual)), model((x, residual)))
+    (text,) = kit.problems()
+    assert text.startswith(f"mixed_mm m={rows} ")
+    assert " bias=none " in text
+    assert " fusion=scale " in text
+
+
+@pytest.mark.parametrize("shape", [(N,), (1, N)])
+def test_a_bias_is_one_also_of_one_row(kit, shape):
+    model = Quantised(torch.int8, torch.bfloat16, lambda s, x: linear(x, s.w.to(x.dtype)) * s.s + s.b.view(shape)).eval()
+    x = torch.randn(1, 1, K).bfloat16()
+    with torch.no_grad(), force(kit.INT8PACK):
+        kit.close(kit.compiled(model, x), model(x))
+    assert " bias=1d:" in kit.problems()[0]
+
+
 def squared(s, x):
     y = linear(x[:1], s.w.to(x.dtype))
     return y * y
