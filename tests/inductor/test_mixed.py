@@ -154,8 +154,8 @@ def test_what_is_added_to_each_element_is_no_bias_of_one_row_either(kit, dims, r
 
 @pytest.mark.parametrize("shape", [(N,), (1, N)])
 def test_a_bias_is_one_also_of_one_row(kit, shape):
-    model = Quantised(torch.int8, torch.bfloat16, lambda s, x: linear(x, s.w.to(x.dtype)) * s.s + s.b.view(shape)).eval()
-    x = torch.randn(1, 1, K).bfloat16()
+    forward = lambda s, x: linear(x, s.w.to(x.dtype)) * s.s + s.b.view(shape)  # noqa: E731
+    model, x = Quantised(torch.int8, torch.bfloat16, forward).eval(), torch.randn(1, 1, K).bfloat16()
     with torch.no_grad(), force(kit.INT8PACK):
         kit.close(kit.compiled(model, x), model(x))
     assert " bias=1d:" in kit.problems()[0]
