@@ -54,8 +54,7 @@ def near(ask: Ask) -> Step:
     forecast = forecast_near(ask)
     if isinstance(forecast, str):
         return Step("near", None, forecast)
-    # Of problems that differ in M alone the order is known better than trees know it, who would be surer than right.
-    forecast = forecast if forecast.beside else refined(ask, forecast)
+    forecast = refined(ask, forecast)
     best = choose(ask, forecast)
     for config in dict.fromkeys((best, ATEN)):
         if forecast.loss(config) <= ask.policy.near_loss:
