@@ -79,7 +79,7 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
 def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Lower one product as decided; ATen, with a note in the journal, where that turns out not to be possible."""
     if decision.config is None:
-        return searching.search(decision, functools.partial(original, *args, **kwargs))
+        return searching.search(decision, functools.partial(original, *map(ir_view.from_the_start, args), **kwargs))
     if decision.branches:
         result = branches.lower(decision, args, kwargs)
         if result is not None:
@@ -87,7 +87,8 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
     config = ATEN if decision.branches else _confirmed(decision, args)
     if config.backend in ("cpp", "cutlass", "triton") or config.kernel == "padded":
         if config.backend == "cpp":
-            result = _cpp(decision, config, functools.partial(original, *args, **kwargs))
+            operands = map(ir_view.from_the_start, args)
+            result = _cpp(decision, config, functools.partial(original, *operands, **kwargs))
         else:
             result = _generated(decision, args, scalars=(kwargs.get("alpha", 1), kwargs.get("beta", 1)))
         if result is not None:
@@ -238,7 +239,8 @@ def _mixed_with(decision: Decision, config: Config, a: Any, w: Any, scale: Any) 
         weight = ir_view.cast_constant(w, a.get_dtype())
         lower: Callable[[], Any] = functools.partial(casting.product, a, weight, scale)
     else:
-        lower = functools.partial(casting.weight_only, a, w, scale, config.backend)
+        weight = ir_view.from_the_start(w) if config.backend == "cpp" else w
+        lower = functools.partial(casting.weight_only, a, weight, scale, config.backend)
     if config.backend == "cpp":
         return _cpp(decision, config, lower)
     with state.only_aten():

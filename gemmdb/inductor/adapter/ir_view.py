@@ -98,12 +98,22 @@ def _constant_value(node: Any) -> torch.Tensor:
     tensor = V.graph.constants[node.get_name()]
     sizes = [int(size) for size in layout.size]
     strides = [int(stride) for stride in layout.stride]
-    return tensor.as_strided(sizes, strides, int(layout.offset))
+    # The offset of the layout counts from where the constant begins, which may be inside its storage.
+    return tensor.as_strided(sizes, strides, tensor.storage_offset() + int(layout.offset))
 
 
 def cast_constant(node: Any, dtype: Any) -> Any:
     """A new constant with the values of the constant behind `node` (through views), cast to `dtype`."""
     return V.graph.add_tensor_constant(_constant_value(node).to(dtype))
+
+
+def from_the_start(node: Any) -> Any:
+    """`node`, or a copy of it where it is a constant that begins inside its storage: what Inductor's C++ template packs
+    is taken from where the storage begins."""
+    tensor = V.graph.constants.get(node.maybe_get_name()) if isinstance(node, ir.TensorBox) else None
+    if tensor is None or tensor.layout != torch.strided or not tensor.storage_offset():
+        return node
+    return V.graph.add_tensor_constant(_constant_value(node).clone())
 
 
 def ones(w: Any, a: Any) -> Any:

@@ -1,0 +1,66 @@
+"""AOTInductor on a CPU (row S23 of the seeds): what `tests/gpu/test_aot.py` does not have."""
+
+from __future__ import annotations
+
+import torch
+import torch._inductor.config as inductor_config
+from torch import nn
+
+from gemmdb.inductor import force
+
+LOADED = """
+import torch
+folder = sys.argv[1]
+assert not any(name.split(".")[0] == "gemmdb" for name in sys.modules)
+for name in ("alone", "mapped"):
+    package = torch._inductor.aoti_load_package(f"{folder}/{name}.pt2")
+    torch.save(package(*torch.load(f"{folder}/{name}.x")), f"{folder}/{name}.y")
+print("0")
+"""
+
+
+class Alone(nn.Module):
+    """No arguments: all operands are the model's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.x = nn.Linear(64, 32), nn.Parameter(torch.randn(8, 64))
+
+    def forward(self):
+        return torch.relu(self.linear(self.x))
+
+
+class Mapped(nn.Module):
+    """Weights in a mapped file, one of them inside its storage, and an output that starts behind its storage's start,
+    at no multiple of a vector."""
+
+    def __init__(self, path):
+        super().__init__()
+        torch.save({"first": torch.randn(48, 64) / 8, "second": torch.randn(32, 56) / 8}, path)
+        weights = torch.load(path, mmap=True)
+        self.first = nn.Parameter(weights["first"])
+        self.register_buffer("second", weights["second"][:, 8:])
+
+    def forward(self, x):
+        y = nn.functional.linear(torch.relu(nn.functional.linear(x, self.first)), self.second)
+        return y[:, 1:], y
+
+
+def package(kit, model, inputs, folder, name):
+    with torch.no_grad(), force(kit.CPP):
+        exported = torch.export.export(model.eval(), inputs)
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(folder / f"{name}.pt2"))
+    torch.save(inputs, folder / f"{name}.x")
+
+
+def test_s23_no_arguments_mapped_weights_and_misaligned_outputs(kit, tmp_path):
+    x = torch.randn(8, 64)
+    alone, mapped = Alone(), Mapped(tmp_path / "weights.pt")
+    package(kit, alone, (), tmp_path, "alone")
+    with inductor_config.patch({"aot_inductor.force_mmap_weights": True}):
+        package(kit, mapped, (x,), tmp_path, "mapped")
+    assert kit.lowered() == [kit.CPP] * 3
+    kit.run(LOADED, {"PYTHONPATH": ""}, [str(tmp_path)])
+    kit.close(torch.load(tmp_path / "alone.y"), alone())
+    for found, wanted in zip(torch.load(tmp_path / "mapped.y"), mapped(x), strict=True):
+        kit.close(found, wanted)
