@@ -116,6 +116,7 @@ def test_the_shipped_trees_predict_what_was_fitted():
     assert len({expected for _, expected in trees.checks}) > 4
 
 
+@pytest.mark.timed
 def test_the_shipped_file_is_small_and_quick_to_read():
     assert DATA.stat().st_size < 2**20
     content = json.loads(DATA.read_bytes())
