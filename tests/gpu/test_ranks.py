@@ -50,6 +50,8 @@ print(json.dumps({
 }))
 dist.destroy_process_group()
 """
+ENVIRON = dict(os.environ)
+"""As it is before any test: one that compiles for a build lets its process see one GPU alone."""
 FORWARD = [Problem.gemm("mm", m=64, n=512, k=256, fusion=fusion) for fusion in ("none", "pointwise")]
 BACKENDS = [
     "gloo",
@@ -64,7 +66,7 @@ def test_ranks_of_ddp(kit: Any, make: Any, tmp_path: Path, backend: str, same: b
     first, second = make("tile", block_m=32), make("tile", block_m=64)
     tables = [kit.table(tmp_path / "first.db", {problem: {first: 40.0} for problem in FORWARD})]
     tables += tables if same else [kit.table(tmp_path / "second.db", {problem: {second: 40.0} for problem in FORWARD})]
-    environ = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    environ = {**ENVIRON, "XDG_DATA_HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", RANK, str(rank), str(tmp_path / "rendezvous"), backend],
