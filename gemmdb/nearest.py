@@ -43,3 +43,13 @@ def statement(problem: Problem, device: int, protocols: Sequence[int], within: S
         f" (SELECT 1 FROM verdict WHERE verdict.problem = id AND device = ? AND protocol IN ({marks}))"
     )
     return sql, [*args, device, *protocols]
+
+
+def families(ops: Sequence[str], device: int) -> Statement:
+    """The query for (family, id) of one problem of every family of these ops that has a verdict for the device."""
+    marks = ", ".join("?" * len(ops))
+    sql = (
+        f"SELECT family, MIN(id) FROM problem WHERE op IN ({marks}) AND EXISTS"
+        " (SELECT 1 FROM verdict WHERE verdict.problem = id AND device = ?) GROUP BY family"
+    )
+    return sql, [*ops, device]

@@ -75,6 +75,8 @@ that has more is refused, since to read it would hold up a compile for as long a
 MOST_PROTOCOLS, MOST_DEVICES = 1_000, 10_000
 MOST_PROBLEMS = 100_000
 """Problems of one family that are looked at to find the nearest."""
+MOST_FAMILIES = 1_000
+"""Families of problems that are told apart."""
 MOST_TIES = 4_096
 """Configs of one tie set."""
 

@@ -16,6 +16,8 @@ ON_MISS = ("aten", "live", "error")
 LIVE_S, ASKED_S = 20.0, 300.0
 """The most seconds that live tuning may hold up the compile of one graph, where nobody chose `live`, and where somebody
 did."""
+QUICKLY = 9
+"""The cost of compiling up to which a kernel takes about a second: nvcc takes half a minute."""
 
 ENVIRONMENT = {
     "GEMMDB_TABLES": f"tables to use before all others, separated by {os.pathsep!r}",
@@ -33,7 +35,8 @@ class Policy:
 
     `on_miss`: what a miss does; empty for what GEMMDB_ON_MISS says, which is `live` where it says nothing. `live_s`:
     the most seconds that live tuning may hold up the compile of one graph; what is known to take longer, as on a CPU,
-    is not begun. 0 stands for 20, and for 300 where `live` was asked for by name.
+    is not begun. 0 stands for 20, and for 300 where `live` was asked for by name. `live_cost`: what costs more to
+    compile is not tried by live tuning (10 allows CUTLASS, half a minute of nvcc for each kernel: give it time).
     `min_gain`: gain over ATen that anything else must have (0.02 is 2%). `unverified_gain`: the same for rows measured
     under another toolchain. `near_loss`: largest loss, against the best config, that nine of ten `near` answers are to
     keep. `range_regret`: worst loss allowed over a symbolic size's range. `near`, `sku`, `model`: which rungs are asked
@@ -59,6 +62,7 @@ class Policy:
     cutlass_size: int = 0
     model_gain: float = 0.25
     live_s: float = 0.0
+    live_cost: int = QUICKLY
 
     def __post_init__(self) -> None:
         if self.on_miss and self.on_miss not in ON_MISS:

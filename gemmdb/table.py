@@ -111,6 +111,12 @@ class Table:
         found = nearest.keys(fetch(*query, schema.MOST_PROBLEMS, "problems of a family"), problem, limit)
         return [p for key in found if (p := self._parts.problem(key)).op == problem.op and p.family == problem.family]
 
+    def families(self, ops: Sequence[str], device: Device) -> list[Problem]:
+        """A problem of every family of these ops that has a verdict for the device."""
+        fetch = self._file.fetch_few
+        found = fetch(*nearest.families(ops, device.key), schema.MOST_FAMILIES, "families of problems")
+        return [self._parts.problem(key) for _, key in found]
+
     def state(self) -> str:
         """A text that changes with every row that is written."""
         return self.digest if self._file.immutable else str(self._fetch(nearest.STATE, ()))

@@ -22,6 +22,7 @@ from gemmdb.errors import GemmdbError
 from gemmdb.generators.pool import Worker
 from gemmdb.measurement import Status
 from gemmdb.problem import Problem
+from gemmdb.settings import QUICKLY
 from gemmdb.verdict import Verdict
 
 IDLE_S = 30.0
@@ -35,7 +36,8 @@ LIMIT_S = 300.0
 @dataclass(frozen=True)
 class Request:
     """What to tune. `table`: the user's. `proposals`: configs in the order in which they are likely to be the best;
-    empty for the head of the generator's menu. `budget_s`: seconds of device time. `lane`: which GPU of the host."""
+    empty for the head of the generator's menu. `budget_s`: seconds of device time. `lane`: which GPU of the host.
+    `compile_cost`: what costs more to compile is not tried."""
 
     problem: Problem
     device: Device
@@ -43,6 +45,7 @@ class Request:
     proposals: tuple[Config, ...] = ()
     budget_s: float = 1.0
     lane: int = 0
+    compile_cost: int = QUICKLY
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,6 @@ from gemmdb.verdict import Verdict
 
 PROPOSALS = 4
 """Candidates besides ATen."""
-QUICKLY = 9
-"""Candidates that cost more to compile are not tried: nvcc takes half a minute here, and again when one is served."""
 FEWEST_SAMPLES = 10
 OVERHEAD_US = {"cpu": 8000.0, "cuda": 60.0}
 """What a timed call costs beside the call: reading the caches out."""
@@ -148,7 +146,7 @@ def job(request: Request, backend: Backend) -> Job:
     if not configs:
         tried = backend.space.candidates(request.problem, backend.device, chosen)
         configs = [one.config for one in tried if not one.illegal]
-    quick = (c for c in configs if c != ATEN and c.spec.cost <= QUICKLY)
+    quick = (c for c in configs if c != ATEN and c.spec.cost <= request.compile_cost)
     others = [c for c in quick if illegal(c, request.problem, backend.device) is None]
     candidates = (Candidate(ATEN), *map(Candidate, others[:PROPOSALS]))
     return Job(request.problem, backend.protocols(chosen)[0], candidates)

@@ -36,8 +36,6 @@ from gemmdb.toolchain import installed
 from gemmdb.verdict import Verdict
 
 log = logging.getLogger("gemmdb")
-QUICKLY = 9
-"""Kernels that cost more to compile are not proposed: nvcc takes half a minute."""
 FREE_BYTES = 4 * 2**30
 """With less memory free on the GPU nothing is measured: operands are copied many times, and kernels need workspaces."""
 PROPOSALS = 4
@@ -97,7 +95,8 @@ def _measure(generator: Any, group: Sequence[Decision]) -> None:
         proposed = proposals(group)
         table = session.user_table
         requests = [
-            generator.Request(problem, device, table, configs, lane=lane) for problem, configs in proposed.items()
+            generator.Request(problem, device, table, configs, lane=lane, compile_cost=session.policy.live_cost)
+            for problem, configs in proposed.items()
         ]
         tuned = generator.tune(requests, limit_s)
     except Exception as error:
@@ -130,9 +129,9 @@ def proposals(group: Sequence[Decision]) -> dict[Problem, tuple[Config, ...]]:
 def _proposals(decision: Decision) -> tuple[Config, ...]:
     query, session = decision.query, decision.session
     policy = session.policy
-    ask = Ask(query, tuple(session.tables()), replace(policy, compile_cost=min(policy.compile_cost, QUICKLY)),
-              installed(query.device.kind))  # fmt: skip
-    fits = [c for c in likely(ask) if c.spec.cost <= QUICKLY and legality.objection(c, query) is None]
+    policy = replace(policy, compile_cost=min(policy.compile_cost, policy.live_cost))
+    ask = Ask(query, tuple(session.tables()), policy, installed(query.device.kind))
+    fits = [c for c in likely(ask) if legality.objection(c, query) is None]
     if uncovered(query.problem):
         return tuple(fits[:PROPOSALS])  # Where rows are not aligned, padding and Inductor's templates are the best.
     # What only Inductor can make is compiled by processes that have to load torch first, which takes seconds.

@@ -101,24 +101,24 @@ def _candidates(ask: Ask) -> list[_Candidate]:
     if 0 in (query.m, query.n, query.k):
         return []
     found: dict[str, _Candidate] = {}
-    distance = _distances(query, ask.device.kind)
+    distance = distances(query, ask.device.kind)
     for table in ask.tables:
         problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or []
         for problem in problems:
             text = problem.text
-            if text != query.text and text not in found and _same_side(query, problem):
+            if text != query.text and text not in found and same_side(query, problem):
                 found[text] = _Candidate(problem, table, distance(problem))
     return sorted(found.values(), key=lambda one: (one.distance, one.problem.text))
 
 
-def _same_side(query: Problem, other: Problem) -> bool:
+def same_side(query: Problem, other: Problem) -> bool:
     """Whether both are on the same side of the matrix-vector products: a size of 1 is a kernel of its own in every
     BLAS, so nothing is read across it."""
     sides = (query.m == 1) == (other.m == 1) and (query.n == 1) == (other.n == 1) and (query.k == 1) == (other.k == 1)
     return sides and other.m > 0 and other.n > 0 and other.k > 0
 
 
-def _distances(query: Problem, kind: str) -> Callable[[Problem], float]:
+def distances(query: Problem, kind: str) -> Callable[[Problem], float]:
     """Doublings between the sizes of the query and of another problem, Euclidean over M, N and K. On a GPU, most of
     what M changes is the number of rows of tiles."""
     m, n, k = math.log2(query.m), math.log2(query.n), math.log2(query.k)

@@ -6,6 +6,7 @@ from itertools import zip_longest
 
 from gemmdb.config import Config
 from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.kindred import kindred
 from gemmdb.ladder.model import FIRST, propose
 from gemmdb.ladder.model_rest import usual
 from gemmdb.ladder.near import forecast_near
@@ -19,15 +20,20 @@ def proposals(ask: Ask) -> list[Config]:
     """Configs other than ATen that may be served, the most likely ones first; none where nothing is known of any.
 
     Trees put the candidates of both into one order. Without them the two are taken in turns: each knows what the other
-    misses, and the first few of either are much alike. Of a problem that the model does not cover, what was the best on
-    others of its kind takes the model's place.
+    misses, and the first few of either are much alike.
     """
     found = forecast_near(ask)
     forecast = found if isinstance(found, str) else refined(ask, found, TIMES_MORE)
     measured = [] if isinstance(forecast, str) else forecast.proposals(len(forecast.gains))
     if forecast is not found:
         return measured
-    modelled = propose(ask, FIRST * TIMES_MORE)
-    expected = usual(ask) if isinstance(modelled, str) else [one.config for one in modelled.best]
-    turns = (config for pair in zip_longest(measured, expected) for config in pair if config is not None)
+    turns = (config for pair in zip_longest(measured, _expected(ask)) for config in pair if config is not None)
     return list(dict.fromkeys(turns))
+
+
+def _expected(ask: Ask) -> list[Config]:
+    """What the model puts first; of a problem that it does not cover, what was the best on others of its kind."""
+    modelled = propose(ask, FIRST * TIMES_MORE)
+    if isinstance(modelled, str):
+        return kindred(ask) or usual(ask)
+    return [one.config for one in modelled.best]

@@ -3,20 +3,24 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torch")
 
-from gemmdb import hardware
+from gemmdb import hardware, registry
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import GemmdbError
 from gemmdb.generators import backends, live, live_process
+from gemmdb.measurement import Protocol
 from gemmdb.problem import Problem
 from gemmdb.table import Table
 
 CPU = hardware.cpu()
+H200 = registry.find("sm90")
 SMALL = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32", constant_weight=True)
 LARGE = SMALL.resized(4096, 4096, 4096)
 
@@ -50,8 +54,11 @@ def test_what_nvcc_has_to_compile_is_not_tried():
         "cutlass", "gemm", tile_m=128, tile_n=128, tile_k=64, cluster_m=1, cluster_n=1, schedule="pingpong",
         split_k=1, swizzle=1, raster="auto", swap=0,
     )  # fmt: skip
-    assert slow.spec.cost > live_process.QUICKLY
-    assert job(SMALL, slow, blocking(1))[0].legal == (ATEN, blocking(1))
+    large = Problem.gemm("mm", m=512, n=1024, k=1024)
+    backend = SimpleNamespace(device=H200, protocols=lambda chosen: [Protocol("graph", "cold", 10, 10)])
+    request = live.Request(large, H200, Path("user.db"), (slow,))
+    assert live_process.job(request, backend).legal == (ATEN,)
+    assert live_process.job(replace(request, compile_cost=slow.spec.cost), backend).legal == (ATEN, slow)
 
 
 def test_whoever_has_a_gpu_measured_need_not_load_torch():

@@ -9,7 +9,7 @@ from gemmdb.inductor import live
 
 
 @pytest.fixture
-def compile_live(tmp_path, monkeypatch):
+def compile_live(clean, tmp_path, monkeypatch):
     """A function that compiles an unmeasured product anew, and returns gemmdb's stats."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     a = torch.randn(24, 4352, device="cuda", dtype=torch.bfloat16)
