@@ -53,8 +53,9 @@ def keep_from_timing() -> None:
 
 
 def _answered(node: Any) -> bool:
-    """Whether the compile in progress has an answer for the product of `node`, as it is or as it will be: on a GPU
-    Inductor takes the bias of an addmm out when something elementwise follows."""
+    """Whether the compile in progress has an answer for the product of `node`, or will find one by measuring, padding
+    among what it measures; as the product is or as it will be: on a GPU Inductor takes the bias of an addmm out when
+    something elementwise follows."""
     asking = session.current()
     if asking is None:
         return False
@@ -63,7 +64,9 @@ def _answered(node: Any) -> bool:
     except Exception:
         # Whatever it is, it is none of ours.
         return False
-    return product is not None and any(passes.ask(asking, query) for query in _asked(product.query))
+    if product is None:
+        return False
+    return any(passes.ask(asking, query) or passes.to_tune(asking, query) for query in _asked(product.query))
 
 
 def _asked(query: Query) -> list[Query]:

@@ -1,6 +1,6 @@
 """The cost model's menus, chosen from measured rows.
 
-Written by `python -m gemmdb.generators.fit_write benchmarks/results/h200/2026-11-20b benchmarks/results/h200/2026-11-20d benchmarks/results/h200/2026-11-20e`; do not edit.
+Written by `python -m gemmdb.generators.fit_write benchmarks/results/h200/2026-11-20b benchmarks/results/h200/2026-11-21`; do not edit.
 """
 # ruff: noqa: E501
 # fmt: off
@@ -35,7 +35,6 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
             "triton:tile block_k=128 block_m=64 block_n=128 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=1 warps=4",
             "triton:tile block_k=128 block_m=64 block_n=128 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=8 swap=1 warps=4",
             "triton:tile block_k=128 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=3 swap=0 warps=4",
-            "triton:tile block_k=128 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=3 swap=1 warps=4",
             "triton:tile block_k=128 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=6 swap=0 warps=4",
             "triton:tile block_k=256 block_m=32 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=1 warps=4",
             "triton:tile block_k=256 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=fixup split_k=2 stages=6 swap=0 warps=4",
@@ -45,6 +44,7 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
             "triton:tile block_k=256 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=kernel split_k=2 stages=6 swap=1 warps=4",
             "triton:tile block_k=256 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=3 swap=1 warps=4",
             "triton:tile block_k=256 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=6 swap=0 warps=4",
+            "triton:tile block_k=256 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=6 swap=1 warps=4",
         ),
         256: (
             "cutlass:gemm cluster_m=1 cluster_n=1 raster=auto schedule=cooperative split_k=1 swap=0 swizzle=1 tile_k=128 tile_m=128 tile_n=128",
@@ -60,8 +60,8 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
             "triton:tile block_k=128 block_m=128 block_n=128 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=3 swap=1 warps=8",
             "triton:tile block_k=128 block_m=128 block_n=256 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=0 warps=8",
             "triton:tile block_k=128 block_m=128 block_n=64 dequant=cast group_m=8 load=pointer reduce=fixup split_k=16 stages=4 swap=1 warps=4",
+            "triton:tile block_k=128 block_m=128 block_n=64 dequant=cast group_m=8 load=pointer reduce=kernel split_k=11 stages=8 swap=1 warps=4",
             "triton:tile block_k=128 block_m=128 block_n=64 dequant=cast group_m=8 load=pointer reduce=kernel split_k=13 stages=4 swap=1 warps=4",
-            "triton:tile block_k=128 block_m=128 block_n=64 dequant=cast group_m=8 load=pointer reduce=kernel split_k=2 stages=8 swap=1 warps=4",
             "triton:tile block_k=128 block_m=128 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=0 warps=4",
             "triton:tile block_k=128 block_m=128 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=1 warps=4",
             "triton:tile block_k=128 block_m=128 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=8 swap=1 warps=4",
@@ -98,6 +98,7 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
         1: (
             "triton:gemv block_k=1024 block_n=4 dequant=bits stages=3 unroll=1 warps=2",
             "triton:gemv block_k=1024 block_n=4 dequant=bits stages=3 unroll=1 warps=4",
+            "triton:gemv block_k=128 block_n=16 dequant=bits stages=3 unroll=1 warps=2",
             "triton:gemv block_k=2048 block_n=4 dequant=bits stages=3 unroll=1 warps=4",
             "triton:gemv block_k=256 block_n=16 dequant=bits stages=3 unroll=1 warps=2",
             "triton:gemv block_k=256 block_n=16 dequant=bits stages=5 unroll=1 warps=4",
@@ -203,6 +204,7 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
             "triton:tile block_k=128 block_m=32 block_n=32 dequant=bits group_m=8 load=pointer reduce=none split_k=1 stages=3 swap=0 warps=2",
             "triton:tile block_k=128 block_m=32 block_n=32 dequant=bits group_m=8 load=pointer reduce=none split_k=1 stages=5 swap=0 warps=2",
             "triton:tile block_k=128 block_m=32 block_n=64 dequant=bits group_m=8 load=pointer reduce=fixup split_k=2 stages=4 swap=0 warps=4",
+            "triton:tile block_k=128 block_m=32 block_n=64 dequant=bits group_m=8 load=pointer reduce=fixup split_k=2 stages=7 swap=0 warps=2",
             "triton:tile block_k=128 block_m=32 block_n=64 dequant=bits group_m=8 load=pointer reduce=fixup split_k=4 stages=4 swap=0 warps=2",
             "triton:tile block_k=128 block_m=32 block_n=64 dequant=bits group_m=8 load=pointer reduce=kernel split_k=10 stages=4 swap=0 warps=2",
             "triton:tile block_k=128 block_m=32 block_n=64 dequant=bits group_m=8 load=pointer reduce=kernel split_k=2 stages=7 swap=0 warps=2",
@@ -221,7 +223,6 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
             "cutlass:gemm cluster_m=1 cluster_n=1 raster=auto schedule=pingpong split_k=1 swap=1 swizzle=1 tile_k=128 tile_m=64 tile_n=64",
             "triton:narrow block_k=64 block_m=64 block_n=128 dequant=bits rows=mask split_k=1 stages=6 stagger=0 swap=0 warps=4",
             "triton:narrow block_k=64 block_m=64 block_n=64 dequant=bits rows=mask split_k=1 stages=4 stagger=1 swap=0 warps=4",
-            "triton:narrow block_k=64 block_m=64 block_n=64 dequant=bits rows=mask split_k=14 stages=4 stagger=0 swap=0 warps=4",
             "triton:tile block_k=128 block_m=64 block_n=128 dequant=bits group_m=8 load=pointer reduce=fixup split_k=14 stages=3 swap=0 warps=4",
             "triton:tile block_k=128 block_m=64 block_n=128 dequant=bits group_m=8 load=pointer reduce=kernel split_k=14 stages=3 swap=0 warps=4",
             "triton:tile block_k=128 block_m=64 block_n=128 dequant=bits group_m=8 load=pointer reduce=none split_k=1 stages=3 swap=0 warps=4",
@@ -232,8 +233,6 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
             "triton:tile block_k=64 block_m=64 block_n=128 dequant=bits group_m=8 load=pointer reduce=none split_k=1 stages=3 swap=0 warps=4",
             "triton:tile block_k=64 block_m=64 block_n=64 dequant=bits group_m=8 load=pointer reduce=kernel split_k=14 stages=4 swap=0 warps=4",
             "triton:tile block_k=64 block_m=64 block_n=64 dequant=bits group_m=8 load=pointer reduce=kernel split_k=2 stages=8 swap=0 warps=4",
-            "triton:tile block_k=64 block_m=64 block_n=64 dequant=bits group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=0 warps=4",
-            "triton:tile block_k=64 block_m=64 block_n=64 dequant=bits group_m=8 load=pointer reduce=none split_k=1 stages=8 swap=0 warps=4",
         ),
         256: (
             "cutlass:gemm cluster_m=1 cluster_n=1 raster=auto schedule=cooperative split_k=0 swap=1 swizzle=1 tile_k=64 tile_m=128 tile_n=128",
@@ -265,6 +264,7 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
             "cutlass:gemm cluster_m=1 cluster_n=1 raster=auto schedule=cooperative split_k=1 swap=1 swizzle=1 tile_k=64 tile_m=256 tile_n=128",
             "cutlass:gemm cluster_m=1 cluster_n=1 raster=auto schedule=cooperative split_k=1 swap=1 swizzle=8 tile_k=64 tile_m=192 tile_n=128",
             "cutlass:gemm cluster_m=1 cluster_n=1 raster=auto schedule=cooperative split_k=1 swap=1 swizzle=8 tile_k=64 tile_m=256 tile_n=128",
+            "cutlass:gemm cluster_m=1 cluster_n=1 raster=auto schedule=cooperative split_k=4 swap=1 swizzle=1 tile_k=64 tile_m=128 tile_n=128",
             "cutlass:gemm cluster_m=1 cluster_n=1 raster=auto schedule=pingpong split_k=1 swap=1 swizzle=1 tile_k=64 tile_m=128 tile_n=64",
             "triton:tile block_k=64 block_m=128 block_n=128 dequant=bits group_m=8 load=pointer reduce=kernel split_k=2 stages=4 swap=0 warps=4",
             "triton:tile block_k=64 block_m=128 block_n=128 dequant=bits group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=0 warps=4",
@@ -290,9 +290,10 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
             "triton:gemv block_k=256 block_n=8 dequant=cast stages=3 unroll=1 warps=2",
             "triton:gemv block_k=512 block_n=4 dequant=cast stages=3 unroll=1 warps=1",
             "triton:gemv block_k=512 block_n=8 dequant=cast stages=3 unroll=1 warps=4",
+            "triton:narrow block_k=128 block_m=16 block_n=128 dequant=cast rows=mask split_k=1 stages=4 stagger=1 swap=0 warps=4",
             "triton:narrow block_k=128 block_m=16 block_n=64 dequant=cast rows=mask split_k=1 stages=5 stagger=0 swap=1 warps=4",
-            "triton:narrow block_k=128 block_m=16 block_n=64 dequant=cast rows=mask split_k=16 stages=5 stagger=0 swap=1 warps=4",
-            "triton:tile block_k=64 block_m=16 block_n=128 dequant=cast group_m=8 load=pointer reduce=kernel split_k=13 stages=8 swap=1 warps=8",
+            "triton:narrow block_k=128 block_m=16 block_n=64 dequant=cast rows=mask split_k=11 stages=5 stagger=0 swap=1 warps=4",
+            "triton:tile block_k=64 block_m=16 block_n=128 dequant=cast group_m=8 load=pointer reduce=kernel split_k=11 stages=8 swap=1 warps=8",
         ),
         2: (
             "triton:gemv block_k=1024 block_n=4 dequant=cast stages=3 unroll=1 warps=4",
@@ -308,7 +309,8 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
             "triton:narrow block_k=128 block_m=16 block_n=64 dequant=cast rows=mask split_k=1 stages=2 stagger=0 swap=1 warps=4",
             "triton:narrow block_k=128 block_m=16 block_n=64 dequant=cast rows=mask split_k=1 stages=3 stagger=0 swap=0 warps=4",
             "triton:narrow block_k=128 block_m=16 block_n=64 dequant=cast rows=mask split_k=1 stages=5 stagger=0 swap=1 warps=4",
-            "triton:narrow block_k=256 block_m=16 block_n=32 dequant=cast rows=mask split_k=1 stages=5 stagger=0 swap=0 warps=2",
+            "triton:narrow block_k=128 block_m=16 block_n=64 dequant=cast rows=mask split_k=16 stages=5 stagger=0 swap=1 warps=4",
+            "triton:narrow block_k=64 block_m=16 block_n=128 dequant=cast rows=mask split_k=1 stages=8 stagger=0 swap=1 warps=8",
             "triton:narrow block_k=64 block_m=16 block_n=128 dequant=cast rows=mask split_k=16 stages=8 stagger=0 swap=1 warps=8",
             "triton:narrow block_k=64 block_m=16 block_n=64 dequant=cast rows=mask split_k=1 stages=5 stagger=1 swap=1 warps=4",
         ),
@@ -325,7 +327,6 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
             "triton:narrow block_k=64 block_m=16 block_n=64 dequant=cast rows=mask split_k=1 stages=5 stagger=1 swap=1 warps=4",
             "triton:tile block_k=128 block_m=16 block_n=128 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=3 swap=1 warps=4",
             "triton:tile block_k=128 block_m=16 block_n=32 dequant=cast group_m=8 load=pointer reduce=fixup split_k=11 stages=8 swap=0 warps=2",
-            "triton:tile block_k=128 block_m=16 block_n=32 dequant=cast group_m=8 load=pointer reduce=kernel split_k=11 stages=8 swap=0 warps=2",
             "triton:tile block_k=128 block_m=16 block_n=64 dequant=cast group_m=8 load=pointer reduce=kernel split_k=10 stages=5 swap=1 warps=4",
             "triton:tile block_k=128 block_m=16 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=5 swap=1 warps=4",
             "triton:tile block_k=256 block_m=16 block_n=16 dequant=cast group_m=8 load=pointer reduce=fixup split_k=2 stages=7 swap=0 warps=2",
@@ -339,7 +340,6 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
         16: (
             "cutlass:gemm cluster_m=1 cluster_n=1 raster=auto schedule=pingpong split_k=1 swap=1 swizzle=1 tile_k=128 tile_m=16 tile_n=64",
             "triton:narrow block_k=128 block_m=16 block_n=64 dequant=cast rows=mask split_k=1 stages=2 stagger=0 swap=1 warps=4",
-            "triton:narrow block_k=128 block_m=16 block_n=64 dequant=cast rows=mask split_k=1 stages=3 stagger=0 swap=0 warps=4",
             "triton:narrow block_k=128 block_m=16 block_n=64 dequant=cast rows=mask split_k=1 stages=5 stagger=0 swap=1 warps=4",
             "triton:narrow block_k=128 block_m=16 block_n=64 dequant=cast rows=mask split_k=13 stages=5 stagger=0 swap=1 warps=4",
             "triton:narrow block_k=256 block_m=16 block_n=32 dequant=cast rows=mask split_k=1 stages=5 stagger=0 swap=0 warps=2",
@@ -387,7 +387,6 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
             "triton:inductor_mm block_k=128 block_m=64 block_n=32 group_m=8 stages=5 warps=4",
             "triton:inductor_mm block_k=128 block_m=64 block_n=64 group_m=8 stages=5 warps=4",
             "triton:persistent block_k=128 block_m=64 block_n=128 dequant=cast group_m=8 resident=2 stages=4 swap=0 warps=4",
-            "triton:tile block_k=128 block_m=64 block_n=128 dequant=cast group_m=8 load=tma reduce=none split_k=1 stages=4 swap=1 warps=4",
             "triton:tile block_k=128 block_m=64 block_n=32 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=0 warps=4",
             "triton:tile block_k=128 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=fixup split_k=2 stages=6 swap=0 warps=4",
             "triton:tile block_k=128 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=kernel split_k=11 stages=6 swap=0 warps=4",
@@ -396,6 +395,7 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
             "triton:tile block_k=128 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=3 swap=1 warps=4",
             "triton:tile block_k=128 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=6 swap=0 warps=4",
             "triton:tile block_k=128 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=6 swap=1 warps=4",
+            "triton:tile block_k=64 block_m=64 block_n=128 dequant=cast group_m=8 load=pointer reduce=kernel split_k=16 stages=8 swap=0 warps=4",
             "triton:tile block_k=64 block_m=64 block_n=128 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=0 warps=4",
             "triton:tile block_k=64 block_m=64 block_n=128 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=8 swap=0 warps=4",
             "triton:tile block_k=64 block_m=64 block_n=16 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=5 swap=0 warps=4",
@@ -427,7 +427,6 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
             "triton:tile block_k=64 block_m=128 block_n=128 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=3 swap=0 warps=4",
             "triton:tile block_k=64 block_m=128 block_n=128 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=3 swap=0 warps=8",
             "triton:tile block_k=64 block_m=128 block_n=128 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=6 swap=0 warps=4",
-            "triton:tile block_k=64 block_m=128 block_n=128 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=6 swap=0 warps=8",
             "triton:tile block_k=64 block_m=128 block_n=256 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=0 warps=8",
             "triton:tile block_k=64 block_m=128 block_n=256 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=1 warps=8",
             "triton:tile block_k=64 block_m=64 block_n=128 dequant=cast group_m=8 load=pointer reduce=kernel split_k=11 stages=4 swap=0 warps=4",
@@ -500,10 +499,10 @@ REST: Mapping[str, Mapping[int, Sequence[str]]] = {
             "triton:tile block_k=128 block_m=32 block_n=32 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=5 swap=0 warps=2",
             "triton:tile block_k=64 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=kernel split_k=4 stages=8 swap=0 warps=4",
             "triton:tile block_k=64 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=kernel split_k=8 stages=8 swap=0 warps=4",
+            "triton:tile block_k=64 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=0 warps=4",
             "triton:tile block_k=128 block_m=32 block_n=64 dequant=cast group_m=8 load=pointer reduce=fixup split_k=4 stages=7 swap=0 warps=4",
             "triton:tile block_k=128 block_m=32 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=7 swap=0 warps=4",
-            "triton:tile block_k=64 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=0 warps=4",
-            "triton:tile block_k=128 block_m=32 block_n=32 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=3 swap=0 warps=2",
+            "triton:narrow block_k=64 block_m=64 block_n=64 dequant=cast rows=mask split_k=1 stages=4 stagger=0 swap=0 warps=4",
         ),
         256: (
             "triton:tile block_k=64 block_m=128 block_n=128 dequant=cast group_m=8 load=pointer reduce=kernel split_k=16 stages=8 swap=0 warps=8",
@@ -549,13 +548,13 @@ REST: Mapping[str, Mapping[int, Sequence[str]]] = {
         ),
         16: (
             "triton:tile block_k=128 block_m=16 block_n=16 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=0 warps=2",
-            "triton:narrow block_k=64 block_m=16 block_n=64 dequant=cast rows=mask split_k=1 stages=5 stagger=0 swap=1 warps=4",
-            "triton:tile block_k=128 block_m=16 block_n=32 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=5 swap=0 warps=2",
             "triton:tile block_k=128 block_m=16 block_n=16 dequant=cast group_m=8 load=pointer reduce=fixup split_k=4 stages=7 swap=0 warps=2",
+            "triton:tile block_k=128 block_m=16 block_n=32 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=5 swap=0 warps=2",
+            "triton:narrow block_k=64 block_m=16 block_n=64 dequant=cast rows=mask split_k=1 stages=5 stagger=0 swap=1 warps=4",
             "triton:narrow block_k=128 block_m=16 block_n=32 dequant=cast rows=mask split_k=4 stages=5 stagger=0 swap=0 warps=2",
+            "triton:narrow block_k=128 block_m=16 block_n=32 dequant=cast rows=mask split_k=8 stages=5 stagger=0 swap=0 warps=2",
             "triton:narrow block_k=64 block_m=16 block_n=64 dequant=cast rows=mask split_k=3 stages=5 stagger=0 swap=1 warps=4",
             "triton:narrow block_k=128 block_m=16 block_n=32 dequant=cast rows=mask split_k=1 stages=5 stagger=0 swap=0 warps=2",
-            "triton:narrow block_k=128 block_m=16 block_n=32 dequant=cast rows=mask split_k=8 stages=5 stagger=0 swap=0 warps=2",
         ),
         64: (
             "triton:narrow block_k=64 block_m=32 block_n=64 dequant=cast rows=mask split_k=1 stages=4 stagger=0 swap=1 warps=4",
@@ -573,9 +572,9 @@ REST: Mapping[str, Mapping[int, Sequence[str]]] = {
             "triton:tile block_k=32 block_m=128 block_n=128 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=6 swap=0 warps=4",
             "triton:tile block_k=64 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=kernel split_k=4 stages=6 swap=0 warps=4",
             "triton:tile block_k=64 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=kernel split_k=3 stages=6 swap=0 warps=4",
+            "triton:inductor_mm block_k=64 block_m=64 block_n=32 group_m=8 stages=5 warps=4",
             "triton:tile block_k=64 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=3 swap=0 warps=4",
             "triton:tile block_k=32 block_m=64 block_n=256 dequant=cast group_m=8 load=tma reduce=none split_k=1 stages=5 swap=1 warps=8",
-            "triton:tile block_k=64 block_m=64 block_n=64 dequant=cast group_m=8 load=pointer reduce=kernel split_k=2 stages=6 swap=0 warps=4",
         ),
         2147483647: (
             "triton:tile block_k=32 block_m=64 block_n=128 dequant=cast group_m=8 load=pointer reduce=none split_k=1 stages=4 swap=0 warps=4",

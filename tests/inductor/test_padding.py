@@ -14,8 +14,10 @@ from gemmdb.config import ATEN
 from gemmdb.generators.program import Product, operands
 from gemmdb.generators.reference import reference
 from gemmdb.generators.tolerance import tolerance
-from gemmdb.inductor import legality, padding
+from gemmdb.inductor import legality, padding, session
 from gemmdb.inductor.adapter import padding as adapter
+from gemmdb.inductor.session import Session
+from gemmdb.settings import Policy
 
 CPU = torch.device("cpu")
 gemm = Problem.gemm
@@ -86,6 +88,16 @@ def test_what_is_answered_is_not_padded_with_a_benchmark(asked):
     assert asked == [match] * 2
     with gemmdb.inductor.force(PADDED), inductor_config.patch(force_shape_pad=True):
         assert pad_mm._should_pad(match) is True, "the user asked for it"
+
+
+def test_what_will_be_tuned_live_is_not_padded_with_a_benchmark(asked):
+    product = node(torch.mm, (33, 77), (77, 99))
+    match = SimpleNamespace(output_node=lambda: product)
+    for declines, benchmarks in (("", []), ("its sizes are symbolic", [match])):
+        live = Session(lambda query: None, Policy(on_miss="live"), None, declines=lambda query, why=declines: why)
+        with session.use(live):
+            assert pad_mm._should_pad(match) is bool(benchmarks)
+        assert asked == benchmarks
 
 
 def test_an_addmm_is_answered_by_what_will_be_left_of_it(asked):
