@@ -2,9 +2,9 @@
 
     python benchmarks/h200_figures.py --out OUT [--table TABLE.db] [--only NAME,...] [--minutes 9]
 
-Each task is one of the scripts of this folder, on as many GPUs as it asks for and no other task has at the time, in the
-order below; it writes to OUT/NAME.* and its output to OUT/NAME.log. No task is begun that could not end in `minutes`.
-Whole models and compile times come first, while the processors have little else to do.
+Each task is one of the scripts of this folder, on as many GPUs as it asks for (all, where the host has fewer) and no
+other task has at the time, in the order below; it writes to OUT/NAME.* and its output to OUT/NAME.log. No task is begun
+that could not end in `minutes`. Whole models and compile times come first, while the processors have little else to do.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 @dataclass(frozen=True)
 class Task:
     """A command on some GPUs, that is interrupted after `minutes`. `{out}` in it stands for OUT/NAME, `{table}` for the
-    table, `{shapes}` for a list of problems."""
+    table, `{shapes}` for a list of problems, `{counts}` for the numbers of GPUs that builds are compared on."""
 
     name: str
     command: tuple[str, ...]
@@ -65,9 +65,10 @@ TASKS = (
     Task("compile", script("compile.py", "--out", "{out}.json", "--repeats", "1"), 8),
     *(model(rows, weights) for weights in ("int8,int8-before", "bf16") for rows in (0, 1, 4, 16)),
     Task("live", script("live.py", "--out", "{out}.json"), 4),
-    Task("scaling", script("h200_scaling.py", "--out", "{out}", "--skip", "400", "--problems", "120"), 3.5, gpus=5),
+    Task("scaling", script("h200_scaling.py", "--out", "{out}", "--skip", "400", "--problems", "120", "--gpus",
+                                   "{counts}"), 3.5, gpus=5),
     Task("tests", (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib",
-                   "-n", "24", "-q", "-rs", "tests/gpu"), 6, gpus=2),
+                   "-n", "24", "-q", "-rs", "-m", "not timed", "tests/gpu"), 6, gpus=2),
     Task("repeat", script("h200_repeat.py", *SMALL, "--minutes", "2.5"), 6),
     Task("exhaustive", script("h200_exhaustive.py", *SMALL, "--problems=22", "--most=400", "--minutes=4"), 7),
     Task("verify", (sys.executable, "-m", "gemmdb", "verify", "{table}", "--remeasure", "50", "--json"), 5),
@@ -81,12 +82,20 @@ class Host:
     def __init__(self, options: argparse.Namespace, shapes: Path) -> None:
         self._options, self._shapes = options, shapes
         self.free, self.running = visible(), list[Running]()
+        self.count = len(self.free)
+
+    def has_room(self, task: Task) -> bool:
+        """Whether as many GPUs are free as a task wants, or all."""
+        return len(self.free) >= min(task.gpus, self.count)
 
     def begin(self, task: Task) -> None:
         """Run a task on free GPUs."""
         taken, self.free = self.free[: task.gpus], self.free[task.gpus :]
         out = self._options.out / task.name
-        words = {"{out}": str(out), "{table}": str(self._options.table), "{shapes}": str(self._shapes)}
+        words = {
+            "{out}": str(out), "{table}": str(self._options.table), "{shapes}": str(self._shapes),
+            "{counts}": "1,4" if self.count >= 4 else f"1,{self.count}",
+        }  # fmt: skip
         # An interrupt lets most of them write what they have.
         limit = ["timeout", "--signal=INT", "--kill-after=15", str(60 * task.minutes)]
         command = limit + [self._filled(argument, words) for argument in task.command]
@@ -139,7 +148,7 @@ def run(options: argparse.Namespace, left: list[Task]) -> None:
             if time.monotonic() + 60 * task.minutes > until:
                 print(f"{task.name}: left out, {task.minutes:g} minutes are not left", flush=True)
                 left.remove(task)
-            elif task.gpus <= len(host.free):
+            elif host.has_room(task):
                 host.begin(task)
                 left.remove(task)
         time.sleep(0.5)

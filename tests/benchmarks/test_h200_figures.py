@@ -49,6 +49,12 @@ def test_tasks_share_the_gpus_out(ran, tmp_path):
     assert found["c"][1] < found["b"][1]  # It found room first.
 
 
+def test_a_task_that_wants_more_gpus_than_there_are_gets_all(ran):
+    found = ran([task("one", 1), task("many", 6)], 2)
+    assert found["many"][0] == ["3", "5", "6"]
+    assert found["one"][2] <= found["many"][1]
+
+
 def test_a_task_that_could_not_end_in_time_is_not_begun_and_a_late_one_is_ended(ran, capsys):
     assert list(ran([task("long", 1, minutes=3), task("late", 1, minutes=0.002), task("short", 1)], 2)) == ["short"]
     said = capsys.readouterr().out
