@@ -45,11 +45,5 @@ def statement(problem: Problem, device: int, protocols: Sequence[int], within: S
     return sql, [*args, device, *protocols]
 
 
-def families(ops: Sequence[str], device: int) -> Statement:
-    """The query for (family, id) of one problem of every family of these ops that has a verdict for the device."""
-    marks = ", ".join("?" * len(ops))
-    sql = (
-        f"SELECT family, MIN(id) FROM problem WHERE op IN ({marks}) AND EXISTS"
-        " (SELECT 1 FROM verdict WHERE verdict.problem = id AND device = ?) GROUP BY family"
-    )
-    return sql, [*ops, device]
+FAMILY_AFTER = "SELECT family, id FROM problem INDEXED BY problem_family WHERE family > ? ORDER BY family LIMIT 1"
+"""The query for a problem of the family with the next larger key: one probe of the index."""

@@ -68,8 +68,15 @@ class Policy:
         if self.on_miss and self.on_miss not in ON_MISS:
             raise InputError(f"on_miss={self.on_miss!r}: known are {', '.join(ON_MISS)}")
         for name in ("min_gain", "unverified_gain", "near_loss", "range_regret", "model_gain", "live_s"):
-            if not math.isfinite(getattr(self, name)):
-                raise InputError(f"{name} must be a finite number, got {getattr(self, name)}")
+            value: object = getattr(self, name)
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise InputError(f"{name} must be a finite number, got {value!r}")
+        if self.live_s < 0:
+            raise InputError(f"live_s must not be negative, got {self.live_s}")
+        for name in ("compile_cost", "cutlass_size", "live_cost"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise InputError(f"{name} must be a whole number that is not negative, got {value!r}")
         for pattern in (self.allow, self.deny):
             try:
                 re.compile(pattern)

@@ -10,7 +10,7 @@ from typing import Any
 from gemmdb import dbfile, nearest, schema
 from gemmdb.config import Config
 from gemmdb.device import Device
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, TableError
 from gemmdb.handle import Handle
 from gemmdb.measurement import LEAST_US, MOST_US, Measurement
 from gemmdb.problem import Problem
@@ -111,11 +111,16 @@ class Table:
         found = nearest.keys(fetch(*query, schema.MOST_PROBLEMS, "problems of a family"), problem, limit)
         return [p for key in found if (p := self._parts.problem(key)).op == problem.op and p.family == problem.family]
 
-    def families(self, ops: Sequence[str], device: Device) -> list[Problem]:
-        """A problem of every family of these ops that has a verdict for the device."""
-        fetch = self._file.fetch_few
-        found = fetch(*nearest.families(ops, device.key), schema.MOST_FAMILIES, "families of problems")
-        return [self._parts.problem(key) for _, key in found]
+    def families(self) -> list[Problem]:
+        """A problem of every op and family. Raises TableError where these are more than anybody tells apart."""
+        keys: list[int] = []
+        last = -(2**63)
+        while found := self._fetch(nearest.FAMILY_AFTER, (last,)):
+            ((last, key),) = found
+            keys.append(key)
+            if len(keys) > schema.MOST_FAMILIES:
+                raise TableError(f"{self.path} has more than {schema.MOST_FAMILIES:,} families of problems")
+        return [self._parts.problem(key) for key in keys]
 
     def state(self) -> str:
         """A text that changes with every row that is written."""

@@ -131,6 +131,9 @@ class Backend(Interface):
         """The measurer of lane 0 to `lanes` - 1, which may start what measuring waits for; what its `fresh` one waits
         for only where the caller `confirms` winners."""
 
+    def lane_of(self, gpu: int) -> int:
+        """The lane that measures on GPU number `gpu` of the host; the first where there is no such."""
+
     def close(self) -> None:
         """End what the measurers share, after they are closed. Idempotent."""
 

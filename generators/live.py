@@ -22,7 +22,7 @@ from gemmdb.errors import GemmdbError
 from gemmdb.generators.pool import Worker
 from gemmdb.measurement import Status
 from gemmdb.problem import Problem
-from gemmdb.settings import QUICKLY
+from gemmdb.settings import Policy
 from gemmdb.verdict import Verdict
 
 IDLE_S = 30.0
@@ -36,26 +36,29 @@ LIMIT_S = 300.0
 @dataclass(frozen=True)
 class Request:
     """What to tune. `table`: the user's. `proposals`: configs in the order in which they are likely to be the best;
-    empty for the head of the generator's menu. `budget_s`: seconds of device time. `lane`: which GPU of the host.
-    `compile_cost`: what costs more to compile is not tried."""
+    empty for the head of the generator's menu. `budget_s`: seconds of device time. `gpu`: its number on this host.
+    `policy`: what may be served, and what live tuning may compile, is tried."""
 
     problem: Problem
     device: Device
     table: Path
     proposals: tuple[Config, ...] = ()
     budget_s: float = 1.0
-    lane: int = 0
-    compile_cost: int = QUICKLY
+    gpu: int = 0
+    policy: Policy = field(default_factory=Policy)
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What came of some requests: a verdict for each problem that was decided in time. `device_s`: seconds of device
-    time that it took, None where that is not known. `late`: whether time ran out."""
+    """What came of some requests: a verdict for each problem that was decided in time, and for others why they were not
+    measured. `device_s`: seconds of device time that it took, None where that is not known. `late`: whether time ran
+    out; `waited`: on other threads or processes alone."""
 
     verdicts: Mapping[Problem, Verdict] = field(default_factory=dict)
     device_s: float | None = None
     late: bool = False
+    waited: bool = False
+    declined: Mapping[Problem, str] = field(default_factory=dict)
 
 
 def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
@@ -66,7 +69,7 @@ def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
     """
     until = monotonic() + limit_s
     if not requests or not _TUNER.lock.acquire(timeout=limit_s):
-        return Tuned(late=bool(requests))
+        return Tuned(late=bool(requests), waited=bool(requests))
     try:
         worker = _TUNER.worker()
         left = max(until - monotonic(), 0.0)
@@ -82,9 +85,9 @@ def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
     return found
 
 
-def start(device: Device, lane: int = 0) -> None:
+def start(device: Device, gpu: int = 0) -> None:
     """Begin to start the process for a device, in the background: a `tune` that comes meanwhile waits for less."""
-    threading.Thread(target=_start_now, args=(device, lane), daemon=True).start()
+    threading.Thread(target=_start_now, args=(device, gpu), daemon=True).start()
 
 
 def close() -> None:
@@ -143,17 +146,17 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _start_now(device: Device, lane: int) -> None:
+def _start_now(device: Device, gpu: int) -> None:
     with _TUNER.lock, contextlib.suppress(GemmdbError):  # Whoever tunes meets the same.
-        _TUNER.worker().call(LIMIT_S, _start, device, lane)
+        _TUNER.worker().call(LIMIT_S, _start, device, gpu)
         _TUNER.rest()
 
 
-def _start(device: Device, lane: int) -> None:
+def _start(device: Device, gpu: int) -> None:
     """Runs in the process."""
     from gemmdb.generators import live_process
 
-    live_process.start(device, lane)
+    live_process.start(device, gpu)
 
 
 def _tune(requests: Sequence[Request], limit_s: float) -> Tuned:

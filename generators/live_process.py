@@ -18,25 +18,30 @@ from time import monotonic, sleep
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
 from gemmdb.generators import backends, effort
+from gemmdb.generators.cuda import inductor_menu
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Backend, Candidate, Job, Measurer, row
 from gemmdb.generators.live import Request, Tuned
 from gemmdb.generators.queue import Claims
 from gemmdb.generators.search import race
 from gemmdb.generators.store import Store, record_live
+from gemmdb.ladder.gate import refusal
 from gemmdb.ladder.roofline import roofline_us
 from gemmdb.legality import illegal
+from gemmdb.measurement import Protocol
 from gemmdb.problem import Problem
 from gemmdb.table import Table
 from gemmdb.verdict import Verdict
 
 PROPOSALS = 4
 """Candidates besides ATen."""
-FEWEST_SAMPLES = 10
+FEWEST_SAMPLES = 7
 OVERHEAD_US = {"cpu": 8000.0, "cuda": 60.0}
 """What a timed call costs beside the call: reading the caches out."""
 BEYOND_ROOF = 4.0
-"""How many times the roofline a candidate is taken to need."""
+"""How many times the roofline a candidate is taken to need at most."""
+LARGE_BEYOND_ROOF = 1.5
+"""And one that is so large that the budget is too small for it, about."""
 POLL_S = 0.2
 _RUN = f"live-{uuid.uuid4().hex[:16]}"
 
@@ -49,9 +54,9 @@ class Tuner:
         self.backend: Backend = backends.backend_for(device)
         self._measurers: dict[int, Measurer] = {}
 
-    def measurer(self, lane: int, chosen: Effort) -> Measurer:
-        """The measurer of a lane."""
-        lane = min(lane, self.backend.lanes - 1)
+    def measurer(self, gpu: int, chosen: Effort) -> Measurer:
+        """The measurer on a GPU of this device, by its number."""
+        lane = self.backend.lane_of(gpu)
         if lane not in self._measurers:
             self._measurers[lane] = self.backend.measurer(lane, chosen, confirms=False)
         return self._measurers[lane]
@@ -63,14 +68,17 @@ class Tuner:
         self.backend.close()
 
     def tune(self, requests: Sequence[Request], until: float) -> Tuned:
-        """What comes of requests for this device, all for one table and lane, until `until` of the monotonic clock."""
+        """What comes of requests for this device, all for one table and GPU, until `until` of the monotonic clock."""
         table = requests[0].table
         with Store.open(table):
             pass  # Makes the file, beside which the lock is.
         chosen = effort.named("quick", self.device.kind)
-        measurer = self.measurer(requests[0].lane, chosen)
+        measurer = self.measurer(requests[0].gpu, chosen)
         before = measurer.busy_s
         jobs = {job(request, self.backend): request for request in requests}
+        declined = {one.problem: why for one, request in jobs.items() if (why := too_large(one, request, self.backend))}
+        jobs = {one: request for one, request in jobs.items() if one.problem not in declined}
+        mine: list[Job] = []
         found: dict[Problem, Verdict] = {}
         with Claims(table) as claims:
             while jobs:
@@ -89,7 +97,7 @@ class Tuner:
                     sleep(POLL_S)
         after = measurer.busy_s
         device_s = None if before is None or after is None else after - before
-        return Tuned(found, device_s, late=bool(jobs))
+        return Tuned(found, device_s, bool(jobs), bool(jobs) and not mine, declined)
 
     def _measure(self, jobs: dict[Job, Request], measurer: Measurer, until: float) -> list[Job]:
         """Compile for jobs and measure them as they get ready, and store the rows; those that were come to in time."""
@@ -119,14 +127,14 @@ _tuner: Tuner | None = None
 
 
 def tune(requests: Sequence[Request], limit_s: float) -> Tuned:
-    """What comes of requests for one device, table and lane within `limit_s` seconds."""
+    """What comes of requests for one device, table and GPU within `limit_s` seconds."""
     until = monotonic() + limit_s
     return _tuner_of(requests[0].device).tune(requests, until)
 
 
-def start(device: Device, lane: int) -> None:
+def start(device: Device, gpu: int) -> None:
     """Start what measures on a device."""
-    _tuner_of(device).measurer(lane, effort.named("quick", device.kind))
+    _tuner_of(device).measurer(gpu, effort.named("quick", device.kind))
 
 
 def _tuner_of(device: Device) -> Tuner:
@@ -140,22 +148,63 @@ def _tuner_of(device: Device) -> Tuner:
 
 
 def job(request: Request, backend: Backend) -> Job:
-    """ATen and the proposals that may run, as a build's job."""
+    """ATen and the proposals that may run, as many as the budget has time for, as a build's job."""
     chosen = effort.named("quick", backend.device.kind)
-    configs: Sequence[Config] = request.proposals
-    if not configs:
-        tried = backend.space.candidates(request.problem, backend.device, chosen)
-        configs = [one.config for one in tried if not one.illegal]
-    quick = (c for c in configs if c != ATEN and c.spec.cost <= request.compile_cost)
-    others = [c for c in quick if illegal(c, request.problem, backend.device) is None]
-    candidates = (Candidate(ATEN), *map(Candidate, others[:PROPOSALS]))
-    return Job(request.problem, backend.protocols(chosen)[0], candidates)
+    protocol = backend.protocols(chosen)[0]
+    room = int(request.budget_s / _seconds(request.problem, backend, protocol, LARGE_BEYOND_ROOF) / _FEWEST) - 1
+    most = max(min(room, PROPOSALS), 0)
+    others = list(dict.fromkeys(c for c in _proposed(request, backend, chosen) if _allowed(c, request, backend)))
+    padding = [c for c in _paddings(request.problem, backend) if _allowed(c, request, backend)]
+    tried = others[:most]
+    if padding and most and not set(padding) & set(tried):
+        # Inductor's own pass, which would time it, is kept from that.
+        tried = [*tried[: most - 1], padding[-1]]
+    return Job(request.problem, protocol, (Candidate(ATEN), *map(Candidate, tried)))
+
+
+def too_large(one: Job, request: Request, backend: Backend) -> str:
+    """Why a job is not measured, empty when it is: the budget has no time for anything beside ATen."""
+    once = _seconds(one.problem, backend, one.protocol, LARGE_BEYOND_ROOF)
+    if len(one.candidates) > 1 or 2 * _FEWEST * once <= request.budget_s:
+        return ""
+    return f"ATen and one more would take longer than {request.budget_s:g} s of the device"
+
+
+_FEWEST = FEWEST_SAMPLES + 3
+"""Rounds of a measurement, with the estimate before it."""
+
+
+def _proposed(request: Request, backend: Backend, chosen: Effort) -> Sequence[Config]:
+    if request.proposals:
+        return request.proposals
+    tried = backend.space.candidates(request.problem, backend.device, chosen)
+    return [one.config for one in tried if not one.illegal]
+
+
+def _allowed(config: Config, request: Request, backend: Backend) -> bool:
+    policy = request.policy
+    policy = replace(policy, compile_cost=min(policy.compile_cost, policy.live_cost))
+    if config == ATEN or refusal(config, policy, request.problem):
+        return False
+    return illegal(config, request.problem, backend.device) is None
+
+
+def _paddings(problem: Problem, backend: Backend) -> list[Config]:
+    """The padded products that a build would try, which is where rows are misaligned on a GPU."""
+    if backend.device.kind != "cuda":
+        return []
+    return [config for config in inductor_menu.configs(problem, backend.device) if config.kernel == "padded"]
+
+
+def _seconds(problem: Problem, backend: Backend, protocol: Protocol, beyond_roof: float) -> float:
+    """Of the device, that one sample of one candidate takes."""
+    call_us = beyond_roof * roofline_us(problem, backend.device) + OVERHEAD_US.get(backend.device.kind, 0.0)
+    return protocol.unroll * call_us / 1e6
 
 
 def within(request: Request, backend: Backend, one: Job) -> Effort:
     """The effort `quick` with as few samples as the budget asks for."""
     chosen = effort.named("quick", backend.device.kind)
-    call_us = BEYOND_ROOF * roofline_us(request.problem, backend.device) + OVERHEAD_US.get(backend.device.kind, 0.0)
-    sample_s = len(one.candidates) * one.protocol.unroll * call_us / 1e6
+    sample_s = len(one.candidates) * _seconds(request.problem, backend, one.protocol, BEYOND_ROOF)
     fits = int(request.budget_s / sample_s) - chosen.estimate
     return replace(chosen, samples=max(FEWEST_SAMPLES, min(chosen.samples, fits)))

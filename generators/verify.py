@@ -37,6 +37,7 @@ _SIZES = (
     ("measurements of a problem", "FROM measurement GROUP BY problem, device", schema.MOST_MEASUREMENTS),
     ("verdicts on a problem", "FROM verdict GROUP BY problem, device", schema.MOST_VERDICTS),
     ("problems of a family", "FROM problem GROUP BY family", schema.MOST_PROBLEMS),
+    ("families of problems", "FROM (SELECT DISTINCT family FROM problem)", schema.MOST_FAMILIES),
     ("protocols", "FROM protocol", schema.MOST_PROTOCOLS),
     ("devices", "FROM device", schema.MOST_DEVICES),
 )

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from gemmdb import hardware
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
 from gemmdb.inductor import legality
@@ -37,7 +38,13 @@ from gemmdb.verdict import Verdict
 
 log = logging.getLogger("gemmdb")
 FREE_BYTES = 4 * 2**30
-"""With less memory free on the GPU nothing is measured: operands are copied many times, and kernels need workspaces."""
+"""With less memory free on the GPU nothing is measured."""
+BESIDE_BYTES = 2**31
+"""What a process takes for its context, and kernels for workspaces."""
+COPIES, COPIED_BYTES = 20, 2**31
+"""How often operands are copied for measuring, and up to how many bytes."""
+EXACT = 16
+"""Bytes that the exact result takes for each element of the weight: it and its square in double precision."""
 PROPOSALS = 4
 """Configs that are measured besides ATen."""
 GENERATOR = "gemmdb.generators.live"
@@ -47,19 +54,17 @@ _expected = -math.inf
 """When live tuning was last foreseen."""
 AGAIN_S = 30.0
 _late = ""
-"""Why nothing more is tuned in this process: it came to nothing before."""
+"""Why nothing more is tuned in this process: its own measuring came to nothing before."""
 
 
 def expect(query: Query) -> None:
     """Begin to start what `tune` will need, which takes seconds: a product of the graph being compiled was found to be
     one that no table answers, before all of them are known."""
     global _expected
-    kind = query.device.kind
-    if _expected < monotonic() - AGAIN_S and not _hindrance(kind):
+    if _expected < monotonic() - AGAIN_S and not hindrance(query.device):
         _expected = monotonic()
         with contextlib.suppress(ImportError):
-            lane = torch.cuda.current_device() if kind == "cuda" else 0
-            importlib.import_module(GENERATOR).start(query.device, lane)
+            importlib.import_module(GENERATOR).start(query.device, _gpu(query.device))
 
 
 def tune(decisions: Sequence[Decision]) -> None:
@@ -73,7 +78,7 @@ def tune(decisions: Sequence[Decision]) -> None:
             groups[decision.query.device].append(decision)
     for device, group in groups.items():
         try:
-            hindered = _hindrance(device.kind)
+            hindered = hindrance(device)
             generator = None if hindered else importlib.import_module(GENERATOR)
         except ImportError as error:
             log.info("live tuning needs gemmdb[build]: %s", error)
@@ -81,21 +86,42 @@ def tune(decisions: Sequence[Decision]) -> None:
         for decision in group if hindered else ():
             _instead(decision, str(hindered))
         if generator is not None:
-            _measure(generator, group)
+            _measure(generator, _with_room(device, group))
+
+
+def _with_room(device: Device, group: Sequence[Decision]) -> list[Decision]:
+    """The products that the device has memory to measure; the others are decided as without live tuning."""
+    if device.kind != "cuda":
+        return list(group)
+    free, _ = torch.cuda.mem_get_info(_gpu(device))
+    room = []
+    for decision in group:
+        needed = bytes_needed(decision.problem)
+        if needed <= free:
+            room.append(decision)
+        else:
+            _instead(decision, f"only {free >> 20} MiB are free on the GPU, measuring it takes {needed >> 20}")
+    return room
+
+
+def bytes_needed(problem: Problem) -> int:
+    """What measuring a product takes of a GPU's memory: copies of its operands, and what its exact result needs."""
+    once = problem.bytes
+    return BESIDE_BYTES + max(once, min(COPIES * once, COPIED_BYTES)) + EXACT * problem.n * problem.k
 
 
 def _measure(generator: Any, group: Sequence[Decision]) -> None:
     """Decide products of one device by what the generator measures."""
     global _late
+    if not group:
+        return
     session, device = group[0].session, group[0].query.device
     limit_s = session.policy.live_s or ASKED_S
     start = monotonic()
     try:
-        lane = torch.cuda.current_device() if device.kind == "cuda" else 0
-        proposed = proposals(group)
-        table = session.user_table
+        gpu, proposed, table = _gpu(device), proposals(group), session.user_table
         requests = [
-            generator.Request(problem, device, table, configs, lane=lane, compile_cost=session.policy.live_cost)
+            generator.Request(problem, device, table, configs, gpu=gpu, policy=session.policy)
             for problem, configs in proposed.items()
         ]
         tuned = generator.tune(requests, limit_s)
@@ -107,7 +133,7 @@ def _measure(generator: Any, group: Sequence[Decision]) -> None:
             _instead(decision, text)
         return
     shared = {"problems": len(requests), "seconds": round(monotonic() - start, 3), "device_s": tuned.device_s}
-    if tuned.late and not tuned.verdicts:
+    if tuned.late and not tuned.verdicts and not tuned.waited:
         _late = f"{limit_s:.0f} s were not enough for live tuning before"
     elif tuned.late:
         # The next process is to go on from here. Where nothing came of it, a cached graph is better than another try.
@@ -115,7 +141,8 @@ def _measure(generator: Any, group: Sequence[Decision]) -> None:
     for decision in group:
         found = tuned.verdicts.get(decision.problem)
         if found is None:
-            _instead(decision, f"{limit_s:.0f} s were not enough" if tuned.late else "ATen could not be measured")
+            late = f"{limit_s:.0f} s were not enough" if tuned.late else "ATen could not be measured"
+            _instead(decision, tuned.declined.get(decision.problem, late))
         else:
             _decide(decision, found, [config.text for config in proposed[decision.problem]], shared)
 
@@ -139,16 +166,25 @@ def _proposals(decision: Decision) -> tuple[Config, ...]:
     return tuple((ours or fits)[:PROPOSALS])
 
 
-def _hindrance(kind: str) -> str | None:
+def hindrance(device: Device) -> str | None:
     """Why nothing may be measured on the device now, None when it may."""
     if _late:
         return _late
-    if kind != "cuda":
+    if device.kind != "cuda":
         return None
     if torch.cuda.is_current_stream_capturing():
         return "a CUDA graph is being captured"
-    free, _ = torch.cuda.mem_get_info()
+    free, _ = torch.cuda.mem_get_info(_gpu(device))
     return f"only {free >> 20} MiB are free on the GPU" if free < FREE_BYTES else None
+
+
+def _gpu(device: Device) -> int:
+    """The number of a GPU that is this device, the current one if it is; 0 for a CPU."""
+    if device.kind != "cuda":
+        return 0
+    now = int(torch.cuda.current_device())
+    numbers = (now, *range(torch.cuda.device_count()))
+    return next((number for number in numbers if hardware.cuda(number) == device), now)
 
 
 def _instead(decision: Decision, why: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gemmdb.config import Config
-from gemmdb.inductor import passes, products, session
+from gemmdb.inductor import live, passes, products, session
 from gemmdb.inductor.adapter import padding, state
 from gemmdb.inductor.triton_kernels import Operands, check
 from gemmdb.kernels_triton import row_major
@@ -53,9 +53,9 @@ def keep_from_timing() -> None:
 
 
 def _answered(node: Any) -> bool:
-    """Whether the compile in progress has an answer for the product of `node`, or will find one by measuring, padding
-    among what it measures; as the product is or as it will be: on a GPU Inductor takes the bias of an addmm out when
-    something elementwise follows."""
+    """Whether the compile in progress has an answer for the product of `node`, or will find one by measuring, a padded
+    product too where rows are misaligned; as the product is or as it will be: on a GPU Inductor takes the bias of an
+    addmm out when something elementwise follows."""
     asking = session.current()
     if asking is None:
         return False
@@ -66,7 +66,10 @@ def _answered(node: Any) -> bool:
         return False
     if product is None:
         return False
-    return any(passes.ask(asking, query) or passes.to_tune(asking, query) for query in _asked(product.query))
+    asked = _asked(product.query)
+    return any(passes.ask(asking, query) for query in asked) or (
+        passes.to_tune(asking, product.query) and live.hindrance(product.query.device) is None
+    )
 
 
 def _asked(query: Query) -> list[Query]:

@@ -28,8 +28,12 @@ from gemmdb.table import Table
 
 MOST = 16
 """Problems that are asked."""
+NEAREST_KINDS = 32
+"""Families of problems of the kind that are looked through, the most alike."""
 BEST = 12
-"""Families that each of them names: its fastest."""
+"""Families of configs that each of them names: its fastest."""
+LOOKED_AT = 8 * BEST
+"""Of how many, its fastest, it is found out which may be served here."""
 NAMED = 8
 """Families that come of all."""
 UNLIKE = 0.25
@@ -56,7 +60,7 @@ def kindred(ask: Ask) -> list[Config]:
         return []
     found = [(distance, here) for distance, here in _surfaces(ask) if here.knows(ATEN)]
     unsafe = {one for _, here in found for one in here.unsafe}
-    known = {one for _, here in found for one in here.families if one not in unsafe}
+    known = {one for _, here in found for one in _fastest(here) if one not in unsafe}
     banned = barred(ask)
     fitted = {one: configs for one in known if (configs := _fitted(ask, one, banned))}
     kin = [_kin(distance, here, fitted) for distance, here in found]
@@ -75,21 +79,18 @@ def _surfaces(ask: Ask) -> Iterator[tuple[float, Surface]]:
     apart = distances(ask.problem, ask.device.kind)
     places: list[tuple[float, str, Table, Problem]] = []
     for table in ask.tables:
-        for example in ask.read(Table.families, table, _ops(ask.problem), ask.device) or []:
-            if uncovered(example) and kind(example) == kind(ask.problem):
-                here = example.resized(ask.problem.m, ask.problem.n, ask.problem.k)
-                unlike = UNLIKE * _differences(example, ask.problem)
-                for one in ask.read(Table.neighbours, table, here, ask.device, ask.query.l2, MOST) or []:
-                    if same_side(ask.problem, one) and one.text != ask.problem.text:
-                        places.append((apart(one) + unlike, one.text, table, one))
+        examples = [(_differences(one, ask.problem), one) for one in ask.read(Table.families, table) or ()
+                    if FAMILIES.get(one.op) == FAMILIES[ask.problem.op]
+                    and uncovered(one) and kind(one) == kind(ask.problem)]  # fmt: skip
+        for unlike, example in nsmallest(NEAREST_KINDS, examples, key=lambda pair: (pair[0], pair[1].text)):
+            here = example.resized(ask.problem.m, ask.problem.n, ask.problem.k)
+            for one in ask.read(Table.neighbours, table, here, ask.device, ask.query.l2, MOST) or []:
+                if same_side(ask.problem, one) and one.text != ask.problem.text:
+                    places.append((apart(one) + UNLIKE * unlike, one.text, table, one))
     for distance, _, table, problem in nsmallest(MOST, places, key=lambda place: place[:2]):
         here_known = surface(ask, table, problem)
         if here_known is not None:
             yield distance, here_known
-
-
-def _ops(problem: Problem) -> list[str]:
-    return [op for op, name in FAMILIES.items() if name == FAMILIES[problem.op]]
 
 
 def _differences(one: Problem, other: Problem) -> int:
@@ -98,6 +99,12 @@ def _differences(one: Problem, other: Problem) -> int:
         return a.dtype, b.dtype, a.layout.order, b.layout.order, problem.bias is None
 
     return sum(x != y for x, y in zip(traits(one), traits(other), strict=True))
+
+
+def _fastest(here: Surface) -> list[Family]:
+    ranked = nsmallest(LOOKED_AT, ((timed.behind, one.config.text, one) for one, timed in here.families.items()),
+                       key=lambda place: place[:2])  # fmt: skip
+    return [one for _, _, one in ranked]
 
 
 def _kin(distance: float, here: Surface, fitted: Collection[Family]) -> _Kin:

@@ -138,14 +138,26 @@ def _modelled(ask: Ask) -> tuple[Table, Verdict] | None:
     return None
 
 
-def _from_table(ask: Ask, table: Table, verdict: Verdict) -> Step:
+def tabled(ask: Ask) -> list[Config]:
+    """The configs that a modelled table has for the problem and that may be served, in its order; none without one."""
+    found = _modelled(ask)
+    ratios = {} if found is None else _ratios(ask, *found)
+    return sorted((config for config in ratios if config != ATEN), key=lambda config: ratios[config])
+
+
+def _ratios(ask: Ask, table: Table, verdict: Verdict) -> dict[Config, float]:
+    """What a table expects of ATen and of the configs that may be served, relative to ATen."""
     pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or []
     banned = barred(ask)
-    ratios = {
+    return {
         one.config: one.ratio
         for one in pooled
         if one.servable and one.config not in banned and (one.config == ATEN or objection(ask, one.config) is None)
     }
+
+
+def _from_table(ask: Ask, table: Table, verdict: Verdict) -> Step:
+    ratios = _ratios(ask, table, verdict)
     best = min((config for config in ratios if config != ATEN), key=lambda config: ratios[config], default=ATEN)
     ratio = ratios.get(best, 1.0)
     evidence = {

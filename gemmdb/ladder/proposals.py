@@ -7,7 +7,7 @@ from itertools import zip_longest
 from gemmdb.config import Config
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.kindred import kindred
-from gemmdb.ladder.model import FIRST, propose
+from gemmdb.ladder.model import FIRST, propose, tabled
 from gemmdb.ladder.model_rest import usual
 from gemmdb.ladder.near import forecast_near
 from gemmdb.ladder.refine import refined
@@ -32,8 +32,8 @@ def proposals(ask: Ask) -> list[Config]:
 
 
 def _expected(ask: Ask) -> list[Config]:
-    """What the model puts first; of a problem that it does not cover, what was the best on others of its kind."""
+    """What a modelled table has, whose kernels were compiled for the device, then what the model puts first; of a
+    problem that neither knows, what was the best on others of its kind."""
     modelled = propose(ask, FIRST * TIMES_MORE)
-    if isinstance(modelled, str):
-        return kindred(ask) or usual(ask)
-    return [one.config for one in modelled.best]
+    best = [] if isinstance(modelled, str) else [one.config for one in modelled.best]
+    return list(dict.fromkeys((*tabled(ask), *best))) or kindred(ask) or usual(ask)

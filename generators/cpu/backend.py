@@ -44,6 +44,10 @@ class CpuBackend:
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return CpuMeasurer(effort, self.device.units, min(usable, 8))
 
+    def lane_of(self, gpu: int) -> int:
+        """The only one."""
+        return 0
+
     def close(self) -> None:
         """Nothing is shared."""
 

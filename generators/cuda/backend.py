@@ -40,7 +40,8 @@ class CudaBackend:
         self.device: Device = found
         self.toolchain: Toolchain = replace(toolchain, driver=str(self.provenance().get("driver_version", "")))
         self.space = CudaSpace(kernels_cutlass.compiler() is not None and kernels_cutlass.headers() is not None)
-        self.lanes = sum(cuda(index) == found for index in range(_count()))
+        self._gpus = [index for index in range(_count()) if cuda(index) == found]
+        self.lanes = len(self._gpus)
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
         self.compilers = CompilePool(int(found.arch.removeprefix("sm")), shared)
 
@@ -53,8 +54,12 @@ class CudaBackend:
         self.compilers.begin(jobs)
 
     def measurer(self, lane: int, effort: Effort, confirms: bool = True) -> CudaMeasurer:
-        """The measurer of GPU number `lane`; all share one pool of compilers."""
-        return CudaMeasurer(lane, effort, self.compilers).start(confirms)
+        """The measurer of one of the GPUs that are alike; all share one pool of compilers."""
+        return CudaMeasurer(self._gpus[lane], effort, self.compilers).start(confirms)
+
+    def lane_of(self, gpu: int) -> int:
+        """The lane that measures on GPU number `gpu`; the first where that is another kind of GPU."""
+        return self._gpus.index(gpu) if gpu in self._gpus else 0
 
     def close(self) -> None:
         """End the processes that compile."""

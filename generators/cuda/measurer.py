@@ -27,10 +27,10 @@ SESSION = Elsewhere("gemmdb.generators.cuda.session")
 
 @dataclass
 class CudaMeasurer:
-    """Times candidates on one GPU in a worker process of its own; see `interfaces.Measurer`. `functions`: a module with
-    those of `session` that run in that process."""
+    """Times candidates on GPU number `gpu` in a worker process of its own; see `interfaces.Measurer`. `functions`: a
+    module with those of `session` that run in that process."""
 
-    lane: int
+    gpu: int
     effort: Effort
     pool: CompilePool
     functions: Any = SESSION
@@ -41,7 +41,7 @@ class CudaMeasurer:
     _busy_us: float = 0.0
 
     def __post_init__(self) -> None:
-        self.worker = Worker({"CUDA_VISIBLE_DEVICES": _visible(self.lane), "CUDA_MODULE_LOADING": "LAZY"})
+        self.worker = Worker({"CUDA_VISIBLE_DEVICES": _visible(self.gpu), "CUDA_MODULE_LOADING": "LAZY"})
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
         """Begin compiling what the jobs need, in the background, and loading Inductor where they need that."""
@@ -88,7 +88,7 @@ class CudaMeasurer:
     def fresh(self) -> CudaMeasurer:
         """The measurer with another process on the same GPU, which stays: to start one takes seconds."""
         if self._other is None:
-            self._other = CudaMeasurer(self.lane, self.effort, self.pool, self.functions)
+            self._other = CudaMeasurer(self.gpu, self.effort, self.pool, self.functions)
         return self._other
 
     @property
@@ -178,7 +178,7 @@ class CudaMeasurer:
         return loads, timed
 
 
-def _visible(lane: int) -> str:
-    """What CUDA_VISIBLE_DEVICES names as GPU number `lane` here, when it is set."""
+def _visible(gpu: int) -> str:
+    """What CUDA_VISIBLE_DEVICES names as GPU number `gpu` here, when it is set."""
     outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return outer.split(",")[lane] if outer else str(lane)
+    return outer.split(",")[gpu] if outer else str(gpu)

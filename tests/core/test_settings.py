@@ -61,6 +61,19 @@ def test_a_limit_must_be_a_number(field, value):
         Policy(**{field: value})
 
 
+@pytest.mark.parametrize("field", ["compile_cost", "cutlass_size", "live_cost"])
+@pytest.mark.parametrize("value", [-1, "9", None, 1.5])
+def test_a_cost_must_be_a_whole_number(field, value):
+    with pytest.raises(InputError, match=field):
+        Policy(**{field: value})
+
+
+@pytest.mark.parametrize("value", [-1.0, "20", None])
+def test_a_time_must_be_one(value):
+    with pytest.raises(InputError, match="live_s"):
+        Policy(live_s=value)
+
+
 @pytest.mark.parametrize(
     ("policy", "environ", "on_miss", "expected"),
     [

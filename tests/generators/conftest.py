@@ -74,6 +74,9 @@ class ReplayBackend:
     def begin(self, jobs: Sequence[Job]) -> None:
         self.begun = list(jobs)
 
+    def lane_of(self, gpu: int) -> int:
+        return 0
+
     def measurer(self, lane: int, effort: Effort) -> Replay:
         self.made.append(self._replay(self.rows))
         return self.made[-1]

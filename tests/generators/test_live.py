@@ -15,8 +15,10 @@ from gemmdb import hardware, registry
 from gemmdb.config import ATEN, Config
 from gemmdb.errors import GemmdbError
 from gemmdb.generators import backends, live, live_process
+from gemmdb.generators.cuda.space import CudaSpace, from_menu
 from gemmdb.measurement import Protocol
 from gemmdb.problem import Problem
+from gemmdb.settings import Policy
 from gemmdb.table import Table
 
 CPU = hardware.cpu()
@@ -58,7 +60,51 @@ def test_what_nvcc_has_to_compile_is_not_tried():
     backend = SimpleNamespace(device=H200, protocols=lambda chosen: [Protocol("graph", "cold", 10, 10)])
     request = live.Request(large, H200, Path("user.db"), (slow,))
     assert live_process.job(request, backend).legal == (ATEN,)
-    assert live_process.job(replace(request, compile_cost=slow.spec.cost), backend).legal == (ATEN, slow)
+    patient = replace(request, policy=Policy(live_cost=slow.spec.cost))
+    assert live_process.job(patient, backend).legal == (ATEN, slow)
+    strict = replace(request, policy=Policy(live_cost=slow.spec.cost, compile_cost=1))
+    assert live_process.job(strict, backend).legal == (ATEN,)
+
+
+class Gpu:
+    """What a job asks of the backend of a GPU, without one."""
+
+    device = H200
+    space = CudaSpace()
+
+    def protocols(self, chosen):
+        return [Protocol("graph", "cold", 20, 30)]
+
+
+@pytest.mark.parametrize("proposals", [(), tuple(from_menu(Problem.gemm("mm", m=512, n=4096, k=4093), H200)[:6])])
+def test_where_rows_are_misaligned_a_padded_product_is_among_the_four(proposals):
+    """Inductor's own pass, which would time one, is kept from it."""
+    misaligned = Problem.gemm("mm", m=512, n=4096, k=4093)
+    request = live.Request(misaligned, H200, Path("user.db"), proposals)
+    legal = live_process.job(request, Gpu()).legal
+    assert len(legal) == 1 + live_process.PROPOSALS
+    assert [config.kernel for config in legal].count("padded") == 1
+    assert legal[1:-1] == (proposals[:3] or legal[1:-1])
+    aligned = replace(request, problem=misaligned.resized(512, 4096, 4096))
+    assert "padded" not in [config.kernel for config in live_process.job(aligned, Gpu()).legal]
+    denied = replace(request, policy=Policy(deny="padded"))
+    assert "padded" not in [config.kernel for config in live_process.job(denied, Gpu()).legal]
+
+
+def test_the_head_of_the_menu_is_what_the_policy_lets_through():
+    request = live.Request(
+        Problem.gemm("mm", m=64, n=1024, k=1024), H200, Path("user.db"), policy=Policy(deny="triton")
+    )
+    assert live_process.job(request, Gpu()).legal == (ATEN,)
+
+
+@pytest.mark.parametrize(("size", "most"), [(1024, 4), (4096, 4), (8192, 1), (16384, 0)])
+def test_of_a_large_product_fewer_are_tried(size, most):
+    request = live.Request(Problem.gemm("mm", m=size, n=size, k=size), H200, Path("user.db"))
+    made = live_process.job(request, Gpu())
+    assert len(made.legal) == 1 + most
+    why = live_process.too_large(made, request, Gpu())
+    assert why == ("" if most else "ATen and one more would take longer than 1 s of the device")
 
 
 def test_whoever_has_a_gpu_measured_need_not_load_torch():

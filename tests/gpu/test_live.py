@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import gemmdb.inductor
+from gemmdb import hardware
 from gemmdb.generators import live as generator
 from gemmdb.inductor import live
 
@@ -48,5 +49,5 @@ def test_nothing_is_measured_with_little_memory_free(compile_live, monkeypatch):
 
 def test_nothing_is_measured_while_a_graph_is_captured():
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        hindered = live._hindrance("cuda")
+        hindered = live.hindrance(hardware.cuda())
     assert hindered == "a CUDA graph is being captured"

@@ -12,7 +12,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
-from gemmdb import hardware
+from gemmdb import hardware, registry
 from gemmdb.config import ATEN
 from gemmdb.generators import live as generator
 from gemmdb.hit import Hit
@@ -94,6 +94,55 @@ def test_where_tuning_came_to_nothing_the_table_answers_as_without_it(compile_li
     assert product["note"] == "not tuned: 20 s were not enough for live tuning before"
 
 
+def test_waiting_for_others_does_not_switch_live_tuning_off(tmp_path):
+    device, problem = hardware.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
+    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    group = [session.Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
+    late = generator.Tuned(late=True, waited=True)
+    JOURNAL.drop()
+    live._measure(SimpleNamespace(Request=generator.Request, tune=lambda requests, limit_s: late), group)
+    assert live.hindrance(device) is None
+    assert JOURNAL.provisional
+
+
+def test_what_is_not_worth_measuring_says_why(tmp_path):
+    device, problem = hardware.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
+    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    group = [session.Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
+    declined = generator.Tuned(declined={problem: "it is too large"})
+    live._measure(SimpleNamespace(Request=generator.Request, tune=lambda requests, limit_s: declined), group)
+    assert group[0].config == ATEN
+    assert group[0].event.note == "not tuned: it is too large"
+
+
+def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatch, tmp_path):
+    """With stand-ins for two GPUs of different kinds."""
+    first, second = registry.find("sm80"), registry.find("sm90")
+    free = {0: 64 << 30, 1: 5 << 30}
+    monkeypatch.setattr(live, "_late", "")
+    monkeypatch.setattr(live.hardware, "cuda", lambda number: (first, second)[number])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number: (free[number], 80 << 30))
+    assert [live._gpu(device) for device in (first, second)] == [0, 1]
+    assert live.hindrance(second) is None
+    small, large = (Problem.gemm("mm", m=16, n=n, k=8192) for n in (1024, 57344))
+    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    group = [session.Decision(asked, Query(p, second), None, Event(p.text, "live", note="")) for p in (small, large)]
+    assert live._with_room(second, group) == group[:1]
+    assert group[1].event.note.startswith("not tuned: only 5120 MiB are free on the GPU, measuring it takes ")
+    free[1] = 3 << 30
+    assert live.hindrance(second) == "only 3072 MiB are free on the GPU"
+    assert live.hindrance(first) is None
+
+
+def test_a_large_weight_needs_more_memory_free_than_a_small_one():
+    small, large = (Problem.gemm("mm", m=16, n=n, k=8192) for n in (1024, 57344))
+    assert live.bytes_needed(small) < live.FREE_BYTES
+    assert live.bytes_needed(large) > 16 * 57344 * 8192
+
+
 @pytest.mark.parametrize("done", [0, 1])
 def test_what_was_not_done_in_time_is_served_as_without_tuning(done, tmp_path):
     """With a stand-in for the generator, which cannot be made to be late at a given moment."""
@@ -106,7 +155,7 @@ def test_what_was_not_done_in_time_is_served_as_without_tuning(done, tmp_path):
     JOURNAL.drop()
     live._measure(SimpleNamespace(Request=generator.Request, tune=lambda requests, limit_s: late), group)
     assert JOURNAL.provisional is bool(done)
-    assert bool(live._hindrance("cpu")) is not bool(done)
+    assert bool(live.hindrance(device)) is not bool(done)
     assert [decision.config for decision in group] == [ATEN, ATEN]
     assert [decision.event.rung for decision in group] == ["live"] * done + ["aten"] * (2 - done)
     assert group[1].event.note == "not tuned: 5 s were not enough"

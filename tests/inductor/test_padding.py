@@ -14,7 +14,7 @@ from gemmdb.config import ATEN
 from gemmdb.generators.program import Product, operands
 from gemmdb.generators.reference import reference
 from gemmdb.generators.tolerance import tolerance
-from gemmdb.inductor import legality, padding, session
+from gemmdb.inductor import legality, live, padding, session
 from gemmdb.inductor.adapter import padding as adapter
 from gemmdb.inductor.session import Session
 from gemmdb.settings import Policy
@@ -90,14 +90,18 @@ def test_what_is_answered_is_not_padded_with_a_benchmark(asked):
         assert pad_mm._should_pad(match) is True, "the user asked for it"
 
 
-def test_what_will_be_tuned_live_is_not_padded_with_a_benchmark(asked):
+@pytest.mark.parametrize(
+    ("declines", "hindered", "padded"),
+    [("", "", False), ("its sizes are symbolic", "", True), ("", "20 s were not enough before", True)],
+)
+def test_what_will_be_tuned_live_is_not_padded_with_a_benchmark(asked, monkeypatch, declines, hindered, padded):
+    monkeypatch.setattr(live, "_late", hindered)
     product = node(torch.mm, (33, 77), (77, 99))
     match = SimpleNamespace(output_node=lambda: product)
-    for declines, benchmarks in (("", []), ("its sizes are symbolic", [match])):
-        live = Session(lambda query: None, Policy(on_miss="live"), None, declines=lambda query, why=declines: why)
-        with session.use(live):
-            assert pad_mm._should_pad(match) is bool(benchmarks)
-        assert asked == benchmarks
+    tuning = Session(lambda query: None, Policy(on_miss="live"), None, declines=lambda query: declines)
+    with session.use(tuning):
+        assert pad_mm._should_pad(match) is padded
+    assert asked == [match] * padded
 
 
 def test_an_addmm_is_answered_by_what_will_be_left_of_it(asked):

@@ -103,5 +103,17 @@ def test_few_are_named_and_another_device_is_not_asked(ask, lab):
     assert kindred(Ask(lab.query(ASKED, elsewhere), asked.tables, Policy(), None)) == []
 
 
+def test_a_modelled_table_goes_before_the_formula(lab, monkeypatch, tmp_path):
+    monkeypatch.setattr("gemmdb.catalog.shipped_tables", lambda: tmp_path / "none")
+    device = Device("cuda", "sm80", "NVIDIA A100-SXM4-80GB", 108, 80)
+    asked = Problem.gemm("mm", m=64, n=1024, k=2048)
+    bare = Ask(lab.query(asked, device), (), Policy(), None)
+    unlikely = proposals(bare)[-1]
+    rows = list(lab.rows(asked, {unlikely: 0.5}, device=device, clock="model"))
+    found = proposals(Ask(lab.query(asked, device), tuple(lab.catalog(rows).tables), Policy(), None))
+    assert found[0] == unlikely
+    assert set(found) == set(proposals(bare))
+
+
 def test_of_sizes_of_zero_nothing_is_tried(ask):
     assert kindred(ask((KIN, {tile(): 0.5}), problem=ASKED.resized(0, 2560, 4093))) == []

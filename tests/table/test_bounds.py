@@ -61,11 +61,18 @@ def many_problems(kit, path):
     )
 
 
+def many_families(kit, path):
+    problem = first(path, "SELECT * FROM problem")
+    keys = range(schema.MOST_FAMILIES + 1)
+    fill(path, ("INSERT INTO problem VALUES (?, ?, ?, ?, ?, ?, ?)", ((key, *problem[1:6], key) for key in keys)))
+
+
 CROWDED = {
     "measurements": (many_measurements, lambda kit, table: table.rows(*first_pair(table))),
     "verdicts": (many_verdicts, lambda kit, table: [table.verdict(p, kit.device) for p in kit.problems]),
     "protocols": (many_protocols, lambda kit, table: table.neighbours(kit.problem, kit.device)),
     "devices": (many_devices, lambda kit, table: table.devices()),
+    "families": (many_families, lambda kit, table: table.families()),
     "problems": (many_problems, lambda kit, table: table.neighbours(kit.problem, kit.device)),
 }
 
