@@ -11,6 +11,8 @@ import functools
 import json
 import logging
 import math
+import struct
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,26 +31,35 @@ MOST_NODES = 1 << 18
 LARGEST = 1 << 31
 """Of any number in the file, whichever its sign."""
 
-Node = tuple[int, float, Any, Any]
-"""Feature, threshold, the nodes below for values up to the threshold and for larger ones; or -1, a value, and Nones."""
+WORD = 64
+"""Leaves of a tree at most: each is a bit of the tree's word."""
 
 
 @dataclass(frozen=True)
 class Trees:
-    """`base`: what all predictions begin with. `checks`: rows of features with what the fit itself predicts of them."""
+    """`base`: what all predictions begin with. `leaves`: the values of each tree's, from that of the lowest values on.
+    `questions`: by feature, its thresholds in order, and for each number of them that are exceeded the leaves that can
+    still be reached. `checks`: rows of features with what the fit itself predicts of them.
+
+    Trees are not walked. A word of bits stands for the leaves of each, all words are one integer, and what a feature
+    rules out is masked away at once; of what is left of a tree its first leaf is the one that a walk would come to
+    (QuickScorer: Lucchese et al., SIGIR 2015). In Python that takes less than half of the time.
+    """
 
     base: float
-    roots: Sequence[Node]
+    leaves: Sequence[Sequence[float]]
+    questions: Sequence[tuple[int, Sequence[float], Sequence[int]]]
     checks: Sequence[tuple[Sequence[float], float]] = ()
 
     def log(self, values: Sequence[float]) -> float:
         """The logarithm of the measured over the modelled time that is expected of these FEATURES."""
+        left = (1 << WORD * len(self.leaves)) - 1
+        for feature, thresholds, masks in self.questions:
+            left &= masks[bisect_left(thresholds, values[feature])]
+        words = struct.unpack(f"<{len(self.leaves)}Q", left.to_bytes(WORD // 8 * len(self.leaves), "little"))
         total = self.base
-        for root in self.roots:
-            feature, value, low, high = root
-            while feature >= 0:
-                feature, value, low, high = low if values[feature] <= value else high
-            total += value
+        for leaves, word in zip(self.leaves, words, strict=True):
+            total += leaves[(word & -word).bit_length() - 1]
         return total
 
 
@@ -102,40 +113,45 @@ def parse(data: Any) -> Trees:
     unit, codes = _number(data.get("unit")), _list(data, "trees")
     if sum(len(one) for one in codes if isinstance(one, list)) > MOST_NODES:
         raise ValueError(f"more than {MOST_NODES} nodes")
-    leaves = _Leaves(unit)
-    return Trees(
-        _number(data.get("base")),
-        tuple(_tree(one, cuts, leaves) for one in codes),
-        tuple(_check(one) for one in _list(data, "checks")),
-    )
+    masks = [0] * len(cuts)
+    leaves = [_leaves(one, unit, masks, place) for place, one in enumerate(codes)]
+    checks = tuple(_check(one) for one in _list(data, "checks"))
+    return Trees(_number(data.get("base")), leaves, _questions(cuts, masks, len(codes)), checks)
 
 
-class _Leaves(dict[int, Node]):
-    """The leaf of each code, one object each: what is small stays in the processor's caches."""
-
-    def __init__(self, unit: float) -> None:
-        self.unit = unit
-
-    def __missing__(self, code: int) -> Node:
-        self[code] = found = (-1, (code >> 1) * self.unit, None, None)
-        return found
-
-
-def _tree(codes: Any, cuts: Sequence[tuple[int, float]], leaves: _Leaves) -> Node:
+def _leaves(codes: Any, unit: float, masks: list[int], place: int) -> tuple[float, ...]:
+    """The leaves of the tree at `place`; at `masks`, by cut, those that are ruled out where its threshold is exceeded
+    are added."""
     if not isinstance(codes, list) or not set(map(type, codes)) <= {int} or max(map(abs, codes), default=0) > LARGEST:
         raise ValueError("a tree is a list of small integers")
-    stack: list[Node] = []
+    values: list[float] = []
+    stack: list[tuple[int, int]] = []  # The first leaf of a node, and how many it has.
     for code in codes:
         if code & 1:
-            stack.append(leaves[code])
-        elif len(stack) < 2 or not 0 <= code < 2 * len(cuts):
+            stack.append((len(values), 1))
+            values.append((code >> 1) * unit)
+        elif len(stack) < 2 or not 0 <= code < 2 * len(masks):
             raise ValueError(f"no such node: {code}")
         else:
-            high, low = stack.pop(), stack.pop()
-            stack.append((*cuts[code >> 1], low, high))
-    if len(stack) != 1:
-        raise ValueError(f"a tree with {len(stack)} roots")
-    return stack[0]
+            (_, more), (first, lower) = stack.pop(), stack.pop()
+            masks[code >> 1] |= (1 << lower) - 1 << WORD * place + first
+            stack.append((first, lower + more))
+    if len(stack) != 1 or len(values) > WORD:
+        raise ValueError(f"a tree with {len(stack)} roots and {len(values)} leaves")
+    return tuple(values)
+
+
+def _questions(
+    cuts: Sequence[tuple[int, float]], masks: Sequence[int], trees: int
+) -> list[tuple[int, Sequence[float], Sequence[int]]]:
+    found: list[tuple[int, Sequence[float], Sequence[int]]] = []
+    for feature in sorted({feature for feature, _ in cuts}):
+        mine = sorted((threshold, mask) for (of, threshold), mask in zip(cuts, masks, strict=True) if of == feature)
+        left = [(1 << WORD * trees) - 1]
+        for _, mask in mine:
+            left.append(left[-1] & ~mask)
+        found.append((feature, tuple(threshold for threshold, _ in mine), tuple(left)))
+    return found
 
 
 def _cut(value: Any) -> tuple[int, float]:

@@ -36,7 +36,7 @@ def test_trees_learn_what_the_model_misses_and_are_written_as_they_are():
     found = list(samples())
     written = json.loads(fit_trees.text(fit_trees.document(found, FITTED)))
     trees = parse(written)
-    assert len(trees.roots) == fit_trees.TREES
+    assert len(trees.leaves) == fit_trees.TREES
     assert sum(map(len, written["trees"])) <= fit_trees.TREES * (2 * fit_trees.LEAVES - 1)
     off, before = [], []
     for sample in found:

@@ -80,6 +80,7 @@ def test_values_go_down_the_trees(m, n, log):
         {"trees": [7]},
         {"trees": {"0": [1]}},
         {"trees": [[1] * (model_trees.MOST_NODES + 1)]},
+        {"trees": [[1, *[1, 0] * model_trees.WORD]]},
         {"checks": [[[0.0], 1.0]]},
         {"checks": [1]},
     ],
