@@ -91,8 +91,13 @@ def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:
 
 
 def _all_sources(settings: Settings, tables: Sequence[Path]) -> Iterator[Source]:
+    own = dbfile.real(settings.user_table)
     for path in (*tables, *settings.tables):
-        yield Source(Path(path), "explicit")
+        # The user's own, named or not, is what live tuning writes to: graphs that were cached before stay valid.
+        if dbfile.real(Path(path)) != own:
+            yield Source(Path(path), "explicit")
+        elif written(Path(path)):
+            yield Source(Path(path), "user")
     for path in (settings.user_table, *_databases(data_home())):
         if written(path):
             yield Source(path, "user")

@@ -111,6 +111,15 @@ def test_a_table_that_only_live_tuning_wrote_leaves_the_identity_alone(kit, home
     assert Catalog.load().identity() != before
 
 
+def test_the_users_table_is_that_also_where_it_is_named(kit, home):
+    user = Settings.read().user_table
+    named = [user.parent / ".." / user.parent.name / user.name]
+    before = Catalog.load(tables=named, strict=True).identity()  # It does not exist yet.
+    record_live(user, [kit.row()])
+    assert names(Catalog.load(tables=named)) == ["user.db"]
+    assert Catalog.load(tables=named).identity() == before
+
+
 def test_the_identity_follows_the_order_and_the_file(kit, home):
     a, b = kit.write(home / "a.db", [kit.row()]), kit.write(home / "b.db", [kit.row(run="run-2")])
     assert Catalog.load(tables=[a, b]).identity() != Catalog.load(tables=[b, a]).identity()
