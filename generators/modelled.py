@@ -155,7 +155,7 @@ class _Run:
         asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
         return {
             "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-            "request": {name: value for name, value in asked.items() if name != "out"},
+            "request": {n: Path(v).name if n == "shapes" else v for n, v in asked.items() if n != "out"},
             "device": self.device.text,
             "model": {"version": PROTOCOL.version, "fitted": dict(model_data.PROVENANCE)},
             "compiled": self.compiler is not None,

@@ -165,7 +165,7 @@ class Run:
         asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
         return {
             "command": [_named(argument) for argument in sys.argv],
-            "request": {name: value.name if isinstance(value, Path) else value for name, value in asked.items()},
+            "request": {name: _unplaced(name, value) for name, value in asked.items()},
             "effort": asdict(self.effort),
             "toolchain": self.backend.toolchain.text,
             "device": self.backend.device.text,
@@ -191,3 +191,8 @@ def _telling(measurer: Measurer, messages: SimpleQueue[Message]) -> Prepare:
         measurer.prepare(jobs, ready)
 
     return prepare
+
+
+def _unplaced(name: str, value: Any) -> Any:
+    """A value of a request without the folders of a file: a table tells strangers nothing of them."""
+    return Path(value).name if isinstance(value, Path) or name == "shapes" else value

@@ -18,7 +18,7 @@ PROVENANCE: Mapping[str, object] = {
     "devices": ["NVIDIA H200"],
     "archives": {
         "benchmarks/results/h200/2026-11-20b/rows-00.jsonl.xz": "392cb5f5602f75bc94b33b1763be5ada883ca1c11e46269273ac70acb16cbc64",
-        "benchmarks/results/h200/2026-11-21/rows-00.jsonl.xz": "7868b25d39affa24d72117e4043b03fe1a8a3f403e81da6dc1053702100ecfad",
+        "benchmarks/results/h200/2026-11-21/rows-00.jsonl.xz": "8bb5cba6839e147491b8b6b1d65f07441366cedf631d1f54511f2051df94ed1a",
     },
 }
 """What the coefficients were fitted to."""

@@ -1,5 +1,7 @@
 """What a build says of its request: refused with one line, or written down as provenance."""
 
+from pathlib import Path
+
 import pytest
 
 from gemmdb.errors import InputError, TableError
@@ -52,6 +54,7 @@ def test_provenance_says_what_was_asked_for(request_, replay_backend, rows, monk
     assert run["request"]["effort"] == "quick"
     # A table is published: where its files lay is nobody's business.
     assert run["request"]["out"] == request_.out.name
+    assert Path(request_.shapes).name == run["request"]["shapes"] != request_.shapes
     assert run["command"] == ["gemmdb", "build", "--out", request_.out.name]
 
 
