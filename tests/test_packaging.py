@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import tomllib
@@ -17,7 +18,10 @@ ROOT = Path(__file__).parent.parent
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    # Setuptools builds in the source tree; processes that share these tests out take turns.
+    with (ROOT / "pyproject.toml").open() as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        subprocess.run(command, check=True, capture_output=True, text=True)
     with zipfile.ZipFile(next(out.glob("*.whl"))) as wheel:
         return wheel.namelist()
 
