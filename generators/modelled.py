@@ -6,7 +6,6 @@ arch, and what does not fit or spills is left out; nothing is ever run.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
@@ -21,7 +20,7 @@ from gemmdb.errors import InputError
 from gemmdb.generators import modelled_compile, modelled_space, shapes
 from gemmdb.generators.interfaces import toolchain
 from gemmdb.generators.progress import Progress, Silent, Tracker
-from gemmdb.generators.request import BuildReport, BuildRequest
+from gemmdb.generators.request import BuildReport, BuildRequest, command, unplaced
 from gemmdb.generators.store import Store
 from gemmdb.ladder import model_data
 from gemmdb.ladder.model import uncovered
@@ -154,8 +153,8 @@ class _Run:
     def _provenance(self) -> dict[str, Any]:
         asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
         return {
-            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-            "request": {n: Path(v).name if n == "shapes" else v for n, v in asked.items() if n != "out"},
+            "command": command(),
+            "request": {name: unplaced(value) for name, value in asked.items() if name != "out"},
             "device": self.device.text,
             "model": {"version": PROTOCOL.version, "fitted": dict(model_data.PROVENANCE)},
             "compiled": self.compiler is not None,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gemmdb.device import Device
 
@@ -73,3 +75,15 @@ class BuildReport:
         """The share of these seconds that the devices spent in timed calls."""
         known = self.busy_seconds is not None and self.lane_seconds > 0
         return (self.busy_seconds or 0.0) / self.lane_seconds if known else None
+
+
+def unplaced(value: Any) -> Any:
+    """A value of a request, a path without its folders: tables are published, and these say nothing of a run."""
+    if isinstance(value, Path) or (isinstance(value, str) and Path(value).is_absolute()):
+        return Path(value).name
+    return value
+
+
+def command() -> list[str]:
+    """The command of this process, as a table tells it."""
+    return [Path(sys.argv[0]).name, *map(unplaced, sys.argv[1:])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ from gemmdb.generators.feed import Feed, Prepare
 from gemmdb.generators.interfaces import Backend, Job, Measurer, row
 from gemmdb.generators.lane import Confirmed, Ended, Finished, Lane, Message, Phase
 from gemmdb.generators.progress import Progress, Tracker
-from gemmdb.generators.request import BuildReport, BuildRequest
+from gemmdb.generators.request import BuildReport, BuildRequest, command, unplaced
 from gemmdb.generators.store import Store
 
 
@@ -164,18 +163,13 @@ class Run:
     def _provenance(self) -> dict[str, Any]:
         asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
         return {
-            "command": [_named(argument) for argument in sys.argv],
-            "request": {name: _unplaced(name, value) for name, value in asked.items()},
+            "command": command(),
+            "request": {name: unplaced(value) for name, value in asked.items()},
             "effort": asdict(self.effort),
             "toolchain": self.backend.toolchain.text,
             "device": self.backend.device.text,
             "readings": self.backend.provenance(),
         }
-
-
-def _named(argument: str) -> str:
-    """An argument of the command, a path without its folders: tables are published, and these say nothing of a run."""
-    return Path(argument).name if Path(argument).is_absolute() or argument == sys.argv[0] else argument
 
 
 def _join(threads: Sequence[Thread]) -> None:
@@ -191,8 +185,3 @@ def _telling(measurer: Measurer, messages: SimpleQueue[Message]) -> Prepare:
         measurer.prepare(jobs, ready)
 
     return prepare
-
-
-def _unplaced(name: str, value: Any) -> Any:
-    """A value of a request without the folders of a file: a table tells strangers nothing of them."""
-    return Path(value).name if isinstance(value, Path) or name == "shapes" else value
