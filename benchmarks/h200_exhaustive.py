@@ -4,10 +4,11 @@
         [--minutes 5]
 
 DIR receives `effort.db`, built with the effort's own candidates; `everything.db`, built with all that
-`generators.cuda.space` can say about a problem (`--most` limits that to so many, in an order that favours none); and
-`exhaustive.json`. Builds resume and use all GPUs, so the command can be repeated. The two picks of each problem are at
-last timed together, in a new process, which is what the loss is taken from: the best of a thousand noisy times looks
-better than it is. The target is a loss within 1% for at most 2 GPU-seconds per problem.
+`generators.cuda.space` can say about a problem (`--most` limits that to so many: half of them those that the cost
+model expects to be the fastest of all, half at random); and `exhaustive.json`. Builds resume and use all GPUs, so the
+command can be repeated. The two picks of each problem are at last timed together, in a new process, which is what the
+loss is taken from: the best of a thousand noisy times looks better than it is. The target is a loss within 1% for at
+most 2 GPU-seconds per problem.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ from gemmdb.generators.cuda.backend import CudaBackend
 from gemmdb.generators.cuda.space import everything
 from gemmdb.generators.effort import Effort, named
 from gemmdb.generators.interfaces import Candidate, Job, Space
+from gemmdb.ladder.model import uncovered
+from gemmdb.ladder.model_cost import FITTED
+from gemmdb.ladder.model_machine import machine
+from gemmdb.ladder.model_work import Setting, tile_of
 from gemmdb.problem import Problem
 from gemmdb.table import Table
 
@@ -44,8 +49,20 @@ class Everything:
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
         """See `interfaces.Space`."""
-        others = map(Candidate, everything(problem, device)[: self._most or None])
-        return list(dict.fromkeys((*self._own.candidates(problem, device, effort), *others)))
+        others = everything(problem, device)
+        likely = likeliest(others, problem, device, self._most // 2)
+        some = list(dict.fromkeys((*likely, *others)))[: self._most or None]
+        return list(dict.fromkeys((*self._own.candidates(problem, device, effort), *map(Candidate, some))))
+
+
+def likeliest(configs: Sequence[Config], problem: Problem, device: Device, number: int) -> list[Config]:
+    """The tiles that the cost model expects to be the fastest, without its trees; none where it knows no answer."""
+    known = machine(device)
+    if known is None or uncovered(problem):
+        return []
+    setting = Setting.of(problem, known)
+    tiles = {config: tile for config in configs if (tile := tile_of(config)) is not None}
+    return sorted(tiles, key=lambda config: FITTED.predict(setting, tiles[config]))[:number]
 
 
 def main() -> None:

@@ -3,8 +3,11 @@
     python benchmarks/h200_figures.py --out OUT [--table TABLE.db] [--only NAME,...] [--minutes 9]
 
 Each task is one of the scripts of this folder, on as many GPUs as it asks for (all, where the host has fewer) and no
-other task has at the time, in the order below; it writes to OUT/NAME.* and its output to OUT/NAME.log. No task is begun
-that could not end in `minutes`. Whole models and compile times come first, while the processors have little else to do.
+other task has at the time, in the order of `--only` or else of the list below; it writes to OUT/NAME.* and its output
+to OUT/NAME.log. No task is begun that could not end in `minutes`. Whole models and compile times come first, while the
+processors have little else to do. `--caches` keeps Inductor's caches, so that a task that was interrupted goes on with
+what it had compiled when it is run again; what builds compile is shared between them, Triton's cache
+(TRITON_CACHE_DIR, where it is given) too, and their CUDA kernels are at hand for every task but `compile`.
 """
 
 from __future__ import annotations
@@ -31,12 +34,14 @@ HERE = Path(__file__).parent
 @dataclass(frozen=True)
 class Task:
     """A command on some GPUs, that is interrupted after `minutes`. `{out}` in it stands for OUT/NAME, `{table}` for the
-    table, `{shapes}` for a list of problems, `{counts}` for the numbers of GPUs that builds are compared on."""
+    table, `{shapes}` for a list of problems, `{counts}` for the numbers of GPUs that builds are compared on. `builds`:
+    whether it compiles what builds compile."""
 
     name: str
     command: tuple[str, ...]
     minutes: float
     gpus: int = 1
+    builds: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,21 +62,28 @@ def model(rows: int, weights: str) -> Task:
     """Decode for so many rows, or a prefill of 2,048 tokens for 0, with weights in some spellings."""
     case = ("--rows", str(rows), "--prefill", "0") if rows else ("--rows=", "--prefill", "2048")
     name = f"models-{rows or 'prefill'}-{weights.partition(',')[0]}"
-    return Task(name, script("models.py", "--out", "{out}.jsonl", "--weights", weights, *case), 4.5)
+    # A prefill with int8 weights compiles CUTLASS kernels with epilogues of the model's own.
+    minutes = 7.5 if not rows and weights.startswith("int8") else 4.5
+    return Task(name, script("models.py", "--out", "{out}.jsonl", "--weights", weights, *case), minutes)
 
 
 SMALL = ("--shapes", "{shapes}", "--out", "{out}")
+SEED = "1"
+"""Of the problems that `verify` times again."""
 TASKS = (
     Task("compile", script("compile.py", "--out", "{out}.json", "--repeats", "1"), 8),
     *(model(rows, weights) for weights in ("int8,int8-before", "bf16") for rows in (0, 1, 4, 16)),
     Task("live", script("live.py", "--out", "{out}.json"), 4),
-    Task("scaling", script("h200_scaling.py", "--out", "{out}", "--skip", "400", "--problems", "120", "--gpus",
-                                   "{counts}"), 3.5, gpus=5),
+    Task("prepare", script("h200_prepare.py", "--shapes", "{shapes}", "--table", "{table}", "--seed", SEED), 6, gpus=0,
+         builds=True),
+    Task("repeat", script("h200_repeat.py", *SMALL, "--minutes", "4"), 6, builds=True),
+    Task("exhaustive", script("h200_exhaustive.py", *SMALL, "--problems=22", "--most=300", "--minutes=4"), 7,
+         builds=True),
+    Task("verify", (sys.executable, "-m", "gemmdb", "verify", "{table}", "--remeasure", "50", "--seed", SEED, "--json"),
+         5, builds=True),
+    Task("scaling", script("h200_scaling.py", *SMALL, "--problems=50", "--gpus", "{counts}"), 3.5, gpus=5, builds=True),
     Task("tests", (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib",
                    "-n", "24", "-q", "-rs", "-m", "not timed", "tests/gpu"), 6, gpus=2),
-    Task("repeat", script("h200_repeat.py", *SMALL, "--minutes", "2.5"), 6),
-    Task("exhaustive", script("h200_exhaustive.py", *SMALL, "--problems=22", "--most=400", "--minutes=4"), 7),
-    Task("verify", (sys.executable, "-m", "gemmdb", "verify", "{table}", "--remeasure", "50", "--json"), 5),
     Task("peers", script("h200_peers.py", "--out", "{out}.jsonl", "--table", "{table}", "--seconds", "200"), 5, gpus=6),
 )  # fmt: skip
 
@@ -99,12 +111,11 @@ class Host:
         # An interrupt lets most of them write what they have.
         limit = ["timeout", "--signal=INT", "--kill-after=15", str(60 * task.minutes)]
         command = limit + [self._filled(argument, words) for argument in task.command]
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(taken)}
-        # Compile times are those of empty caches, and tasks must not wait for each other's locks.
-        cache = Path(self._options.caches) / task.name
-        if task.name != "compile":
-            with_cuda_kernels(cache, os.environ.get("TORCHINDUCTOR_CACHE_DIR"))
-        environment["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+        environment = {**os.environ, **self._cached(task)}
+        if taken:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(taken)
+        if not task.builds:
+            environment.pop("TRITON_CACHE_DIR", None)
         with Path(f"{out}.log").open("wb") as log:
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
         self.running.append(Running(task, process, taken))
@@ -116,6 +127,15 @@ class Host:
             print(f"{one.task.name}: exit code {one.process.returncode}", flush=True)
             self.running.remove(one)
             self.free = [*one.gpus, *self.free]
+
+    def _cached(self, task: Task) -> dict[str, str]:
+        """Compile times are those of empty caches, and tasks must not wait for each other's locks."""
+        shared = Path(self._options.caches) / "builds"
+        cache = shared if task.builds else shared.with_name(task.name)
+        if task.name != "compile":
+            for other in (os.environ.get("TORCHINDUCTOR_CACHE_DIR"), None if task.builds else str(shared)):
+                with_cuda_kernels(cache, other)
+        return {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
 
     @staticmethod
     def _filled(argument: str, words: dict[str, str]) -> str:
@@ -129,13 +149,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--table", type=Path, default=ROOT / "tables" / "sm90-nvidia-h200.db")
-    parser.add_argument("--only", default="", help="names of tasks; those that begin so")
+    parser.add_argument("--only", default="", help="names of tasks, or how they begin, in the order to run them in")
     parser.add_argument("--minutes", type=float, default=9)
     parser.add_argument("--caches", default="/tmp/h200-figures", help="a folder for Inductor's caches")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    wanted = tuple(filter(None, options.only.split(",")))
-    run(options, [task for task in TASKS if not wanted or task.name.startswith(wanted)])
+    run(options, chosen(list(filter(None, options.only.split(",")))))
+
+
+def chosen(names: Sequence[str]) -> list[Task]:
+    """The tasks whose names begin so, in the order of `names`; all of them without any."""
+    found = [task for name in names or [""] for task in TASKS if task.name.startswith(name)]
+    return list(dict.fromkeys(found))
 
 
 def run(options: argparse.Namespace, left: list[Task]) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table.")],
     remeasure: Annotated[int, typer.Option(metavar="N", min=0, help="Time N problems of it again, here.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(metavar="S", help="Draw the sample that this number stands for.", show_default=False)
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Check a table; with --remeasure, time it again.
@@ -29,12 +32,13 @@ def verify(
     Checked: the file's structure, that each row is well-formed and under its right key, that the digest is that of the
     rows and the verdicts are what the rows say. --remeasure times a random sample of the problems again, says which
     times moved by more than 2% and how many verdicts still hold; it needs torch, and the device that the table is for,
-    and shares the work between all GPUs that are there.
+    and shares the work between all GPUs that are there. --seed draws the same sample again.
 
     \b
     Examples:
       gemmdb verify mine.db
       gemmdb verify mine.db --remeasure 50
+      gemmdb verify mine.db --remeasure 50 --seed 1
 
     \b
     Exit codes: 0 nothing found, 1 faults found or a verdict that no longer holds, 2 bad usage or bad input.
@@ -46,7 +50,7 @@ def verify(
     if remeasure and importlib.util.find_spec("torch") is None:
         raise InputError("--remeasure times with torch, which is not installed: pip install torch 'gemmdb[build]'")
     faults = verify_rows(file)
-    result = remeasure_sample(file, remeasure) if remeasure and not faults else None
+    result = remeasure_sample(file, remeasure, seed=seed) if remeasure and not faults else None
     if as_json:
         say_json(_document(file, faults, result))
     else:

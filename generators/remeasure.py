@@ -11,6 +11,7 @@ from statistics import median
 
 from gemmdb import hardware
 from gemmdb.config import ATEN, Config
+from gemmdb.device import Device
 from gemmdb.errors import InputError
 from gemmdb.generators import backends, effort
 from gemmdb.generators.interfaces import Backend, Candidate, Job, Measurer, Outcome, row
@@ -48,7 +49,7 @@ class Remeasured:
 
 
 @dataclass(frozen=True)
-class _Sampled:
+class Sampled:
     """A verdict to check, with the recorded microseconds of the configs to time again; those of the `emitted` ones are
     of the code that the compiler emits."""
 
@@ -67,15 +68,18 @@ class _Sampled:
         return replace(self.job, candidates=tuple(map(Candidate, configs)))
 
 
-def remeasure(path: Path, n: int, tolerance: float = TOLERANCE, backend: Backend | None = None) -> Remeasured:
+def remeasure(
+    path: Path, n: int, tolerance: float = TOLERANCE, backend: Backend | None = None, seed: int | None = None
+) -> Remeasured:
     """Time ATen, the pick, its ties and the next best of `n` random problems of the table again, on this machine.
 
-    The table is only read. Raises InputError when it has no verdicts for this machine, TableError when it is no table.
+    The same `seed` draws the same problems of a table, None others each time. The table is only read. Raises
+    InputError when it has no verdicts for this machine, TableError when it is no table.
     """
     table = Table.open(path)
     try:
         backend = backend or _backend(table, path)
-        sampled = _sample(table, backend, n)
+        sampled = sample(table, backend.device, backend.toolchain.klass, n, seed)
     finally:
         table.close()
     if not sampled:
@@ -84,8 +88,8 @@ def remeasure(path: Path, n: int, tolerance: float = TOLERANCE, backend: Backend
         fresh = _measure(sampled, backend)
     finally:
         backend.close()
-    held = sum(_holds(sample.verdict, rows) for sample, rows in zip(sampled, fresh, strict=True))
-    pairs = [pair for sample, rows in zip(sampled, fresh, strict=True) for pair in _pairs(sample, rows)]
+    held = sum(_holds(one.verdict, rows) for one, rows in zip(sampled, fresh, strict=True))
+    pairs = [pair for one, rows in zip(sampled, fresh, strict=True) for pair in _pairs(one, rows)]
     moved = sorted((pair for pair in pairs if _change(pair) > tolerance), key=_change, reverse=True)
     return Remeasured(len(sampled), held, len(pairs), len(pairs) - len(moved), tuple(moved))
 
@@ -99,29 +103,28 @@ def _backend(table: Table, path: Path) -> Backend:
     raise InputError(f"{path} is for {has}; timing it again needs that device")
 
 
-def _sample(table: Table, backend: Backend, n: int) -> list[_Sampled]:
-    problems = dict.fromkeys(row.problem for row in table.measurements() if row.device == backend.device)
+def sample(table: Table, device: Device, klass: str, n: int, seed: int | None = None) -> list[Sampled]:
+    """`n` random verdicts of a table for a device and a class of toolchains, and what to time again of each; all of
+    them where there are fewer."""
+    problems = dict.fromkeys(row.problem for row in table.measurements() if row.device == device)
     verdicts = [
-        verdict
-        for problem in problems
-        for verdict in table.verdicts(problem, backend.device)
-        if verdict.klass == backend.toolchain.klass
+        verdict for problem in problems for verdict in table.verdicts(problem, device) if verdict.klass == klass
     ]
-    chosen = random.sample(verdicts, min(n, len(verdicts)))
-    return [_sampled(verdict, table.rows(verdict.problem, backend.device)) for verdict in chosen]
+    chosen = random.Random(seed).sample(verdicts, min(n, len(verdicts)))
+    return [_sampled(verdict, table.rows(verdict.problem, device)) for verdict in chosen]
 
 
-def _sampled(verdict: Verdict, rows: Sequence[Measurement]) -> _Sampled:
+def _sampled(verdict: Verdict, rows: Sequence[Measurement]) -> Sampled:
     same = [r for r in rows if r.protocol == verdict.protocol and r.toolchain.klass == verdict.klass]
     pooled = {p.config: p.rows for p in pool(same)}
     others = [config for config in pooled if config != ATEN and config not in verdict.ties][:OTHERS]
     chosen = [config for config in dict.fromkeys((ATEN, *verdict.ties, *others)) if config in pooled]
     recorded = {config: median(row.times.median_us for row in pooled[config] if row.times) for config in chosen}
     emitted = frozenset(config for config in chosen if all(row.detail == EMITTED for row in pooled[config]))
-    return _Sampled(verdict, recorded, emitted)
+    return Sampled(verdict, recorded, emitted)
 
 
-def _measure(sampled: Sequence[_Sampled], backend: Backend) -> list[list[Measurement]]:
+def _measure(sampled: Sequence[Sampled], backend: Backend) -> list[list[Measurement]]:
     """The rows of each sample, timed on all devices that there are."""
     lanes = max(min(backend.lanes, len(sampled)), 1)
     measurers = [backend.measurer(lane, effort.named("full", backend.device.kind)) for lane in range(lanes)]
@@ -135,15 +138,15 @@ def _measure(sampled: Sequence[_Sampled], backend: Backend) -> list[list[Measure
     return [found[place % lanes][place // lanes] for place in range(len(sampled))]
 
 
-def _measure_some(measurer: Measurer, sampled: Sequence[_Sampled], backend: Backend) -> list[list[Measurement]]:
-    jobs = [sample.measured(measurer) for sample in sampled]
+def _measure_some(measurer: Measurer, sampled: Sequence[Sampled], backend: Backend) -> list[list[Measurement]]:
+    jobs = [one.measured(measurer) for one in sampled]
     measurer.prepare(jobs)
     return [
         [
-            row(sample.job, replace(outcome, config=config), backend, "remeasure")
-            for config, outcome in zip(sample.recorded, _outcomes(measurer, job), strict=True)
+            row(one.job, replace(outcome, config=config), backend, "remeasure")
+            for config, outcome in zip(one.recorded, _outcomes(measurer, job), strict=True)
         ]
-        for sample, job in zip(sampled, jobs, strict=True)
+        for one, job in zip(sampled, jobs, strict=True)
     ]
 
 
@@ -156,9 +159,9 @@ def _holds(verdict: Verdict, rows: Sequence[Measurement]) -> bool:
     return any(p.config == verdict.pick and tied(pooled[0], p) for p in pooled)
 
 
-def _pairs(sample: _Sampled, rows: Sequence[Measurement]) -> list[Moved]:
+def _pairs(one: Sampled, rows: Sequence[Measurement]) -> list[Moved]:
     now = {row.config: row.times.median_us if row.times else None for row in rows}
-    return [Moved(sample.verdict.problem, config, us, now[config]) for config, us in sample.recorded.items()]
+    return [Moved(one.verdict.problem, config, us, now[config]) for config, us in one.recorded.items()]
 
 
 def _change(pair: Moved) -> float:

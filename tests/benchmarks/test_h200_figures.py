@@ -66,3 +66,26 @@ def test_every_task_runs_a_script_that_is_there():
     scripts = {argument for task in h200_figures.TASKS for argument in task.command if argument.endswith(".py")}
     assert len(scripts) >= 7
     assert all(Path(script).is_file() for script in scripts)
+
+
+def test_tasks_run_in_the_order_they_are_named_in():
+    names = [task.name for task in h200_figures.chosen(["verify", "models-1", "repeat", "models-16-bf16"])]
+    assert names == ["verify", "models-1-int8", "models-16-int8", "models-1-bf16", "models-16-bf16", "repeat"]
+    assert h200_figures.chosen([]) == list(h200_figures.TASKS)
+
+
+CACHES = (
+    'import json, os; print(json.dumps([os.environ.get(n) for n in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]))'
+)
+
+
+def test_builds_share_their_caches_and_the_others_start_without(ran, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/given")
+    shared = tmp_path / "caches" / "builds"
+    (shared / "ab").mkdir(parents=True)
+    (shared / "ab" / "kernel.cu").write_text("")
+    command = (sys.executable, "-c", CACHES)
+    found = ran([Task("one", command, 1, 0, True), Task("two", command, 1, 1, True), Task("model", command, 1)], 2)
+    assert found["one"] == found["two"] == [str(shared), "/given"]
+    assert found["model"] == [str(shared.with_name("model")), None]
+    assert (shared.with_name("model") / "ab" / "kernel.cu").exists()

@@ -41,6 +41,17 @@ def test_all_devices_share_the_work(table, replay_backend, rows):
     assert remeasure(table, 1, backend=replay_backend(rows, lanes=8)).problems == 1
 
 
+def test_a_seed_draws_the_same_problems_again(table, replay_backend, rows):
+    slower = [scaled(row, 1.5) for row in rows]
+
+    def drawn(seed):
+        moved = remeasure(table, 3, backend=replay_backend(slower), seed=seed).moved
+        return frozenset(one.problem for one in moved)
+
+    assert all(drawn(seed) == drawn(seed) for seed in range(5))
+    assert len({drawn(seed) for seed in range(20)}) > 1
+
+
 def test_a_pick_that_lost_is_told(table, replay_backend, rows):
     slower = [
         scaled(row, 2.0) if row.config.backend == "cpp" and row.config.values["threads_n"] else row for row in rows
