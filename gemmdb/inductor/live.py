@@ -30,6 +30,7 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.gate import gain, objection
 from gemmdb.ladder.model import uncovered
 from gemmdb.ladder.proposals import proposals as likely
+from gemmdb.measurement import COPIED_BYTES, COPIES
 from gemmdb.problem import Problem, Query
 from gemmdb.settings import ASKED_S
 from gemmdb.sources import INDUCTOR
@@ -41,8 +42,6 @@ FREE_BYTES = 4 * 2**30
 """With less memory free on the GPU nothing is measured."""
 BESIDE_BYTES = 2**31
 """What a process takes for its context, and kernels for workspaces."""
-COPIES, COPIED_BYTES = 20, 2**31
-"""How often operands are copied for measuring, and up to how many bytes."""
 EXACT = 16
 """Bytes that the exact result takes for each element of the weight: it and its square in double precision."""
 PROPOSALS = 4

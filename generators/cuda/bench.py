@@ -12,10 +12,9 @@ from gemmdb.generators.cuda.calls import Call, Tensors
 from gemmdb.generators.cuda.trial import Loaded
 from gemmdb.generators.program import operands, set_numerics, to_torch
 from gemmdb.generators.reference import Reference, reference
+from gemmdb.measurement import COPIED_BYTES, COPIES
 from gemmdb.problem import Problem
 
-COPIES, COPIED_BYTES = 20, 2**31
-"""At most that many copies of the operands, as long as they take no more bytes than that."""
 SEED = 2
 
 
