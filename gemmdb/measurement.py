@@ -23,8 +23,8 @@ EMITTED = "emitted"
 """`Measurement.detail` of a time that was taken of the code that the compiler emits, where its candidates are timed as
 kernels by themselves."""
 COPIES, COPIED_BYTES = 20, 2**31
-"""At how many addresses operands are timed on a GPU, as long as they take no more bytes than that: the mean over many is
-less of a draw than the time at one."""
+"""At how many addresses operands are timed on a GPU, as long as they take no more bytes than that: the mean over many
+is less of a draw than the time at one."""
 
 
 class Status(enum.StrEnum):
