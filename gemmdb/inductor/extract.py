@@ -193,6 +193,12 @@ def known(condition: Any) -> bool:
     return bool(statically_known_true(condition))
 
 
+def alike(one: Any, other: Any) -> bool:
+    """Whether two tensors have the same dtype and device: a number in the memory of the CPU may multiply a tensor of a
+    GPU, and no kernel there can read it."""
+    return bool(one.dtype == other.dtype and one.device == other.device)
+
+
 def over_columns(val: Any, columns: Any) -> bool:
     """Whether `val` is one number, or a vector over the last dimension of size `columns`, after broadcasting."""
     shape = val.shape
@@ -220,7 +226,9 @@ def scale_user(node: Any) -> Any:
         others = [arg for arg in nodes if not _leads_to(arg, node, columns)]
         # Not one: the product times itself, or times something after a view that takes its columns apart.
         alone = len(nodes) - len(others) == 1
-        return multiply if alone and all(over_columns(value(arg), columns) for arg in others) else None
+        # Nor a number in the memory of the CPU, which may multiply a tensor of a GPU, and no kernel there can read.
+        readable = all(value(arg).device == value(node).device for arg in others)
+        return multiply if alone and readable and all(over_columns(value(arg), columns) for arg in others) else None
     except Unsupported:
         return None
 

@@ -111,7 +111,7 @@ def _scaled_weight(multiply: Any, transposed: bool) -> tuple[Any, Any]:
     for weight, scale in (multiply.args, multiply.args[::-1]):
         if not isinstance(weight, torch.fx.Node) or not isinstance(scale, torch.fx.Node):
             continue
-        if not _same_shape(multiply, weight) or value(scale).dtype != value(weight).dtype:
+        if not _same_shape(multiply, weight) or not extract.alike(value(scale), value(weight)):
             continue
         shape = (1, 1, *value(scale).shape)[-2:]
         if value(scale).dim() <= 2 and extract.known(shape[along_k] == 1):
@@ -136,7 +136,7 @@ def _with_users(found: Mixed) -> Mixed:
 
 def _single(node: Any, target: Any) -> tuple[Any, Any]:
     """(user, other operand) when `node`, through reshapes that keep its columns, is used once, by `target` with a
-    vector over N or a number of the same dtype; else (None, None)."""
+    vector over N or a number of the same dtype and device; else (None, None)."""
     source, columns = node, value(node).shape[-1]
     while len(source.users) == 1 and next(iter(source.users)).target in _RESHAPES:
         source = next(iter(source.users))
@@ -148,7 +148,7 @@ def _single(node: Any, target: Any) -> tuple[Any, Any]:
     if user.target is not target or user.kwargs or len(user.args) != 2:
         return None, None
     other = user.args[1] if user.args[0] is source else user.args[0]
-    if other is source or not isinstance(other, torch.fx.Node) or value(other).dtype != value(node).dtype:
+    if other is source or not isinstance(other, torch.fx.Node) or not extract.alike(value(other), value(node)):
         return None, None
     return (user, other) if _same_shape(user, source) and extract.over_columns(value(other), columns) else (None, None)
 

@@ -1,5 +1,6 @@
 """The operator that an int8- or uint8-weight product becomes, and where it must be one."""
 
+import pytest
 import torch
 
 from gemmdb import registry
@@ -51,3 +52,30 @@ def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(m
     assert not rewritten("cuda", torch.uint8)
     assert not rewritten("cuda", dtype=torch.float16)
     assert not rewritten("cuda", config=None)  # A miss is left as it is.
+
+
+SCALED = {
+    "after the product": lambda x, w, s: (x @ w.t().to(x.dtype)) * s,
+    "before the product": lambda x, w, s: x @ (w.t().to(x.dtype) * s),
+}
+
+
+@pytest.mark.parametrize("function", SCALED.values(), ids=SCALED)
+def test_a_number_that_is_on_the_cpu_scales_no_product_of_a_gpu(function):
+    """Eager multiplies by it; a kernel cannot read it."""
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from gemmdb.inductor import mixed
+
+    def scale(device):
+        with FakeTensorMode():
+            x = torch.empty(8, K, dtype=torch.bfloat16, device="cuda")
+            w, s = torch.empty(N, K, dtype=torch.int8, device="cuda"), torch.empty((), dtype=x.dtype, device=device)
+            traced = make_fx(function, select_decomp_table())(x, w, s)
+        found = [mixed.find(node) for node in traced.graph.nodes]
+        return [product.scale for product in found if product is not None and product.scale is not None]
+
+    assert not scale("cpu")
+    assert len(scale("cuda")) == 1

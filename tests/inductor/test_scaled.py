@@ -4,9 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-from gemmdb.inductor import ops, scaled  # noqa: E402
+from gemmdb.inductor import extract, ops, scaled  # noqa: E402
 
 A, B = (torch.randint(-9, 9, size, dtype=torch.int8) for size in ((16, 32), (32, 24)))
 VECTOR = torch.rand(24)
@@ -69,6 +70,19 @@ def test_anything_else_is_left_alone(function):
     (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
     assert scaled.absorb(node) is None
     assert str(graph.graph) == before
+
+
+def test_a_number_that_is_on_the_cpu_scales_no_product_of_a_gpu():
+    with FakeTensorMode():
+        a, b = (torch.empty(size, dtype=torch.int8, device="cuda") for size in ((32, 64), (64, 24)))
+        traced = {
+            device: make_fx(lambda a, b, s: torch._int_mm(a, b) * s)(a, b, torch.empty((), device=device))
+            for device in ("cpu", "cuda")
+        }
+    for device, graph in traced.items():
+        (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
+        assert (extract.scale_user(node) is None) == (device == "cpu")
+        assert (scaled.absorb(node) is None) == (device == "cpu")
 
 
 def test_the_operator_of_its_own():
