@@ -217,7 +217,8 @@ def _mixed(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, b
     rest = {"numerics": extract.numerics(a.dtype, x.device.type), "constant": constant, "fusion": fusion, "bias": bias}
     problem = Problem.from_tensors("mixed_mm", a, b, **rest)
     m = x.numel() // x.shape[-1] if x.dim() > 2 else x.shape[0]
-    return _product(node, problem, {"m": m, "n": b.sizes[1], "k": x.shape[-1]}, x.device)
+    # Not N of `weight`, which has hints.
+    return _product(node, problem, {"m": m, "n": value(node).shape[-1], "k": x.shape[-1]}, x.device)
 
 
 def _product(node: Any, problem: Problem, sizes: dict[str, Any], device: Any) -> Product | None:

@@ -104,6 +104,36 @@ def test_all_three_sizes(kit: Any, config: Config) -> None:
     alone(config)
 
 
+@pytest.mark.parametrize("config", OPEN, ids=str, indirect=True)
+def test_any_number_of_columns_of_an_int8_weight(kit: Any, config: Config) -> None:
+    with gemmdb.inductor.force(config):
+        run = torch.compile(lambda x, w, s: torch.nn.functional.linear(x, w.to(x.dtype)) * s)
+        x = kit.rand(48, 512)
+        for n in (256, 2, 30, 1001, 4096):
+            w, s = kit.ints(n, 512), torch.rand(n, device="cuda", dtype=torch.bfloat16) / 64
+            for tensor in (w, s):
+                torch._dynamo.mark_dynamic(tensor, 0)
+            kit.close(run(x, w, s), x.double() @ w.double().t() * s.double())
+    alone(config)
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert product["ranges"] == {"n": [2, None]}
+
+
+@pytest.mark.parametrize("config", BOUNDED, ids=str, indirect=True)
+def test_columns_without_a_bound_have_no_workspace(kit: Any, config: Config) -> None:
+    """The workspace of a kernel for 256 columns would be written past its end with 4096."""
+    with gemmdb.inductor.force(config):
+        run = torch.compile(lambda x, w: x @ w.to(x.dtype))
+        x = kit.rand(16, 512)
+        for n in (256, 4096):
+            w = kit.ints(512, n)
+            torch._dynamo.mark_dynamic(w, 1)
+            kit.close(run(x, w), x.double() @ w.double())
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert product["config"] == ATEN.text
+    assert "no bound" in product["note"]
+
+
 def test_gradients_of_a_symbolic_batch(kit: Any, make: Any) -> None:
     """The weight's gradient sums over the symbolic size: K, along neither operand's rows."""
     w = (kit.rand(256, 128) / 16).requires_grad_()
