@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._inductor import config
 from torch._inductor.utils import run_and_get_code
 
 import gemmdb.inductor
@@ -112,6 +113,55 @@ def test_a_branch_that_cannot_be_lowered_is_aten_and_says_so(kit, dividing, monk
     (product,) = gemmdb.inductor.stats()["products"]
     assert product["note"].startswith("m from 2 to 64: ")
     assert "does not solve mixed_mm on cpu" in product["note"]
+
+
+def unscaled(x, w):
+    return torch.nn.functional.linear(x, w.to(x.dtype))
+
+
+def test_a_branch_without_a_scale_makes_its_own_ones(kit, dividing):
+    with torch.no_grad(), dividing((64, PACK), (None, ATEN)):
+        run = torch.compile(unscaled)
+        for m in (32, 64, 65):
+            x = rows(m)
+            kit.close(run(x, WEIGHT), unscaled(x, WEIGHT))
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert product["note"] == ""
+
+
+def test_so_does_a_branch_of_the_program(kit):
+    def function(x, p):
+        return torch.cond(p.sum() > 0, lambda x: unscaled(x, WEIGHT), lambda x: unscaled(x, WEIGHT) * 2, (x,))
+
+    x = torch.randn(8, 64).bfloat16()
+    with torch.no_grad(), gemmdb.inductor.force(PACK):
+        run = torch.compile(function)
+        for p in (torch.ones(2), -torch.ones(2)):
+            kit.close(run(x, p), function(x, p))
+    assert kit.lowered() == [PACK, PACK]
+
+
+def test_a_weight_of_any_width_has_as_many_ones(kit):
+    torch._dynamo.mark_dynamic(weight := WEIGHT.clone(), 0)
+    with torch.no_grad(), gemmdb.inductor.force(PACK):
+        run = torch.compile(unscaled)
+        for w in (weight, weight[:48].clone()):
+            kit.close(run(torch.ones(8, 64).bfloat16(), w), unscaled(torch.ones(8, 64).bfloat16(), w))
+    assert gemmdb.inductor.stats()["errors"] == []
+    assert kit.lowered() == [PACK]
+
+
+@pytest.mark.parametrize("weight", [WEIGHT, WEIGHT.abs().to(torch.uint8)], ids=["int8", "uint8"])
+def test_a_weight_that_is_no_constant_of_a_branch_is_not_packed_there(kit, dividing, weight):
+    model = torch.nn.Module()
+    model.register_buffer("w", weight)
+    model.forward = lambda x: unscaled(x, model.w)
+    with torch.no_grad(), config.patch(freezing=True), dividing((64, kit.CPP), (None, ATEN)):
+        run = torch.compile(model)
+        for m in (32, 65):
+            x = rows(m)
+            kit.close(run(x), unscaled(x, weight))
+    assert gemmdb.inductor.stats()["errors"] == []
 
 
 def test_an_operand_inside_its_storage_stays_whole(kit, dividing):

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch._inductor import ir
 from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.graph import SubgraphLowering
+from torch._inductor.lowering import lowerings
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
@@ -103,7 +105,9 @@ def _constant_value(node: Any) -> torch.Tensor:
 
 
 def cast_constant(node: Any, dtype: Any) -> Any:
-    """A new constant with the values of the constant behind `node` (through views), cast to `dtype`."""
+    """`node` cast to `dtype`: a new constant where it is a constant, or a view of one. What a branch takes is none."""
+    if node.get_name() not in V.graph.constants:
+        return lowerings[torch.ops.prims.convert_element_type.default](node, dtype)
     return V.graph.add_tensor_constant(_constant_value(node).to(dtype))
 
 
@@ -117,8 +121,14 @@ def from_the_start(node: Any) -> Any:
 
 
 def ones(w: Any, a: Any) -> Any:
-    """A constant vector of ones over the columns of `w`, in the dtype of `a`."""
-    return V.graph.add_tensor_constant(torch.ones(int(w.get_size()[1]), dtype=a.get_dtype()))
+    """A vector of ones over the columns of `w`, in the dtype of `a`: a constant, but not of a symbolic size, nor in a
+    branch, whose constants Inductor never fills in."""
+    columns = w.get_size()[1]
+    if number(columns) is not None and not isinstance(V.graph, SubgraphLowering):
+        return V.graph.add_tensor_constant(torch.ones(int(columns), dtype=a.get_dtype()))
+    made = lowerings[torch.ops.aten.full.default]([columns], 1, dtype=a.get_dtype(), device=w.get_device())
+    made.realize()
+    return made
 
 
 def is_dense(vector: Any) -> bool:
