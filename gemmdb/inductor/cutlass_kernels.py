@@ -11,7 +11,7 @@ from gemmdb import kernels_cutlass
 from gemmdb.config import Config
 from gemmdb.inductor import extract
 from gemmdb.inductor.adapter import cutlass, ir_view
-from gemmdb.inductor.triton_kernels import Operands, Refused, check
+from gemmdb.inductor.triton_kernels import ANYWHERE, Operands, Refused, check
 from gemmdb.kernels_triton import TL
 from gemmdb.layout import VECTOR_BYTES
 from gemmdb.operands import Operand
@@ -48,6 +48,8 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
         nodes["bias"] = _vector(operands.bias, _BIASES[problem.bias.kind](m, n))
     bytes_ = _workspace(config, problem, operands)
     for node in nodes.values():
+        if ir_view.anywhere(node):
+            raise Refused(ANYWHERE)
         offset = int(node.get_layout().offset) * node.get_dtype().itemsize
         if offset % VECTOR_BYTES or offset >= LARGEST:
             raise Refused("an operand begins at no multiple of 16 bytes, or over 2 GiB into its storage")

@@ -8,7 +8,7 @@ import torch
 
 from gemmdb.config import Config
 from gemmdb.inductor.adapter import inductor_templates, templates
-from gemmdb.inductor.triton_kernels import Operands, Refused, check
+from gemmdb.inductor.triton_kernels import Operands, check, check_maps
 from gemmdb.kernels_triton import row_major
 from gemmdb.legality_inductor import TMA
 from gemmdb.problem import Problem
@@ -20,8 +20,8 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     Raises triton_kernels.Refused, or what Inductor raises when it cannot generate the kernel.
     """
     check(problem, operands)
-    if config.kernel == TMA and (reason := templates.unmapped()):
-        raise Refused(reason)
+    if config.kernel == TMA:
+        check_maps(operands)
     dtype = torch.int32 if problem.op == "int_mm" else operands.a.get_dtype()
     bias = None
     if operands.bias is not None:

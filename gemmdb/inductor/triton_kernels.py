@@ -16,6 +16,7 @@ from gemmdb.inductor.legality import MOST_COUNTERS, copies_tiles, counts, tiles
 from gemmdb.problem import Problem, Query
 
 LARGEST_OFFSET = 2**31
+ANYWHERE = "an operand may begin anywhere, and the tensor copy engine wants multiples of 16 bytes"
 
 
 class Refused(Exception):
@@ -69,8 +70,8 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     generate the kernel.
     """
     check(problem, operands, symbolic=True)
-    if copies_tiles(config) and (reason := templates.unmapped()):
-        raise Refused(reason)
+    if copies_tiles(config):
+        check_maps(operands)
     value = config.values
     constants = _constants(config, problem, operands)
     integer = problem.op == "int_mm"
@@ -117,8 +118,9 @@ def _partials(config: Config, problem: Problem) -> int:
 
 
 def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
-    """Raise Refused unless the operands have the problem's sizes and dtypes, and offsets that fit 32 bits. `symbolic`:
-    sizes may be symbols, and the problem has their hints; whether offsets fit is then left to the caller."""
+    """Raise Refused unless the operands have the problem's sizes and dtypes, offsets that fit 32 bits, and, where they
+    are constants, the place in memory that Inductor takes for granted. `symbolic`: sizes may be symbols, and the problem
+    has their hints; whether offsets fit is then left to the caller."""
     wanted = ((operands.a, problem.a, (problem.m, problem.k)), (operands.b, problem.b, (problem.k, problem.n)))
     for node, operand, sizes in wanted:
         fixed = ir_view.literal(node)
@@ -127,5 +129,16 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
             raise Refused("symbolic sizes or strides")
         if found[0] != sizes or extract.dtype_name(node.get_dtype()) != operand.dtype:
             raise Refused(f"an operand is {node.get_dtype()} {found[0]}, not {operand.dtype} {sizes}")
+        if ir_view.misplaced(node):
+            raise Refused("a constant begins at no multiple of 16 bytes")
         if fixed and sum((size - 1) * stride for size, stride in zip(*fixed, strict=True)) >= LARGEST_OFFSET:
             raise Refused("offsets within an operand are 32 bits wide")
+
+
+def check_maps(operands: Operands) -> None:
+    """Raise Refused unless tensor maps of the operands hold whenever the kernel runs. What the problem says of how they
+    are aligned is what the graph was compiled with."""
+    if reason := templates.unmapped():
+        raise Refused(reason)
+    if any(ir_view.anywhere(node) for node in (operands.a, operands.b)):
+        raise Refused(ANYWHERE)

@@ -21,6 +21,19 @@ TILE = Config.of(
     "triton", "tile", block_m=32, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
     dequant="cast", warps=4, stages=3,
 )  # fmt: skip
+TMA = Config.of("triton", "tile", **{**TILE.values, "load": "tma"})
+PERSISTENT = Config.of(
+    "triton", "persistent", block_m=64, block_n=128, block_k=64, group_m=8, swap=0, dequant="cast", resident=1,
+    warps=4, stages=3,
+)  # fmt: skip
+INDUCTOR_TMA = Config.of(
+    "triton", "inductor_persistent_tma", block_m=64, block_n=128, block_k=64, group_m=8, warps=4, stages=3
+)
+CUTLASS = Config.of(
+    "cutlass", "gemm", tile_m=64, tile_n=64, tile_k=128, cluster_m=1, cluster_n=1, schedule="pingpong", split_k=1,
+    swizzle=1, raster="auto", swap=1,
+)  # fmt: skip
+KERNELS = [TILE, TMA, PERSISTENT, INDUCTOR_TMA, CUTLASS]
 
 
 class Net(torch.nn.Module):
@@ -106,18 +119,107 @@ def test_a_users_own_pass_still_runs(kit: Any) -> None:
     all_ours(2)
 
 
-def test_a_misaligned_or_restrided_input_is_right(kit: Any) -> None:
-    w = kit.rand(512, 256) / 16
+def compilable(config: Config) -> None:
+    """Skip the test where `config` needs a compiler that is not there, or another GPU."""
+    from gemmdb.inductor.adapter import cutlass
+
+    if config.backend == "cutlass" and cutlass.missing():
+        pytest.skip(cutlass.missing())
+    if config != TILE and torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("no tensor copy engine")
+
+
+def inputs(kit: Any) -> list[tuple[str, Any]]:
+    """Activations [48, 256] in every place and with every stride, and what of it keeps tensor maps from reading it."""
     storage = kit.rand(64 * 264 + 8)
-    with gemmdb.inductor.force(TILE):
+    return [
+        ("", storage[: 48 * 256].view(48, 256)),
+        ("16 bytes", storage[1 : 1 + 48 * 256].view(48, 256)),
+        ("16 bytes", storage[4 : 4 + 48 * 256].view(48, 256)),
+        ("", storage[8 : 8 + 48 * 256].view(48, 256)),
+        ("16 bytes", storage[: 48 * 264].view(48, 264)[:, 3:259]),
+        ("16 bytes", storage[: 48 * 259].view(48, 259)[:, :256]),
+        ("", storage[: 48 * 264].view(48, 264)[:, 8:]),
+        ("", storage[: 48 * 256].view(256, 48).t()),
+    ]
+
+
+@pytest.mark.parametrize("config", KERNELS, ids=lambda config: config.name + config.values.get("load", ""))
+@pytest.mark.parametrize("once", [True, False], ids=["one-function", "compiled-for-each"])
+def test_a_misaligned_or_restrided_input_is_right(kit: Any, config: Config, once: bool) -> None:
+    """Inputs that are given to one function, compiled anew where strides differ but not where alignment does; and each
+    as the first that a function sees."""
+    compilable(config)
+    w = kit.rand(512, 256) / 16
+    with gemmdb.inductor.force(config):
         run = torch.compile(lambda x: x @ w.t(), dynamic=False)
-        for x in (
-            storage[: 48 * 256].view(48, 256),
-            storage[1 : 1 + 48 * 256].view(48, 256),
-            storage[: 48 * 264].view(48, 264)[:, 3:259],
-            storage[: 48 * 256].view(256, 48).t(),
-        ):
+        for reason, x in inputs(kit):
+            if not once:
+                kit.anew()
             kit.close(run(x), x.double() @ w.double().t())
+            products = gemmdb.inductor.stats()["products"]
+            if not once and config != TILE and reason:
+                assert [reason in product["note"] for product in products] == [True]
+            elif not once:
+                assert [(product["config"], product["note"]) for product in products] == [(config.text, "")]
+    assert gemmdb.inductor.stats()["errors"] == []
+
+
+@pytest.mark.parametrize("config", KERNELS, ids=lambda config: config.name + config.values.get("load", ""))
+def test_a_misaligned_weight_is_right(kit: Any, config: Config) -> None:
+    """Also as a constant of the graph, which Inductor takes to be aligned: it tells Triton so."""
+    import torch._inductor.config as inductor
+
+    compilable(config)
+    x = kit.rand(48, 256)
+    for freezing in (False, True):
+        kit.anew()
+        model = torch.nn.Linear(256, 512, bias=False, device="cuda", dtype=BF16).eval()
+        model.weight = torch.nn.Parameter((kit.rand(512 * 256 + 1) / 16)[1:].view(512, 256))
+        with torch.no_grad(), inductor.patch(freezing=freezing), gemmdb.inductor.force(config):
+            kit.close(torch.compile(model)(x), model(x))
+        (product,) = gemmdb.inductor.stats()["products"]
+        assert ("16 bytes" in product["note"]) == (freezing or config != TILE)
+
+
+def test_the_kernel_is_looked_up_for_the_alignment_that_an_input_has(kit: Any) -> None:
+    w, storage = kit.rand(512, 256) / 16, kit.rand(48 * 256 + 8)
+    with gemmdb.inductor.force(lambda problem: PERSISTENT if problem.a.layout.align == 8 else TILE, "by alignment"):
+        for offset, config in ((1, TILE), (8, PERSISTENT)):
+            kit.anew()
+            x = storage[offset : offset + 48 * 256].view(48, 256)
+            kit.close(torch.compile(lambda x: x @ w.t(), dynamic=False)(x), x.double() @ w.double().t())
+            assert kit.served() == [config.text]
+
+
+def test_a_symbolic_stride_has_no_tensor_map(kit: Any) -> None:
+    """From the second width on the stride is a symbol, and the third is no multiple of 16 bytes."""
+    w = kit.rand(512, 256) / 16
+    for config in (TMA, PERSISTENT):
+        kit.anew()
+        with gemmdb.inductor.force(config):
+            run = torch.compile(lambda x: x @ w.t())
+            for width in (264, 272, 259, 512):
+                x = kit.rand(48, width)[:, :256]
+                kit.close(run(x), x.double() @ w.double().t())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_misaligned_scale_or_column_of_biases_is_right(kit: Any, bias: bool) -> None:
+    """CUTLASS wants every pointer aligned, and no key says how a scale is."""
+    compilable(CUTLASS)
+    if bias:
+        a, b, moved = kit.rand(64, 512), kit.rand(512, 1024) / 16, kit.rand(65)[1:, None]
+        model, inputs = torch.addmm, (moved, a, b)
+        wanted = moved.double() + a.double() @ b.double()
+    else:
+        a, b, moved = kit.ints(64, 512), kit.ints(1024, 512), (torch.rand(1025, device="cuda") / 64)[1:]
+        model, inputs = (lambda a, b, s: (torch._int_mm(a, b.t()) * s).to(BF16)), (a, b, moved)
+        wanted = a.double() @ b.double().t() * moved.double()
+    with gemmdb.inductor.force(CUTLASS):
+        kit.close(torch.compile(model)(*inputs), wanted)
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert "16 bytes" in product["note"]
     assert gemmdb.inductor.stats()["errors"] == []
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._inductor import config as inductor_config  # noqa: E402
+from torch._inductor import graph, utils  # noqa: E402
+
 import gemmdb.inductor  # noqa: E402
-from gemmdb import Config  # noqa: E402
+from gemmdb import Config, Problem  # noqa: E402
 from gemmdb.device import Device  # noqa: E402
 from gemmdb.inductor import extract, triton_kernels  # noqa: E402
-from gemmdb.inductor.adapter import cutlass, templates  # noqa: E402
+from gemmdb.inductor.adapter import cutlass, inductor_templates, templates  # noqa: E402
 
 linear = torch.nn.functional.linear
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
@@ -21,24 +24,44 @@ NARROW = Config.of(
     "triton", "narrow", block_m=16, block_n=64, block_k=64, split_k=2, swap=0, stagger=1, rows="mask", dequant="cast",
     warps=4, stages=3,
 )  # fmt: skip
+TILE = Config.of(
+    "triton", "tile", block_m=64, block_n=128, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
+    dequant="cast", warps=4, stages=3,
+)  # fmt: skip
+TMA = Config.of("triton", "tile", **{**TILE.values, "load": "tma"})
+PERSISTENT = Config.of(
+    "triton", "persistent", block_m=64, block_n=128, block_k=64, group_m=8, swap=0, dequant="cast", resident=1,
+    warps=4, stages=3,
+)  # fmt: skip
+INDUCTOR_TMA = Config.of(
+    "triton", "inductor_persistent_tma", block_m=64, block_n=128, block_k=64, group_m=8, warps=4, stages=3
+)
 CUTLASS = Config.of(
     "cutlass", "gemm", tile_m=64, tile_n=64, tile_k=128, cluster_m=1, cluster_n=1, schedule="pingpong", split_k=1,
     swizzle=1, raster="auto", swap=1,
 )  # fmt: skip
 
 
+MAPPED = [TMA, PERSISTENT, INDUCTOR_TMA, CUTLASS]
+
+
 @pytest.fixture(autouse=True)
-def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names of the kernels that would have been generated; what is served instead is ATen."""
+def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels that would have been generated; what is served instead is ATen. Inductor has to think of
+    inputs on a CPU as it does of those on a GPU, which it copies when they begin at no multiple of 16 bytes although
+    the one did that it compiled for."""
     found: list[str] = []
 
     def stop(kernel: Any, *rest: object) -> object:
-        found.append(getattr(kernel, "template", "cutlass"))
+        found.append(getattr(kernel, "template", "other"))
         raise triton_kernels.Refused("that far")
 
+    monkeypatch.setattr(graph, "should_assume_input_aligned", utils.tensor_is_aligned)
     monkeypatch.setattr(extract, "device", lambda of: H200)
     monkeypatch.setattr(templates, "multiprocessors", lambda node: 132)
     monkeypatch.setattr(templates, "product", stop)
+    monkeypatch.setattr(inductor_templates, "product", stop)
+    monkeypatch.setattr(inductor_templates, "tma_constants", lambda *orders: {})
     monkeypatch.setattr(cutlass, "missing", lambda: "")
     monkeypatch.setattr(cutlass, "product", stop)
     return found
@@ -65,6 +88,11 @@ def rand(*sizes: int) -> Any:
     return torch.randn(*sizes).bfloat16()
 
 
+def inside(rows: int, columns: int, offset: int) -> Any:
+    """A matrix that begins `offset` elements into its storage."""
+    return rand(rows * columns + offset)[offset:].view(rows, columns)
+
+
 @pytest.mark.parametrize(("config", "reason"), [(NARROW, "no bound"), (CUTLASS, "depends on N and K")])
 def test_a_symbolic_n_of_an_int8_weight_has_a_range(config: Config, reason: str, reached: list[str]) -> None:
     w, s = ints(1024, 512), torch.rand(1024).bfloat16()
@@ -74,3 +102,54 @@ def test_a_symbolic_n_of_an_int8_weight_has_a_range(config: Config, reason: str,
     assert product["ranges"] == {"n": [2, None]}
     assert reason in product["note"]
     assert reached == []
+
+
+def test_an_input_keeps_the_alignment_that_it_has_in_its_storage(reached: list[str]) -> None:
+    """In Inductor's IR every input and constant begins at offset 0."""
+    seen = []
+
+    def by_alignment(problem: Problem) -> Config:
+        seen.append((problem.a.layout.align, problem.b.layout.align))
+        return PERSISTENT if seen[-1] == (8, 8) else TILE
+
+    w = rand(512, 256)
+    for x, aligned in ((inside(48, 256, 1), 1), (inside(48, 256, 4), 4), (inside(48, 256, 8), 8)):
+        product = asked(lambda x, w: x @ w.t(), x, w, config=by_alignment, dynamic=False)
+        assert f"a=bf16:row:{aligned}" in product["problem"]
+        assert product["note"] == "that far"
+    asked(lambda x, w: x @ w.t(), w, inside(48, 256, 2), config=by_alignment, dynamic=False)
+    assert set(seen) == {(1, 8), (4, 8), (8, 8), (8, 2)}
+    assert reached == ["tile", "tile", "persistent", "tile"]
+
+
+def test_a_copy_of_a_misaligned_input_is_aligned(reached: list[str]) -> None:
+    x, w = inside(48, 256, 1), rand(512, 256)
+    asked(lambda x, w: (x + 1) @ w.t(), x, w, config=PERSISTENT, dynamic=False)
+    assert reached == ["persistent"]
+
+
+@pytest.mark.parametrize("config", MAPPED, ids=lambda config: config.name)
+def test_tensor_maps_of_what_may_begin_anywhere_are_refused(config: Config, reached: list[str]) -> None:
+    x, w = inside(48, 256, 1), rand(512, 256)
+    product = asked(lambda x, w: x @ w.t(), x, w, config=config, dynamic=False)
+    assert "start at multiples of 16 bytes" in product["note"]
+    # Inductor promises nothing of what an operator that it calls makes of such an input.
+    product = asked(lambda x, w: x.sort().values @ w.t(), x, w, config=config, dynamic=False)
+    assert "may begin anywhere" in product["note"]
+    assert reached == []
+    asked(lambda x, w: x.sort().values @ w.t(), inside(48, 256, 8), w, config=config, dynamic=False)
+    assert len(reached) == 1
+
+
+@pytest.mark.parametrize("config", [TILE, *MAPPED], ids=lambda config: config.name)
+def test_a_misaligned_constant_is_refused(config: Config, reached: list[str]) -> None:
+    """Inductor tells Triton of every constant that it is aligned."""
+    model = torch.nn.Linear(256, 512, bias=False).bfloat16().eval()
+    x = rand(48, 256)
+    for offset, refused in ((1, True), (4, True), (8, False)):
+        model.weight = torch.nn.Parameter(inside(512, 256, offset))
+        with inductor_config.patch(freezing=True):
+            product = asked(model, x, config=config)
+        assert ("16 bytes" in product["note"]) == refused
+        assert f"b=bf16:col:{offset}" in product["problem"]
+    assert len(reached) == 1

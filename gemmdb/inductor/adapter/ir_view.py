@@ -14,7 +14,7 @@ from torch._inductor.lowering import lowerings
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
-from gemmdb.layout import classify
+from gemmdb.layout import VECTOR_BYTES, classify
 from gemmdb.operands import Operand
 from gemmdb.problem import Problem
 
@@ -92,7 +92,32 @@ def _operand(node: Any, known: Operand) -> Operand:
         return known
     numbers = [hint(part) for part in (*layout.size, *layout.stride, layout.offset)]
     size, stride, offset = numbers[:2], numbers[2:4], numbers[4]
-    return Operand(known.dtype, classify(size, stride, offset, known.dtype))
+    found = classify(size, stride, offset, known.dtype)
+    if _given(node):
+        found = replace(found, align=min(found.align, known.layout.align))
+    return Operand(known.dtype, found)
+
+
+def _given(node: Any) -> bool:
+    """Whether the memory behind `node` was not allocated by the graph. The offset of its layout then counts from where
+    the memory begins, and how far into a storage that is, only the graph pass saw."""
+    graph, name = V.graph, node.maybe_get_name()
+    return any(name in names for names in (graph.graph_inputs, graph.constants, graph.unaligned_buffers))
+
+
+def misplaced(node: Any) -> bool:
+    """Whether `node` is a constant that begins at no multiple of 16 bytes. Inductor takes it for granted of constants
+    that they do, and tells Triton so, which then loads by 16 bytes what it may not."""
+    constant = V.graph.constants.get(node.maybe_get_name())
+    if constant is None or constant.layout != torch.strided:
+        return False
+    return bool(constant.storage_offset() * constant.itemsize % VECTOR_BYTES)
+
+
+def anywhere(node: Any) -> bool:
+    """Whether the memory behind `node` may begin at no multiple of 16 bytes when the graph runs. Inductor sees to it,
+    by a copy, for each input that did begin at one when it compiled."""
+    return node.maybe_get_name() in V.graph.unaligned_buffers or misplaced(node)
 
 
 def _constant_value(node: Any) -> torch.Tensor:
