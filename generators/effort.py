@@ -14,7 +14,8 @@ class Effort:
     `samples`: timed calls of a full measurement; `estimate`: of the short one that the race begins with. `drop`: a
     candidate whose estimate is that many times the best one is dropped, `keep` of them survive in any case. `states`:
     cache states, one protocol each. `compile_s`, `measure_s`: time limits of compiling one candidate and of one round
-    of measuring, seconds. `confirm`: whether the winner is measured again in a new process.
+    of measuring, seconds. `confirm`: whether the winner is measured again in a new process. `rivals`: how many configs
+    that came close to it are measured again along with it, as the code that the compiler emits.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Effort:
     compile_s: float
     measure_s: float
     confirm: bool = True
+    rivals: int = 0
 
 
 EFFORTS = {
@@ -43,9 +45,9 @@ GPU_EFFORTS = {
     effort.name: effort
     for effort in (
         # One protocol for the first two: a table of the one is continued by the other.
-        Effort("quick", 0, 30, 3, 1.05, 5, ("cold",), 120.0, 60.0),
-        Effort("standard", 1, 30, 3, 1.05, 5, ("cold",), 120.0, 60.0),
-        Effort("full", 2, 60, 3, 1.05, 8, ("cold", "hot"), 300.0, 120.0),
+        Effort("quick", 0, 30, 3, 1.05, 5, ("cold",), 120.0, 60.0, rivals=7),
+        Effort("standard", 1, 30, 3, 1.05, 5, ("cold",), 120.0, 60.0, rivals=7),
+        Effort("full", 2, 60, 3, 1.05, 8, ("cold", "hot"), 300.0, 120.0, rivals=7),
     )
 }
 """By name, for a GPU: a hundred candidates, of which an estimate of three samples leaves a handful."""

@@ -33,11 +33,11 @@ Prepare = Callable[[Sequence[Job], Callable[[Job], None]], None]
 
 @dataclass(frozen=True)
 class Won:
-    """A raced job of which `pick` is to be confirmed next, after what is `confirmed` already."""
+    """A raced job of which `picks` are to be confirmed next, after what is `confirmed` already."""
 
     job: Job
     outcomes: tuple[Outcome, ...]
-    pick: Config
+    picks: tuple[Config, ...]
     confirmed: tuple[Outcome, ...] = ()
 
 

@@ -46,12 +46,14 @@ class Candidate:
 class Job:
     """All the work on one problem under one protocol: the unit that is claimed, measured and stored as a whole.
 
-    `raced`: the outcomes of a race that was stored without its confirmations; then only these are left to do."""
+    `raced`: the outcomes of a race that was stored without all its confirmations, of which there are those that are
+    `confirmed`; then only the others are left to do."""
 
     problem: Problem
     protocol: Protocol
     candidates: tuple[Candidate, ...]
     raced: tuple[Outcome, ...] = ()
+    confirmed: tuple[Outcome, ...] = ()
 
     @property
     def legal(self) -> tuple[Config, ...]:

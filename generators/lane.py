@@ -91,22 +91,22 @@ class Lane(Thread):
         self._messages.put(Phase("measuring", job.problem))
         outcomes = () if job.raced else tuple(race(job, self._effort, self._measurer))
         known = job.raced or outcomes
-        pick = unconfirmed(known, ()) if self._effort.confirm else None
-        self._messages.put(Finished(job, outcomes, more=pick is not None))
-        if pick is not None:
-            self._confirm_later(Won(job, known, pick))
+        picks = unconfirmed(known, job.confirmed, self._effort) if self._effort.confirm else ()
+        self._messages.put(Finished(job, outcomes, more=bool(picks)))
+        if picks:
+            self._confirm_later(Won(job, known, picks))
 
     def _confirm(self, won: Won, fresh: Measurer) -> None:
         self._messages.put(Phase("measuring", won.job.problem))
-        confirmed = (*won.confirmed, *confirm(won.job, won.pick, self._effort, fresh))
-        pick = unconfirmed(won.outcomes, confirmed)
-        if pick is None:
-            self._messages.put(Confirmed(won.job, confirmed))
+        confirmed = (*won.confirmed, *confirm(won.job, won.picks, self._effort, fresh))
+        picks = unconfirmed(won.outcomes, confirmed, self._effort)
+        if picks:
+            self._confirm_later(replace(won, picks=picks, confirmed=confirmed))
         else:
-            self._confirm_later(replace(won, pick=pick, confirmed=confirmed))
+            self._messages.put(Confirmed(won.job, confirmed))
 
     def _confirm_later(self, won: Won) -> None:
         """Have the code compiled that will be confirmed; the lane does something else until then."""
-        emitted = self._measurer.emitted(won.pick)
-        emission = Job(won.job.problem, won.job.protocol, (Candidate(emitted),))
-        self._feed.won(won, None if emitted == won.pick else emission)
+        emitted = [config for pick in won.picks if (config := self._measurer.emitted(pick)) != pick]
+        emission = Job(won.job.problem, won.job.protocol, tuple(map(Candidate, emitted)))
+        self._feed.won(won, emission if emitted else None)

@@ -19,11 +19,12 @@ from gemmdb import canonical
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Backend, Candidate, Job, Outcome
+from gemmdb.generators.search import unconfirmed
 from gemmdb.generators.worker import out_of_memory
 from gemmdb.measurement import EMITTED, Measurement, Status
 from gemmdb.problem import Problem
 from gemmdb.table import Table
-from gemmdb.verdict import best, pool, unsafe
+from gemmdb.verdict import pool, unsafe
 
 POLL_S = 0.5
 """How often jobs that another build has claimed are looked at again."""
@@ -45,26 +46,27 @@ def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[
     ]
 
 
-def left(wanted: Sequence[Job], path: Path, backend: Backend) -> list[Job]:
+def left(wanted: Sequence[Job], path: Path, backend: Backend, effort: Effort) -> list[Job]:
     """What of the jobs is not in the table at `path` for the device, protocol and toolchain class.
 
     A job of which some candidates have rows, since a backend was added after they were measured, is reduced to the
     others, with ATen and the best so far beside them: times compare within the same minutes. Not for what an estimate
     let in, where as many configs have rows, of its kernel too: estimates change. So is one of which a
     candidate ran out of time or memory, which may have been a disturbance, once. All of a job is left when ATen has no
-    row, or ran out of either. Of a job whose build was stopped before its winner was confirmed, that is left. Raises
-    TableError.
+    row, or ran out of either. Of a job of which not all has been confirmed that the effort confirms, that is left.
+
+    Raises TableError.
     """
     if not path.exists():
         return list(wanted)
     table = Table.open(path)
     try:
-        return [rest for job in wanted if (rest := _rest(job, table, backend)) is not None]
+        return [rest for job in wanted if (rest := _rest(job, table, backend, effort)) is not None]
     finally:
         table.close()
 
 
-def _rest(job: Job, table: Table, backend: Backend) -> Job | None:
+def _rest(job: Job, table: Table, backend: Backend, effort: Effort) -> Job | None:
     every = table.rows(job.problem, backend.device)
     rows = [row for row in every if row.protocol == job.protocol and row.toolchain.klass == backend.toolchain.klass]
     found: dict[Config, list[Measurement]] = defaultdict(list)
@@ -81,8 +83,10 @@ def _rest(job: Job, table: Table, backend: Backend) -> Job | None:
         # Decided: looked at again with the claim, a shorter list must not count as tried.
         decided = (replace(candidate, estimated=False) for candidate in missing)
         return replace(job, candidates=tuple(dict.fromkeys((Candidate(ATEN), *map(Candidate, rivals), *decided))))
-    raced = _unconfirmed(rows, unsafe(every))
-    return replace(job, candidates=missing, raced=raced) if missing or raced else None
+    raced, confirmed = known(rows, unsafe(every), effort)
+    if not unconfirmed(raced, confirmed, effort):
+        raced = confirmed = ()
+    return replace(job, candidates=missing, raced=raced, confirmed=confirmed) if missing or raced else None
 
 
 def _disturbed(row: Measurement) -> bool:
@@ -93,22 +97,39 @@ def _untried(rows: Sequence[Measurement]) -> bool:
     return len(rows) < TRIES and all(map(_disturbed, rows))
 
 
-def _unconfirmed(rows: Sequence[Measurement], banned: Collection[Config]) -> tuple[Outcome, ...]:
-    """What is known of a problem whose pick was raced, but not confirmed; nothing otherwise.
+def known(
+    rows: Sequence[Measurement], banned: Collection[Config], effort: Effort
+) -> tuple[tuple[Outcome, ...], tuple[Outcome, ...]]:
+    """What a race of these rows' problem came to, and what has been confirmed of it; nothing without a reference, and
+    where nothing is confirmed.
 
-    A confirmation leaves a row of emitted code, or a second row of the config; and one of ATen, with the same run as
-    the race unless that was stopped: then another config was confirmed and came out slower.
+    A confirmation leaves a row of emitted code or, where none could be had, the reason; or a second row of a config
+    whose code is not emitted.
     """
-    pooled = pool(rows, banned)
-    if not any(one.config == ATEN for one in pooled):
-        return ()
-    pick = best(pooled)[0]
-    first = pick.rows[0]
-    references = sum(row.config == ATEN and row.run == first.run for row in rows)
-    if pick.config == ATEN or len(pick.rows) > 1 or first.detail == EMITTED or references > 1:
-        return ()
-    firsts = [one.rows[0] for one in pooled]
-    return tuple(Outcome(r.config, r.status, r.times, r.error, r.compile_s, r.detail) for r in firsts)
+    if not effort.confirm or not any(row.config == ATEN and row.status is Status.OK for row in rows):
+        return (), ()
+    by_config: dict[Config, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        if row.config not in banned:
+            by_config[row.config].append(row)
+    raced = [next((row for row in of if row.detail != EMITTED), of[0]) for of in by_config.values()]
+    confirmed = [max(of, key=_trust) for config, of in by_config.items() if config != ATEN and _confirmed(of, effort)]
+    first, again = (tuple(map(_outcome, some)) for some in (raced, confirmed))
+    return first, again
+
+
+def _confirmed(rows: Sequence[Measurement], effort: Effort) -> bool:
+    if not effort.rivals:
+        return len(rows) > 1
+    return any(row.detail == EMITTED or row.status not in (Status.OK, Status.SLOW) for row in rows)
+
+
+def _trust(row: Measurement) -> tuple[bool, bool]:
+    return row.detail == EMITTED, row.status is Status.OK
+
+
+def _outcome(row: Measurement) -> Outcome:
+    return Outcome(row.config, row.status, row.times, row.error, row.compile_s, row.detail)
 
 
 class Claims:
@@ -140,9 +161,9 @@ class Claims:
 class Work:
     """The jobs of one build, handed out to its lanes. `elsewhere` holds those that another build has done meanwhile."""
 
-    def __init__(self, pending: Sequence[Job], path: Path, backend: Backend, claims: Claims) -> None:
+    def __init__(self, pending: Sequence[Job], path: Path, backend: Backend, effort: Effort, claims: Claims) -> None:
         self._pending = dict.fromkeys(pending)
-        self._path, self._backend, self._claims = path, backend, claims
+        self._path, self._backend, self._effort, self._claims = path, backend, effort, claims
         self._lock = Lock()
         self.chunk, self.overlap = backend.chunk, backend.overlap
         self.stop = Event()
@@ -174,7 +195,7 @@ class Work:
         for job in claimed:
             del self._pending[job]
         # Looked up after claiming: whoever had the job before us has stored it by now, or never will.
-        todo = left(claimed, self._path, self._backend)
+        todo = left(claimed, self._path, self._backend, self._effort)
         bytes_left = set(map(_byte, todo))
         for job in claimed:
             if _byte(job) not in bytes_left:

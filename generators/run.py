@@ -28,7 +28,7 @@ class Run:
         self.request, self.backend, self.store, self.jobs = request, backend, store, jobs
         self.effort = effort.named(request.effort, backend.device.kind)
         self.started = monotonic()
-        self.pending = queue.left(jobs, store.path, backend)
+        self.pending = queue.left(jobs, store.path, backend, self.effort)
         self.before = len(jobs) - len(self.pending)
         self.tracker = Tracker(progress, len(jobs), self.before)
         self.statuses: Counter[str] = Counter()
@@ -70,7 +70,7 @@ class Run:
     def _lanes(self) -> None:
         with ExitStack() as stack:
             claims = stack.enter_context(queue.Claims(self.store.path))
-            work = queue.Work(self.pending, self.store.path, self.backend, claims)
+            work = queue.Work(self.pending, self.store.path, self.backend, self.effort, claims)
             claiming: list[Feed] = []
             stack.callback(_join, claiming)  # Before the claims are closed.
             stack.callback(work.stop.set)

@@ -18,7 +18,6 @@ from gemmdb.generators.interfaces import Job, Outcome, ignore
 from gemmdb.generators.pool import Worker
 from gemmdb.generators.stats import times
 from gemmdb.generators.worker import Elsewhere
-from gemmdb.inductor.legality import counts
 from gemmdb.measurement import Protocol, Status
 from gemmdb.problem import Problem
 
@@ -81,9 +80,8 @@ class CudaMeasurer:
         return list(reply.value) if reply.status is Status.OK else None
 
     def emitted(self, config: Config) -> Config:
-        """See `interfaces.Measurer.emitted`. The config itself for ATen, and for kernels that count arrivals: their
-        counters are zeroed once per call of a whole graph, about 1 us with which one product should not be charged."""
-        return config if config == ATEN or counts(config) else Emitted.code_of(config)
+        """See `interfaces.Measurer.emitted`. ATen is what default mode runs of the product, by itself."""
+        return config if config == ATEN else Emitted.code_of(config)
 
     def fresh(self) -> CudaMeasurer:
         """The measurer with another process on the same GPU, which stays: to start one takes seconds."""

@@ -123,7 +123,7 @@ def test_claims_are_lifted_with_their_process(request_, start, replay_backend, r
     with queue.Claims(request_.out) as claims:
         assert not claims.take(job)
         done = threading.Event()
-        work = queue.Work([job], request_.out, backend, claims)
+        work = queue.Work([job], request_.out, backend, named("quick"), claims)
         thread = threading.Thread(target=lambda: (work.take(1), done.set()))
         thread.start()
         assert not done.wait(0.3)

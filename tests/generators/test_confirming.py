@@ -9,6 +9,7 @@ from gemmdb.generators.cpu.space import AUTO, template
 from gemmdb.generators.cuda.emission import Emitted
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate, Job, Outcome
+from gemmdb.generators.queue import known
 from gemmdb.generators.replay import Replay
 from gemmdb.generators.search import CONFIRMED, confirm, race, unconfirmed
 from gemmdb.measurement import EMITTED, Protocol, Status, Times
@@ -43,15 +44,16 @@ class Emitting(Replay):
 def confirmed(problems, recorded):
     """A function: the confirmations of a race with configs of given times, by what emitted code does to these."""
 
-    def run(times: dict[Config, float], factors: dict[Config, float | Status]):
+    def run(times: dict[Config, float], factors: dict[Config, float | Status], rivals: int = 0):
+        effort = replace(EFFORT, rivals=rivals)
         rows = [recorded(problems[3], config, us) for config, us in times.items()]
         job = Job(problems[3], PROTOCOL, tuple(map(Candidate, times)))
         measurer = Emitting(rows, factors)
-        outcomes, found = race(job, EFFORT, measurer), []
-        while (pick := unconfirmed(outcomes, found)) is not None:
-            found += confirm(job, pick, EFFORT, measurer)
-        assert [o.config for o in found[::2]] == [ATEN] * (len(found) // 2)
-        return found[1::2]
+        outcomes, found = race(job, effort, measurer), []
+        while picks := unconfirmed(outcomes, found, effort):
+            found += confirm(job, picks, effort, measurer)
+        assert not found or found[0].config == ATEN
+        return [outcome for outcome in found if outcome.config != ATEN]
 
     return run
 
@@ -79,7 +81,8 @@ def test_only_so_many_are_confirmed(confirmed):
 
 
 def test_one_without_emitted_code_is_confirmed_by_itself(confirmed):
-    (one,) = confirmed(TIMES, {VARIANTS[0]: Status.ERROR})
+    why, one = confirmed(TIMES, {VARIANTS[0]: Status.ERROR})
+    assert (why.config, why.status, why.detail) == (VARIANTS[0], Status.ERROR, "because")
     assert (one.config, one.status, one.detail, one.times.median_us) == (VARIANTS[0], Status.OK, "", 50.0)
 
 
@@ -94,3 +97,67 @@ def test_the_pick_of_ties_is_confirmed_not_the_fastest(confirmed):
     (one,) = confirmed(times, {})
     assert one.config == min(VARIANTS[:2], key=lambda config: config.text)
     assert replace(one, config=VARIANTS[1]) != one
+
+
+# Configs that are cheap to compile: what a rival is that is not the pick.
+TILES = [
+    Config.of("triton", "gemv", block_n=n, block_k=256, unroll=1, dequant="cast", warps=4, stages=3)
+    for n in (2, 4, 8, 16, 32)
+]
+CLOSE = {ATEN: 100.0, **{config: 50.0 + 0.3 * i for i, config in enumerate(TILES)}, VARIANTS[0]: 50.5}
+
+
+def test_rivals_are_confirmed_along_with_the_pick(confirmed):
+    found = confirmed(CLOSE, {}, rivals=4)
+    assert {o.config for o in found} == set(TILES[:4])
+    assert {o.detail for o in found} == {EMITTED}
+    # The pick of ties, by its text, is not the fastest of them.
+    assert {o.config for o in confirmed(CLOSE, {}, rivals=2)} == {*TILES[:2], TILES[3]}
+    assert {o.config for o in confirmed(CLOSE | {TILES[3]: 53.0}, {}, rivals=9)} == set(TILES[:3])
+
+
+def test_a_rival_that_is_faster_as_emitted_code_is_found_and_nothing_more(confirmed):
+    found = confirmed(CLOSE, {TILES[3]: 0.8}, rivals=4)
+    assert min(found, key=lambda o: o.times.median_us).config == TILES[3]
+    assert len(found) == 4
+
+
+def test_a_rival_of_aten_is_confirmed_though_aten_would_be_picked(confirmed):
+    (one,) = confirmed({ATEN: 100.0, TILES[0]: 100.5}, {TILES[0]: 0.9}, rivals=4)
+    assert (one.config, one.times.median_us) == (TILES[0], pytest.approx(90.45))
+
+
+def test_when_all_rivals_are_slower_as_emitted_code_the_next_is_confirmed(confirmed):
+    *first, last = confirmed(CLOSE, dict.fromkeys([*TILES[:2], TILES[3]], 1.5), rivals=2)
+    assert {o.config for o in first} == {*TILES[:2], TILES[3]}
+    assert last.config == TILES[4]
+
+
+def test_a_table_whose_rivals_were_not_confirmed_is_gone_on_with(problems, recorded):
+    effort = replace(EFFORT, rivals=4)
+    rows = [recorded(problems[3], config, us) for config, us in CLOSE.items()]
+
+    def left(*more):
+        return unconfirmed(*known([*rows, *more], (), effort), effort)
+
+    def emitted(config, us):
+        return replace(recorded(problems[3], config, us), detail=EMITTED)
+
+    assert set(left()) == set(TILES[:4])
+    # What was confirmed before them is measured again, in the same process.
+    assert set(left(emitted(TILES[0], 50.0))) == set(TILES[:4])
+    every = [emitted(config, 51.0) for config in TILES[:3]]
+    assert left(*every, emitted(TILES[3], 50.0)) == ()
+    assert left(*every, recorded(problems[3], TILES[3], 0.0, Status.ERROR)) == ()
+    assert left(*every, recorded(problems[3], TILES[3], 50.0)) != ()  # Timed twice by itself.
+    # Another than those that were confirmed is now the fastest.
+    assert left(*(emitted(config, 60.0) for config in TILES[:4])) == (TILES[4],)
+
+
+def test_where_no_code_is_emitted_a_second_row_confirms(problems, recorded):
+    rows = [recorded(problems[3], config, us) for config, us in TIMES.items()]
+    assert unconfirmed(*known(rows, (), EFFORT), EFFORT) == (VARIANTS[0],)
+    again = [*rows, recorded(problems[3], VARIANTS[0], 50.0)]
+    assert unconfirmed(*known(again, (), EFFORT), EFFORT) == ()
+    assert unconfirmed(*known(rows, (), replace(EFFORT, confirm=False)), EFFORT) == ()
+    assert unconfirmed(*known(rows[1:], (), EFFORT), EFFORT) == ()

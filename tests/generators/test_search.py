@@ -105,7 +105,7 @@ def test_only_a_winner_is_confirmed(contest, problems, rows):
 def test_confirming_measures_aten_along(problems, rows):
     measurer = Replay(rows)
     job = Job(problems[0], PROTOCOL, (Candidate(ATEN),))
-    confirm(job, VARIANTS[0], EFFORT, measurer)
+    confirm(job, [VARIANTS[0]], EFFORT, measurer)
     assert measurer.calls == [(problems[0], (ATEN, VARIANTS[0]), EFFORT.samples)]
 
 
