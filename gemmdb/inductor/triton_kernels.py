@@ -121,6 +121,9 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
     """Raise Refused unless the operands have the problem's sizes and dtypes, offsets that fit 32 bits, and, where they
     are constants, the place in memory that Inductor takes for granted. `symbolic`: sizes may be symbols, and the problem
     has their hints; whether offsets fit is then left to the caller."""
+    nodes = (operands.a, operands.b, operands.scale, operands.bias)
+    if any(ir_view.misplaced(node) for node in nodes if node is not None):
+        raise Refused("a constant begins at no multiple of 16 bytes")
     wanted = ((operands.a, problem.a, (problem.m, problem.k)), (operands.b, problem.b, (problem.k, problem.n)))
     for node, operand, sizes in wanted:
         fixed = ir_view.literal(node)
@@ -129,8 +132,6 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
             raise Refused("symbolic sizes or strides")
         if found[0] != sizes or extract.dtype_name(node.get_dtype()) != operand.dtype:
             raise Refused(f"an operand is {node.get_dtype()} {found[0]}, not {operand.dtype} {sizes}")
-        if ir_view.misplaced(node):
-            raise Refused("a constant begins at no multiple of 16 bytes")
         if fixed and sum((size - 1) * stride for size, stride in zip(*fixed, strict=True)) >= LARGEST_OFFSET:
             raise Refused("offsets within an operand are 32 bits wide")
 

@@ -144,12 +144,33 @@ def test_tensor_maps_of_what_may_begin_anywhere_are_refused(config: Config, reac
 @pytest.mark.parametrize("config", [TILE, *MAPPED], ids=lambda config: config.name)
 def test_a_misaligned_constant_is_refused(config: Config, reached: list[str]) -> None:
     """Inductor tells Triton of every constant that it is aligned."""
-    model = torch.nn.Linear(256, 512, bias=False).bfloat16().eval()
+    model = torch.nn.Linear(256, 512).bfloat16().eval()
     x = rand(48, 256)
-    for offset, refused in ((1, True), (4, True), (8, False)):
-        model.weight = torch.nn.Parameter(inside(512, 256, offset))
+    for weight, bias in ((1, 0), (4, 0), (8, 1), (8, 8)):
+        model.weight = torch.nn.Parameter(inside(512, 256, weight))
+        model.bias = torch.nn.Parameter(rand(512 + bias)[bias:])
         with inductor_config.patch(freezing=True):
             product = asked(model, x, config=config)
-        assert ("16 bytes" in product["note"]) == refused
-        assert f"b=bf16:col:{offset}" in product["problem"]
+        assert ("16 bytes" in product["note"]) == ((weight, bias) != (8, 8))
+        assert f"b=bf16:col:{weight}" in product["problem"]
     assert len(reached) == 1
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4])
+def test_a_scale_that_may_begin_anywhere_is_refused(offset: int, reached: list[str]) -> None:
+    """CUTLASS wants every pointer aligned, and no key says how a scale is."""
+    a, b, s = ints(64, 512), ints(1024, 512), torch.rand(1024 + offset)[offset:]
+    integer = asked(lambda a, b, s: (torch._int_mm(a, b.t()) * s).bfloat16(), a, b, s, config=CUTLASS, dynamic=False)
+    x, s = rand(64, 512), rand(1024 + 2 * offset)[2 * offset :]
+    mixed = asked(lambda x, w, s: linear(x, w.to(x.dtype)) * s, x, b, s, config=CUTLASS, dynamic=False)
+    for product in (integer, mixed):
+        assert ("may begin anywhere" in product["note"]) == (offset == 1)
+    assert len(reached) == (0 if offset == 1 else 2)
+
+
+@pytest.mark.parametrize("offset", [1, 8])
+def test_a_column_of_biases_that_may_begin_anywhere_is_refused(offset: int, reached: list[str]) -> None:
+    bias, a, b = inside(33, 1, offset), rand(33, 512), rand(512, 1024)
+    product = asked(torch.addmm, bias, a, b, config=CUTLASS, dynamic=False)
+    assert ("may begin anywhere" in product["note"]) == (offset == 1)
+    assert len(reached) == (offset == 8)
