@@ -223,7 +223,7 @@ def scale_user(node: Any) -> Any:
     multiply = found[0]
     try:
         nodes = [arg for arg in multiply.args if isinstance(arg, torch.fx.Node)]
-        others = [arg for arg in nodes if not _leads_to(arg, node, columns)]
+        others = [arg for arg in nodes if not leads_to(arg, node, columns)]
         # Not one: the product times itself, or times something after a view that takes its columns apart.
         alone = len(nodes) - len(others) == 1
         # Nor a number in the memory of the CPU, which may multiply a tensor of a GPU, and no kernel there can read.
@@ -233,7 +233,7 @@ def scale_user(node: Any) -> Any:
         return None
 
 
-def _leads_to(node: Any, source: Any, columns: Any) -> bool:
+def leads_to(node: Any, source: Any, columns: Any) -> bool:
     """Whether `node` is `source` through casts and views that keep its columns."""
     while node is not source and node.target in (*_VIEWS, *_CASTS) and keeps_columns(node, columns):
         node = node.args[0]

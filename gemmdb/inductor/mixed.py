@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import extract, ops, products
+from gemmdb.inductor import extract, ops, products, rewriting
 from gemmdb.inductor.extract import Unsupported, value
 from gemmdb.operands import TensorInfo
 
@@ -165,15 +165,13 @@ def rewrite(graph: Any, found: Mixed) -> None:
     """
     node, multiply = found.node, found.multiply
     with graph.inserting_before(multiply or node):
-        weight = _call(graph, aten.permute.default, (found.weight, [1, 0])) if found.transposed else found.weight
-        scale = _vector(graph, found, value(weight).shape[1])
-        new = _call(graph, ops.register(), (found.a, weight) if scale is None else (found.a, weight, scale))
+        weight = found.weight
+        if found.transposed:
+            weight = rewriting.call(graph, aten.permute.default, (weight, [1, 0]))
+        scale = () if found.scale is None else (rewriting.vector(graph, found.scale, weight),)
+        result = rewriting.call(graph, ops.register(), (found.a, weight, *scale), node.meta)
         if node.target is aten.addmm.default:
-            added = _call(graph, aten.add.Tensor, (new, found.bias))
-    result = added if node.target is aten.addmm.default else new
-    for made in {new, result}:
-        # stack trace, partitioner and recompute tags of the product it replaces
-        made.meta = {**node.meta, "val": made.meta["val"], **_tensor_meta(made)}
+            result = rewriting.call(graph, aten.add.Tensor, (result, found.bias), node.meta)
     node.replace_all_uses_with(result)
     if multiply is not None:
         kept = next(arg for arg in multiply.args if arg is not found.scale)
@@ -191,30 +189,3 @@ def _move_after(node: Any, last: Any) -> None:
         last = last.args[0]
     for reshape in chain:
         node.append(reshape)
-
-
-def _vector(graph: Any, found: Mixed, n: Any) -> Any:
-    """The scale as [N], None without one."""
-    if found.scale is None:
-        return None
-    if value(found.scale).numel() == 1:
-        one = _call(graph, aten.reshape.default, (found.scale, [1]))
-        return _call(graph, aten.expand.default, (one, [n]))
-    if value(found.scale).dim() == 1:
-        return found.scale
-    return _call(graph, aten.reshape.default, (found.scale, [n]))
-
-
-def _call(graph: Any, target: Any, args: tuple[Any, ...]) -> Any:
-    inputs = [value(arg) if isinstance(arg, torch.fx.Node) else arg for arg in args]
-    with inputs[0].fake_mode:
-        val = target(*inputs)
-    node = graph.call_function(target, args)
-    node.meta["val"] = val
-    return node
-
-
-def _tensor_meta(node: Any) -> dict[str, Any]:
-    from torch.fx.passes.shape_prop import _extract_tensor_metadata
-
-    return {"tensor_meta": _extract_tensor_metadata(node.meta["val"])}

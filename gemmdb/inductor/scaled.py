@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import extract, ops
+from gemmdb.inductor import extract, ops, rewriting
 from gemmdb.inductor.extract import value
 from gemmdb.inductor.session import Decision
 
 aten = torch.ops.aten
 _CAST = torch.ops.prims.convert_element_type.default
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def wanted(decision: Decision) -> bool:
@@ -31,53 +32,50 @@ def absorb(node: Any) -> Any:
     multiply = extract.scale_user(node)
     if multiply is None:
         return None
-    scale = _scale(multiply, node)
+    kept, scale = _arguments(multiply, node)
     if scale is None:
         return None
     after = extract.users(multiply)
     last = after[0] if len(after) == 1 and after[0].target is _CAST else multiply
     if value(last).numel() != value(node).numel():
         return None
+    steps = [*_steps(node, kept), multiply, *_steps(multiply, last)]
     graph = node.graph
     with graph.inserting_before(multiply):
-        vector = _vector(graph, scale, value(node).shape[1])
-        new = _call(graph, ops.register_scaled(), (*node.args[:2], vector, value(last).dtype), node.meta)
+        vector = rewriting.vector(graph, scale, node.args[1])
+        new = rewriting.call(graph, ops.register_scaled(), (*node.args[:2], vector, value(last).dtype), node.meta)
     with graph.inserting_before(last):
-        shape = list(value(last).shape)
-        result = new if value(last).dim() == 2 else _call(graph, aten.reshape.default, (new, shape), last.meta)
-    last.replace_all_uses_with(result)
+        last.replace_all_uses_with(_viewed(graph, new, steps))
     return new
 
 
-def _scale(multiply: Any, product: Any) -> Any:
-    """What the product is multiplied by, None unless it is a tensor of one value or one per column."""
-    others = [arg for arg in multiply.args if isinstance(arg, torch.fx.Node) and not _comes_from(arg, product)]
-    if len(others) != 1 or value(others[0]).dtype not in (torch.bfloat16, torch.float16, torch.float32):
-        return None
-    return others[0] if value(others[0]).numel() in (1, value(product).shape[1]) else None
+def _arguments(multiply: Any, product: Any) -> tuple[Any, Any]:
+    """(the product, maybe as views and casts have it, and what it is multiplied by; None instead of that unless it is a
+    tensor of one value or one per column)."""
+    columns = value(product).shape[1]
+    nodes = [arg for arg in multiply.args if isinstance(arg, torch.fx.Node)]
+    kept = next(arg for arg in nodes if extract.leads_to(arg, product, columns))
+    for other in nodes:
+        if other is not kept and value(other).dtype in _FLOATS and value(other).numel() in (1, columns):
+            return kept, other
+    return kept, None
 
 
-def _comes_from(node: Any, product: Any) -> bool:
-    while node is not product and node.op == "call_function" and len(node.all_input_nodes) == 1:
-        node = node.all_input_nodes[0]
-    return node is product
+def _steps(first: Any, last: Any) -> list[Any]:
+    """The views and casts after `first` that make `last` of it, in order."""
+    found = []
+    while last is not first:
+        found.append(last)
+        last = last.args[0]
+    return found[::-1]
 
 
-def _vector(graph: Any, scale: Any, n: Any) -> Any:
-    """The scale as [n]."""
-    if value(scale).numel() == 1 and n != 1:
-        one = _call(graph, aten.reshape.default, (scale, [1]), scale.meta)
-        return _call(graph, aten.expand.default, (one, [n]), scale.meta)
-    if value(scale).dim() == 1:
-        return scale
-    return _call(graph, aten.reshape.default, (scale, [n]), scale.meta)
-
-
-def _call(graph: Any, target: Any, args: tuple[Any, ...], meta: dict[str, Any]) -> Any:
-    inputs = [value(arg) if isinstance(arg, torch.fx.Node) else arg for arg in args]
-    with inputs[0].fake_mode:
-        result = target(*inputs)
-    node = graph.call_function(target, args)
-    kept = {name: item for name, item in meta.items() if name not in ("tensor_meta", "eager_input_vals")}
-    node.meta = {**kept, "val": result}
-    return node
+def _viewed(graph: Any, new: Any, steps: list[Any]) -> Any:
+    """`new` [M, N] in the shape that `steps` gave the product, by views like theirs, which know the symbolic sizes."""
+    for step in steps:
+        if step.target in extract._VIEWS:
+            new = rewriting.call(graph, step.target, (new, *step.args[1:]), step.meta)
+        while value(new).dim() < value(step).dim():
+            # The scale has dimensions of size 1 that the product has not.
+            new = rewriting.call(graph, aten.unsqueeze.default, (new, 0), step.meta)
+    return new

@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
+import gemmdb.inductor  # noqa: E402
 from gemmdb.inductor import extract, ops, scaled  # noqa: E402
 
 A, B = (torch.randint(-9, 9, size, dtype=torch.int8) for size in ((16, 32), (32, 24)))
@@ -18,8 +19,8 @@ def operators():
     ops.register()
 
 
-def graph_of(function, *inputs):
-    graph = make_fx(function, tracing_mode="fake")(*inputs)
+def graph_of(function, *inputs, tracing_mode="fake"):
+    graph = make_fx(function, tracing_mode=tracing_mode)(*inputs)
     for node in graph.graph.nodes:
         node.meta.setdefault("val", None)
     return graph
@@ -52,6 +53,37 @@ def test_an_integer_product_and_its_scale_become_one_node(chain):
     wanted = chain(A, B, VECTOR)
     assert new.meta["val"].dtype == wanted.dtype
     torch.testing.assert_close(graph(A, B, VECTOR), wanted)
+
+
+def batched(a, b, s):
+    return cast(torch._int_mm(a.view(-1, 32), b).view(a.shape[0], a.shape[1], -1) * s, torch.bfloat16)
+
+
+def test_activations_of_three_dimensions_may_have_any_sizes():
+    """As linears of int8 weights and activations are written; the views then take symbols besides the product."""
+    graph = graph_of(batched, A.view(2, 8, 32), B, VECTOR, tracing_mode="symbolic")
+    (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
+    assert scaled.absorb(node) is not None
+    graph.graph.eliminate_dead_code()
+    assert not [n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default]
+
+
+@pytest.mark.filterwarnings("error:Raw SymInt")
+def test_inductor_lowers_them_for_all_sizes(kit, monkeypatch):
+    monkeypatch.setattr(scaled, "wanted", lambda decision: True)
+    refused = gemmdb.inductor.force(kit.INT8PACK)
+    with torch.no_grad(), refused:
+        run = torch.compile(batched)
+        for size in (2, 3):
+            a = torch.randint(-9, 9, (size, 8, 32), dtype=torch.int8)
+            torch._dynamo.mark_dynamic(a, 0)
+            torch.testing.assert_close(run(a, B, VECTOR), batched(a, B, VECTOR))
+    stats = gemmdb.inductor.stats()
+    assert stats["errors"] == []
+    (product,) = stats["products"]
+    assert " fusion=scale " in product["problem"]
+    assert "m" in product["ranges"]
+    assert "the scale is no tensor" not in product["note"]
 
 
 @pytest.mark.parametrize(
