@@ -72,8 +72,8 @@ def unconfirmed(outcomes: Sequence[Outcome], confirmed: Sequence[Outcome], effor
     picks = () if pick is None else (pick,)
     close = rivals(outcomes)[: effort.rivals]
     if any(config not in again for config in close):
-        # All in one process: times compare within the same minutes.
-        return tuple(dict.fromkeys((*picks, *close)))
+        # All in one process: times compare within the same minutes. What nvcc compiles is not compiled for that again.
+        return tuple(dict.fromkeys((*(p for p in picks if p not in again or _cheap(p)), *close)))
     late = len(again) >= CONFIRMED + effort.rivals
     return () if late or pick in again else picks
 
@@ -155,6 +155,10 @@ def _more_cautious(first: Outcome, second: Outcome | None) -> Outcome:
 def _with_compile_time(outcome: Outcome, estimates: Sequence[Outcome]) -> Outcome:
     known = next((e.compile_s for e in estimates if e.config == outcome.config), None)
     return outcome if outcome.compile_s is not None else replace(outcome, compile_s=known)
+
+
+def _cheap(config: Config) -> bool:
+    return config.spec.cost <= CHEAP
 
 
 def _ratio(times: Times | None) -> float:

@@ -154,6 +154,14 @@ def test_a_table_whose_rivals_were_not_confirmed_is_gone_on_with(problems, recor
     assert left(*(emitted(config, 60.0) for config in TILES[:4])) == (TILES[4],)
 
 
+def test_a_pick_that_is_dear_to_compile_is_not_confirmed_again_for_its_rivals(problems, recorded):
+    effort, dear = replace(EFFORT, rivals=2), VARIANTS[0]
+    rows = [recorded(problems[3], config, us) for config, us in {**CLOSE, dear: 49.0}.items()]
+    once = replace(recorded(problems[3], dear, 49.0), detail=EMITTED)
+    assert set(unconfirmed(*known(rows, (), effort), effort)) == {dear, TILES[0]}
+    assert set(unconfirmed(*known([*rows, once], (), effort), effort)) == {TILES[0]}
+
+
 def test_where_no_code_is_emitted_a_second_row_confirms(problems, recorded):
     rows = [recorded(problems[3], config, us) for config, us in TIMES.items()]
     assert unconfirmed(*known(rows, (), EFFORT), EFFORT) == (VARIANTS[0],)
