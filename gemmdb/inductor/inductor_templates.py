@@ -21,7 +21,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     """
     check(problem, operands)
     if config.kernel == TMA:
-        check_maps(operands)
+        check_maps(problem, operands)
     dtype = torch.int32 if problem.op == "int_mm" else operands.a.get_dtype()
     bias = None
     if operands.bias is not None:

@@ -13,6 +13,7 @@ from gemmdb.config import Config
 from gemmdb.inductor import extract
 from gemmdb.inductor.adapter import ir_view, templates
 from gemmdb.inductor.legality import MOST_COUNTERS, copies_tiles, counts, tiles
+from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.problem import Problem, Query
 
 LARGEST_OFFSET = 2**31
@@ -71,7 +72,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     """
     check(problem, operands, symbolic=True)
     if copies_tiles(config):
-        check_maps(operands)
+        check_maps(problem, operands)
     value = config.values
     constants = _constants(config, problem, operands)
     integer = problem.op == "int_mm"
@@ -119,8 +120,8 @@ def _partials(config: Config, problem: Problem) -> int:
 
 def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
     """Raise Refused unless the operands have the problem's sizes and dtypes, offsets that fit 32 bits, and, where they
-    are constants, the place in memory that Inductor takes for granted. `symbolic`: sizes may be symbols, and the problem
-    has their hints; whether offsets fit is then left to the caller."""
+    are constants, the place in memory that Inductor takes for granted. `symbolic`: sizes may be symbols, and the
+    problem has their hints; whether offsets fit is then left to the caller."""
     nodes = (operands.a, operands.b, operands.scale, operands.bias)
     if any(ir_view.misplaced(node) for node in nodes if node is not None):
         raise Refused("a constant begins at no multiple of 16 bytes")
@@ -136,10 +137,14 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
             raise Refused("offsets within an operand are 32 bits wide")
 
 
-def check_maps(operands: Operands) -> None:
+def check_maps(problem: Problem, operands: Operands) -> None:
     """Raise Refused unless tensor maps of the operands hold whenever the kernel runs. What the problem says of how they
     are aligned is what the graph was compiled with."""
     if reason := templates.unmapped():
         raise Refused(reason)
-    if any(ir_view.anywhere(node) for node in (operands.a, operands.b)):
-        raise Refused(ANYWHERE)
+    for node, operand in ((operands.a, problem.a), (operands.b, problem.b)):
+        if ir_view.anywhere(node):
+            raise Refused(ANYWHERE)
+        apart = node.get_stride()[0 if kernels_triton.row_major(operand) else 1]
+        if not ir_view.divides(VECTOR_BYTES // ITEM_SIZES[operand.dtype], apart):
+            raise Refused("rows of an operand are a symbolic length apart")

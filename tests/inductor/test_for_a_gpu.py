@@ -174,3 +174,39 @@ def test_a_column_of_biases_that_may_begin_anywhere_is_refused(offset: int, reac
     product = asked(torch.addmm, bias, a, b, config=CUTLASS, dynamic=False)
     assert ("may begin anywhere" in product["note"]) == (offset == 1)
     assert len(reached) == (offset == 8)
+
+
+@pytest.mark.parametrize("config", [TMA, PERSISTENT], ids=lambda config: config.name)
+def test_a_symbolic_stride_has_no_tensor_map(config: Config, reached: list[str]) -> None:
+    """The width that a graph is compiled with may be a multiple of 16 bytes where a later one is not."""
+
+    def left(base: Any, other: Any) -> Any:
+        return base[:, :256] @ other.t()
+
+    def right(base: Any, other: Any) -> Any:
+        return other @ base[:, :256].t()
+
+    narrow, w = rand(48, 264), rand(512, 256)
+    torch._dynamo.mark_dynamic(narrow, 1, min=257, max=4096)
+    for model in (left, right):
+        assert "a symbolic length apart" in asked(model, narrow, w, config=config)["note"]
+    assert reached == []
+    run = torch.compile(lambda x: x @ w.t())
+    torch._dynamo.reset()
+    with gemmdb.inductor.force(config):
+        for width in (264, 272, 259):
+            x = rand(48, width)[:, :256]
+            assert (run(x).double() - (x @ w.t()).double()).abs().max() <= 1
+    assert reached == [config.kernel]
+    # A symbol times a multiple of 16 bytes is a multiple.
+    blocks = rand(48, 33, 8)
+    torch._dynamo.mark_dynamic(blocks, 1, min=33, max=64)
+    asked(lambda x, w: x.view(48, -1)[:, :256] @ w.t(), blocks, w, config=config)
+    assert reached == [config.kernel] * 2
+
+
+def test_a_symbolic_stride_is_read_by_pointers(reached: list[str]) -> None:
+    narrow, w = rand(48, 264), rand(512, 256)
+    torch._dynamo.mark_dynamic(narrow, 1, min=257, max=4096)
+    asked(lambda x, w: x[:, :256] @ w.t(), narrow, w, config=TILE)
+    assert reached == ["tile"]

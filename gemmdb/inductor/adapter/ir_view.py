@@ -74,9 +74,10 @@ def hint(size: Any) -> int:
     return int(V.graph.sizevars.optimization_hint(size)) if known is None else known
 
 
-def divides(number: int, size: Any) -> bool:
-    """Whether every value of a symbolic size is a multiple of `number`, for all that is known of it."""
-    return bool(V.graph.sizevars.statically_known_multiple_of(size, number))
+def divides(step: int, size: Any) -> bool:
+    """Whether every value of a size or stride is a multiple of `step`, for all that is known of a symbolic one."""
+    known = number(size)
+    return bool(V.graph.sizevars.statically_known_multiple_of(size, step)) if known is None else known % step == 0
 
 
 def addressable(sizes: Sequence[Any], nodes: Sequence[Any]) -> bool:
