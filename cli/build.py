@@ -50,7 +50,10 @@ class BuildOptions:
             help="A preset, a workload of `gemmdb record`, or a shapes file [default: the device's preset].",
         ),
     ] = None
-    effort: Annotated[str, typer.Option(help="How many candidates: quick, standard or full.")] = "quick"
+    effort: Annotated[
+        str | None,
+        typer.Option(help="How many candidates: quick, standard or full [default: quick on a CPU, else standard]."),
+    ] = None
     out: Annotated[Path | None, typer.Option(help="The table [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")] = None
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs to use [default: all].")] = None
     minutes: Annotated[
@@ -107,6 +110,7 @@ def build(options: BuildOptions) -> None:
     Examples:
       gemmdb build --arch native
       gemmdb build --arch native --shapes workload.jsonl --effort standard
+      gemmdb build --arch sm90
       gemmdb build --arch sm90 --ops mixed_mm --dtypes bf16,fp16 --out h200.db --gpus 4
       gemmdb build --arch sm80 --modelled --shapes workload.jsonl
 

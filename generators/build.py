@@ -32,6 +32,7 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
     if backend is None:
         backend, warnings = _backend(request)
     chosen = effort.named(request.effort, backend.device.kind)
+    request = replace(request, effort=chosen.name)
     problems = shapes.select(shapes.load(request.shapes, backend.device.kind), request.ops, request.dtypes)
     if not problems:
         raise InputError("no problem is left to build: --ops or --dtypes exclude all of the shapes")

@@ -53,9 +53,14 @@ GPU_EFFORTS = {
 """By name, for a GPU: a hundred candidates, of which an estimate of three samples leaves a handful."""
 
 
-def named(name: str, kind: str = "cpu") -> Effort:
-    """The effort of that name for devices of `kind`, `cpu` or another. Raises InputError."""
+DEFAULTS = {"cpu": "quick"}
+"""The effort of a bare `gemmdb build`, by device kind; `standard` elsewhere, where `quick` tries one backend alone."""
+
+
+def named(name: str | None, kind: str = "cpu") -> Effort:
+    """The effort of that name for devices of `kind`, `cpu` or another; None is the default. Raises InputError."""
     efforts = EFFORTS if kind == "cpu" else GPU_EFFORTS
+    name = name or DEFAULTS.get(kind, "standard")
     if name not in efforts:
         raise InputError(f"unknown effort {name!r}; known: {', '.join(efforts)}")
     return efforts[name]

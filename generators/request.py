@@ -13,7 +13,8 @@ from gemmdb.device import Device
 @dataclass(frozen=True)
 class BuildRequest:
     """What to build. `arch`: `native`, `cpu` or a GPU's arch. `ops`, `dtypes` (of the activation): only these, empty
-    for all. `shapes`: a preset's name or a file (see `shapes.load`), None for the default preset of the device.
+    for all. `shapes`: a preset's name or a file (see `shapes.load`), `effort`: see `effort.named`; None for the default
+    of the device's kind.
     `out`: the table, None for the user's own. `gpus`: how many at most. `ray`: not in this version. `modelled`: predict
     where such a device is not in this machine. `minutes`: after that time no further problem is begun, None for no
     limit.
@@ -24,7 +25,7 @@ class BuildRequest:
     ops: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     shapes: str | None = None
-    effort: str = "quick"
+    effort: str | None = None
     out: Path | None = None
     gpus: int | None = None
     ray: str | None = None

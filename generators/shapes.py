@@ -25,7 +25,7 @@ from gemmdb.generators import workload
 from gemmdb.layout import ITEM_SIZES
 from gemmdb.problem import OPS, Problem
 
-DEFAULTS = {"cpu": "cpu-quick", "cuda": "llm", "hip": "llm"}
+DEFAULTS = {"cpu": "cpu-quick", "cuda": "h200", "hip": "h200"}
 """The preset of a bare `gemmdb build`, by device kind."""
 FLAGS = {
     "op": str, "m": int, "n": int, "k": int, "dtype": str, "layout": str, "weight_dtype": str, "bias": str,

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import InputError
-from gemmdb.generators import shapes, workload
+from gemmdb.generators import shapes
+from gemmdb.generators.effort import named, workload
 from gemmdb.problem import Problem
 
 
@@ -34,6 +35,12 @@ def test_the_default_of_a_cpu_is_small_and_covers_the_ops():
     assert problems == shapes.load("cpu-quick", "cpu")
     assert {problem.op for problem in problems} == {"mm", "addmm", "int_mm", "mixed_mm"}
     assert len(problems) <= 12
+
+
+def test_the_default_of_a_gpu_covers_all_backends_and_ops():
+    problems = shapes.load(None, "cuda")
+    assert {problem.op for problem in problems} == {"mm", "addmm", "int_mm", "mixed_mm"}
+    assert (named(None, "cuda").name, named(None).name) == ("standard", "quick")
 
 
 def test_lists_stand_for_every_combination(load):
