@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import InputError
-from gemmdb.generators import shapes
-from gemmdb.generators.effort import named, workload
+from gemmdb.generators import shapes, workload
+from gemmdb.generators.effort import named
 from gemmdb.problem import Problem
 
 
