@@ -6,6 +6,7 @@ Sympy and symbolic integers end here; what leaves is made of plain integers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -83,7 +84,7 @@ def tensor(val: Any, sizes: Sequence[int] | None = None, strides: Sequence[int] 
 
 
 def matrix(val: Any) -> TensorInfo:
-    """`val` as [rows, last size]: how a linear sees an activation of any rank."""
+    """`val` as [rows, last size]: how a linear sees an activation of any rank. Dimensions of size 1 do not count."""
     info = tensor(val)
     if len(info.sizes) == 2:
         return info
@@ -92,17 +93,12 @@ def matrix(val: Any) -> TensorInfo:
     rows, columns = 1, info.sizes[-1]
     for size in info.sizes[:-1]:
         rows *= size
-    inner = info.strides[-2] if _collapses(info) else columns
-    unit = info.strides[-1] if _collapses(info) else 1
-    return TensorInfo(info.dtype, (rows, columns), (inner, unit), info.offset)
-
-
-def _collapses(info: TensorInfo) -> bool:
-    """Whether the leading dimensions can be viewed as one; Inductor copies to dense rows if not."""
-    for i in range(len(info.sizes) - 2):
-        if info.sizes[i] != 1 and info.strides[i] != info.strides[i + 1] * info.sizes[i + 1]:
-            return False
-    return True
+    rest = [pair for pair in zip(info.sizes[:-1], info.strides[:-1], strict=True) if pair[0] != 1]
+    if any(stride != size * step for (_, stride), (size, step) in pairwise(rest)):
+        # They cannot be viewed as one: Inductor copies to dense rows.
+        return TensorInfo(info.dtype, (rows, columns), (columns, 1), 0)
+    inner = rest[-1][1] if rest else columns
+    return TensorInfo(info.dtype, (rows, columns), (inner, info.strides[-1]), info.offset)
 
 
 def bias(val: Any, m: int, n: int) -> Bias:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from gemmdb.inductor import extract, ops, products, rewriting
 from gemmdb.inductor.extract import Unsupported, value
@@ -62,7 +63,7 @@ class Mixed:
 
 def find(node: Any) -> Mixed | None:
     """The mixed product whose multiplication is `node`, None for anything else."""
-    if node.target is aten.mm.default:
+    if node.target in (aten.mm.default, aten.bmm.default):
         a, b = node.args[:2]
         bias = None
     elif node.target is aten.addmm.default and set(node.kwargs.values()) <= {1}:
@@ -83,9 +84,37 @@ def find(node: Any) -> Mixed | None:
         return None
 
 
+def _expanded(batch: Any) -> tuple[Any, bool]:
+    """(matrix, whether it is transposed) that a batch of matrices repeats, by views of its memory; the batch itself
+    where there is none. So a linear is decomposed whose activations cannot be viewed as one matrix."""
+    whole, node = value(batch), batch
+    if extract.known(whole.stride(0) == 0) or extract.known(whole.shape[0] == 1):
+        memory = StorageWeakRef(whole.untyped_storage())
+        while StorageWeakRef(value(node).untyped_storage()) == memory:
+            if value(node).dim() == 2:
+                rows, columns = zip(value(node).shape, value(node).stride(), strict=True)
+                wanted = tuple(zip(whole.shape[1:], whole.stride()[1:], strict=True))
+                for transposed, dims in ((False, (rows, columns)), (True, (columns, rows))):
+                    if value(node).storage_offset() == whole.storage_offset() and all(map(_same_dim, dims, wanted)):
+                        return node, transposed
+            if node.op != "call_function" or not node.all_input_nodes:
+                break
+            node = node.all_input_nodes[0]
+    return batch, False
+
+
+def _same_dim(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    """Whether two (size, stride) reach the same elements."""
+    sizes, strides = zip(one, other, strict=True)
+    return extract.known(sizes[0] == sizes[1]) and (
+        extract.known(sizes[0] == 1) or extract.known(strides[0] == strides[1])
+    )
+
+
 def _weight(node: Any, a: Any, b: Any) -> Mixed | None:
     """Walk from the product's B through transposes, one scale and the cast to the integer weight."""
-    transposed, scale, cast = False, None, False
+    b, transposed = _expanded(b) if node.target is aten.bmm.default else (b, False)
+    scale, cast = None, False
     while b.op == "call_function":
         if b.target in _TRANSPOSES and value(b).dim() == 2:
             if b.target is aten.permute.default and list(b.args[1]) == [0, 1]:
@@ -169,7 +198,13 @@ def rewrite(graph: Any, found: Mixed) -> None:
         if found.transposed:
             weight = rewriting.call(graph, aten.permute.default, (weight, [1, 0]))
         scale = () if found.scale is None else (rewriting.vector(graph, found.scale, weight),)
-        result = rewriting.call(graph, ops.register(), (found.a, weight, *scale), node.meta)
+        a = found.a
+        if node.target is aten.bmm.default:
+            a = rewriting.call(graph, aten.reshape.default, (a, [-1, rewriting.size(graph, a, 2)]), node.meta)
+        result = rewriting.call(graph, ops.register(), (a, weight, *scale), node.meta)
+        if node.target is aten.bmm.default:
+            sizes = [rewriting.size(graph, found.a, dim) for dim in (0, 1)]
+            result = rewriting.call(graph, aten.reshape.default, (result, [*sizes, -1]), node.meta)
         if node.target is aten.addmm.default:
             result = rewriting.call(graph, aten.add.Tensor, (result, found.bias), node.meta)
     node.replace_all_uses_with(result)

@@ -46,7 +46,7 @@ def uncovered(node: Any) -> str | None:
     """The name of a GEMM that gemmdb sees and does not steer, None for anything else."""
     name = _UNCOVERED.get(str(node.target))
     if name is not None:
-        return name
+        return None if name == "bmm" and _bmm(node) else name
     if getattr(node.target, "__name__", "") == "mm_plus_mm":
         return "mm_plus_mm"
     if str(node.target) in _CONVOLUTIONS:
@@ -99,6 +99,11 @@ def _mm(node: Any) -> Product | None:
         return marked
     rest = {"fusion": extract.fusion(node), "out": extract.dtype_name(value(node).dtype)}
     return _two_operands("mm", node, value(a), value(b), _constant(b), rest)
+
+
+def _bmm(node: Any) -> Product | None:
+    """Only a product with one weight for the whole batch, which is a mixed product."""
+    return _marked(node, node.args[0])
 
 
 def _addmm(node: Any) -> Product | None:
@@ -242,6 +247,7 @@ def _constant(node: Any) -> bool:
 
 _PLAIN: dict[str, Callable[[Any], Product | None]] = {
     "aten.mm.default": _mm,
+    "aten.bmm.default": _bmm,
     "aten.addmm.default": _addmm,
     "aten._int_mm.default": _int_mm,
     "mkl._mkl_linear": _mkl_linear,

@@ -88,8 +88,10 @@ def addressable(sizes: Sequence[Any], nodes: Sequence[Any]) -> bool:
 
 def _operand(node: Any, known: Operand) -> Operand:
     layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
-    if not isinstance(layout, ir.FixedLayout):
-        # flexible: Inductor has not decided yet, and will follow the strides that the graph pass saw
+    box = node.data if isinstance(node, ir.TensorBox) else node
+    if not isinstance(layout, ir.FixedLayout) or not isinstance(box, (ir.StorageBox, ir.ReinterpretView)):
+        # Flexible, or a view by index, whose layout is that of what it looks at: Inductor has not decided yet, and will
+        # follow the strides that the graph pass saw.
         return known
     numbers = [hint(part) for part in (*layout.size, *layout.stride, layout.offset)]
     size, stride, offset = numbers[:2], numbers[2:4], numbers[4]

@@ -1,0 +1,111 @@
+"""int8-weight products of activations and weights that are views: what Dynamo makes a bmm of is found as well."""
+
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+from torch.nn.functional import linear
+
+import gemmdb.inductor
+from gemmdb.inductor import force
+
+N, K = 32, 64
+W, KN = torch.randint(-100, 100, (N, K), dtype=torch.int8), torch.randint(-100, 100, (K, N), dtype=torch.int8)
+S, B = (torch.rand(N) / 64).bfloat16(), torch.randn(N).bfloat16()
+
+
+def activations(*sizes):
+    return torch.randn(*(sizes or (2, 4, K))).bfloat16()
+
+
+BATCHES = {
+    # name: (function of the activations [2, 4, K], what the problem says)
+    "the last token": (lambda x: linear(x[:, -1:], W.to(x.dtype)) * S, "m=2 n=32 k=64 a=bf16:row-padded:8 b=int8:col"),
+    "bias": (lambda x: linear(x[:, 1:], W.to(x.dtype), B), "m=6 n=32 k=64 a=bf16:row:8 b=int8:col"),
+    "scale and bias": (lambda x: linear(x[:, 1:], W.to(x.dtype)) * S + B, "m=6 n=32 k=64 a=bf16:row:8 b=int8:col"),
+    "scaled weight": (lambda x: linear(x[:, 1:], W.to(x.dtype) * S[:, None]), "m=6 n=32 k=64 a=bf16:row:8 b=int8:col"),
+    "transposed": (lambda x: linear(x.transpose(0, 1), W.to(x.dtype)) * S, "m=8 n=32 k=64 a=bf16:row:8 b=int8:col"),
+    "stored [K, N]": (lambda x: x.transpose(0, 1) @ KN.to(x.dtype), "m=8 n=32 k=64 a=bf16:row:8 b=int8:row"),
+    "einsum": (lambda x: torch.einsum("bsk,nk->bsn", x, W.to(x.dtype)) * S, "m=8 n=32 k=64 a=bf16:row:8 b=int8:col"),
+    "four dimensions": (
+        lambda x: linear(x.view(2, 2, 2, K).transpose(0, 1), W.to(x.dtype)) * S + B,
+        "m=8 n=32 k=64 a=bf16:row:8 b=int8:col",
+    ),
+}
+
+
+@pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
+@pytest.mark.parametrize("name", BATCHES)
+def test_activations_that_are_no_one_matrix(kit, name, freezing):
+    model, key = BATCHES[name]
+    x = activations()
+    with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
+        found, wanted = kit.compiled(model, x), model(x)
+    kit.close(found, wanted)
+    assert found.stride() == wanted.stride()
+    stats = gemmdb.inductor.stats()
+    assert (stats["errors"], stats["uncovered"]) == ([], {})
+    (text,) = kit.problems(stats)
+    assert text.startswith(f"mixed_mm {key}:")
+    assert (" bias=1d:" in text) == ("bias" in name or name == "four dimensions")
+    assert kit.lowered(stats) == [kit.ATEN if "b=int8:row" in key else kit.INT8PACK]
+
+
+def test_they_may_be_of_any_size(kit):
+    model = BATCHES["scale and bias"][0]
+    with torch.no_grad(), force(kit.INT8PACK):
+        run = torch.compile(model)
+        for sizes in ((2, 4, K), (3, 7, K), (2, 9, K)):
+            x = activations(*sizes)
+            torch._dynamo.mark_dynamic(x, 0)
+            torch._dynamo.mark_dynamic(x, 1)
+            kit.close(run(x), model(x))
+    stats = gemmdb.inductor.stats()
+    assert stats["errors"] == []
+    assert kit.lowered(stats) == [kit.INT8PACK]
+    assert list(stats["products"][0]["ranges"]) == ["m"]
+
+
+@pytest.mark.parametrize("name", ["the last token", "scale and bias", "transposed", "stored [K, N]"])
+def test_their_gradients(kit, name):
+    model, x = BATCHES[name][0], activations().requires_grad_()
+    with force(kit.INT8PACK):
+        kit.compiled(model, x).float().square().sum().backward()
+    (wanted,) = torch.autograd.grad(model(x).float().square().sum(), x)
+    kit.close(x.grad, wanted)
+    assert gemmdb.inductor.stats()["errors"] == []
+    assert all(text.startswith("mixed_mm ") for text in kit.problems())
+
+
+def test_one_that_misses_stays_as_it_is(kit):
+    model, x = BATCHES["bias"][0], activations()
+    with torch.no_grad(), force(lambda problem: None):
+        assert torch.equal(kit.compiled(model, x), model(x))
+    stats = gemmdb.inductor.stats()
+    assert stats["uncovered"] == {}
+    (text,) = kit.problems(stats)
+    assert text.startswith("mixed_mm m=6 ")
+    assert " bias=1d:" in text
+
+
+def transposed_copy(x, w):
+    return torch.bmm(x, w.to(x.dtype).t().contiguous().t()[None].expand(2, -1, -1))
+
+
+OTHERS = {
+    "a weight for each": (lambda x, w: torch.bmm(x, torch.stack([w, w + 1]).to(x.dtype)), False),
+    "every second row": (lambda x, w: torch.bmm(x[..., ::2], w.to(x.dtype)[None, ::2].expand(2, -1, -1)), False),
+    "a transposed copy": (transposed_copy, None),
+    "no batch": (lambda x, w: torch.bmm(x[:1], w.to(x.dtype)[None]), True),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_only_one_weight_for_the_whole_batch(kit, name):
+    """Whether the matrix that the batch repeats is the weight, its transpose, or neither."""
+    model, mixed = OTHERS[name]
+    x, w = activations(2, 4, K), torch.randint(-9, 9, (K, K), dtype=torch.int8)
+    with torch.no_grad(), force(kit.INT8PACK):
+        kit.close(kit.compiled(model, x, w), model(x, w))
+    assert gemmdb.inductor.stats()["errors"] == []
+    if mixed is not None:
+        assert any(text.startswith("mixed_mm ") for text in kit.problems()) == mixed
