@@ -26,14 +26,15 @@ _WEIGHTS = (torch.int8, torch.uint8)
 @dataclass
 class Mixed:
     """One product. `weight`: the int8 or uint8 node; `transposed`: it is stored [N, K]. `scale`: per-channel or
-    per-tensor scale, applied before the product (`early`) or by `multiply` after it; None without. `bias`: what addmm
-    adds, or `addition` after it."""
+    per-tensor scale, applied before the product (`early`) or by `multiply` after it; None without. `factor`: a Python
+    number instead, which is applied before the product. `bias`: what addmm adds, or `addition` after it."""
 
     node: Any
     a: Any
     weight: Any
     transposed: bool
     scale: Any = None
+    factor: float | None = None
     early: bool = False
     multiply: Any = None
     bias: Any = None
@@ -54,7 +55,8 @@ class Mixed:
             info = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
         m, n = extract.matrix(value(self.a)).sizes[0], info.sizes[0]
         bias = None if self.bias is None else extract.bias(value(self.bias), m, n).text
-        fused = "scale" if self.scale is not None else extract.fusion(self.node)
+        fused = "pointwise" if self.factor is not None else extract.fusion(self.node)
+        fused = "scale" if self.scale is not None else fused
         return {
             "dtype": info.dtype, "sizes": info.sizes, "strides": info.strides, "offset": info.offset,
             "constant": constant, "fusion": "none" if bias and fused == "pointwise" else fused, "bias": bias,
@@ -123,7 +125,10 @@ def _weight(node: Any, a: Any, b: Any) -> Mixed | None:
             b = b.args[0]
         elif b.target is _CAST and not cast and value(b).dtype == value(a).dtype:
             cast, b = True, b.args[0]
-        elif b.target is aten.mul.Tensor and scale is None and not cast:
+        elif cast:
+            # Whatever made the integers: a slice of a fused projection's, say.
+            break
+        elif b.target is aten.mul.Tensor and scale is None:
             b, scale = _scaled_weight(b, transposed)
             if scale is None:
                 return None
@@ -131,15 +136,18 @@ def _weight(node: Any, a: Any, b: Any) -> Mixed | None:
             return None
     if not cast or value(b).dtype not in _WEIGHTS or value(b).dim() != 2:
         return None
-    return Mixed(node, a, b, transposed, scale, early=scale is not None)
+    tensor = isinstance(scale, torch.fx.Node)
+    return Mixed(node, a, b, transposed, *((scale, None) if tensor else (None, scale)), early=scale is not None)
 
 
 def _scaled_weight(multiply: Any, transposed: bool) -> tuple[Any, Any]:
     """(cast weight, scale) of a multiplication whose scale runs along N, or is one number; (weight, None) if not."""
     along_k = 1 if transposed else 0
     for weight, scale in (multiply.args, multiply.args[::-1]):
-        if not isinstance(weight, torch.fx.Node) or not isinstance(scale, torch.fx.Node):
+        if not isinstance(weight, torch.fx.Node):
             continue
+        if isinstance(scale, (int, float)):
+            return weight, scale
         if not _same_shape(multiply, weight) or not extract.alike(value(scale), value(weight)):
             continue
         shape = (1, 1, *value(scale).shape)[-2:]
@@ -151,7 +159,7 @@ def _scaled_weight(multiply: Any, transposed: bool) -> tuple[Any, Any]:
 def _with_users(found: Mixed) -> Mixed:
     """Add the scale that alone uses the product, and the bias that is alone added after it."""
     last = found.node
-    if found.scale is None and found.bias is None:
+    if not found.early and found.bias is None:
         multiply, scale = _single(last, aten.mul.Tensor)
         if multiply is not None:
             found.scale, found.multiply, last = scale, multiply, multiply
@@ -202,6 +210,9 @@ def rewrite(graph: Any, found: Mixed) -> None:
         if node.target is aten.bmm.default:
             a = rewriting.call(graph, aten.reshape.default, (a, [-1, rewriting.size(graph, a, 2)]), node.meta)
         result = rewriting.call(graph, ops.register(), (a, weight, *scale), node.meta)
+        if found.factor is not None:
+            # As a vector, rounded to the dtype of the weight, it would be off by the same for all.
+            result = rewriting.call(graph, aten.mul.Tensor, (result, found.factor), node.meta)
         if node.target is aten.bmm.default:
             sizes = [rewriting.size(graph, found.a, dim) for dim in (0, 1)]
             result = rewriting.call(graph, aten.reshape.default, (result, [*sizes, -1]), node.meta)

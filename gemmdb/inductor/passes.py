@@ -44,8 +44,7 @@ class JointPass:
             try:
                 found = mixed.find(node)
                 if found is not None:
-                    constant = found.weight in constants or found.weight.op == "get_attr"
-                    rewritten |= self._visit(graph, found, constant)
+                    rewritten |= self._visit(graph, found, _is_constant(found.weight, constants))
                 elif self.session.policy.on_miss == "live" and not told:
                     told = self._look_ahead(node)
             except (MissError, TableError):
@@ -151,6 +150,13 @@ class PostGradPass:
         if decision.branches or not is_default(decision.config):
             return True
         return state.autotuning() or node.target is ops.register()
+
+
+def _is_constant(weight: Any, constants: set[Any]) -> bool:
+    """Whether freezing makes a constant of a weight: it is one, or was cut out of one in the graph."""
+    while weight not in constants and weight.op == "call_function" and len(weight.all_input_nodes) == 1:
+        weight = weight.all_input_nodes[0]
+    return weight in constants or weight.op == "get_attr"
 
 
 def _packed_by_inductor(query: Query) -> bool:

@@ -109,3 +109,94 @@ def test_only_one_weight_for_the_whole_batch(kit, name):
     assert gemmdb.inductor.stats()["errors"] == []
     if mixed is not None:
         assert any(text.startswith("mixed_mm ") for text in kit.problems()) == mixed
+
+
+class Weight(torch.nn.Module):
+    """Holds an int8 weight, which freezing makes a constant, for a function of it and the activations."""
+
+    def __init__(self, weight, function):
+        super().__init__()
+        self.register_buffer("w", weight)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x, self.w)
+
+
+def chunked(x, w):
+    return [linear(x, part.to(x.dtype)) * s for part, s in zip(w.chunk(2), S.chunk(2), strict=True)]
+
+
+PARTS = {
+    # name: (function of activations [8, K] and a weight [N, K], weight in the key, N, whether the pick is possible)
+    "rows": (lambda x, w: linear(x, w[8:24].to(x.dtype)) * S[8:24], "b=int8:col:16", 16, True),
+    "rows without scale": (lambda x, w: linear(x, w[8:24].to(x.dtype)), "b=int8:col:16", 16, True),
+    "chunks": (chunked, "b=int8:col:16", 16, True),
+    "columns": (
+        lambda x, w: linear(x[:, 16:48], w[:, 16:48].to(x.dtype)),
+        "b=int8:col-padded:16", N, False,
+    ),
+    "a view": (lambda x, w: linear(x, w.view(2, N // 2, K)[1].to(x.dtype)), "b=int8:col:16", 16, True),
+    "joined": (lambda x, w: linear(x, torch.cat([w[8:], w[:8]]).to(x.dtype)), "b=int8:col:16", N, True),
+    "repeated": (lambda x, w: x @ w[:, :1].expand(N, K).t().to(x.dtype), "b=int8:broadcast", N, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_weight_that_is_cut_out_in_the_graph(kit, name, freezing):
+    function, key, n, possible = PARTS[name]
+    model, x = Weight(W.clone(), function).eval(), activations(8, K)
+    with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
+        found, wanted = kit.compiled(model, x), model(x)
+    for one, other in zip(*((y if isinstance(y, list) else [y]) for y in (found, wanted)), strict=True):
+        kit.close(one, other)
+    stats = gemmdb.inductor.stats()
+    assert stats["errors"] == []
+    texts = kit.problems(stats)
+    assert len(texts) == len(found) if name == "chunks" else 1
+    for text in texts:
+        assert text.startswith(f"mixed_mm m=8 n={n} ")
+        assert f" {key}" in text
+        assert text.endswith(f"constant={freezing and name != 'joined':d}")
+    assert set(kit.lowered(stats)) == {kit.INT8PACK if possible else kit.ATEN}
+
+
+@pytest.mark.parametrize("name", ["rows", "chunks", "columns"])
+def test_a_part_of_a_constant_on_the_template(kit, name):
+    model, x = Weight(W.clone(), PARTS[name][0]).eval(), activations(8, K)
+    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
+        found, wanted = kit.compiled(model, x), model(x)
+    for one, other in zip(*((y if isinstance(y, list) else [y]) for y in (found, wanted)), strict=True):
+        kit.close(one, other)
+    assert gemmdb.inductor.stats()["errors"] == []
+
+
+NUMBERS = {
+    "before the product": lambda x, w: linear(x, w.to(x.dtype) * 0.0123),
+    "transposed": lambda x, w: x @ (0.0123 * w.t().to(x.dtype)),
+    "with bias": lambda x, w: linear(x, w.to(x.dtype) * 0.0123, B),
+    "of a batch": lambda x, w: linear(x.view(2, 4, K)[:, 1:], w.to(x.dtype) * 0.0123) + B,
+}
+
+
+@pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_weight_that_is_scaled_by_a_python_number(kit, name, freezing):
+    model, x = Weight(W.clone(), NUMBERS[name]).eval(), activations(8, K)
+    with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
+        kit.close(kit.compiled(model, x), model(x))
+    (text,) = kit.problems()
+    assert text.startswith("mixed_mm ")
+    biased = name in ("with bias", "of a batch")
+    assert f" fusion={'none' if biased else 'pointwise'} " in text
+    assert (" bias=1d:" in text) == biased
+    assert kit.lowered() == [kit.INT8PACK]
+
+
+def test_such_a_number_is_not_rounded(kit):
+    exact = linear(x := activations(64, K), W.bfloat16()).double() * 0.0123
+    with torch.no_grad(), force(kit.INT8PACK):
+        found = kit.compiled(Weight(W.clone(), NUMBERS["before the product"]), x)
+    # Rounded to bf16, 0.0123 is off by 0.2%, and all of the output with it.
+    assert abs((found.double() / exact)[exact.abs() > 0.5].mean() - 1) < 5e-4
