@@ -44,7 +44,7 @@ def compare(
         model, inputs = _loaded(script)
         from gemmdb.inductor import comparison
 
-        found = comparison.compare(model, *inputs, calls=calls)
+        found = comparison.compare(model, inputs, calls=calls)
     slower = found.gemmdb_us > comparison.SLOWER * found.default_us
     if json:
         say_json({**asdict(found), "speedup": found.speedup})

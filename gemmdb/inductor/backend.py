@@ -48,7 +48,7 @@ def split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _session(own: Mapping[str, Any]) -> session.Session:
     settings = Settings.read()
     policy = entry.policy_of(own.get("on_miss"), own.get("policy"), settings)
-    tables = tuple(Path(path) for path in own.get("tables", ()))
+    tables = entry.paths_of(own.get("tables", ()))
     return _cached(policy, tables, settings, _stamp(settings, tables))
 
 

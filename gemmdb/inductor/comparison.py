@@ -6,13 +6,14 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gemmdb.config import ATEN, Config
+from gemmdb.config import ATEN
+from gemmdb.hit import Hit
 from gemmdb.inductor import asking, entry, journal, session
 from gemmdb.inductor.backend import gemmdb
-from gemmdb.problem import Problem
+from gemmdb.problem import Query
 from gemmdb.settings import Settings
 
 SLOWER = 1.01
@@ -47,37 +48,40 @@ class Comparison:
 def compare(model: Callable[..., Any], *inputs: Any, calls: int = 50) -> Comparison:
     """Compile `model` with Inductor's default and with gemmdb (as enabled, else as the environment says), and time
     both on `inputs`, `calls` times each in turns, in inference mode. Takes two compiles, and one more for each distinct
-    kernel when gemmdb turns out slower. Resets `stats()`."""
+    kernel when gemmdb turns out slower. Resets `stats()`.
+
+    `inputs`: the arguments of `model`, or one tuple or list of them; so a model whose only argument is a list is given
+    it within a tuple."""
     import torch
 
+    if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
+        inputs = tuple(inputs[0])
     entry.install()
-    served = session.current() or asking.from_tables(entry.policy_of(None, None, Settings.read()))
+    served = session.steering() or asking.from_tables(entry.policy_of(None, None, Settings.read()))
     with torch.no_grad():
         plain = _compile(model, inputs, asking.from_chooser(lambda problem: None, None))
         journal.reset_stats()
         ours = _compile(model, inputs, served)
         configs = {item["problem"]: str(item["config"]) for item in journal.stats()["products"]}
         default_us, gemmdb_us = _medians(plain, ours, inputs, calls)
-        slower = {}
+        slower: dict[str, float] = {}
         if gemmdb_us > SLOWER * default_us:
-            slower = _blame(model, inputs, configs, ours, calls)
+            for suspect in [text for text, config in configs.items() if config != ATEN.text]:
+                without = _compile(model, inputs, _without(suspect, served))
+                with_us, without_us = _medians(ours, without, inputs, calls)
+                if with_us > SLOWER * without_us:
+                    slower[suspect] = with_us - without_us
         return Comparison(default_us, gemmdb_us, difference(plain(*inputs), ours(*inputs)), configs, slower)
 
 
-def _blame(model: Any, inputs: Any, configs: dict[str, str], ours: Callable[..., Any], calls: int) -> dict[str, float]:
-    """Microseconds gained by taking each served kernel alone back to ATen, where that is a gain beyond noise."""
-    found = {}
-    for suspect in [text for text, config in configs.items() if config != ATEN.text]:
-        others = {text: Config.parse(config) for text, config in configs.items() if text != suspect}
+def _without(suspect: str, served: session.Session) -> session.Session:
+    """`served`, but for one problem, which is ATen's. What else is asked is answered as before: a product may be asked
+    for twice, for the operands that a pass sees and those that the lowering has."""
 
-        def chooser(problem: Problem, others: dict[str, Config] = others) -> Config | None:
-            return others.get(problem.text)
+    def find(query: Query) -> Hit | None:
+        return Hit("forced", ATEN, 0.0, 1.0, "", {}) if query.problem.text == suspect else served.find(query)
 
-        without = _compile(model, inputs, asking.from_chooser(chooser, None))
-        with_us, without_us = _medians(ours, without, inputs, calls)
-        if with_us > SLOWER * without_us:
-            found[suspect] = with_us - without_us
-    return found
+    return replace(served, find=find, identity=None, policy=replace(served.policy, on_miss="aten"))
 
 
 def _compile(model: Any, inputs: Any, using: session.Session) -> Callable[..., Any]:

@@ -14,8 +14,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+from gemmdb.errors import InputError
 from gemmdb.inductor import session
 from gemmdb.settings import Policy, Settings
 
@@ -27,16 +29,18 @@ if TYPE_CHECKING:
 _TRIGGER = "torch._inductor.compile_fx"
 
 
-def enable(on_miss: str | None = None, tables: Sequence[str | Path] = (), policy: Policy | None = None) -> None:
+def enable(
+    on_miss: str | None = None, tables: str | Path | Sequence[str | Path] = (), policy: Policy | None = None
+) -> None:
     """Let every compile of this process look its GEMMs up. Calling it again replaces the settings.
 
     `on_miss`: `aten`, `live` or `error`; default GEMMDB_ON_MISS, else `live` where that is short. `tables`: files to
-    ask before all others. `policy`: everything else that may be set. The tables are opened at the first compile. Raises
-    InputError.
+    ask before all others, or one. `policy`: everything else that may be set. The tables are opened at the first
+    compile. Raises InputError.
     """
     settings = Settings.read()
     chosen = policy_of(on_miss, policy, settings)
-    paths = tuple(Path(path) for path in tables)
+    paths = paths_of(tables)
     session.set_log_level()
     session.set_enabled(lambda: _asking().from_tables(chosen, paths, Settings.read()))
     install()
@@ -48,8 +52,19 @@ def disable() -> None:
 
 
 def policy_of(on_miss: str | None, policy: Policy | None, settings: Settings) -> Policy:
-    """`policy`, or the default one, with the `on_miss` that was asked for, here, in it or by GEMMDB_ON_MISS."""
+    """`policy`, or the default one, with the `on_miss` that was asked for, here, in it or by GEMMDB_ON_MISS. Raises
+    InputError."""
+    if not isinstance(policy, (Policy, NoneType)):
+        raise InputError(f"policy: a gemmdb.Policy, not {policy!r}")
     return (policy or Policy()).resolved(settings, on_miss)
+
+
+def paths_of(tables: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
+    """The files that a user names as tables, one or several. Raises InputError."""
+    try:
+        return tuple(map(Path, (tables,) if isinstance(tables, (str, Path)) else tables))
+    except TypeError as error:
+        raise InputError(f"tables: paths of files, not {tables!r}") from error
 
 
 @contextmanager

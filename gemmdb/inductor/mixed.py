@@ -136,8 +136,9 @@ def _weight(node: Any, a: Any, b: Any) -> Mixed | None:
             return None
     if not cast or value(b).dtype not in _WEIGHTS or value(b).dim() != 2:
         return None
-    tensor = isinstance(scale, torch.fx.Node)
-    return Mixed(node, a, b, transposed, *((scale, None) if tensor else (None, scale)), early=scale is not None)
+    if isinstance(scale, (int, float)):
+        return Mixed(node, a, b, transposed, factor=scale, early=True)
+    return Mixed(node, a, b, transposed, scale, early=scale is not None)
 
 
 def _scaled_weight(multiply: Any, transposed: bool) -> tuple[Any, Any]:

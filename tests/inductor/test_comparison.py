@@ -1,10 +1,14 @@
 """What `compare` says of the outputs of a model with and without gemmdb."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+import gemmdb.inductor
+from gemmdb.inductor import comparison
+from gemmdb.inductor.adapter import ir_view
 from gemmdb.inductor.comparison import difference
 
 NAN, INF = math.nan, math.inf
@@ -27,3 +31,51 @@ NAN, INF = math.nan, math.inf
 def test_the_difference_of_two_outputs(wanted, found, error):
     assert difference({"out": torch.tensor(wanted)}, {"out": torch.tensor(found)}) == error
     assert difference([torch.ones(3, dtype=torch.int32), None], [torch.ones(3, dtype=torch.int32), None]) == 0.0
+
+
+A, W = torch.randint(-9, 9, (8, 64)).bfloat16(), torch.randint(-9, 9, (32, 64), dtype=torch.int8)
+
+
+def linear(x, w):
+    return torch.nn.functional.linear(x, w.to(x.dtype))
+
+
+@pytest.mark.parametrize("inputs", [(A, W), ((A, W),), ([A, W],)], ids=["arguments", "tuple", "list"])
+def test_inputs_are_arguments_or_a_tuple_of_them(inputs):
+    found = comparison.compare(linear, *inputs, calls=1)
+    assert found.error == 0
+    assert len(found.configs) == 1
+
+
+def test_a_recorder_that_looks_on_is_not_what_is_compared(kit, table, tmp_path, monkeypatch):
+    with gemmdb.inductor.force(lambda problem: None):
+        kit.compiled(linear, A, W)
+    (text,) = kit.problems()
+    monkeypatch.setenv("GEMMDB_TABLES", str(table({text: kit.INT8PACK})))
+    with gemmdb.inductor.record(tmp_path / "workload.jsonl"):
+        found = comparison.compare(linear, A, W, calls=1)
+    assert found.configs == {text: kit.INT8PACK.text}
+
+
+def test_each_kernel_alone_is_taken_back_also_where_the_operands_are_not_as_the_pass_saw_them(kit, monkeypatch):
+    """The lowering then asks for another problem than the pass did, and the journal tells that one."""
+
+    def confirm(problem, args):
+        return replace(problem, a=replace(problem.a, layout=replace(problem.a.layout, align=2)))
+
+    lowered = []
+
+    def clock(*_):
+        lowered.append(sorted(config.kernel for config in kit.lowered()))
+        gemmdb.inductor.reset_stats()
+        return 20.0, 10.0
+
+    monkeypatch.setattr(ir_view, "confirm", confirm)
+    monkeypatch.setattr(comparison, "_medians", clock)
+    # Whatever the clock says, gemmdb counts as slower.
+    monkeypatch.setattr(comparison, "SLOWER", 0.1)
+    with gemmdb.inductor.force(kit.INT8PACK):
+        found = comparison.compare(lambda x, v, w: linear(linear(x, v), w), A, W, W[:, :32].contiguous())
+    assert lowered == [["int8pack_mm", "int8pack_mm"], *[["default", "int8pack_mm"]] * 2]
+    assert sorted(found.configs) == sorted(found.slower)
+    assert all(" a=bf16:row:2 " in text for text in found.slower)

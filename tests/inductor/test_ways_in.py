@@ -2,6 +2,7 @@
 
 import inspect
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -161,6 +162,30 @@ def test_a_miss_says_why_and_a_symbolic_size_is_in_the_journal(kit, table):
     assert product["note"].startswith("not tuned: on a CPU")
     assert "; exact: no verdict for this problem on " in product["note"]
     assert product["ranges"]["m"] == [2, None]
+
+
+@pytest.mark.parametrize("wrapped", [str, Path], ids=["str", "Path"])
+def test_one_table_may_be_named_alone(kit, table, linear, wrapped, caplog):
+    model, x = linear
+    path = wrapped(table({key(constant=0): kit.ATEN}))
+    gemmdb.inductor.enable(tables=path)
+    with torch.no_grad():
+        kit.compiled(model, x)
+        gemmdb.inductor.disable()
+        kit.compiled(model, x, backend="gemmdb", options={"gemmdb.tables": path})
+    assert gemmdb.inductor.stats()["rungs"] == {"exact": 2}
+    assert not [record for record in caplog.records if record.name == "gemmdb"]
+
+
+@pytest.mark.parametrize("given", [{"policy": 3}, {"tables": [None]}, {"tables": 3}, {"on_miss": 3}], ids=str)
+def test_what_is_no_setting_is_bad_input(linear, given):
+    from gemmdb.inductor import backend
+
+    model, x = linear
+    with pytest.raises(InputError, match=next(iter(given))):
+        gemmdb.inductor.enable(**given)
+    with pytest.raises(InputError, match=next(iter(given))):
+        backend.gemmdb(model, [x], options={f"gemmdb.{name}": value for name, value in given.items()})
 
 
 def test_compare_times_both_and_names_what_got_slower(kit, table, monkeypatch):
