@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from gemmdb.generators.models import ENCODERS, HEAD, MODELS, Item, Pair, Product, unique
+from gemmdb.generators.models import ENCODERS, HEAD, JOINED, MODELS, Item, Model, Pair, Product, unique
 
 GRID = [256, 1024, 2048, 6144, 16384]
 """N and K of a log grid."""
+SIDES = [128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384]
+ODD = ([1, 7, 17, 33, 100, 257, 1009], [250, 1001, 2047, 4099, 11003], [100, 777, 2053, 4098])
+TOKENS = [512, 1024, 2048, 4096, 8192]
+"""Of a training step: the rows of a layer, and the depth of its weight's gradient."""
+
+
+def first_models() -> dict[str, Model]:
+    """The models with the splits that the first part of the preset is drawn from."""
+    splits = {name: [s for s in model.splits if s not in JOINED.get(name, ())] for name, model in MODELS.items()}
+    return {name: replace(MODELS[name], splits=tuple(chosen)) for name, chosen in splits.items() if chosen}
 
 
 def core_pairs() -> list[Pair]:
     """(N, K) of the most used models, their query, key and value projections also apart."""
-    models = list(MODELS.values())[:HEAD]
-    apart = [(width, model.hidden) for model in models for width in (model.query, model.key)]
-    return unique([*(pair for model in models for pair in model.pairs()), *apart])
+    return unique(pair for pair, _ in core_products())
 
 
 def core_products() -> list[Product]:
     """The same in the fusion context that each has inside a layer."""
-    models = list(MODELS.values())[:HEAD]
+    models = list(first_models().values())[:HEAD]
     apart = [((width, model.hidden), "none") for model in models for width in (model.query, model.key)]
     return list(dict.fromkeys([*(product for model in models for product in model.products()), *apart]))
 
 
-def all_pairs() -> list[Pair]:
-    """(N, K) of all decoders."""
-    return unique(pair for model in MODELS.values() for pair in model.pairs())
+def first_pairs() -> list[Pair]:
+    """(N, K) of all decoders of the first part."""
+    return unique(pair for model in first_models().values() for pair in model.pairs())
+
+
+def all_products() -> list[Product]:
+    """(N, K) of all decoders with all their splits, in their fusion contexts."""
+    return list(dict.fromkeys(product for model in MODELS.values() for product in model.products()))
 
 
 def pool(op: str, rows: Sequence[int], pairs: Sequence[Pair], **rest: Any) -> list[Item]:

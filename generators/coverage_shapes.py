@@ -2,25 +2,29 @@
 
 A stratum is a pool of problems that stand for one use, and how many of them are wanted. Within a stratum they are taken
 in the order of a hash, one of each M in turn, so that no size is preferred; the strata are then merged, in proportion
-within an op, and the ops in the proportion of FLOORS. The layers of the first model come before everything else.
+within an op, and the ops in the proportion of FLOORS. The layers of the first model come before everything else. What
+was found missing later comes behind, in a balanced order of its own (`coverage_appended`).
 Nothing is random: the same code gives the same list.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product, zip_longest
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import product
 
+from gemmdb.generators import coverage_appended
+from gemmdb.generators.coverage_draw import Stratum, affordable, digest, draw, shares
 from gemmdb.generators.coverage_pools import (
-    all_pairs,
+    ODD,
+    SIDES,
+    TOKENS,
     core_pairs,
     core_products,
     each,
     encoder_layers,
+    first_pairs,
     gradient,
     grid,
     inside,
@@ -30,47 +34,27 @@ from gemmdb.generators.coverage_pools import (
 from gemmdb.generators.models import DECODE, DENSE, GPT2, MODELS, PREFILL, Item, unique
 from gemmdb.problem import Problem
 
-MOST_US, MOST_BYTES = 2000.0, 3e9
-"""Left out is what one call of ATen takes longer for, or whose operands and output are larger: each costs as much of a
-build as dozens of others, and where so much work is in one call, cuBLAS is at its best."""
-BYTES_PER_US = 4.0e6
-FLOPS_PER_US = {"bf16": 700e6, "fp16": 700e6, "int8": 850e6, "fp32": 48e6, "tf32": 350e6}
-"""What ATen reaches on an H200, roughly; enough for the rule above."""
 FIRST = 6
 """How many of the most used (N, K), those of the first model on one GPU, are covered at every M of a prefill."""
 FLOORS = {"mm": 1500, "addmm": 800, "int_mm": 600, "mixed_mm": 1000}
 """How many problems of each op the first 3,900 hold, about: where a build stops early, no op is short."""
-SIDES = [128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384]
-ODD = ([1, 7, 17, 33, 100, 257, 1009], [250, 1001, 2047, 4099, 11003], [100, 777, 2053, 4098])
-TOKENS = [512, 1024, 2048, 4096, 8192]
-
-
-@dataclass(frozen=True)
-class Stratum:
-    """`wanted` problems out of a pool; all of it when there are no more."""
-
-    wanted: int
-    pool: Sequence[Item]
 
 
 def items() -> list[Item]:
     """The preset's items, one problem each."""
     taken: set[Problem] = set()
-    chosen: list[list[Item]] = []
-    for stratum in (*mixed_mm(), *mm(), *addmm(), *int_mm()):
-        found: list[Item] = []
-        for item in spread(stratum.pool):
-            problem = Problem.gemm(**item)
-            if len(found) < stratum.wanted and problem not in taken and affordable(problem):
-                taken.add(problem)
-                found.append(item)
-        chosen.append(found)
+    first = _first_part(taken)
+    behind = [entry for found in draw(coverage_appended.strata(first), taken) for entry in shares(found)]
+    return [*first, *(item for _, item in sorted(behind, key=lambda entry: (entry[0], digest(entry[1]))))]
+
+
+def _first_part(taken: set[Problem]) -> list[Item]:
+    """What the preset began with. Tables, samples and reports refer to it by its order, so it stays as it is."""
+    chosen = draw((*mixed_mm(), *mm(), *addmm(), *int_mm()), taken)
     total = Counter(item["op"] for found in chosen for item in found)
     leading = {Problem.gemm(**item) for item in first_model()}
     ranked = [
-        (_place(item, (rank + 0.5) / len(found), total, leading), _hash(item), item)
-        for found in chosen
-        for rank, item in enumerate(found)
+        (_place(item, share, total, leading), digest(item), item) for found in chosen for share, item in shares(found)
     ]
     return [item for *_, item in sorted(ranked, key=lambda entry: entry[:2])]
 
@@ -89,30 +73,9 @@ def first_model() -> list[Item]:
     return [item for item in items if affordable(Problem.gemm(**item))]
 
 
-def spread(pool: Iterable[Item]) -> list[Item]:
-    """The items, one of each M in turn, in the order of their hash."""
-    by_rows: dict[int, list[Item]] = {}
-    for item in sorted(pool, key=_hash):
-        by_rows.setdefault(item["m"], []).append(item)
-    turns = zip_longest(*by_rows.values())
-    return [item for turn in turns for item in sorted((i for i in turn if i), key=_hash)]
-
-
-def affordable(problem: Problem) -> bool:
-    """Whether one call of ATen takes at most MOST_US, by a roofline, and its tensors MOST_BYTES."""
-    return call_us(problem) <= MOST_US and problem.bytes <= MOST_BYTES
-
-
-def call_us(problem: Problem) -> float:
-    """About how long one call of ATen takes. A mixed_mm casts its weight first, which is written and read again."""
-    cast = 5 * problem.n * problem.k if problem.op == "mixed_mm" else 0
-    kind = "tf32" if problem.numerics.fp32 == "tf32" else problem.a.dtype
-    return max((problem.bytes + cast) / BYTES_PER_US, problem.flops / FLOPS_PER_US[kind])
-
-
 def mixed_mm() -> list[Stratum]:
     """Weight-only int8: the most used models at decode whole, then prefill, and samples of everything else."""
-    core, every = core_pairs(), all_pairs()
+    core, every = core_pairs(), first_pairs()
     small = [m for m in DENSE if m <= 4096]
     return [
         Stratum(10_000, pool("mixed_mm", DECODE, core, fusion="scale")),
@@ -133,7 +96,7 @@ def mm() -> list[Stratum]:
 
     On a GPU, a bias that is followed by something elementwise is an mm too: Inductor adds it there.
     """
-    core, every = core_pairs(), all_pairs()
+    core, every = core_pairs(), first_pairs()
     gpt2 = unique(pair for model in GPT2.values() for pair in model.pairs())
     squares = [{"op": "mm", "m": side, "n": side, "k": side} for side in SIDES]
     return [
@@ -184,7 +147,7 @@ def addmm() -> list[Stratum]:
 
 def int_mm() -> list[Stratum]:
     """int8 times int8, with the scale that usually follows and without. ATen needs more than 16 rows."""
-    core, every = core_pairs(), all_pairs()
+    core, every = core_pairs(), first_pairs()
     rows = [m for m in DENSE if m > 16]
     return [
         Stratum(200, pool("int_mm", [32, 64, *PREFILL], core, fusion="scale")),
@@ -196,7 +159,3 @@ def int_mm() -> list[Stratum]:
         Stratum(15, [{"op": "int_mm", "m": side, "n": side, "k": side} for side in SIDES]),
         Stratum(30, sizes("int_mm", [17, 33, 100, 257], [248, 1000, 4104], [104, 776, 4104], fusion=["none", "scale"])),
     ]
-
-
-def _hash(item: Item) -> bytes:
-    return hashlib.sha256(json.dumps(item, sort_keys=True).encode()).digest()

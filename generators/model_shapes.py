@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.generators import coverage_shapes
+from gemmdb.generators.coverage_pools import GRID, ODD
 from gemmdb.generators.models import DECODE, DENSE, ENCODERS, GPT2, HEAD, MODELS, PREFILL, Item, Pair, unique
+
+SOME = [16, 512, 4096]
+FLOATS: list[Item] = [{"dtype": ["bf16", "fp16"]}, {"dtype": "fp32", "tf32": [False, True]}]
+"""What mm and addmm are asked for in: each item is a choice of precisions."""
 
 
 def llm() -> list[Item]:
@@ -31,20 +36,35 @@ def llm() -> list[Item]:
 def llm_dense() -> list[Item]:
     """All models, every M, all spellings and dtypes, biases for GPT-2, and the gradient layouts of training."""
     pairs = unique(pair for model in MODELS.values() for pair in model.pairs())
-    small = [m for m in DENSE if m <= 4096]
     items: list[Item] = []
     for pair in pairs:
-        items.append(_item("mixed_mm", small, pair, fusion=["scale", "none"], dtype=["bf16", "fp16"]))
+        items.append(_item("mixed_mm", DENSE, pair, fusion=["scale", "none"], dtype=["bf16", "fp16"]))
         items.append(_item("mixed_mm", DECODE, pair, fusion="scale", dtype=["bf16", "fp16"], weight_dtype="uint8"))
         items.append(_item("int_mm", [m for m in DENSE if m > 16], pair, fusion=["scale", "none"]))
         items.append(_item("mm", DENSE, pair, dtype=["bf16", "fp16"], fusion=["none", "pointwise"]))
-        items.append(_item("mm", [512, 2048, 8192], pair, layout=["nn", "tn"]))
+        items.append(_item("mm", SOME, pair, dtype="fp32", tf32=[False, True]))
+        items += _gradients("mm", pair)
     for pair in unique(pair for model in GPT2.values() for pair in model.pairs()):
-        items.append(_item("addmm", DENSE, pair, dtype=["bf16", "fp16", "fp32"]))
-        items.append(_item("mm", DENSE, pair, dtype=["bf16", "fp16", "fp32"], fusion="pointwise"))
-        items.append(_item("addmm", [512, 2048, 8192], pair, layout=["nn", "tn"]))
-        items.append(_item("mm", [16, 512, 4096], pair, dtype="fp32", tf32=[False, True]))
+        items += _biased(pair)
+        items += [_item("mm", DENSE, pair, fusion=["none", "pointwise"], **dtype) for dtype in FLOATS]
+        items += [*_gradients("mm", pair), *_gradients("addmm", pair, bias="full")]
     return items
+
+
+def _biased(pair: Pair) -> list[Item]:
+    """A layer with a bias, its weight stored [N, K] as in `Linear` or [K, N] as in GPT-2's `Conv1D`."""
+    both = ["nt", "nn"]
+    items = [_item("addmm", DENSE, pair, layout=both, **dtype) for dtype in FLOATS]
+    others = ["full", "column"]
+    return [*items, *(_item("addmm", SOME, pair, layout=both, bias=others, **dtype) for dtype in FLOATS)]
+
+
+def _gradients(op: str, pair: Pair, **rest: Any) -> list[Item]:
+    """What a training step of 512 to 8,192 tokens multiplies: `nn` for the input's gradient, `tn` for the weight's,
+    which is an addmm where it is added to that of an earlier step."""
+    (n, k), tokens = pair, [512, 2048, 8192]
+    shapes = ({"m": tokens, "n": k, "k": n, "layout": "nn"}, {"m": n, "n": k, "k": tokens, "layout": "tn"})
+    return [{"op": op, **shape, **rest, **dtype} for shape in shapes for dtype in FLOATS]
 
 
 def vision() -> list[Item]:
@@ -54,35 +74,37 @@ def vision() -> list[Item]:
     for hidden, tokens in ENCODERS.values():
         rows = [tokens * batch for batch in (1, 2, 4, 8, 16, 32, 64)]
         for pair in ((3 * hidden, hidden), (hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden)):
-            items.append(_item("addmm", rows, pair, dtype=["bf16", "fp16", "fp32"]))
-            items.append(_item("mm", rows, pair, fusion="pointwise"))
+            for dtype in FLOATS:
+                items.append(_item("addmm", rows, pair, **dtype))
+                items.append(_item("mm", rows, pair, fusion="pointwise", **dtype))
+            items.append(_item("mixed_mm", rows, pair, fusion="scale"))
             items.append(_item("int_mm", [m for m in rows if m > 16], pair, fusion="scale"))
     return items
 
 
 def grid() -> list[Item]:
     """Square powers of two, and a log grid over M, N and K that covers what no model names."""
-    sides = [2**power for power in range(7, 15)]
-    items: list[Item] = [
-        {"op": op, "m": side, "n": side, "k": side, "dtype": dtype}
-        for side in sides for op, dtype in (("mm", ["bf16", "fp16", "fp32"]), ("addmm", "bf16"), ("int_mm", "int8"))
-    ]  # fmt: skip
-    wide = [256, 1024, 2048, 6144, 16384]
-    for op, rows in (("mm", [1, 4, 16, 64, 256, 1024, 4096]), ("mixed_mm", [1, 4, 16, 64, 256, 1024]),
-                     ("int_mm", [32, 128, 512, 2048])):  # fmt: skip
-        items.append({"op": op, "m": rows, "n": wide, "k": wide, "dtype": "int8" if op == "int_mm" else "bf16"})
-    items.append({"op": "addmm", "m": [16, 256, 4096], "n": wide, "k": [1024, 6144], "bias": ["1d", "full", "column"]})
+    items: list[Item] = []
+    for side in [2**power for power in range(7, 15)]:
+        square = {"m": side, "n": side, "k": side}
+        items += [{"op": ["mm", "addmm"], **square, **dtype} for dtype in FLOATS]
+        items.append({"op": "int_mm", **square})
+        items.append({"op": "mixed_mm", **square, "dtype": ["bf16", "fp16"], "fusion": "scale"})
+    items.append({"op": ["mm", "mixed_mm"], "m": [4**power for power in range(8)], "n": GRID, "k": GRID})
+    items.append({"op": "int_mm", "m": [32, 128, 512, 2048, 8192], "n": GRID, "k": GRID})
+    items.append({"op": "addmm", "m": [16, 256, 4096], "n": GRID, "k": [1024, 6144], "bias": ["1d", "full", "column"]})
     return items
 
 
 def odd() -> list[Item]:
     """Primes and sizes that are no multiple of 8 or 16, where loads cannot be wide and padding is an alternative."""
-    rows, columns, depths = [1, 7, 17, 33, 100, 257, 1009], [250, 1001, 2047, 4099, 11003], [100, 777, 2053, 4098]
+    rows, columns, depths = ODD
     common = {"m": rows, "n": columns, "k": depths}
+    items = [{"op": op, **common, **dtype} for op in ("mm", "addmm") for dtype in FLOATS]
     return [
-        {"op": "mm", **common, "dtype": ["bf16", "fp16"]},
-        {"op": "addmm", **common, "dtype": "bf16"},
-        {"op": "mixed_mm", **common, "dtype": "bf16", "fusion": "scale"},
+        *items,
+        {"op": "mm", **common, "layout": ["nn", "tn"], "dtype": ["bf16", "fp16"]},
+        {"op": "mixed_mm", **common, "dtype": ["bf16", "fp16"], "fusion": "scale"},
         {"op": "int_mm", "m": [17, 33, 100, 257], "n": [248, 1000, 4104], "k": [104, 776, 4104]},
     ]
 
