@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h200_peers import visible
-from h200_results import ROOT, with_cuda_kernels
+from h200_results import ROOT, SHIPPED, with_cuda_kernels
 
 from gemmdb.generators import shapes
 
@@ -148,7 +148,7 @@ def main() -> None:
     """Run the tasks that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--table", type=Path, default=ROOT / "tables" / "sm90-nvidia-h200.db")
+    parser.add_argument("--table", type=Path, default=SHIPPED)
     parser.add_argument("--only", default="", help="names of tasks, or how they begin, in the order to run them in")
     parser.add_argument("--minutes", type=float, default=9)
     parser.add_argument("--caches", default="/tmp/h200-figures", help="a folder for Inductor's caches")

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import h200_peers_report
-from h200_results import ROOT, STRATA, STREAMED, lines, streamed, with_cuda_kernels
+from h200_results import SHIPPED, STRATA, STREAMED, lines, streamed, with_cuda_kernels
 
 from gemmdb.appending import append_lines
 from gemmdb.measurement import one_line
@@ -158,7 +158,7 @@ def main() -> None:
     """Draw, measure on all GPUs, print what it comes to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--table", type=Path, default=ROOT / "tables" / "sm90-nvidia-h200.db")
+    parser.add_argument("--table", type=Path, default=SHIPPED)
     parser.add_argument("--number", type=int, default=40, help="problems drawn from each stratum")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--samples", type=int, default=25)

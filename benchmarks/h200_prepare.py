@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from h200_peers import draw, population
-from h200_results import ROOT
+from h200_results import SHIPPED
 
 from gemmdb.config import Config
 from gemmdb.generators.cuda.compile import parts
@@ -40,7 +40,7 @@ def main() -> None:
     """Compile with half of the processors, and say how long it took."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=Path, required=True)
-    parser.add_argument("--table", type=Path, default=ROOT / "tables" / "sm90-nvidia-h200.db")
+    parser.add_argument("--table", type=Path, default=SHIPPED)
     parser.add_argument("--peers", type=int, default=90)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

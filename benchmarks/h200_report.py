@@ -1,8 +1,8 @@
 """Say what the H200 rows amount to: every figure that is aimed at, and the tables behind them.
 
-    python benchmarks/h200_report.py [FOLDER] [--json FILE]
+    python benchmarks/h200_report.py [PATH] [--json FILE]
 
-FOLDER: of archives, as `h200_build.py` writes them; default: the newest of benchmarks/results/h200. Prints Markdown.
+PATH: a table, default the shipped one; or a folder of archives, as `h200_build.py` writes them. Prints Markdown.
 A problem's time is its verdict's pick, all processes pooled, relative to the ATen interleaved with it, cold L2, the
 newest procedure. The upper end of a problem is that of the pick's 95% interval. `peers.jsonl` in the folder
 (`h200_peers.py`) adds the comparison with max-autotune and the share of a streaming read.
@@ -14,19 +14,20 @@ import argparse
 import json
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import h200_peers_report as peers
-from h200_results import FIGURES, PEERS, Member, builds, lines, mean, newest, of, parts
+from h200_results import FIGURES, PEERS, SHIPPED, Member, builds, lines, mean, of, parts
 
 from gemmdb.config import ATEN
 from gemmdb.generators import archive
 from gemmdb.measurement import EMITTED, Measurement, Status
 from gemmdb.problem import Problem
+from gemmdb.table import Table
 from gemmdb.verdict import Verdict, decide_all
 
 SPLITS: tuple[tuple[str, Member], ...] = (
@@ -57,23 +58,32 @@ def newest_verdict(rows: Sequence[Measurement]) -> Verdict | None:
     return max(found, key=lambda v: (v.protocol.version, v.protocol.samples, v.klass), default=None)
 
 
-def read(paths: Iterable[Path]) -> Results:
-    """What the archives hold."""
+def rows_of(path: Path) -> Iterator[Measurement]:
+    """The rows of a folder of archives or of a table, those of a problem together."""
+    if path.is_dir():
+        for part in parts(path):
+            yield from archive.read(part)
+    else:
+        with Table.open(path) as table:
+            yield from table.measurements()
+
+
+def read(path: Path) -> Results:
+    """What a folder of archives or a table holds."""
     results = Results()
-    for path in paths:
-        for problem, group in groupby(archive.read(path), key=lambda row: row.problem):
-            rows = list(group)
-            results.statuses.update(row.status.value for row in rows)
-            failed = (Status.WRONG, Status.CRASH, Status.TIMEOUT)
-            results.bad.update(f"{row.config.name} {row.status}" for row in rows if row.status in failed)
-            twice, emitted = repeats(rows)
-            results.twice += twice
-            results.emitted += emitted
-            verdict = newest_verdict(rows)
-            if verdict is None:
-                results.undecided.append(problem.text)
-            else:
-                results.verdicts.append(verdict)
+    for problem, group in groupby(rows_of(path), key=lambda row: row.problem):
+        rows = list(group)
+        results.statuses.update(row.status.value for row in rows)
+        failed = (Status.WRONG, Status.CRASH, Status.TIMEOUT)
+        results.bad.update(f"{row.config.name} {row.status}" for row in rows if row.status in failed)
+        twice, emitted = repeats(rows)
+        results.twice += twice
+        results.emitted += emitted
+        verdict = newest_verdict(rows)
+        if verdict is None:
+            results.undecided.append(problem.text)
+        else:
+            results.verdicts.append(verdict)
     return results
 
 
@@ -120,14 +130,15 @@ def class_of(problem: Problem) -> str:
     return f"{problem.op} {dtype}, {number} M {label}"
 
 
-def report(results: Results, folder: Path) -> dict[str, Any]:
-    """Everything, JSON-ready."""
+def report(results: Results, path: Path) -> dict[str, Any]:
+    """Everything, JSON-ready. What builds cost and how peers compare, a folder says of itself alone."""
+    folder = path if path.is_dir() else None
     verdicts = results.verdicts
     members = [(name, member) for name, member, *_ in FIGURES] + list(SPLITS)
     chosen = {name: [v for v in verdicts if member(v.problem)] for name, member in members}
     picks = Counter((v.problem.op, v.pick.name) for v in verdicts)
     return {
-        "folder": folder.name,
+        "path": path.name,
         "figures": [summary(name, group) for name, group in chosen.items() if group],
         "aims": {name: {"aten": aten, "max_autotune": autotune} for name, _, aten, autotune in FIGURES},
         "classes": grouped(verdicts, class_of),
@@ -139,7 +150,7 @@ def report(results: Results, folder: Path) -> dict[str, Any]:
         if results.emitted
         else None,
         "build": cost(builds(folder)),
-        "peers": peers.summary(lines(folder / PEERS)),
+        "peers": peers.summary(lines(folder / PEERS)) if folder else None,
     }  # fmt: skip
 
 
@@ -204,11 +215,10 @@ def markdown(found: dict[str, Any]) -> str:
 def main() -> None:
     """Print the report, and write it as JSON too."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("path", type=Path, nargs="?", default=SHIPPED)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    folder = options.folder or newest()
-    found = report(read(parts(folder)), folder)
+    found = report(read(options.path), options.path)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     print(markdown(found))

@@ -15,6 +15,7 @@ from gemmdb.problem import Problem
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
+SHIPPED = ROOT / "tables" / "sm90-nvidia-h200.db"
 PARTS, BUILD, PEERS = "rows-*.jsonl.xz", "build.json", "peers.jsonl"
 """What a folder of results holds: archives of all rows, the reports of its builds, the comparison with peers."""
 FLOOR_BYTES = 48e6

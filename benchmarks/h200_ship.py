@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from h200_results import ROOT, folders, parts
+from h200_results import ROOT, SHIPPED, folders, parts
 
 from gemmdb import sources
 from gemmdb.generators import archive
@@ -29,7 +29,6 @@ from gemmdb.generators.store import Store
 from gemmdb.measurement import Measurement
 from gemmdb.table import Table
 
-SHIPPED = ROOT / "tables" / "sm90-nvidia-h200.db"
 MOST_BYTES = 16 * 2**20
 """What the table may take of the wheel."""
 OLDEST = 2
