@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._inductor import graph, utils  # noqa: E402
 from torch._inductor.codegen.cuda import device_op_overrides  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
@@ -24,13 +25,14 @@ SIZES = {"one": "int64_t size[] = {128};", "all": "int64_t size[] = {static_cast
 
 @pytest.fixture
 def reached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The kernels that would have been generated, had there been a GPU."""
+    """The kernels that would have been generated, had there been a GPU and its aligned inputs."""
     found: list[object] = []
 
     def stop(kernel: object, *rest: object) -> object:
         found.append(kernel)
         raise triton_kernels.Refused("that far")
 
+    monkeypatch.setattr(graph, "should_assume_input_aligned", utils.tensor_is_aligned)
     monkeypatch.setattr(legality, "objection", lambda config, query: None)
     monkeypatch.setattr(templates, "product", stop)
     monkeypatch.setattr(inductor_templates, "product", stop)
