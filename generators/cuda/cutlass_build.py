@@ -52,6 +52,11 @@ class Library:
         """Where the library is, once it is built with the compiler and headers that are there now."""
         return _folder() / f"{self.key}-{_tools()}.so"
 
+    @property
+    def work(self) -> str:
+        """See `Part.work`."""
+        return ""
+
     def build(self, capability: int) -> Built:
         """Run nvcc unless the library is there; the messages of the assembler, registers and spills among them, are
         left beside it."""

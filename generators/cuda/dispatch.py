@@ -41,6 +41,7 @@ class _Item:
     part: Part
     kind: str
     priority: Priority
+    work: str
     future: Future[Built] = field(default_factory=Future)
 
 
@@ -57,6 +58,7 @@ class Dispatcher:
         self._waiting: dict[str, _Item] = {}
         self._heaps: dict[str, list[tuple[Priority, int, _Item]]] = {kind: [] for kind in WEIGHTS}
         self._running: Counter[str] = Counter()
+        self._work: set[str] = set()
         self._numbers: Iterator[int] = count()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -64,7 +66,7 @@ class Dispatcher:
 
     def submit(self, part: Part, kind: str, priority: Priority) -> Future[Built]:
         """Have a part compiled when its turn comes; `kind` is a key of WEIGHTS."""
-        item = _Item(part, kind, priority)
+        item = _Item(part, kind, priority, part.work)
         with self._changed:
             if self._closed:
                 item.future.cancel()
@@ -123,17 +125,32 @@ class Dispatcher:
         """The next part, which counts as running from now on. Call it with the lock held."""
         if self._running.total() >= self.processes:
             return None
-        for heap in self._heaps.values():
-            while heap and (heap[0][2].part.key not in self._waiting or heap[0][0] != heap[0][2].priority):
-                heapq.heappop(heap)  # Begun, or raised to another priority.
-        kinds = [kind for kind, heap in self._heaps.items() if heap]
-        if not kinds:
+        heads = {kind: head for kind, heap in self._heaps.items() if (head := self._head(heap)) is not None}
+        if not heads:
             return None
-        kind = min(kinds, key=lambda kind: self._running[kind] / WEIGHTS[kind])
-        item = heapq.heappop(self._heaps[kind])[2]
+        kind = min(heads, key=lambda kind: self._running[kind] / WEIGHTS[kind])
+        item = heads[kind]
         del self._waiting[item.part.key]
         self._running[kind] += 1
+        self._work.add(item.work)
         return item
+
+    def _head(self, heap: list[tuple[Priority, int, _Item]]) -> _Item | None:
+        """The first of a kind that waits and does not need what is being compiled for another part: it would hold its
+        process up with waiting."""
+        held = []
+        while heap:
+            priority, _, item = heap[0]
+            if item.part.key not in self._waiting or priority != item.priority:
+                heapq.heappop(heap)  # Begun, or raised to another priority.
+            elif item.work and item.work in self._work:
+                held.append(heapq.heappop(heap))
+            else:
+                break
+        found = heap[0][2] if heap else None
+        for entry in held:
+            heapq.heappush(heap, entry)
+        return found
 
     def _hand_over(self, item: _Item) -> None:
         item.future.set_running_or_notify_cancel()
@@ -163,6 +180,7 @@ class Dispatcher:
     def _finished(self, item: _Item, inner: Future[Built] | None, error: BaseException | None = None) -> None:
         with self._changed:
             self._running[item.kind] -= 1
+            self._work.discard(item.work)
             self._changed.notify_all()
         if inner is not None:
             error = CancelledError() if inner.cancelled() else inner.exception()

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 from gemmdb.config import Config
+from gemmdb.generators.cuda.cutlass_build import library
 from gemmdb.generators.cuda.part import Built
 from gemmdb.problem import Problem
 from gemmdb.sources import INDUCTOR
@@ -46,6 +47,11 @@ class Emission:
     def key(self) -> str:
         """A digest of problem and config."""
         return hashlib.sha256(f"emitted {self.problem.text} {self.config.text}".encode()).hexdigest()[:32]
+
+    @property
+    def work(self) -> str:
+        """See `Part.work`: code of several problems has the same CUTLASS kernel in it."""
+        return library(self.problem, self.config).key if self.config.backend == "cutlass" else ""
 
     def build(self, capability: int) -> Built:
         """Generate the code and compile its kernels."""

@@ -23,6 +23,11 @@ class Part(Interface):
     def key(self) -> str:
         """Names the part: equal keys are built once."""
 
+    @property
+    def work(self) -> str:
+        """Names what takes most of the time, where other parts need the same: while one is built, the others would wait
+        for it. Empty where it is the part's own."""
+
     def build(self, capability: int) -> Built:
         """Compile for compute capability `capability` (90 for sm90) and leave the result on disk, so that building
         again is quick."""

@@ -93,6 +93,11 @@ class Triton:
         """The unit's own."""
         return self.unit.key
 
+    @property
+    def work(self) -> str:
+        """See `Part.work`."""
+        return ""
+
     def build(self, capability: int) -> Built:
         """Compile the unit."""
         done = compile_unit(self.unit, capability)

@@ -39,6 +39,7 @@ from gemmdb.generators.cuda.part import Built
 @dataclasses.dataclass(frozen=True)
 class Part:
     key: str
+    work: str = ""
 
     def build(self, capability):
         what, _, seconds = self.key.partition(" ")

@@ -20,6 +20,7 @@ from gemmdb.generators.cuda.part import Built
 class Part:
     key: str
     log: str
+    work: str = ""
 
     def build(self, capability):
         if self.key == "die":
@@ -42,7 +43,7 @@ def part(importable, monkeypatch, tmp_path):
     importable("parts_that_note", PARTS)
     monkeypatch.syspath_prepend(tmp_path / "modules")
     module = importlib.import_module("parts_that_note")
-    yield lambda key: module.Part(key, str(tmp_path / "log"))
+    yield lambda key, work="": module.Part(key, str(tmp_path / "log"), work)
     del sys.modules["parts_that_note"]
 
 
@@ -93,6 +94,20 @@ def test_kinds_share_the_processors(dispatcher, part, tmp_path):
     assert begun.index("triton-0 begins") < begun.index(
         "cutlass-5 begins"
     )  # What came later is not put off to the end.
+
+
+def test_parts_that_need_the_same_do_not_wait_for_each_other_in_processes(dispatcher, part, tmp_path):
+    two = dispatcher(2)
+    asked = [("a1", "nvcc"), ("a2", "nvcc"), ("a3", "nvcc"), ("b", "other"), ("c", ""), ("d", "")]
+    wait([two.submit(part(key, work), "cutlass", Priority.NORMAL) for key, work in asked], 60)
+    running = set()
+    for event in events(tmp_path):
+        key, what = event.split()
+        (running.add if what == "begins" else running.discard)(key)
+        assert len(running & {"a1", "a2", "a3"}) <= 1
+    begun = [event.split()[0] for event in events(tmp_path) if event.endswith("begins")]
+    assert sorted(begun) == sorted(key for key, _ in asked)
+    assert begun.index("b") < begun.index("a2") < begun.index("a3")
 
 
 def test_a_process_that_dies_breaks_what_is_running_and_nothing_that_waits(dispatcher, part, tmp_path):
