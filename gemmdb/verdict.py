@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
-from gemmdb.measurement import EMITTED, UNSAFE, Measurement, Protocol, Status
+from gemmdb.measurement import EMITTED, UNSAFE, Measurement, Protocol, Status, Times
 from gemmdb.problem import Problem
 from gemmdb.toolchain import Toolchain
 
@@ -187,9 +187,13 @@ def _pool_one(config: Config, rows: list[Measurement], statuses: Sequence[Status
     if len(timed) > 1:  # Texts are long, and most configs have one row.
         timed.sort(key=lambda row: row.text)
     times = [row.times for row in timed if row.times]
-    if not times:
-        return None
+    return Pooled(config, *together(times, config), tuple(timed)) if times else None
+
+
+def together(times: Sequence[Times], config: Config) -> tuple[float, float]:
+    """The ratio to ATen and the spread of a config that was timed several times: processes differ, so their distance
+    counts as spread too."""
     ratios = [1.0] if config == ATEN else [t.ratio for t in times]
     ratio = median(ratios)
     between = (max(ratios) - min(ratios)) / 2 / ratio
-    return Pooled(config, ratio, max(between, median(t.spread for t in times)), tuple(timed))
+    return ratio, max(between, median(t.spread for t in times))

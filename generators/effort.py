@@ -15,7 +15,7 @@ class Effort:
     candidate whose estimate is that many times the best one is dropped, `keep` of them survive in any case. `states`:
     cache states, one protocol each. `compile_s`, `measure_s`: time limits of compiling one candidate and of one round
     of measuring, seconds. `confirm`: whether the winner is measured again in a new process. `rivals`: how many configs
-    that came close to it are measured again along with it, as the code that the compiler emits.
+    that came close to it are measured again along with it, as the code that the compiler emits, in two processes.
     """
 
     name: str

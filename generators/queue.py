@@ -112,20 +112,23 @@ def known(
     for row in rows:
         if row.config not in banned:
             by_config[row.config].append(row)
-    raced = [next((row for row in of if row.detail != EMITTED), of[0]) for of in by_config.values()]
-    confirmed = [max(of, key=_trust) for config, of in by_config.items() if config != ATEN and _confirmed(of, effort)]
-    first, again = (tuple(map(_outcome, some)) for some in (raced, confirmed))
+    raced = {config: min(of, key=_plainness) for config, of in by_config.items()}
+    confirmed: list[Measurement] = []
+    for config, of in by_config.items():
+        if config != ATEN and _confirmed(of, effort):
+            confirmed += [row for row in of if row is not raced[config]] or of
+    first, again = (tuple(map(_outcome, some)) for some in (raced.values(), confirmed))
     return first, again
+
+
+def _plainness(row: Measurement) -> tuple[bool, bool]:
+    return row.detail == EMITTED, row.status is not Status.OK
 
 
 def _confirmed(rows: Sequence[Measurement], effort: Effort) -> bool:
     if not effort.rivals:
         return len(rows) > 1
     return any(row.detail == EMITTED or row.status not in (Status.OK, Status.SLOW) for row in rows)
-
-
-def _trust(row: Measurement) -> tuple[bool, bool]:
-    return row.detail == EMITTED, row.status is Status.OK
 
 
 def _outcome(row: Measurement) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from gemmdb.config import ATEN, Config
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Job, Measurer, Outcome
 from gemmdb.measurement import EMITTED, UNSAFE, Status, Times
-from gemmdb.verdict import Pooled, best
+from gemmdb.verdict import Pooled, best, together
 
 TOO_GOOD = 0.5
 """A candidate this much faster than ATen, or than the next one, is measured again before it is believed."""
@@ -51,14 +52,18 @@ def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
 
 
 def winner(outcomes: Iterable[Outcome]) -> Config | None:
-    """What a verdict of these outcomes would pick, None when that is ATen or there is none."""
-    pooled = [
-        Pooled(o.config, 1.0 if o.config == ATEN else o.times.ratio, o.times.spread, ())
-        for o in outcomes
-        if o.status is Status.OK and o.times
-    ]
-    if not any(one.config == ATEN for one in pooled):
+    """What a verdict of these outcomes would pick, None when that is ATen or there is none. Where a config was timed as
+    emitted code, its other times do not count."""
+    by_config: dict[Config, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.status is Status.OK and outcome.times:
+            by_config[outcome.config].append(outcome)
+    if ATEN not in by_config:
         return None
+    pooled = []
+    for config, found in by_config.items():
+        counted = [o for o in found if o.detail == EMITTED] or found
+        pooled.append(Pooled(config, *together([o.times for o in counted if o.times], config), ()))
     pick = best(sorted(pooled, key=lambda one: (one.ratio, one.order)))[0].config
     return None if pick == ATEN else pick
 
@@ -67,8 +72,9 @@ def unconfirmed(outcomes: Sequence[Outcome], confirmed: Sequence[Outcome], effor
     """What is to be confirmed next of a race's `outcomes`: what their verdict would pick, together with its rivals; and
     should that have been slower in what is `confirmed`, what would be picked then. Nothing when that is done, or was
     done CONFIRMED times."""
-    again = {outcome.config: outcome for outcome in confirmed if outcome.config != ATEN}
-    pick = winner(({outcome.config: outcome for outcome in outcomes} | again).values())
+    again = {outcome.config for outcome in confirmed if outcome.config != ATEN}
+    unsafe = {outcome.config for outcome in confirmed if outcome.status in UNSAFE}
+    pick = winner(outcome for outcome in (*outcomes, *confirmed) if outcome.config not in unsafe)
     picks = () if pick is None else (pick,)
     close = rivals(outcomes)[: effort.rivals]
     if any(config not in again for config in close):

@@ -13,7 +13,7 @@ from gemmdb.generators import effort, feed
 from gemmdb.generators.build import build
 from gemmdb.generators.interfaces import ignore
 from gemmdb.generators.replay import Replay
-from gemmdb.measurement import Status
+from gemmdb.measurement import EMITTED, Status
 from gemmdb.table import Table
 
 
@@ -108,6 +108,8 @@ def test_winners_whose_code_is_still_compiled_are_confirmed_later(request_, repl
 class Disappointing(Replay):
     """Emitted code takes three times as long as was raced, so that the next one is confirmed, too."""
 
+    factor = 3.0
+
     def __init__(self, rows):
         super().__init__(rows)
         self.compiled = set()
@@ -123,7 +125,7 @@ class Disappointing(Replay):
         if not isinstance(config, Code):
             return super()._outcome(problem, config)
         found = super()._outcome(problem, Config(config.backend, config.kernel, config.params))
-        slow = {name: 3 * getattr(found.times, name) for name in ("median_us", "low_us", "high_us")}
+        slow = {name: self.factor * getattr(found.times, name) for name in ("median_us", "low_us", "high_us")}
         return replace(found, config=config, times=replace(found.times, **slow))
 
 
@@ -138,6 +140,25 @@ def test_no_lane_waits_for_the_code_of_a_second_winner(request_, replay_backend,
     with contextlib.closing(Table.open(request_.out)) as table:
         verdicts = [table.verdict(problem, backend.device) for problem, _ in confirmed]
     assert {verdict.pick for verdict in verdicts} == {ATEN}
+
+
+class AsRaced(Disappointing):
+    """Emitted code takes as long as was raced."""
+
+    factor = 1.0
+
+
+def test_where_rivals_are_confirmed_two_processes_do_it(request_, replay_backend, rows, monkeypatch):
+    monkeypatch.setitem(effort.EFFORTS, "quick", replace(effort.named("quick"), rivals=3))
+    backend = replay_backend(rows, replay=AsRaced)
+    backend.overlap = True
+    assert build(request_, backend=backend).measured == 7
+    kinds = [isinstance(configs[-1], Code) for _, configs, _ in backend.made[0].calls]
+    assert sum(kinds) == 14
+    with contextlib.closing(Table.open(request_.out)) as table:
+        emitted = [row.problem for row in table.measurements() if row.detail == EMITTED]
+    assert {emitted.count(problem) for problem in emitted} == {2}
+    assert build(request_, backend=replay_backend(rows)).measured == 0  # Nothing is left to confirm.
 
 
 class Never(Emitting):
