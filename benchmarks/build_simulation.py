@@ -113,7 +113,7 @@ def backend(options: argparse.Namespace) -> Any:
 
     def needs(problem: Problem, config: Config) -> list[sleeping.Sleeping]:
         took = seconds.get(compile.compiler(config), 0.0)
-        return [sleeping.Sleeping(part.key, took) for part in compile.parts(problem, config)]
+        return [sleeping.Sleeping(part.key, took, part.work) for part in compile.parts(problem, config)]
 
     class Simulated(CudaBackend):
         """Without the questions that CudaBackend asks a driver."""

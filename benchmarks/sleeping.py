@@ -35,6 +35,7 @@ class Sleeping:
 
     key: str
     seconds: float
+    work: str = ""
 
     def build(self, capability: int) -> Built:
         """Sleep."""

@@ -82,7 +82,7 @@ def test_a_table_that_does_not_fit_is_not_shipped(
 
 def test_the_report_gives_the_figures_of_the_rows(script: Any, folder: Path, tmp_path: Path) -> None:
     report: ModuleType = script("h200_report")
-    found = report.report(report.read(sorted(folder.iterdir())), folder)
+    found = report.report(report.read(folder), folder)
     json.dumps(found)
     with Table.open(tmp_path / "some.db") as whole:
         pairs = {row.problem: row.device for row in whole.measurements()}
@@ -102,7 +102,7 @@ def test_builds_one_after_the_other_cost_what_all_of_them_took(script: Any, fold
     one = {"measured": 10, "rows": 900, "seconds": 5.0, "lane_seconds": 16.0, "busy_seconds": 8.0}
     idle = {"measured": 0, "rows": 0, "seconds": 1.0, "lane_seconds": 0.0, "busy_seconds": None}
     (folder / "build.json").write_text(json.dumps([one, idle, one]))
-    found = report.report(report.read(sorted(folder.glob("rows-*"))), folder)
+    found = report.report(report.read(folder), folder)
     assert found["build"]["gpu_seconds_per_problem"] == pytest.approx(1.6)
     assert found["build"]["busy_share"] == pytest.approx(0.5)
     assert "gpu_seconds_per_problem 1.6" in report.markdown(found)
