@@ -24,10 +24,20 @@ def weight_only(a: Any, w: Any, scale: Any, backend: str) -> Any:
     return result if scale is None else state.lowering_of(aten.mul.Tensor)(result, scale)
 
 
-def cast_product(a: Any, w: Any, scale: Any) -> Any:
-    """The product with the weight cast to the dtype of `a` first, as default mode has it."""
-    cast = state.lowering_of(torch.ops.prims.convert_element_type.default)
-    return product(a, cast(w, a.get_dtype()), scale)
+def cast_product(a: Any, w: Any, scale: Any, scale_first: bool = False) -> Any:
+    """The product with the weight cast to the dtype of `a` first, and scaled then with `scale_first`, as default mode
+    has it."""
+    weight = state.lowering_of(torch.ops.prims.convert_element_type.default)(w, a.get_dtype())
+    if not scale_first:
+        return product(a, weight, scale)
+    return product(a, state.lowering_of(aten.mul.Tensor)(weight, scale), None)
+
+
+def constant_product(a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
+    """As `cast_product`, but what it makes of constants is a constant."""
+    if scale_first:
+        return product(a, ir_view.cast_constant(w, a.get_dtype(), scale), None)
+    return product(a, ir_view.cast_constant(w, a.get_dtype()), scale)
 
 
 def product(a: Any, w: Any, scale: Any) -> Any:

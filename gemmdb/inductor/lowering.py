@@ -186,13 +186,13 @@ def _failed(decision: Decision, error: Exception) -> None:
     _note(decision, f"the lowering failed: {type(error).__name__}")
 
 
-def lower_mixed(a: Any, w: Any, scale: Any = None) -> Any:
+def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
     """Lower `gemmdb::mixed_mm`. Whatever happens, no call of our operator is left in the output code."""
     node = state.current_node()
     decision = node.meta.get(DECISION) if node is not None else None
     if decision is not None:
         try:
-            result = _decided_mixed(decision, a, w, scale)
+            result = _decided_mixed(decision, a, w, scale, scale_first)
             if result is not None:
                 return result
         except (MissError, TableError):
@@ -200,7 +200,7 @@ def lower_mixed(a: Any, w: Any, scale: Any = None) -> Any:
         except Exception as error:
             _failed(decision, error)
     with state.only_aten():
-        return casting.cast_product(a, w, scale)
+        return casting.cast_product(a, w, scale, scale_first)
 
 
 def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
@@ -215,10 +215,11 @@ def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
     return state.lowering_of(torch.ops.prims.convert_element_type.default)(scaled, dtype)
 
 
-def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any) -> Any:
-    """The product as decided; None where that is ATen, or turns out not to be possible."""
+def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
+    """The product as decided; None where that is ATen, or turns out not to be possible. `scale_first` is nothing to
+    kernels of ours, which scale the fp32 accumulator."""
     if decision.config is None:
-        return searching.search(decision, functools.partial(casting.cast_product, a, w, scale))
+        return searching.search(decision, functools.partial(casting.cast_product, a, w, scale, scale_first))
     if decision.branches:
         return branches.lower(decision, (a, w) if scale is None else (a, w, scale), {})
     if is_default(decision.config):
@@ -230,14 +231,16 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any) -> Any:
         return None
     if config.backend in ("cutlass", "triton"):
         return _generated(decision, (a, w), scale)
-    return None if is_default(config) else _mixed_with(decision, config, a, w, scale)
+    return None if is_default(config) else _mixed_with(decision, config, (a, w, scale), scale_first)
 
 
-def _mixed_with(decision: Decision, config: Config, a: Any, w: Any, scale: Any) -> Any:
+def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, Any], scale_first: bool) -> Any:
+    """The product by the C++ template, or as ATen's weight-only one, to which no fp16 comes: it scales last. None, with
+    a note, where that turns out not to be possible."""
+    a, w, scale = operands
     if config.backend == "cpp" and (decision.problem.a.dtype, decision.problem.b.dtype) != ("bf16", "int8"):
         # No micro kernel dequantises these, so the weight is cast once, at compile time.
-        weight = ir_view.cast_constant(w, a.get_dtype())
-        lower: Callable[[], Any] = functools.partial(casting.product, a, weight, scale)
+        lower: Callable[[], Any] = functools.partial(casting.constant_product, a, w, scale, scale_first)
     else:
         weight = ir_view.from_the_start(w) if config.backend == "cpp" else w
         lower = functools.partial(casting.weight_only, a, weight, scale, config.backend)

@@ -77,8 +77,8 @@ def find(node: Any) -> Mixed | None:
         dtype = value(a).dtype
         if found is None or dtype not in (torch.float16, torch.bfloat16):
             return None
-        if found.early and dtype is torch.float16:
-            # Scaled after the product instead, the sums of the bare integers would overflow fp16.
+        if found.factor is not None and dtype is torch.float16:
+            # It would be multiplied by after the product, and the sums of the bare integers overflow fp16.
             return None
         found.bias = bias
         return _with_users(found)
@@ -206,7 +206,11 @@ def rewrite(graph: Any, found: Mixed) -> None:
         weight = found.weight
         if found.transposed:
             weight = rewriting.call(graph, aten.permute.default, (weight, [1, 0]))
-        scale = () if found.scale is None else (rewriting.vector(graph, found.scale, weight),)
+        scale: tuple[Any, ...] = ()
+        if found.scale is not None:
+            # bf16 has room for the sums of the bare integers, and kernels that only scale after the product.
+            first = found.early and value(found.a).dtype is torch.float16
+            scale = (rewriting.vector(graph, found.scale, weight), *((True,) if first else ()))
         a = found.a
         if node.target is aten.bmm.default:
             a = rewriting.call(graph, aten.reshape.default, (a, [-1, rewriting.size(graph, a, 2)]), node.meta)

@@ -12,17 +12,19 @@ from typing import Any
 
 import torch
 
-_SCHEMA = "mixed_mm(Tensor a, Tensor w, Tensor? scale=None) -> Tensor"
+_SCHEMA = "mixed_mm(Tensor a, Tensor w, Tensor? scale=None, bool scale_first=False) -> Tensor"
 _SCALED_SCHEMA = "int_mm_scaled(Tensor a, Tensor b, Tensor scale, ScalarType dtype) -> Tensor"
 _library: Any = None
 
 
-def _eager(a: Any, w: Any, scale: Any = None) -> Any:
-    product = a @ w.to(a.dtype)
-    return product if scale is None else product * scale
+def _eager(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
+    weight = w.to(a.dtype)
+    if scale is None:
+        return a @ weight
+    return a @ (weight * scale) if scale_first else (a @ weight) * scale
 
 
-def _fake(a: Any, w: Any, scale: Any = None) -> Any:
+def _fake(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
     return a.new_empty((a.shape[0], w.shape[1]))
 
 
@@ -42,7 +44,9 @@ def _flops(a: Any, w: Any, *_: Any, **__: Any) -> int:
 def register() -> Any:
     """Define the operators once per process; returns the overload of `mixed_mm`.
 
-    mixed_mm(a [M, K] float, w [K, N] int8 or uint8, scale [N] or None) -> [M, N] of a's dtype: a @ w, times scale.
+    mixed_mm(a [M, K] float, w [K, N] int8 or uint8, scale [N] or None, scale_first) -> [M, N] of a's dtype: a @ w,
+    times scale. With `scale_first` the product of the bare integers is never stored in a's dtype, whose range it may
+    exceed: the cast weight is scaled, or an fp32 accumulator.
     """
     _define()
     return torch.ops.gemmdb.mixed_mm.default

@@ -131,3 +131,19 @@ def test_inductor_makes_that_one_choice(problem: Problem, one: Config, clean: No
         # Neither the int32 product nor the dequantised weight is in memory, and no other kernel runs.
         assert "torch.int32" not in code
         assert "triton_" not in code.partition("async_compile.wait")[2]
+
+
+@pytest.mark.parametrize("weight", ["int8", "uint8"])
+@pytest.mark.parametrize("one", [SWAPPED, SPLIT], ids=lambda one: f"split_k={one.values['split_k']}")
+def test_an_early_scale_in_fp16_scales_the_fp32_accumulator(one: Config, weight: str, clean: None) -> None:
+    """The product of the bare integers, about K * 16 * 100, would overflow."""
+
+    def early(x: Any, w: Any, s: Any) -> Any:
+        return torch.nn.functional.linear(x, w.to(x.dtype) * s[:, None])
+
+    x, s = torch.randn(40, 1040, device="cuda").half() + 16, (torch.rand(1008, device="cuda") / 64).half()
+    w = torch.randint(80, 120, (1008, 1040), device="cuda").to(getattr(torch, weight))
+    with torch.no_grad():
+        found, _ = compiled(early, x, w, s, config=one)
+    wanted = early(x.double(), w, s.double())
+    assert (found.double() - wanted).abs().max() <= 0.005 * wanted.abs().max()

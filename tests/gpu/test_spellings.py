@@ -80,6 +80,56 @@ def test_a_weight_that_is_stored_kn(kit: Any, name: str, config: Config) -> None
     assert " b=int8:row" in product["problem"]
 
 
+EARLY: dict[str, Spelling] = {
+    "per channel": lambda x, w, s: torch.nn.functional.linear(x, w.to(x.dtype) * s[:, None]),
+    "per tensor": SCALES["one number"],
+    "of no dimension": SCALES["of no dimension"],
+    "transposed": lambda x, w, s: x @ (s * w.t().to(x.dtype)),
+    "all but the first": BATCHES["weight scaled"],
+    "biased": lambda x, w, s: torch.nn.functional.linear(x, w.to(x.dtype) * s[:, None], s),
+}
+SCALED_INSIDE = [*KERNELS, ("tile", {"split_k": 2, "reduce": "fixup"}), ("persistent", {})]
+
+
+def heavy(kit: Any, weight: str) -> tuple[Any, Any, Any]:
+    """Activations [2, 4, K], a weight and a scale in fp16 whose product overflows unless it is scaled before it is
+    stored: a sum of the bare integers is about K * 16 * 100."""
+    x = kit.rand(2, 4, K, dtype="float16") + 16
+    w = torch.randint(80, 120, (N, K), device="cuda").to(getattr(torch, weight))
+    return x, w, (torch.rand(N, device="cuda") / 64).half()
+
+
+@pytest.mark.parametrize("weight", ["int8", "uint8"])
+@pytest.mark.parametrize("config", SCALED_INSIDE, ids=str, indirect=True)
+@pytest.mark.parametrize("name", EARLY)
+def test_an_early_scale_in_fp16(kit: Any, name: str, config: Config, weight: str) -> None:
+    x, w, s = heavy(kit, weight)
+    assert not linear(x, w).isfinite().any()
+    with torch.no_grad():
+        found, _ = kit.compiled(EARLY[name], x, w, s, config=config)
+    kit.close(found, EARLY[name](x.double(), w, s.double()), 0.005)
+    assert kit.served() == [config.text]
+    assert gemmdb.inductor.stats()["products"][0]["problem"].startswith("mixed_mm ")
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_an_early_scale_in_fp16_where_no_kernel_is_possible(kit: Any, make: Any, name: str) -> None:
+    """The weight is scaled first, and rounded as it is without gemmdb: what turns out to be impossible only when the
+    product is lowered has been rewritten by then."""
+    from gemmdb.inductor import triton_kernels
+
+    def refuse(*operands: Any) -> None:
+        raise triton_kernels.Refused("the test refuses it")
+
+    x, w, s = heavy(kit, "int8")
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton_kernels, "lower", refuse)
+        found, _ = kit.compiled(EARLY[name], x, w, s, config=make("tile"))
+        kit.close(found, EARLY[name](x.double(), w, s.double()), 0.005)
+    assert gemmdb.inductor.stats()["products"][0]["note"] == "the test refuses it"
+    assert kit.served() == ["aten:default"]
+
+
 def test_gradients_of_activations_that_are_no_one_matrix(kit: Any, make: Any) -> None:
     w, s = kit.ints(N, K), torch.rand(N, device="cuda").to(torch.bfloat16) / 64
     x = kit.rand(2, 4, K).requires_grad_()

@@ -86,6 +86,29 @@ def test_m_may_be_a_product_of_sizes(kit, dividing):
     assert gemmdb.inductor.stats()["products"][0]["note"] == ""
 
 
+@pytest.mark.parametrize("weight", [WEIGHT, WEIGHT.abs().to(torch.uint8)], ids=["int8", "uint8"])
+def test_every_branch_scales_an_fp16_weight_first_where_the_program_does(kit, dividing, weight):
+    """The product of the bare integers would overflow."""
+
+    def early(x, w, s):
+        return torch.nn.functional.linear(x, w.to(x.dtype) * s[:, None])
+
+    weight, scale, sizes = weight.clone().fill_(100), SCALE.half(), (32, 64, 65, 128, 129)
+    inputs = [rows(m).half().fill_(16) for m in sizes]
+    for x in inputs:
+        torch._dynamo.mark_dynamic(x, 0)
+    plain = torch.compile(early)
+    wanted = [plain(x, weight, scale) for x in inputs]
+    torch._dynamo.reset()
+    with dividing((64, ATEN), (128, ATEN), (None, ATEN)):
+        run = torch.compile(early)
+        for x, value in zip(inputs, wanted, strict=True):
+            assert torch.equal(run(x, weight, scale), value)
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert product["problem"].startswith("mixed_mm ")
+    assert (product["note"], product["ranges"]) == ("", {"m": [2, None]})
+
+
 def test_addmm_keeps_its_scalars_in_every_branch(kit, dividing):
     w, bias = torch.randn(64, 96), torch.randn(96)
 

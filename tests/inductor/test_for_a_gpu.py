@@ -210,3 +210,49 @@ def test_a_symbolic_stride_is_read_by_pointers(reached: list[str]) -> None:
     torch._dynamo.mark_dynamic(narrow, 1, min=257, max=4096)
     asked(lambda x, w: x[:, :256] @ w.t(), narrow, w, config=TILE)
     assert reached == ["tile"]
+
+
+EARLY = {
+    "per channel": lambda x, w, s: linear(x, w.to(x.dtype) * s[:, None]),
+    "per tensor": lambda x, w, s: linear(x, w.to(x.dtype) * s[:1]),
+    "transposed": lambda x, w, s: x @ (s * w.t().to(x.dtype)),
+    "of a batch": lambda x, w, s: linear(x.view(2, 24, -1)[:, 1:], w.to(x.dtype) * s[:, None]),
+}
+
+
+@pytest.mark.parametrize("weight", [torch.int8, torch.uint8])
+@pytest.mark.parametrize("config", [NARROW, TILE, PERSISTENT, CUTLASS], ids=lambda config: config.name)
+@pytest.mark.parametrize("name", EARLY)
+def test_an_early_scale_in_fp16(name: str, config: Config, weight: Any, reached: list[str]) -> None:
+    """Kernels scale their fp32 accumulator. What is not to be one scales the weight, as the program does: the product
+    of the bare integers would overflow."""
+    x, s = torch.full((48, 512), 16.0).half(), (torch.rand(1024) / 64).half()
+    w = torch.randint(90, 120, (1024, 512), dtype=weight)
+    asked_about = []
+
+    def chosen(problem: Problem) -> Config:
+        asked_about.append(problem)
+        return config
+
+    with torch.no_grad(), gemmdb.inductor.force(chosen):
+        found = torch.compile(EARLY[name], dynamic=False)(x, w, s)
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert product["note"] == "that far"
+    assert len(reached) == 1
+    late = Problem.gemm(
+        "mixed_mm", m=46 if name == "of a batch" else 48, n=1024, k=512, dtype="fp16",
+        weight_dtype="uint8" if weight is torch.uint8 else "int8", fusion="scale",
+    )  # fmt: skip
+    assert set(asked_about) == {late}
+    torch._dynamo.reset()
+    assert torch.equal(found, torch.compile(EARLY[name], dynamic=False)(x, w, s))
+    assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("config", [TILE, CUTLASS], ids=lambda config: config.name)
+def test_an_early_scale_of_any_number_of_rows(config: Config, reached: list[str]) -> None:
+    x, w, s = torch.full((48, 512), 16.0).half(), ints(1024, 512).fill_(100), (torch.rand(1024) / 64).half()
+    torch._dynamo.mark_dynamic(x, 0)
+    product = asked(EARLY["per channel"], x, w, s, config=config)
+    assert (product["note"], product["ranges"]) == ("that far", {"m": [2, None]})
+    assert len(reached) == 1

@@ -30,6 +30,7 @@ SPELLINGS = {
     "three dimensions": (lambda s, x: linear(x.view(2, 4, K), s.w.to(x.dtype)) * s.s + s.b, "scale", True),
 }
 EARLY = ("scaled weight", "scaled transposed weight", "per tensor, weight")
+"""Those whose scale comes before the product."""
 
 
 class Quantised(nn.Module):
@@ -58,10 +59,6 @@ def test_every_spelling(kit, spelling, freezing):
             kit.close(kit.compiled(model, x), model(x))
         stats = gemmdb.inductor.stats()
         (text,) = kit.problems(stats)
-        if dtype == torch.float16 and spelling in EARLY:
-            # scaled after the product, the sums of the bare integers would overflow
-            assert text.startswith(f"mm m=8 n={N} k={K} ")
-            continue
         assert text.startswith(f"mixed_mm m=8 n={N} k={K} ")
         assert f" fusion={fusion} " in text
         assert (" bias=1d:" in text) == bias
@@ -215,15 +212,62 @@ def test_rows_that_only_the_data_know_are_left_alone(kit):
     assert gemmdb.inductor.stats()["errors"] == []
 
 
-@pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
-def test_an_early_scale_keeps_fp16_from_overflowing(kit, freezing):
-    def forward(s, x):
-        return linear(x, s.w.to(x.dtype) * s.s[:, None]).sum(0)
-
-    model, x = Quantised(torch.int8, torch.float16, forward).eval(), torch.ones(8, K).half() * 16
+def overflowing(weight, forward):
+    """A model that scales its weight first, and activations whose product with the bare integers no fp16 can hold."""
+    model = Quantised(weight, torch.float16, forward).eval()
     model.w.fill_(100)
-    with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.CPP):
+    return model, torch.ones(8, K).half() * 16
+
+
+@pytest.mark.parametrize("weight", [torch.int8, torch.uint8])
+@pytest.mark.parametrize("spelling", EARLY)
+def test_an_early_scale_keeps_fp16_from_overflowing(kit, spelling, weight):
+    """On the template too, whose weight is scaled at compile time, as long as the scale is known then."""
+    model, x = overflowing(weight, SPELLINGS[spelling][0])
+    assert not linear(x, model.w.half()).isfinite().any()
+    for freezing in (False, True):
+        gemmdb.inductor.reset_stats()
+        with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.CPP):
+            kit.close(kit.compiled(model, x), model(x))
+        assert kit.lowered() == [kit.CPP if freezing else kit.ATEN]
+        assert gemmdb.inductor.stats()["errors"] == []
+
+
+def test_a_constant_weight_with_an_early_scale_that_is_none(kit):
+    model, x = overflowing(torch.int8, lambda s, given: linear(given[0], s.w.half() * given[1][:, None]))
+    scale = torch.rand(N).half() / 64
+    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
+        kit.close(kit.compiled(model, (x, scale)), model((x, scale)))
+    assert gemmdb.inductor.stats()["errors"] == []
+    assert kit.lowered() == [kit.ATEN]
+
+
+def test_one_that_misses_and_one_whose_answer_is_aten_stay_as_they_are(kit):
+    model, x = overflowing(torch.int8, SPELLINGS["scaled weight"][0])
+    with torch.no_grad():
+        wanted = kit.compiled(model, x)
+        for answer in (None, kit.ATEN):
+            with force(lambda problem, answer=answer: answer):
+                assert torch.equal(kit.compiled(model, x), wanted)
+    assert [text.split()[0] for text in kit.problems()] == ["mixed_mm"] * 2
+
+
+@pytest.mark.parametrize("spelling", EARLY)
+def test_gradients_through_an_early_scale_in_fp16(kit, spelling):
+    model, x = overflowing(torch.int8, SPELLINGS[spelling][0])
+    x.requires_grad_()
+    with inductor_config.patch(freezing=False), force(kit.CPP):
+        kit.compiled(model, x).float().square().sum().backward()
+    (wanted,) = torch.autograd.grad(model(x).float().square().sum(), x)
+    kit.close(x.grad, wanted)
+    assert gemmdb.inductor.stats()["errors"] == []
+
+
+def test_a_python_number_before_an_fp16_product_leaves_it_a_plain_one(kit):
+    model, x = overflowing(torch.int8, lambda s, x: linear(x, s.w.to(x.dtype) * 0.0123))
+    with torch.no_grad(), force(kit.INT8PACK):
         kit.close(kit.compiled(model, x), model(x))
+    assert kit.problems()[0].startswith(f"mm m=8 n={N} k={K} ")
 
 
 def test_a_product_with_two_users_keeps_its_value(kit):

@@ -19,10 +19,21 @@ def test_the_operator_itself(kit):
     a, w, s = torch.randn(8, K).bfloat16(), torch.randint(-9, 9, (K, N), dtype=torch.int8), torch.rand(N).bfloat16()
     kit.close(mixed_mm(a, w), a @ w.to(a.dtype))
     kit.close(mixed_mm(a, w, s), (a @ w.to(a.dtype)) * s)
+    assert torch.equal(mixed_mm(a, w, s, True), a @ (w.to(a.dtype) * s))
     with FlopCounterMode(display=False) as counter:
         torch.ops.gemmdb.mixed_mm(a, w)
-    assert counter.get_total_flops() == 2 * 8 * K * N
-    torch.library.opcheck(mixed_mm, (a, w, s), test_utils=("test_schema", "test_faketensor"))
+        torch.ops.gemmdb.mixed_mm(a, w, s, scale_first=True)
+    assert counter.get_total_flops() == 2 * 2 * 8 * K * N
+    for given in ((a, w), (a, w, s), (a, w, s, True)):
+        torch.library.opcheck(mixed_mm, given, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_the_operator_scales_an_fp16_weight_first_where_the_program_does():
+    from gemmdb.inductor import ops
+
+    a, w, s = torch.full((8, K), 16.0).half(), torch.full((K, N), 100, dtype=torch.int8), torch.rand(N).half() / 64
+    assert not ops.register()(a, w, s).isfinite().any()
+    assert torch.equal(ops.register()(a, w, s, True), a @ (w.half() * s))
 
 
 def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(monkeypatch):
@@ -58,6 +69,25 @@ SCALED = {
     "after the product": lambda x, w, s: (x @ w.t().to(x.dtype)) * s,
     "before the product": lambda x, w, s: x @ (w.t().to(x.dtype) * s),
 }
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_only_an_fp16_weight_has_to_be_scaled_first(dtype):
+    """bf16 has the range of fp32, and a weight-only kernel that scales after the product."""
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from gemmdb.inductor import mixed, ops
+
+    for name, function in SCALED.items():
+        with FakeTensorMode():
+            x, s = torch.empty(8, K, dtype=dtype), torch.empty(N, dtype=dtype)
+            traced = make_fx(function, select_decomp_table())(x, torch.empty(N, K, dtype=torch.int8), s)
+        (found,) = filter(None, map(mixed.find, traced.graph.nodes))
+        mixed.rewrite(traced.graph, found)
+        (node,) = (node for node in traced.graph.nodes if node.target is ops.register())
+        assert (node.args[3:] == (True,)) == (dtype is torch.float16 and name == "before the product")
 
 
 @pytest.mark.parametrize("function", SCALED.values(), ids=SCALED)

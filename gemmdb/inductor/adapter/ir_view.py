@@ -132,11 +132,20 @@ def _constant_value(node: Any) -> torch.Tensor:
     return tensor.as_strided(sizes, strides, tensor.storage_offset() + int(layout.offset))
 
 
-def cast_constant(node: Any, dtype: Any) -> Any:
-    """`node` cast to `dtype`: a new constant where it is a constant, or a view of one. What a branch takes is none."""
-    if node.get_name() not in V.graph.constants:
-        return lowerings[torch.ops.prims.convert_element_type.default](node, dtype)
-    return V.graph.add_tensor_constant(_constant_value(node).to(dtype))
+def cast_constant(node: Any, dtype: Any, scale: Any = None) -> Any:
+    """`node` cast to `dtype`, times `scale` if there is one, as eager rounds it: a new constant where these are
+    constants, or views of one. What a branch takes is none."""
+    if not all(map(_is_constant, (node,) if scale is None else (node, scale))):
+        cast = lowerings[torch.ops.prims.convert_element_type.default](node, dtype)
+        return cast if scale is None else lowerings[torch.ops.aten.mul.Tensor](cast, scale)
+    value = _constant_value(node).to(dtype)
+    return V.graph.add_tensor_constant(value if scale is None else value * _constant_value(scale))
+
+
+def _is_constant(node: Any) -> bool:
+    """Whether `node` is a constant, or a view of one by strides: the layout of a view by index is of what it views."""
+    box = node.data if isinstance(node, ir.TensorBox) else node
+    return isinstance(box, (ir.StorageBox, ir.ReinterpretView)) and node.maybe_get_name() in V.graph.constants
 
 
 def from_the_start(node: Any) -> Any:
