@@ -96,7 +96,7 @@ def rivals(outcomes: Sequence[Outcome]) -> list[Config]:
         return []
     fastest = timed[0].times.median_us
     limit = _ratio(timed[0].times) * (1 + min(CLOSE + LAUNCH_US / fastest, CLOSEST))
-    return [o.config for o in timed if o.config != ATEN and o.config.spec.cost <= CHEAP and _ratio(o.times) <= limit]
+    return [o.config for o in timed if o.config != ATEN and _cheap(o.config) and _ratio(o.times) <= limit]
 
 
 def confirm(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measurer) -> list[Outcome]:
