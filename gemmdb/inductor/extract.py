@@ -163,8 +163,8 @@ def device(of: Any) -> Device:
     return found
 
 
-_VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default,
-          aten.squeeze.default, aten.squeeze.dim, aten.expand.default)  # fmt: skip
+VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default,
+         aten.squeeze.default, aten.squeeze.dim, aten.expand.default)  # fmt: skip
 _CASTS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
 
 
@@ -172,7 +172,7 @@ def users(node: Any) -> list[Any]:
     """Who uses the value of `node`, looking through views."""
     found = []
     for user in node.users:
-        found += users(user) if user.target in _VIEWS else [user]
+        found += users(user) if user.target in VIEWS else [user]
     return found
 
 
@@ -231,7 +231,7 @@ def scale_user(node: Any) -> Any:
 
 def leads_to(node: Any, source: Any, columns: Any) -> bool:
     """Whether `node` is `source` through casts and views that keep its columns."""
-    while node is not source and node.target in (*_VIEWS, *_CASTS) and keeps_columns(node, columns):
+    while node is not source and node.target in (*VIEWS, *_CASTS) and keeps_columns(node, columns):
         node = node.args[0]
     return node is source
 

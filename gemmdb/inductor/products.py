@@ -240,7 +240,7 @@ def _product(node: Any, problem: Problem, sizes: dict[str, Any], device: Any) ->
 
 def _constant(node: Any) -> bool:
     """Whether `node` is a constant of the graph, or a view of one."""
-    while node.op == "call_function" and node.target in (aten.permute.default, aten.t.default, *extract._VIEWS):
+    while node.op == "call_function" and node.target in (aten.permute.default, aten.t.default, *extract.VIEWS):
         node = node.args[0]
     return bool(node.op == "get_attr")
 

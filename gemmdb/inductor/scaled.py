@@ -73,7 +73,7 @@ def _steps(first: Any, last: Any) -> list[Any]:
 def _viewed(graph: Any, new: Any, steps: list[Any]) -> Any:
     """`new` [M, N] in the shape that `steps` gave the product, by views like theirs, which know the symbolic sizes."""
     for step in steps:
-        if step.target in extract._VIEWS:
+        if step.target in extract.VIEWS:
             new = rewriting.call(graph, step.target, (new, *step.args[1:]), step.meta)
         while value(new).dim() < value(step).dim():
             # The scale has dimensions of size 1 that the product has not.
