@@ -38,6 +38,12 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
     return _blocks(config, problem, device) or _OWN[config.kernel](config, problem)
 
 
+def counts_arrivals(config: Config) -> bool:
+    """Whether the programs of a tile count who finishes last, and so need counters that are zero before they start and
+    room for partial sums."""
+    return config.values.get("reduce") == "fixup" or (config.kernel == "narrow" and config.values["split_k"] != 1)
+
+
 def warpgroup(problem: Problem, left: int, warps: int) -> bool:
     """Whether a tile with `left` rows of its left operand goes to Hopper's warp-group matrix instructions, which take
     64 rows and 4 warps at least, and fp32 as TF32 alone: in full it is multiplied by ordinary instructions."""

@@ -45,9 +45,9 @@ GPU_EFFORTS = {
     effort.name: effort
     for effort in (
         # One protocol for the first two: a table of the one is continued by the other.
-        Effort("quick", 0, 30, 3, 1.05, 5, ("cold",), 120.0, 60.0, rivals=7),
-        Effort("standard", 1, 30, 3, 1.05, 5, ("cold",), 120.0, 60.0, rivals=7),
-        Effort("full", 2, 60, 3, 1.05, 8, ("cold", "hot"), 300.0, 120.0, rivals=7),
+        Effort("quick", 0, 30, 3, 1.05, 5, ("cold",), 120.0, 60.0, rivals=12),
+        Effort("standard", 1, 30, 3, 1.05, 5, ("cold",), 120.0, 60.0, rivals=12),
+        Effort("full", 2, 60, 3, 1.05, 8, ("cold", "hot"), 300.0, 120.0, rivals=12),
     )
 }
 """By name, for a GPU: a hundred candidates, of which an estimate of three samples leaves a handful."""

@@ -10,6 +10,7 @@ import math
 
 from gemmdb.config import Config
 from gemmdb.legality import illegal
+from gemmdb.legality_triton import counts_arrivals
 from gemmdb.problem import Problem, Query
 
 MOST_COUNTERS = 2**14
@@ -64,7 +65,7 @@ def _tile(config: Config, problem: Problem) -> str | None:
 
 
 def _counted(config: Config, problem: Problem) -> str | None:
-    if counts(config) and tiles(config, problem) > MOST_COUNTERS:
+    if counts_arrivals(config) and tiles(config, problem) > MOST_COUNTERS:
         return f"the workspace has counters for {MOST_COUNTERS} tiles"
     return None
 
@@ -73,11 +74,6 @@ def _persistent(config: Config, problem: Problem) -> str | None:
     if 1 in (problem.m, problem.n, problem.k):
         return "a tensor map needs aligned strides, and that of a size of 1 may be anything"
     return None
-
-
-def counts(config: Config) -> bool:
-    """Whether the programs of a tile count who finishes last, and so need counters and room for partial sums."""
-    return config.values.get("reduce") == "fixup" or (config.kernel == "narrow" and config.values["split_k"] != 1)
 
 
 def tiles(config: Config, problem: Problem) -> int:
@@ -97,7 +93,7 @@ def _over_ranges(config: Config, query: Query) -> str | None:
     if config.backend == "cutlass" and any(low == 0 for low, _ in query.ranges.values()):
         return "CUTLASS refuses a product of size zero"
     open_ended = any(high is None for name, (_, high) in query.ranges.items() if name != "k")
-    if open_ended and (counts(config) or (config.backend == "cutlass" and config.values["split_k"] != 1)):
+    if open_ended and (counts_arrivals(config) or (config.backend == "cutlass" and config.values["split_k"] != 1)):
         return "the workspace has a fixed size, and that of the product has no bound"
     return _counted(config, largest) if config.backend == "triton" else None
 

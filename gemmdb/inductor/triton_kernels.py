@@ -12,8 +12,9 @@ from gemmdb import kernels_triton
 from gemmdb.config import Config
 from gemmdb.inductor import extract
 from gemmdb.inductor.adapter import ir_view, templates
-from gemmdb.inductor.legality import MOST_COUNTERS, copies_tiles, counts, tiles
+from gemmdb.inductor.legality import MOST_COUNTERS, copies_tiles, tiles
 from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.legality_triton import counts_arrivals
 from gemmdb.problem import Problem, Query
 
 LARGEST_OFFSET = 2**31
@@ -80,7 +81,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     pair: tuple[Any, ...] = (operands.a, operands.b)
     m, n, _ = operands.sizes
     epilogue = operands.epilogue(scalars)
-    split, fixup = int(value.get("split_k", 1)), counts(config)
+    split, fixup = int(value.get("split_k", 1)), counts_arrivals(config)
     if not ir_view.addressable((1 if fixup else split, m, n), pair):
         raise Refused("offsets are 32 bits wide")
     partials = _partials(config, operands.largest(problem)) if fixup else 0

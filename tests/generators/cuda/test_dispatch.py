@@ -96,6 +96,15 @@ def test_kinds_share_the_processors(dispatcher, part, tmp_path):
     )  # What came later is not put off to the end.
 
 
+def test_what_a_lane_waits_for_has_more_processors_than_nvcc_for_later(dispatcher, part, tmp_path):
+    three = dispatcher(3)
+    parts = [(f"cutlass-{index}", "cutlass", Priority.NORMAL) for index in range(9)]
+    parts += [(f"inductor-{index}", "inductor", Priority.URGENT) for index in range(6)]
+    wait([three.submit(part(key), kind, priority) for key, kind, priority in parts], 60)
+    begun = [event.split()[0] for event in events(tmp_path) if event.endswith("begins")]
+    assert begun.index("inductor-5") < begun.index("cutlass-6")
+
+
 def test_parts_that_need_the_same_do_not_wait_for_each_other_in_processes(dispatcher, part, tmp_path):
     two = dispatcher(2)
     asked = [("a1", "nvcc"), ("a2", "nvcc"), ("a3", "nvcc"), ("b", "other"), ("c", ""), ("d", "")]
