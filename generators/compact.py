@@ -20,9 +20,9 @@ from gemmdb.verdict import decide, pool_slow, unsafe
 
 @dataclass(frozen=True)
 class Keep:
-    """How much of each (problem, device, protocol, toolchain class) is kept besides ATen, the tie set and what was
-    timed as emitted code: the `top` fastest configs and `sample` of the slower ones, which near answers and the cost
-    model learn from."""
+    """How much of each (problem, device, protocol, toolchain class) is kept besides ATen, the tie set and the fastest of
+    what was timed as emitted code: the `top` fastest configs and `sample` of the slower ones, which near answers and
+    the cost model learn from."""
 
     top: int = 8
     sample: int = 16
@@ -61,7 +61,8 @@ def _configs(group: list[Measurement], keep: Keep) -> set[Config]:
     pooled = pool_slow(group)
     verdict = decide(group)
     # Where any was timed as emitted code, nothing that was not can be picked.
-    always = {ATEN, *(one.config for one in pooled if one.emitted), *(verdict.ties if verdict else ())}
+    emitted = [one.config for one in pooled if one.emitted][:1]
+    always = {ATEN, *emitted, *(verdict.ties if verdict else ())}
     rest = [one.config for one in pooled if one.config not in always]
     # By the hash of its text: the same sample on every machine, and no kind of config is preferred.
     sample = sorted(rest[keep.top :], key=lambda config: canonical.key(config.text))[: keep.sample]

@@ -115,5 +115,5 @@ class Lane(Thread):
     def _confirm_later(self, won: Won) -> None:
         """Have the code compiled that will be confirmed; the lane does something else until then."""
         emitted = [config for pick in won.picks if (config := self._measurer.emitted(pick)) != pick]
-        emission = Job(won.job.problem, won.job.protocol, tuple(map(Candidate, emitted)))
+        emission = replace(won.job, candidates=tuple(map(Candidate, emitted)))
         self._feed.won(won, emission if emitted else None)

@@ -76,10 +76,12 @@ class CompilePool:
     def prepare(self, job: Job, ready: Callable[[Job], None]) -> None:
         """Begin compiling what a job needs; calls `ready` with it, from whichever thread, when all is there.
 
-        Where it waits for nvcc, its other parts make way for those of jobs that do not.
+        Where it waits for nvcc, its other parts make way for those of jobs that do not. The code of winners goes first,
+        but for those of an earlier build, which may be thousands.
         """
         slow = [config for config in job.legal if compiler(config) == "cutlass"]
-        first = Priority.URGENT if any(isinstance(config, Emitted) for config in job.legal) else Priority.NORMAL
+        won = not job.raced and any(isinstance(config, Emitted) for config in job.legal)
+        first = Priority.URGENT if won else Priority.NORMAL
         futures = {future for config in slow for future in self.submit(job.problem, config, first)}
         rest = Priority.LATER if any(not future.done() for future in futures) else first
         futures |= {f for config in job.legal if config not in slow for f in self.submit(job.problem, config, rest)}

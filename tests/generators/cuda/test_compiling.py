@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
 import pytest
@@ -17,7 +17,7 @@ from gemmdb.generators.cuda import compiling, cutlass_menu
 from gemmdb.generators.cuda.compiling import CompilePool
 from gemmdb.generators.cuda.dispatch import Priority
 from gemmdb.generators.cuda.emission import Emitted
-from gemmdb.generators.interfaces import Candidate, Job
+from gemmdb.generators.interfaces import Candidate, Job, Outcome
 from gemmdb.generators.pool import Stopped
 from gemmdb.measurement import Protocol, Status
 from gemmdb.problem import Problem
@@ -207,3 +207,7 @@ def test_what_waits_for_nvcc_anyway_makes_way_and_winners_go_first(monkeypatch, 
         ("Config triton", "hurry", Priority.NORMAL),  # A problem wants it that need not wait for nvcc.
         ("Emitted triton", "inductor", Priority.URGENT),
     ]
+    earlier = replace(job(3, Emitted.code_of(tile)), raced=(Outcome(tile, Status.ERROR),))
+    pool, begun = recorded(monkeypatch, lambda problem, config: [Named(f"{problem.m}")])
+    pool.prepare(earlier, print)
+    assert begun == [("3", "inductor", Priority.NORMAL)]  # Of a race before this build.
