@@ -20,9 +20,9 @@ from gemmdb.toolchain import Toolchain
 TIE = 0.01
 """Two configs closer than this, relative, are tied whatever their intervals say."""
 PROCESS_US, PROCESS = 0.3, 0.04
-"""Half the 95% interval of a median from process to process: so many microseconds, but no more than PROCESS of the
-time. The samples of one process know nothing of it. Of 840 pairs of the same emitted code in two processes on an H200,
-19 in 20 differed by less than 5.6% at 6 to 9 us, 3.2% up to 14 us, 1.8% up to 25 us."""
+"""Half the 95% interval of a ratio to ATen from process to process: so many microseconds, but no more than PROCESS of
+the time. The samples of one process know nothing of it. Of 840 pairs of the same emitted code in two processes on an
+H200, 19 in 20 differed by less than 5.6% at 6 to 9 us, 3.2% up to 14 us, 1.8% up to 25 us."""
 
 
 class Verdict(NamedTuple):
@@ -197,8 +197,11 @@ def _pool_one(config: Config, rows: list[Measurement], statuses: Sequence[Status
 def together(times: Sequence[Times], config: Config) -> tuple[float, float]:
     """The ratio to ATen and the spread of a config that was timed several times: processes differ, so their distance
     counts as spread too, and what is known of other processes."""
-    ratios = [1.0] if config == ATEN else [t.ratio for t in times]
+    within = median(t.spread for t in times)
+    if config == ATEN:
+        return 1.0, within
+    ratios = [t.ratio for t in times]
     ratio = median(ratios)
     between = (max(ratios) - min(ratios)) / 2 / ratio
     process = min(PROCESS, PROCESS_US / median(t.median_us for t in times)) / math.sqrt(len(times))
-    return ratio, max(between, process, median(t.spread for t in times))
+    return ratio, max(between, process, within)

@@ -47,6 +47,36 @@ def test_a_tie_goes_to_aten(kit, us, spread):
     assert set(verdict.ties) == {kit.aten, kit.configs[1]}
 
 
+def test_of_ties_that_compile_alike_the_faster_is_picked(kit):
+    tiles = [
+        Config.of("triton", "gemv", block_n=n, block_k=256, unroll=1, dequant="cast", warps=4, stages=3) for n in (2, 4)
+    ]
+    for first, second in (tiles, reversed(tiles)):
+        assert decide([kit.row(), kit.row(first, 5.0), kit.row(second, 5.02)]).ties == (first, second)
+
+
+@pytest.mark.parametrize(("us", "other", "times", "tied"), [
+    (2.0, 2.15, 1, True), (2.0, 2.2, 1, False),  # 4% each at most.
+    (2.0, 2.11, 2, True), (2.0, 2.13, 2, False),  # Two processes know more than one.
+    (30.0, 30.55, 1, True), (30.0, 30.65, 1, False),
+])  # fmt: skip
+def test_an_interval_is_not_narrower_than_what_processes_differ_by(kit, us, other, times, tied):
+    fast, slow = kit.configs[1:3]
+    rows = [kit.row(us=100.0, aten=100.0)]
+    for run in range(times):
+        rows += [
+            kit.row(fast, us, run=f"run-{run}", aten=100.0, spread=0.001),
+            kit.row(slow, other, run=f"run-{run}", aten=100.0, spread=0.001),
+        ]
+    assert (slow in decide(rows).ties) == tied
+
+
+def test_aten_itself_is_compared_with_no_wider_an_interval(kit):
+    """The ratio of a config holds what ATen differs by, too."""
+    assert decide([kit.row(us=2.0, aten=2.0), kit.row(kit.configs[1], 1.9, aten=2.0)]).pick == kit.configs[1]
+    assert decide([kit.row(us=2.0, aten=2.0), kit.row(kit.configs[1], 1.95, aten=2.0)]).pick == kit.aten
+
+
 def test_a_tie_goes_to_the_fewer_parts_of_a_split_sum(kit):
     rest = {"block_m": 16, "block_n": 32, "block_k": 64, "group_m": 8, "swap": 0, "warps": 4, "stages": 4}
     words = {"reduce": "kernel", "load": "pointer", "dequant": "cast"}
