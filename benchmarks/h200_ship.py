@@ -2,10 +2,9 @@
 
     python benchmarks/h200_ship.py [FOLDER...]
 
-FOLDER: of archives, as `h200_build.py` writes them; default: the newest of benchmarks/results/h200. Their rows are
-united, without those that hold no more: of kernels whose source has changed since, of protocols before the third, which
-timed operands at one address or at ten and no winner as emitted code, and of addmm with a pointwise epilogue, which
-Inductor asks for as mm on a GPU. Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest, and as large a sample of the
+FOLDER: of archives, as `h200_build.py` writes them; default: all of benchmarks/results/h200. Their rows are united,
+without those that hold no more: of kernels whose source has changed since, and of the first protocol, which timed
+operands at one address. Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest, and as large a sample of the
 rest as the wheel has room for) and `tables/manifest.json`.
 """
 
@@ -20,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from h200_results import ROOT, SHIPPED, newest, parts
+from h200_results import ROOT, SHIPPED, folders, parts
 
 from gemmdb import sources
 from gemmdb.generators import archive
@@ -32,15 +31,14 @@ from gemmdb.table import Table
 
 MOST_BYTES = 16 * 2**20
 """What the table may take of the wheel."""
-OLDEST = 3
+OLDEST = 2
 """The first version of the protocol whose rows are shipped."""
 KEEPS = tuple(Keep(top, sample) for top, sample in ((8, 16), (8, 11), (8, 8), (8, 6), (8, 4), (8, 2), (6, 2), (3, 0)))
 
 
 def holds(row: Measurement) -> bool:
     """Whether a row says something about what would run now."""
-    asked_for = row.problem.op != "addmm" or row.problem.fusion == "none"
-    return asked_for and row.protocol.version >= OLDEST and sources.is_current(row.config, row.toolchain.source)
+    return row.protocol.version >= OLDEST and sources.is_current(row.config, row.toolchain.source)
 
 
 def provenance(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -60,7 +58,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="*")
     parser.add_argument("--out", type=Path, default=SHIPPED)
     options = parser.parse_args()
-    paths = [path for folder in options.folder or [newest()] for path in parts(folder)]
+    paths = [path for folder in options.folder or folders() for path in parts(folder)]
     with tempfile.TemporaryDirectory() as folder:
         full = Path(folder) / "full.db"
         rows = archive.restore(paths, full, holds)

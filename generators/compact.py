@@ -20,8 +20,8 @@ from gemmdb.verdict import decide, pool_slow, unsafe
 
 @dataclass(frozen=True)
 class Keep:
-    """How much of each (problem, device, protocol, toolchain class) is kept besides ATen, the tie set and the fastest of
-    what was timed as emitted code: the `top` fastest configs and `sample` of the slower ones, which near answers and
+    """How much of each (problem, device, protocol, toolchain class) is kept besides ATen, the tie set and the fastest
+    that was timed as emitted code: the `top` fastest configs and `sample` of the slower ones, which near answers and
     the cost model learn from."""
 
     top: int = 8

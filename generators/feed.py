@@ -62,7 +62,7 @@ class Feed(Thread):
         self._ahead = AHEAD * lanes if work.overlap else 0
         self._changed = Condition()
         self._compiling: dict[int, Job] = {}
-        self._ready: deque[Job] = deque()
+        self._ready: deque[Job | Won] = deque()
         self._emitting: dict[int, tuple[Job, Won]] = {}
         self._due: deque[Won] = deque()
         self._in_hand = 0
@@ -112,11 +112,17 @@ class Feed(Thread):
         """Have a winner confirmed, as soon as `emission` is compiled where its code is emitted."""
         with self._changed:
             if emission is None:
-                self._due.append(won)
+                self._has_come(won)
                 self._changed.notify_all()
                 return
             self._emitting[id(emission)] = emission, won
         self._prepare([emission], self._compiled)
+
+    def upcoming(self) -> Won | None:
+        """What will probably be confirmed next, None when that is not known yet."""
+        with self._changed:
+            found = [*self._due, *(one for one in self._ready if isinstance(one, Won))]
+        return found[0] if found else None
 
     def abort(self) -> None:
         """Nothing more is to be done, not even confirmed."""
@@ -129,16 +135,25 @@ class Feed(Thread):
         with self._changed:
             self._moved = monotonic()
             if (emission := self._emitting.pop(id(job), None)) is not None:
-                self._due.append(emission[1])
+                self._has_come(emission[1])
             elif self._compiling.pop(id(job), None) is not None:
                 self._ready.append(job)
             self._changed.notify_all()
+
+    def _has_come(self, won: Won) -> None:
+        """The code of a winner is there. What an earlier build has raced takes its turn with the races of this one: it
+        may be thousands. Call it with the lock held."""
+        (self._ready if self._earlier(won) else self._due).append(won)
+
+    def _earlier(self, won: Won) -> bool:
+        return bool(won.job.raced) and self._work.overlap
 
     def _wait_for_room(self) -> bool:
         """Whether jobs may be taken; waits for that."""
         with self._changed:
             while not self._work.stop.is_set():
-                waiting = len(self._compiling) + len(self._ready)
+                earlier = sum(self._earlier(won) for _, won in self._emitting.values())
+                waiting = len(self._compiling) + len(self._ready) + earlier
                 if waiting < self._ahead or (not waiting and self._idle()):
                     return True
                 self._changed.wait(POLL_S)
@@ -167,7 +182,10 @@ class Feed(Thread):
         if self._due and (self._work.overlap or not (self._ready and racing)):
             # Together where each would start a process, one by one where many lanes could take them.
             return Task(confirm=tuple(self._due.popleft() for _ in range(1 if self._work.overlap else len(self._due))))
-        return Task(race=self._ready.popleft()) if self._ready and racing else None
+        if not (self._ready and racing):
+            return None
+        ready = self._ready.popleft()
+        return Task(confirm=(ready,)) if isinstance(ready, Won) else Task(race=ready)
 
     def _give_up_waiting(self) -> None:
         """Nothing was compiled for very long: measuring the job that has waited longest will tell which candidate it

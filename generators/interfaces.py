@@ -92,6 +92,10 @@ class Measurer(Interface):
         computes wrong results has an outcome that says so, and the others are measured all the same.
         """
 
+    def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
+        """These will be measured soon, after what is measured now: whatever can be made ready in the background, while
+        another measurer times, may be. Returns at once."""
+
     def emitted(self, config: Config) -> Config:
         """What to `measure` for the time of the code that the compiler emits for `config`: equal to no other config;
         `config` itself where nothing else is ever measured."""

@@ -100,8 +100,13 @@ class Lane(Thread):
 
     def _confirm(self, won: Won, fresh: Measurer) -> None:
         self._messages.put(Phase("measuring", won.job.problem))
+        if self._effort.rivals:
+            self._expect(won, self._measurer)
         again = confirm(won.job, won.picks, self._effort, fresh)
         if self._effort.rivals:
+            upcoming = self._feed.upcoming()
+            if upcoming is not None:
+                self._expect(upcoming, fresh)
             # One process is one draw: kernels of a few microseconds differ by some percent from one to the other.
             right = [o.config for o in again if o.status is Status.OK and o.config != ATEN]
             again += confirm(won.job, list(dict.fromkeys(right)), self._effort, self._measurer) if right else []
@@ -111,6 +116,9 @@ class Lane(Thread):
             self._confirm_later(replace(won, picks=picks, confirmed=confirmed))
         else:
             self._messages.put(Confirmed(won.job, confirmed))
+
+    def _expect(self, won: Won, measurer: Measurer) -> None:
+        measurer.expect(won.job.problem, [measurer.emitted(pick) for pick in won.picks])
 
     def _confirm_later(self, won: Won) -> None:
         """Have the code compiled that will be confirmed; the lane does something else until then."""

@@ -37,6 +37,9 @@ class Replay:
         self.calls.append((problem, tuple(configs), samples))
         return [self._outcome(problem, config) for config in configs]
 
+    def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
+        """There is nothing to make ready."""
+
     def emitted(self, config: Config) -> Config:
         """The config: there are no other rows."""
         return config

@@ -24,7 +24,7 @@ CLOSE, CLOSE_US, CLOSEST = 0.02, 0.4, 0.1
 CLOSEST: about two standard deviations of what emitted code takes relative to the kernel by itself. Of 2,600 configs on
 an H200 the middle two thirds were within 4.7% of 0 for kernels of 4 to 6 us, 3.5% up to 16 us, 1.8% up to 40 us."""
 COUNTING_US = 1.0
-"""What emitted code takes longer that counts arrivals, since its counters are zeroed: 0.9 us at least of 440 configs."""
+"""What emitted code takes longer that counts arrivals, since its counters are zeroed: 0.9 us at least (440 configs)."""
 NOISY = 0.25
 """With an interval wider than that on either side, relative, a round was disturbed: all finalists are timed again."""
 

@@ -89,7 +89,7 @@ def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[C
     """The emitted code bound to each copy of the operands, and the seconds that loading took. The call returns its
     output: emitted code writes into memory of its own. Raises when it cannot be loaded."""
     start = time.perf_counter()
-    function = _loaded(path_of(problem, config))
+    function = load(problem, config)
     inputs = [_inputs(problem, tensors) for tensors in copies]
 
     def call(index: int) -> torch.Tensor:
@@ -97,6 +97,11 @@ def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[C
         return output
 
     return call, time.perf_counter() - start
+
+
+def load(problem: Problem, config: Config) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
+    """The function of a config's output code, its kernels loaded: once per process. Raises when that cannot be."""
+    return _loaded(path_of(problem, config))
 
 
 @functools.lru_cache(maxsize=256)

@@ -73,6 +73,13 @@ class CudaMeasurer:
             outcomes.append(Outcome(config, load.status, found, load.error, load.compile_s, load.detail))
         return outcomes
 
+    def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
+        """See `interfaces.Measurer.expect`: emitted code is loaded, a tenth of a second for each kernel."""
+        emitted = tuple(config for config in configs if isinstance(config, Emitted))
+        if emitted:
+            self._starting = Thread(target=self._load, args=(problem, emitted, self._starting), daemon=True)
+            self._starting.start()
+
     def floor(self, problem: Problem, protocol: Protocol, samples: int) -> list[float] | None:
         """Samples in microseconds of a streaming read of the weight's bytes, None when that failed."""
         self._started()
@@ -114,6 +121,16 @@ class CudaMeasurer:
             self.worker.call(self.effort.compile_s, self.functions.begin, inductor)
         except GemmdbError:
             return  # The first measurement will meet the same.
+
+    def _load(self, problem: Problem, configs: tuple[Config, ...], before: Thread | None) -> None:
+        if before is not None:
+            before.join()
+        try:
+            reply = self.worker.call(self.effort.measure_s, self.functions.expect, problem, configs)
+        except GemmdbError:
+            return
+        if reply.status is not Status.OK:
+            self.worker.end()  # Which of them it was, measuring will tell.
 
     def _started(self) -> None:
         """Wait for the thread that talks to the worker: requests must not mix."""

@@ -5,6 +5,7 @@ The worker keeps one problem with its candidates at a time, and every compiled k
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -43,6 +44,13 @@ def begin(inductor: bool) -> None:
     _ = (ones @ ones).sum().item()
     if inductor:
         emitted.begin()
+
+
+def expect(problem: Problem, configs: Sequence[Config]) -> None:
+    """Load the emitted code of candidates that will be measured later; what fails will fail again then."""
+    for config in configs:
+        with contextlib.suppress(Exception):
+            emitted.load(problem, config)
 
 
 def trial(problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> Trial:

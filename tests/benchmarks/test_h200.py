@@ -63,10 +63,7 @@ def test_the_table_is_rebuilt_from_its_archives(
     with Table.open(out) as shipped, Table.open(tmp_path / "some.db") as whole:
         problems = {row.problem: row.device for row in whole.measurements()}
         assert len(problems) == TAKEN
-        asked_for = {row.problem: row.device for row in whole.measurements() if ship.holds(row)}
-        assert 0 < len(asked_for) < TAKEN  # One of them is an addmm that Inductor never asks for.
-        assert all(shipped.verdicts(*pair) == whole.verdicts(*pair) for pair in asked_for.items())
-        assert {row.problem for row in shipped.measurements()} == set(asked_for)
+        assert all(shipped.verdicts(*pair) == whole.verdicts(*pair) for pair in problems.items())
         (runs,) = {tuple(sorted(run)) for run in shipped.provenance()}
         assert {"command", "timings", "table"} <= set(runs)
         assert [len(run["timings"]) for run in shipped.provenance()] == [2] * len(shipped.provenance())

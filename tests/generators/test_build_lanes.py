@@ -11,9 +11,9 @@ from gemmdb.config import ATEN, Config
 from gemmdb.errors import GemmdbError
 from gemmdb.generators import effort, feed
 from gemmdb.generators.build import build
-from gemmdb.generators.interfaces import ignore
+from gemmdb.generators.interfaces import Job, Outcome, ignore
 from gemmdb.generators.replay import Replay
-from gemmdb.measurement import EMITTED, Status
+from gemmdb.measurement import EMITTED, Protocol, Status
 from gemmdb.table import Table
 
 
@@ -143,9 +143,12 @@ def test_no_lane_waits_for_the_code_of_a_second_winner(request_, replay_backend,
 
 
 class AsRaced(Disappointing):
-    """Emitted code takes as long as was raced."""
+    """Emitted code takes as long as was raced. Notes what it was told to expect before each measurement."""
 
     factor = 1.0
+
+    def expect(self, problem, configs):
+        self.calls.append((problem, tuple(configs), "expected"))
 
 
 def test_where_rivals_are_confirmed_two_processes_do_it(request_, replay_backend, rows, monkeypatch):
@@ -153,12 +156,27 @@ def test_where_rivals_are_confirmed_two_processes_do_it(request_, replay_backend
     backend = replay_backend(rows, replay=AsRaced)
     backend.overlap = True
     assert build(request_, backend=backend).measured == 7
-    kinds = [isinstance(configs[-1], Code) for _, configs, _ in backend.made[0].calls]
-    assert sum(kinds) == 14
+    calls = backend.made[0].calls
+    confirmed = [(problem, configs[-1]) for problem, configs, what in calls if what != "expected" and is_code(configs)]
+    assert len(confirmed) == 14
+    # The process that measures it second has loaded it while the first one measured.
+    assert all(calls.index((problem, (code,), "expected")) < last(calls, problem, code) for problem, code in confirmed)
     with contextlib.closing(Table.open(request_.out)) as table:
         emitted = [row.problem for row in table.measurements() if row.detail == EMITTED]
     assert {emitted.count(problem) for problem in emitted} == {2}
     assert build(request_, backend=replay_backend(rows)).measured == 0  # Nothing is left to confirm.
+
+
+def last(calls, problem, code):
+    """The place of the last measurement of a config."""
+    return max(
+        i for i, (p, configs, what) in enumerate(calls) if (p, configs[-1]) == (problem, code) and what != "expected"
+    )
+
+
+def is_code(configs):
+    """Whether emitted code was measured."""
+    return isinstance(configs[-1], Code)
 
 
 class Never(Emitting):
@@ -233,3 +251,34 @@ def test_the_backend_hears_of_all_work_first(request_, replay_backend, rows, pro
     backend = replay_backend(rows)
     build(request_, backend=backend)
     assert [job.problem for job in backend.begun] == problems
+
+
+class Three:
+    """Three jobs of a build, all there at once."""
+
+    chunk, overlap = 3, True
+
+    def __init__(self, jobs):
+        self.jobs, self.stop = jobs, threading.Event()
+
+    def take(self, most):
+        taken, self.jobs = self.jobs, []
+        return taken
+
+
+def test_winners_of_an_earlier_build_take_their_turn_with_races_and_those_of_this_one_go_first(problems):
+    jobs = [Job(problem, Protocol("host", "cold", 1, 30), ()) for problem in problems[:5]]
+    earlier = [replace(job, raced=(Outcome(ATEN, Status.ERROR),)) for job in jobs[3:]]
+    feeding = feed.Feed(Three(jobs[:3]), lambda jobs, ready: list(map(ready, jobs)), effort.named("quick"), 1)
+    feeding.won(feed.Won(earlier[0], (), ()), earlier[0])
+    feeding.run()
+    feeding.won(feed.Won(earlier[1], (), ()), None)
+    assert feeding.upcoming().job == earlier[0]
+    feeding.won(feed.Won(jobs[0], (), ()), jobs[0])
+    assert feeding.upcoming().job == jobs[0]
+    order = []
+    while (task := feeding.next()) is not None:
+        order += [task.race.problem] if task.race else [won.job.problem for won in task.confirm]
+        feeding.finished()
+    assert order == [problems[place] for place in (0, 3, 0, 1, 2, 4)]
+    assert feeding.upcoming() is None

@@ -24,7 +24,7 @@ from gemmdb.measurement import Status
 ENDS = {128: Loaded(Status.CRASH, detail="illegal address", fatal=True), 256: Loaded(Status.WRONG, 0.5)}
 
 
-begun = []
+begun, expected = [], []
 
 
 def begin(inductor):
@@ -33,6 +33,16 @@ def begin(inductor):
 
 def asked():
     return begun
+
+
+def expect(problem, configs):
+    expected.extend(config.values["block_k"] for config in configs)
+    if 512 in expected:
+        os._exit(3)
+
+
+def heard():
+    return expected
 
 
 def trial(problem, configs, protocol, samples):
@@ -137,3 +147,18 @@ def test_another_process_confirms_and_stays(gpu, make):
     gpu.close()
     with pytest.raises(Stopped):
         other.measure(PROBLEM, [ATEN], PROTOCOL, 5)
+
+
+def test_emitted_code_is_loaded_before_it_is_measured_and_nothing_else(gpu, make):
+    gpu.expect(PROBLEM, [make.tile(block_k=32), Emitted.code_of(make.tile(block_k=64)), Emitted.code_of(make.tile())])
+    gpu.expect(PROBLEM, [make.tile(block_k=128)])
+    assert statuses(gpu, make, 16) == ["ok", "ok"]
+    assert gpu.worker.call(10, gpu.functions.heard).value == [64, make.tile().values["block_k"]]
+
+
+def test_what_dies_while_it_is_loaded_ahead_costs_nothing(gpu, make):
+    gpu.expect(PROBLEM, [Emitted.code_of(make.tile(block_k=512))])
+    assert statuses(gpu, make, 16, 64) == ["ok", "ok", "ok"]
+    gpu.close()
+    gpu.expect(PROBLEM, [Emitted.code_of(make.tile(block_k=64))])
+    gpu._started()
