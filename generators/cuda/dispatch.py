@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import count
+from multiprocessing.context import BaseContext
 
 from gemmdb.generators.cuda.background import background, warm
 from gemmdb.generators.cuda.part import Built, Part
@@ -27,6 +28,8 @@ takes three times as long, and gigabytes for as long.
 AWAITED = 1.4
 """As WEIGHTS, for a kind whose next part a winner waits for, unless nvcc is to compile it: a second or two, after which
 a GPU has something to do. With 0.15, three GPUs stood still for 94% of seven minutes while 64 processors compiled."""
+
+PRELOAD = "gemmdb.generators.cuda.preload"
 
 
 class Priority(IntEnum):
@@ -145,7 +148,7 @@ class Dispatcher:
         held = []
         while heap:
             priority, _, item = heap[0]
-            if item.part.key not in self._waiting or priority != item.priority:
+            if self._waiting.get(item.part.key) is not item or priority != item.priority:
                 heapq.heappop(heap)  # Begun, or raised to another priority.
             elif item.work and item.work in self._work:
                 held.append(heapq.heappop(heap))
@@ -175,10 +178,9 @@ class Dispatcher:
             if self._closed:
                 raise CancelledError
             if kind not in self._executors:
-                # Not forked: a forked process would share the parent's CUDA state. And no limit of tasks per process: a
-                # pool whose processes all reach it at once stands still for ever (python/cpython#115634).
-                context = multiprocessing.get_context("spawn")
-                self._executors[kind] = ProcessPoolExecutor(self.processes, context, initializer=background)
+                # No limit of tasks per process: a pool whose processes all reach it at once stands still for ever
+                # (python/cpython#115634).
+                self._executors[kind] = ProcessPoolExecutor(self.processes, _context(kind), initializer=background)
             return self._executors[kind]
 
     def _finished(self, item: _Item, inner: Future[Built] | None, error: BaseException | None = None) -> None:
@@ -197,3 +199,13 @@ class Dispatcher:
 def _weight(head: _Item) -> float:
     """The part of the processes that a kind has whose next part is `head`."""
     return AWAITED if head.priority is Priority.URGENT and head.kind != "cutlass" else WEIGHTS[head.kind]
+
+
+def _context(kind: str) -> BaseContext:
+    """How processes of a kind start. They are not forked from this one, whose CUDA state they would share; those that
+    generate code are from one that has imported what they need, and the others need little."""
+    if kind == "triton":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([PRELOAD])
+    return context

@@ -1,6 +1,7 @@
 """Which parts are compiled first, how many at a time, and what becomes of them when a process dies."""
 
 import importlib
+import subprocess
 import sys
 import time
 from concurrent.futures import wait
@@ -8,10 +9,10 @@ from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from gemmdb.generators.cuda.dispatch import Dispatcher, Priority
+from gemmdb.generators.cuda.dispatch import PRELOAD, WEIGHTS, Dispatcher, Priority
 
 PARTS = """
-import dataclasses, os, time
+import dataclasses, os, sys, time
 from pathlib import Path
 from gemmdb.generators.cuda.part import Built
 
@@ -25,6 +26,8 @@ class Part:
     def build(self, capability):
         if self.key == "die":
             os._exit(3)
+        if self.key == "imports":
+            return Built(" ".join(sorted({"torch", "torch._inductor.graph"} & set(sys.modules))), 0.0)
         note(self.log, f"{self.key} begins")
         time.sleep(0.2)
         note(self.log, f"{self.key} ends")
@@ -119,6 +122,12 @@ def test_parts_that_need_the_same_do_not_wait_for_each_other_in_processes(dispat
     assert begun.index("b") < begun.index("a2") < begun.index("a3")
 
 
+def test_a_part_can_be_asked_for_again(dispatcher, part):
+    one = dispatcher(1)
+    for kind in ("triton", "triton", "cutlass", "triton"):
+        assert one.submit(part("again"), kind, Priority.NORMAL).result(60).seconds == 90.0
+
+
 def test_a_process_that_dies_breaks_what_is_running_and_nothing_that_waits(dispatcher, part, tmp_path):
     one = dispatcher(1)
     dead, waiting = (one.submit(part(key), "triton", Priority.NORMAL) for key in ("die", "good"))
@@ -134,3 +143,21 @@ def test_after_closing_everything_is_cancelled(dispatcher, part):
     one.close()
     assert waiting[-1].cancelled()
     assert one.submit(part("late"), "triton", Priority.NORMAL).cancelled()
+
+
+def test_processes_that_generate_code_begin_with_inductor_imported_and_no_others(dispatcher, part):
+    one = dispatcher(1)
+    found = {kind: one.submit(part("imports"), kind, Priority.NORMAL).result(120).failure for kind in WEIGHTS}
+    assert found == {"triton": "", "inductor": "torch torch._inductor.graph", "cutlass": "torch torch._inductor.graph"}
+
+
+def test_what_is_imported_before_a_fork_asks_no_driver():
+    """One that was asked refuses to work after the fork."""
+    script = (
+        "import torch; asked = torch.cuda.is_available, torch.cuda.device_count\n"
+        "def ask(): raise AssertionError\n"
+        "torch._C._cuda_getDeviceCount = torch.cuda._lazy_init = ask\n"
+        f"import os, {PRELOAD}; print(torch.cuda.is_initialized(), os.environ['PYTORCH_NVML_BASED_CUDA_CHECK'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "1"]
