@@ -34,9 +34,6 @@ MOST_BYTES = 16 * 2**20
 OLDEST = 2
 """The first version of the protocol whose rows are shipped."""
 KEEPS = tuple(Keep(top, sample) for top, sample in ((8, 16), (8, 11), (8, 10), (8, 8), (8, 4), (6, 2), (3, 0)))
-    Keep(top, sample)
-    for top, sample in ((8, 16), (8, 11), (8, 10), (8, 9), (8, 8), (8, 6), (8, 4), (8, 2), (6, 2), (3, 0))
-)
 
 
 def holds(row: Measurement) -> bool:
