@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._inductor import graph, utils  # noqa: E402
+from torch._inductor.fx_passes import mkldnn_fusion  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
@@ -57,6 +58,8 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         raise triton_kernels.Refused("that far")
 
     monkeypatch.setattr(graph, "should_assume_input_aligned", utils.tensor_is_aligned)
+    # A CPU with bf16 instructions has a product of its own for frozen weights.
+    monkeypatch.setattr(mkldnn_fusion, "is_mkldnn_bf16_supported", lambda device: False)
     monkeypatch.setattr(extract, "device", lambda of: H200)
     monkeypatch.setattr(templates, "multiprocessors", lambda node: 132)
     monkeypatch.setattr(templates, "product", stop)
@@ -149,8 +152,7 @@ def test_a_misaligned_constant_is_refused(config: Config, reached: list[str]) ->
     for weight, bias in ((1, 0), (4, 0), (8, 1), (8, 8)):
         model.weight = torch.nn.Parameter(inside(512, 256, weight))
         model.bias = torch.nn.Parameter(rand(512 + bias)[bias:])
-        # A CPU with bf16 instructions would have its own product of packed weights.
-        with inductor_config.patch({"freezing": True, "cpp.weight_prepack": False}):
+        with inductor_config.patch(freezing=True):
             product = asked(model, x, config=config)
         assert ("16 bytes" in product["note"]) == ((weight, bias) != (8, 8))
         assert f"b=bf16:col:{weight}" in product["problem"]
