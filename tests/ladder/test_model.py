@@ -162,20 +162,9 @@ def test_a_query_takes_less_than_two_milliseconds():
         propose(ask(problem))
         return time.process_time() - begin
 
-    def slowness():
-        """How many times as long as where the two milliseconds hold Python takes here for a fixed piece of work."""
-        begin, found = time.process_time(), {}
-        for i in range(20000):
-            found[i % 97] = found.get(i % 89, 0) + i * 0.5
-        return (time.process_time() - begin) / 1.4e-3
-
     # The least of several, tried again for a while: what else runs on the machine shares its caches and its cores.
-    for _ in range(20):
-        slow = max(1.0, min(slowness() for _ in range(5)))
-        median = statistics.median(min(seconds(problem) for _ in range(5)) for problem in PROBLEMS)
-        if median < 2e-3 * slow:
-            return
-    pytest.fail(f"{1e3 * median:.2f} ms on a machine that is {slow:.1f} times as slow")
+    medians = (statistics.median(min(seconds(problem) for _ in range(5)) for problem in PROBLEMS) for _ in range(20))
+    assert any(median < 2e-3 for median in medians)
 
 
 def test_a_clear_gain_is_served_and_marked(lab):
