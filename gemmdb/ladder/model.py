@@ -17,9 +17,9 @@ from gemmdb.ladder.exact import barred
 from gemmdb.ladder.gate import gain, objection
 from gemmdb.ladder.model_cost import FITTED
 from gemmdb.ladder.model_machine import machine
-from gemmdb.ladder.model_menu import Choice, choices
+from gemmdb.ladder.model_menu import choices
 from gemmdb.ladder.model_trees import Corrected
-from gemmdb.ladder.model_work import Setting
+from gemmdb.ladder.model_work import Setting, Tile, Work
 from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.problem import Problem
 from gemmdb.table import Table
@@ -31,6 +31,17 @@ FIRST = 8
 """How many of its order the trees look at again: among them is nearly always what they would choose of all."""
 DTYPES = ("bf16", "fp16", "int8")
 _ORDERS = ("row", "row-padded", "col", "col-padded")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A config that may be served, with its tile, what that has the machine do, and the microseconds that the cost
+    model alone expects of it."""
+
+    config: Config
+    tile: Tile
+    work: Work
+    us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +103,9 @@ def propose(ask: Ask, count: int = PROPOSALS) -> Proposals | str:
     if not best:
         return "no candidate may run on this problem"
     if corrected is None:
-        return Proposals(FITTED.predict_aten(setting), tuple(Proposal(one.config, us) for us, one in best))
-    order = sorted((corrected.us(one.tile), place) for place, (_, one) in enumerate(best))
-    proposals = tuple(Proposal(best[place][1].config, us) for us, place in order[:count])
+        return Proposals(FITTED.predict_aten(setting), tuple(Proposal(one.config, one.us) for one in best))
+    order = sorted((corrected.of_work(one.tile, one.work, one.us), place) for place, one in enumerate(best))
+    proposals = tuple(Proposal(best[place].config, us) for us, place in order[:count])
     return Proposals(corrected.aten_us(), proposals, corrected=True)
 
 
@@ -110,14 +121,16 @@ def uncovered(problem: Problem) -> str | None:
     return None
 
 
-def allowed(ask: Ask, setting: Setting) -> Iterator[tuple[float, Choice]]:
-    """The candidates that may be served in the cost model's order, with its microseconds."""
-    ranked = sorted((FITTED.predict(setting, one.tile), one.tile, one) for one in choices(setting))
+def allowed(ask: Ask, setting: Setting) -> Iterator[Candidate]:
+    """The candidates that may be served in the cost model's order."""
+    menu = list(choices(setting))
+    expected = FITTED.each(setting, (one.tile for one in menu))
+    ranked = sorted((us, one.tile, w, one) for one, (us, w) in zip(menu, expected, strict=True))
     banned: Collection[Config] = barred(ask)
-    for us, _, choice in ranked:
+    for us, tile, w, choice in ranked:
         config = choice.config
         if config not in banned and objection(ask, config) is None:
-            yield us, choice
+            yield Candidate(config, tile, w, us)
 
 
 def _refusal(ask: Ask, ratio: float) -> str:

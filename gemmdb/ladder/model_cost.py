@@ -7,9 +7,13 @@ counting does not see: how warps, pipeline and tile suit each other (`traits`) a
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from math import log2
+from operator import mul
 from typing import Any
 
 from gemmdb.ladder import model_data
@@ -23,6 +27,8 @@ COEFFICIENTS = (
     "dram", "l2", "latency", "sync", "wide", "fma", "shared", "cast", "bits", "steps", "power",
 )  # fmt: skip
 """What `microseconds` takes, in order; all positive."""
+BLOCKS, BLOCK = ("int_mm", "mixed_mm"), 11
+"""Ops for which some traits of a tile count once more, BLOCK of them; they are zeros in the place of other ops."""
 
 
 def microseconds(w: Work, c: Sequence[float]) -> Any:
@@ -36,6 +42,22 @@ def microseconds(w: Work, c: Sequence[float]) -> Any:
     cores = sync * w.sync + wide * w.wide + fma * w.fma + shared * w.shared + cast * w.cast + bits * w.bits
     parts = (dram * w.dram) ** p + (l2 * w.l2) ** p + (latency * w.latency) ** p + (cores + steps * w.steps) ** p
     return fixed + parts ** (1 / p)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """The cost model of a group of kernels in a setting, with all that does not depend on the tile: `own` are the
+    coefficients of the `telling` traits, `level` is what the `kinds` come to."""
+
+    setting: Setting
+    rates: Sequence[float]
+    own: Sequence[float]
+    level: float
+
+    def us(self, tile: Tile, w: Work) -> float:
+        """Microseconds of a tile with its Work."""
+        log = dot(telling(self.setting, tile, w), self.own) + self.level
+        return float(microseconds(w, self.rates)) * math.exp(log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +75,19 @@ class Coefficients:
 
     def of_work(self, setting: Setting, tile: Tile, w: Work) -> float:
         """The same, where the Work of the tile is known already."""
-        log = dot(traits(setting, tile, w), self.own[tile.group]) + dot(kinds(setting.problem), self.common[tile.group])
-        return float(microseconds(w, self.rates[tile.group])) * math.exp(log)
+        return self.at(setting, tile.group).us(tile, w)
+
+    def each(self, setting: Setting, tiles: Iterable[Tile]) -> Iterator[tuple[float, Work]]:
+        """The microseconds and the Work of each of these tiles in a setting."""
+        at = functools.cache(functools.partial(self.at, setting))
+        for tile in tiles:
+            w = work(setting, tile)
+            yield at(tile.group).us(tile, w), w
+
+    def at(self, setting: Setting, group: str) -> Formula:
+        """The formula of a group in a setting."""
+        own = _of_op(self.own[group], setting.problem.op) if group == "tile" else self.own[group]
+        return Formula(setting, self.rates[group], own, dot(kinds(setting.problem), self.common[group]))
 
     def predict_aten(self, setting: Setting) -> float:
         """Microseconds of ATen in a setting.
@@ -63,11 +96,12 @@ class Coefficients:
         share of the machine's bound as where it was measured. What launching costs is the same everywhere.
         """
         problem, rates = setting.problem, self.rates["aten"]
-        home = Setting.of(problem, HOME)
+        home = setting if setting.machine == HOME else Setting.of(problem, HOME)
         w = library(home)
         us = float(microseconds(w, rates)) * math.exp(dot(kinds(problem), self.common["aten"]))
         launches = min(rates[0] + rates[4] * float(w.second), us)
-        return launches + (us - launches) * bound(setting) / bound(home)
+        here = w if home is setting else library(setting)
+        return launches + (us - launches) * bound(setting, here) / bound(home, w)
 
 
 FITTED = Coefficients(model_data.RATES, model_data.OWN, model_data.COMMON)
@@ -75,8 +109,9 @@ FITTED = Coefficients(model_data.RATES, model_data.OWN, model_data.COMMON)
 
 
 def dot(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The sum of the products."""
-    return sum([value * weight for value, weight in zip(values, weights, strict=True)])
+    """The sum of the products; there are as many weights as values."""
+    total: float = sum(map(mul, values, weights))
+    return total
 
 
 def kinds(p: Problem) -> tuple[float, ...]:
@@ -94,33 +129,40 @@ def kinds(p: Problem) -> tuple[float, ...]:
 
 def traits(setting: Setting, tile: Tile, w: Work) -> tuple[float, ...]:
     """What counts for the order of the configs of one problem."""
-    if tile.group == "gemv":
-        n, k, warps = _log(tile.n), _log(tile.k * setting.b), _log(tile.warps)
-        return n, k, warps, float(tile.stages), n * n, k * k, n * k, n * warps, k * warps, _log(w.waves)
-    m, n, warps, rows = _log(tile.m), _log(tile.n), _log(tile.warps), min(_log(max(setting.problem.m, 1)), 10.0)
-    k, split, swap, tma = _log(tile.k * setting.b), _log(tile.split), float(tile.swap), float(tile.tma)
+    found, op = telling(setting, tile, w), setting.problem.op
+    if tile.group != "tile":
+        return found
+    plain, block = (found[:-BLOCK], found[-BLOCK:]) if op in BLOCKS else (found, ())
+    return (*plain, *chain(*(block if op == other else (0.0,) * BLOCK for other in BLOCKS)))
+
+
+def _of_op(own: Sequence[float], op: str) -> Sequence[float]:
+    """Of the coefficients of the traits of a tile those of its `telling` ones."""
+    plain = len(own) - BLOCK * len(BLOCKS)
+    begin = plain + BLOCK * BLOCKS.index(op) if op in BLOCKS else len(own)
+    return (*own[:plain], *own[begin : begin + BLOCK])
+
+
+def telling(setting: Setting, tile: Tile, w: Work) -> tuple[float, ...]:
+    """The traits without the zeros in the place of other ops."""
+    group = tile.group
+    if group == "gemv":
+        n, k, warps = log2(tile.n), log2(tile.k * setting.b), log2(tile.warps)
+        return n, k, warps, tile.stages, n * n, k * k, n * k, n * warps, k * warps, log2(w.waves)
+    m, n, warps, rows = log2(tile.m), log2(tile.n), log2(tile.warps), min(log2(max(setting.problem.m, 1)), 10.0)
+    k, split, swap, tma = log2(tile.k * setting.b), log2(tile.split), tile.swap, tile.tma
     shape = (m, n, k, warps, m * m, n * n, k * k, warps * warps, m * n, m * k, n * k, m * warps, n * warps, k * warps)
-    if tile.group == "cutlass":
-        return *shape, split, swap, float(tile.cluster), split * rows, m * rows, n * rows, swap * rows
-    op = setting.problem.op
-    second, waves, stages = w.second, _log(w.waves), float(tile.stages)
-    wide = float(w.wide > 0)
-    own = (split, swap, tma, second, waves, stages, wide)
-    kernel = tile.kernel
+    if group == "cutlass":
+        return *shape, split, swap, tile.cluster, split * rows, m * rows, n * rows, swap * rows
+    second, wide, kernel = w.second, w.wide > 0, tile.kernel
+    own = (split, swap, tma, second, log2(w.waves), tile.stages, wide)
     flags = (
-        float(kernel == "narrow"), float(kernel == "persistent"), float(kernel.startswith("inductor")),
-        float(tile.mask), tile.mask * warps, float(tile.stagger), tile.stagger * k, tile.stagger * n, float(tile.bits),
+        kernel == "narrow", kernel == "persistent", kernel.startswith("inductor"),
+        tile.mask, tile.mask * warps, tile.stagger, tile.stagger * k, tile.stagger * n, tile.bits,
     )  # fmt: skip
     crossed = (
         split * split, split * second, wide * tma, wide * swap, wide * n, wide * m, wide * warps,
-        *[rows * value for value in (m, n, k, warps, split, swap, tma, second, wide)],
+        rows * m, rows * n, rows * k, rows * warps, rows * split, rows * swap, rows * tma, rows * second, rows * wide,
     )  # fmt: skip
-    base = (m, n, k, warps, *own)
-    zeros = (0.0,) * len(base)
-    integer = base if op == "int_mm" else zeros
-    mixed = base if op == "mixed_mm" else zeros
-    return (*shape, *own, *flags, *crossed, *integer, *mixed)
-
-
-def _log(value: float) -> float:
-    return math.log2(value)
+    block = (m, n, k, warps, *own) if setting.problem.op in BLOCKS else ()
+    return (*shape, *own, *flags, *crossed, *block)

@@ -24,13 +24,11 @@ def library(setting: Setting) -> Work:
     return best._replace(dram=best.dram + extra, second=float(mixed + fused), partial=around / machine.dram)
 
 
-def bound(setting: Setting) -> float:
-    """Microseconds that ATen takes at least, by the machine's public rates: for its bytes, with those of a cast weight
-    and of an output before a fused step, or for its operations."""
-    w, machine = library(setting), setting.machine
-    return float(
-        max(w.dram + w.partial + w.output, setting.problem.flops / setting.rate / machine.tensor / machine.sms)
-    )
+def bound(setting: Setting, w: Work) -> float:
+    """Microseconds that ATen, of the Work `w`, takes at least, by the machine's public rates: for its bytes, with those
+    of a cast weight and of an output before a fused step, or for its operations."""
+    cores = setting.problem.flops / setting.rate / setting.machine.tensor / setting.machine.sms
+    return float(max(w.dram + w.partial + w.output, cores))
 
 
 def _product(setting: Setting, m: int, n: int) -> Work:

@@ -6,8 +6,8 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from gemmdb.canonical import lazy
 from gemmdb.config import Config, Value
 from gemmdb.ladder.model_machine import Machine
 from gemmdb.ladder.model_menus import MENUS
@@ -20,13 +20,14 @@ MENU_SHARED = 227 * 1024
 MOST_STAGES, MOST_SPLIT = 8, 32
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True)
+class Choice:
     """A candidate: the `tile` that the model ranks, and the config of the menu that it comes from."""
 
     tile: Tile
     entry: Config
 
-    @property
+    @lazy
     def config(self) -> Config:
         """The config itself: the entry with the stages and the split that fit."""
         if self.entry.backend == "cutlass":
@@ -37,10 +38,14 @@ class Choice(NamedTuple):
         return Config(self.entry.backend, self.entry.kernel, tuple(values.items()))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
+    """A config of a menu and its tile, with the stages that fit a machine. `together`: how many programs are to share
+    an SM when K is split; 0 where it is not, or as the config says."""
+
     config: Config
     tile: Tile
+    together: int = 0
 
 
 def choices(setting: Setting) -> Iterator[Choice]:
@@ -49,22 +54,34 @@ def choices(setting: Setting) -> Iterator[Choice]:
     menus = MENUS[family]
     most = next(limit for limit in menus if rows <= limit)
     seen: set[Tile] = set()
-    # Triton's own cast of int8 to bf16 is a few full-rate instructions; its other casts go through conversions. A gemv
-    # has no tensor cores to wait for, so there they all cost more than bit patterns.
-    mixed = family == "mixed_mm"
-    slow = mixed and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
-    for entry in _entries(family, most):
-        if runs_on(entry.tile, setting.machine):
-            for tile in _fitted(setting, entry.tile._replace(bits=mixed if entry.tile.kernel == "gemv" else slow)):
-                if tile not in seen:
-                    seen.add(tile)
-                    yield Choice(tile, entry.config)
+    # Triton's own cast of int8 to bf16 is a few full-rate instructions; its other casts go through conversions.
+    slow = family == "mixed_mm" and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
+    for entry in _entries(family, most, slow, setting.machine, setting.a, setting.b):
+        for split in splits(setting, entry.tile, entry.together) if entry.together else (entry.tile.split,):
+            choice = _choice(entry, split)
+            if choice.tile not in seen:
+                seen.add(choice.tile)
+                yield choice
 
 
 @functools.lru_cache(maxsize=64)
-def _entries(family: str, most: int) -> Sequence[_Entry]:
-    configs = [Config.parse(text) for text in MENUS[family][most]]
-    return tuple(_Entry(config, tile) for config in configs if (tile := tile_of(config)) is not None)
+def _entries(family: str, most: int, slow: bool, machine: Machine, a: int, b: int) -> Sequence[_Entry]:
+    """What of a menu runs on a machine. `slow`: whether casts of weights are; `a`, `b`: as of a Setting."""
+    tiles = {config: tile_of(config) for config in map(Config.parse, MENUS[family][most])}
+    # A gemv has no tensor cores to wait for, so there all casts cost more than bit patterns.
+    gemv = family == "mixed_mm"
+    fitted = [
+        _fitted(config, tile._replace(bits=gemv if tile.kernel == "gemv" else slow), machine, a, b)
+        for config, tile in tiles.items()
+        if tile is not None and runs_on(tile, machine)
+    ]
+    return tuple(entry for entry in fitted if entry is not None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _choice(entry: _Entry, split: int) -> Choice:
+    # Problem after problem has the same ones, and making one and its config takes as long as ranking it.
+    return Choice(entry.tile._replace(split=split), entry.config)
 
 
 def runs_on(tile: Tile, machine: Machine) -> bool:
@@ -73,25 +90,22 @@ def runs_on(tile: Tile, machine: Machine) -> bool:
     return machine.capability == 90 if tile.kernel == "gemm" else not tile.tma or machine.capability >= 90
 
 
-def _fitted(setting: Setting, tile: Tile) -> Iterator[Tile]:
-    """The tile with stages that fit and, where K is split, with splits that fill the SMs once."""
+def _fitted(config: Config, tile: Tile, machine: Machine, a: int, b: int) -> _Entry | None:
+    """The entry with the stages that fit; None where too few do."""
+    stage = tile.k * (tile.m * a + tile.n * b)
     if tile.kernel not in ("tile", "narrow"):
-        stage = tile.k * (tile.m * setting.a + tile.n * setting.b)
-        if tile.kernel in ("gemv", "gemm") or stage * tile.stages <= setting.machine.smem:
-            yield tile
-        return
-    stage = tile.k * (tile.m * setting.a + tile.n * setting.b)
-    left = tile.n if tile.swap else tile.m
-    wide = setting.machine.groups and left >= 64 and tile.warps % 4 == 0
+        fits = tile.kernel in ("gemv", "gemm") or stage * tile.stages <= machine.smem
+        return _Entry(config, tile) if fits else None
     # As many programs share an SM as where the menu was made, and their pipelines what shared memory there is.
-    grouped = int(left >= 64 and tile.warps % 4 == 0)
+    grouped = (tile.n if tile.swap else tile.m) >= 64 and tile.warps % 4 == 0
     together = max(MENU_SHARED // (stage * max(tile.stages - 1 + grouped, 1)), 1)
-    together = min(together, setting.machine.warps // tile.warps)
-    stages = min(setting.machine.smem // together // (stage + 512) + int(not wide), MOST_STAGES)
+    together = min(together, machine.warps // tile.warps)
+    stages = min(machine.smem // together // (stage + 512) + (not (grouped and machine.groups)), MOST_STAGES)
     if stages < 2:
-        return
-    for split in (1,) if tile.reduce == "none" else splits(setting, tile, together):
-        yield tile._replace(stages=stages, split=split)
+        return None
+    if tile.reduce == "none":
+        return _Entry(config, tile._replace(stages=stages, split=1))
+    return _Entry(config, tile._replace(stages=stages), together)
 
 
 def splits(setting: Setting, tile: Tile, together: int) -> list[int]:

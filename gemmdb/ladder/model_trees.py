@@ -15,13 +15,14 @@ import struct
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from gemmdb.ladder.model_cost import FITTED
 from gemmdb.ladder.model_data import CAPABILITIES
-from gemmdb.ladder.model_features import FEATURES, of_aten, of_problem, of_tile
-from gemmdb.ladder.model_work import Setting, Tile, work
+from gemmdb.ladder.model_features import FEATURES, OF_PROBLEM, of_aten, of_problem, of_tile
+from gemmdb.ladder.model_work import Setting, Tile, Work, work
 
 LOG = logging.getLogger("gemmdb")
 FORMAT = 1
@@ -37,9 +38,10 @@ WORD = 64
 
 @dataclass(frozen=True)
 class Trees:
-    """`base`: what all predictions begin with. `leaves`: the values of each tree's, from that of the lowest values on.
-    `questions`: by feature, its thresholds in order, and for each number of them that are exceeded the leaves that can
-    still be reached. `checks`: rows of features with what the fit itself predicts of them.
+    """`base`: what all predictions begin with. `leaves`: the values of each tree's, from that of the lowest values on,
+    counted from 1. `questions`: of each feature its thresholds in order, and for each number of them that are exceeded
+    the leaves that can still be reached. `firsts`: the first leaf of every tree. `checks`: rows of features with what
+    the fit itself predicts of them.
 
     Trees are not walked. A word of bits stands for the leaves of each, all words are one integer, and what a feature
     rules out is masked away at once; of what is left of a tree its first leaf is the one that a walk would come to
@@ -48,45 +50,65 @@ class Trees:
 
     base: float
     leaves: Sequence[Sequence[float]]
-    questions: Sequence[tuple[int, Sequence[float], Sequence[int]]]
+    questions: Sequence[tuple[Sequence[float], Sequence[int]]]
+    firsts: int
     checks: Sequence[tuple[Sequence[float], float]] = ()
 
     def log(self, values: Sequence[float]) -> float:
         """The logarithm of the measured over the modelled time that is expected of these FEATURES."""
-        left = (1 << WORD * len(self.leaves)) - 1
-        for feature, thresholds, masks in self.questions:
-            left &= masks[bisect_left(thresholds, values[feature])]
-        words = struct.unpack(f"<{len(self.leaves)}Q", left.to_bytes(WORD // 8 * len(self.leaves), "little"))
-        total = self.base
-        for leaves, word in zip(self.leaves, words, strict=True):
-            total += leaves[(word & -word).bit_length() - 1]
-        return total
+        return self.total(self.reached(self.every, values))
+
+    @property
+    def every(self) -> int:
+        """All leaves."""
+        return (1 << WORD * len(self.leaves)) - 1
+
+    def reached(self, left: int, values: Sequence[float], begin: int = 0) -> int:
+        """Those of the leaves `left` that can be reached where `values` are those of FEATURES from `begin` on."""
+        for value, (thresholds, masks) in zip(values, self.questions[begin:], strict=False):
+            if exceeded := bisect_left(thresholds, value):  # Else nothing is ruled out.
+                left &= masks[exceeded]
+        return left
+
+    def total(self, left: int) -> float:
+        """The base, and of each tree the value of the first of these leaves."""
+        # Each tree has one at least, so what is subtracted from its word is borrowed from no other's.
+        lowest = left ^ (left & (left - self.firsts))
+        words = struct.unpack(f"<{len(self.leaves)}Q", lowest.to_bytes(WORD // 8 * len(self.leaves), "little"))
+        return sum(map(getitem, self.leaves, map(int.bit_length, words)), self.base)
 
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """The cost model's times on one problem and machine, corrected by trees."""
+    """The cost model's times on one problem and machine, corrected by trees. `left`: the leaves that can be reached on
+    that problem."""
 
     setting: Setting
     trees: Trees
-    shared: tuple[float, ...]
+    left: int
 
     @classmethod
     def of(cls, setting: Setting) -> Corrected | None:
         """None on a machine that no trees were fitted on."""
         trees = shipped() if setting.machine.capability in CAPABILITIES else None
-        return None if trees is None else cls(setting, trees, of_problem(setting))
+        return None if trees is None else cls(setting, trees, trees.reached(trees.every, of_problem(setting)))
 
     def us(self, tile: Tile) -> float:
         """Microseconds of a tile."""
         w = work(self.setting, tile)
-        us = FITTED.of_work(self.setting, tile, w)
-        return us * math.exp(self.trees.log((*self.shared, *of_tile(self.setting, tile, w, us))))
+        return self.of_work(tile, w, FITTED.of_work(self.setting, tile, w))
+
+    def of_work(self, tile: Tile, w: Work, us: float) -> float:
+        """The same, where the Work of the tile and what the cost model expects are known already."""
+        return self._corrected(us, of_tile(self.setting, tile, w, us))
 
     def aten_us(self) -> float:
         """Microseconds of ATen."""
         us = FITTED.predict_aten(self.setting)
-        return us * math.exp(self.trees.log((*self.shared, *of_aten(self.setting, us))))
+        return self._corrected(us, of_aten(self.setting, us))
+
+    def _corrected(self, us: float, values: Sequence[float]) -> float:
+        return us * math.exp(self.trees.total(self.trees.reached(self.left, values, len(OF_PROBLEM))))
 
 
 @functools.cache
@@ -116,12 +138,13 @@ def parse(data: Any) -> Trees:
     masks = [0] * len(cuts)
     leaves = [_leaves(one, unit, masks, place) for place, one in enumerate(codes)]
     checks = tuple(_check(one) for one in _list(data, "checks"))
-    return Trees(_number(data.get("base")), leaves, _questions(cuts, masks, len(codes)), checks)
+    firsts = int.from_bytes((1).to_bytes(WORD // 8, "little") * len(codes), "little")
+    return Trees(_number(data.get("base")), leaves, _questions(cuts, masks, len(codes)), firsts, checks)
 
 
 def _leaves(codes: Any, unit: float, masks: list[int], place: int) -> tuple[float, ...]:
-    """The leaves of the tree at `place`; at `masks`, by cut, those that are ruled out where its threshold is exceeded
-    are added."""
+    """The leaves of the tree at `place`, counted from 1; at `masks`, by cut, those that are ruled out where its
+    threshold is exceeded are added."""
     if not isinstance(codes, list) or not set(map(type, codes)) <= {int} or max(map(abs, codes), default=0) > LARGEST:
         raise ValueError("a tree is a list of small integers")
     values: list[float] = []
@@ -138,19 +161,19 @@ def _leaves(codes: Any, unit: float, masks: list[int], place: int) -> tuple[floa
             stack.append((first, lower + more))
     if len(stack) != 1 or len(values) > WORD:
         raise ValueError(f"a tree with {len(stack)} roots and {len(values)} leaves")
-    return tuple(values)
+    return math.nan, *values
 
 
 def _questions(
     cuts: Sequence[tuple[int, float]], masks: Sequence[int], trees: int
-) -> list[tuple[int, Sequence[float], Sequence[int]]]:
-    found: list[tuple[int, Sequence[float], Sequence[int]]] = []
-    for feature in sorted({feature for feature, _ in cuts}):
+) -> list[tuple[Sequence[float], Sequence[int]]]:
+    found: list[tuple[Sequence[float], Sequence[int]]] = []
+    for feature in range(len(FEATURES)):
         mine = sorted((threshold, mask) for (of, threshold), mask in zip(cuts, masks, strict=True) if of == feature)
         left = [(1 << WORD * trees) - 1]
         for _, mask in mine:
             left.append(left[-1] & ~mask)
-        found.append((feature, tuple(threshold for threshold, _ in mine), tuple(left)))
+        found.append((tuple(threshold for threshold, _ in mine), tuple(left)))
     return found
 
 

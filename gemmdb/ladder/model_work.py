@@ -15,6 +15,7 @@ from gemmdb.problem import Problem
 
 KERNELS = ("tile", "narrow", "persistent", "gemv", "inductor_mm", "inductor_persistent_tma", "gemm")
 """The kernels that are modelled."""
+_GROUPS = {"gemv": "gemv", "gemm": "cutlass"}
 REGISTERS = 65_536
 """32-bit registers of an SM, of every arch so far."""
 LARGEST_RESIDENT = 32
@@ -53,7 +54,7 @@ class Tile(NamedTuple):
     @property
     def group(self) -> str:
         """Which coefficients apply: `tile`, `gemv` or `cutlass`."""
-        return {"gemv": "gemv", "gemm": "cutlass"}.get(self.kernel, "tile")
+        return _GROUPS.get(self.kernel, "tile")
 
 
 def tile_of(config: Config) -> Tile | None:

@@ -57,11 +57,12 @@ def refined(ask: Ask, forecast: Forecast, times_more: int = 1) -> Forecast:
     unsure = BESIDE if forecast.beside else SPREAD
     for config, log in times.items():
         logs[config], spread[config] = _mean((logs[config], spread[config]), (log + shift, unsure))
-    own = (one for _, one in allowed(ask, setting)
+    own = (one for one in allowed(ask, setting)
            if family(one.config, ask.problem, ask.device) not in forecast.unsafe)  # fmt: skip
     for one in islice(own, OWN * times_more):
         if one.config not in logs:
-            logs[one.config], spread[one.config] = math.log(corrected.us(one.tile)) + shift, unsure
+            us = corrected.of_work(one.tile, one.work, one.us)
+            logs[one.config], spread[one.config] = math.log(us) + shift, unsure
     return _with(forecast, logs, spread)
 
 

@@ -10,11 +10,11 @@ from gemmdb import registry
 from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
 from gemmdb.generators.cuda.space import from_menu
-from gemmdb.ladder import explain, lookup
+from gemmdb.ladder import explain, lookup, model_menu
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.model import Proposals, propose, uncovered
-from gemmdb.ladder.model_cost import FITTED
-from gemmdb.ladder.model_library import bound
+from gemmdb.ladder.model_cost import FITTED, telling, traits
+from gemmdb.ladder.model_library import bound, library
 from gemmdb.ladder.model_machine import machine
 from gemmdb.ladder.model_menu import choices
 from gemmdb.ladder.model_work import Setting, tile_of, work
@@ -73,6 +73,34 @@ def test_work_counts_tiles_waves_and_bytes():
     assert split.partial * machine(H200).l2 == 2 * 16 * 8448 * 8
 
 
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.arch)
+def test_each_of_many_tiles_is_expected_to_take_what_it_takes_alone(device):
+    groups = set()
+    for problem in PROBLEMS:
+        setting = Setting.of(problem, machine(device))
+        tiles = [one.tile for one in choices(setting)]
+        expected = [(FITTED.predict(setting, tile), work(setting, tile)) for tile in tiles]
+        assert list(FITTED.each(setting, tiles)) == expected
+        groups |= {tile.group for tile in tiles}
+    assert groups >= {"tile", "gemv"}
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm", "int_mm", "mixed_mm"])
+@pytest.mark.parametrize("kernel", ["tile", "narrow", "gemv", "gemm"])
+def test_every_trait_has_a_coefficient_and_what_is_left_out_is_zero(op, kernel):
+    setting, tile = (
+        Setting.of(Problem.gemm(op, m=16, n=4096, k=4096), machine(H200)),
+        tile_of(LOOP)._replace(kernel=kernel),
+    )
+    w, own = work(setting, tile), FITTED.own[tile.group]
+    values, told = traits(setting, tile, w), telling(setting, tile, w)
+    assert len(values) == len(own)
+    assert len(told) == len(FITTED.at(setting, tile.group).own)
+    assert [value for value in values if value] == [value for value in told if value]
+    weighed = sum(value * weight for value, weight in zip(values, own, strict=True))
+    assert sum(map(float.__mul__, map(float, told), FITTED.at(setting, tile.group).own)) == weighed
+
+
 def test_a_wave_that_is_barely_begun_costs():
     tile = tile_of(LOOP)._replace(m=128, n=256, k=64, warps=8)
     full, more = (Problem.gemm("mm", m=128, n=256 * tiles, k=4096) for tiles in (132, 133))
@@ -93,7 +121,7 @@ def test_aten_keeps_its_share_of_the_bound_on_other_devices(problem):
     shares = {}
     for device in (H200, A100, B200):
         setting = Setting.of(problem, machine(device))
-        shares[device.arch] = bound(setting) / FITTED.predict_aten(setting)
+        shares[device.arch] = bound(setting, library(setting)) / FITTED.predict_aten(setting)
     assert 0 < shares["sm80"] < 1
     # What launching costs weighs less where all else takes longer.
     assert shares["sm80"] >= shares["sm90"] >= shares["sm100"]
@@ -134,6 +162,16 @@ def test_the_menu_is_what_was_measured_where_it_was_measured():
         assert len({one.config for one in found}) == len(found) >= 8
         kept += any(one.config == one.entry for one in found)
     assert kept >= 0.75 * len(PROBLEMS)
+
+
+def test_the_menu_of_one_device_says_nothing_of_anothers():
+    def found(device):
+        return {one.config for one in choices(Setting.of(PROBLEMS[1], machine(device)))}
+
+    first = {device: found(device) for device in (H200, A100, L4)}
+    model_menu._entries.cache_clear()
+    assert {device: found(device) for device in (L4, A100, H200)} == first
+    assert len(set(map(frozenset, first.values()))) == 3
 
 
 @pytest.mark.parametrize(

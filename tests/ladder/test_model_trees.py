@@ -1,9 +1,11 @@
 """The trees on top of the cost model: their file, what they predict, and where they have a say."""
 
 import json
+import math
 import time
 from dataclasses import replace
 from itertools import islice
+from random import Random
 
 import pytest
 
@@ -12,10 +14,10 @@ from gemmdb.ladder import lookup, model_trees
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.model import FIRST, allowed, propose
 from gemmdb.ladder.model_cost import FITTED
-from gemmdb.ladder.model_features import FEATURES
+from gemmdb.ladder.model_features import FEATURES, of_problem, of_tile
 from gemmdb.ladder.model_machine import machine
 from gemmdb.ladder.model_trees import DATA, Corrected, parse, shipped
-from gemmdb.ladder.model_work import Setting
+from gemmdb.ladder.model_work import Setting, work
 from gemmdb.problem import Problem, Query
 from gemmdb.settings import Policy
 
@@ -51,6 +53,52 @@ def test_values_go_down_the_trees(m, n, log):
     values = [0.0] * len(FEATURES)
     values[1:3] = m, n
     assert parse(document()).log(values) == log
+
+
+def walked(found, values):
+    """What a document predicts, node by node."""
+    total = found["base"]
+    for codes in found["trees"]:
+        stack = []
+        for code in codes:
+            if code & 1:
+                stack.append((code >> 1) * found["unit"])
+            else:
+                (feature, threshold), high, low = found["cuts"][code >> 1], stack.pop(), stack.pop()
+                stack.append(high if values[feature] > threshold else low)
+        total += stack.pop()
+    return total
+
+
+def test_all_leaves_are_found_where_trees_are_as_large_as_they_may_be():
+    size = model_trees.WORD
+    cuts = [[0, float(place)] for place in range(size - 1)]
+    # Leaves in order, each cut between the one before and the next: the tree leans to the left in one and to the right
+    # in the other.
+    left = [1, *(code for place in range(size - 1) for code in (2 * place + 3, 2 * place))]
+    right = [*(2 * place + 1 for place in range(size)), *(2 * place for place in reversed(range(size - 1)))]
+    found = document(cuts=cuts, trees=[left, right, left])
+    trees = parse(found)
+    for place in range(size):
+        values = [place - 0.5] + [0.0] * (len(FEATURES) - 1)
+        assert trees.log(values) == walked(found, values) == 0.5 + 3 * place * 0.25
+
+
+def test_the_shipped_trees_come_to_what_walking_them_does():
+    found, trees, random = json.loads(DATA.read_bytes()), shipped(), Random(0)
+    rows = [row for row, _ in trees.checks]
+    mixed = [[random.choice(column) for column in zip(*rows, strict=True)] for _ in range(20)]
+    for row in (*rows, *mixed, [-1e9] * len(FEATURES), [1e9] * len(FEATURES)):
+        assert trees.log(row) == pytest.approx(walked(found, row), rel=1e-12)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: f"{problem.op}-{problem.m}")
+def test_what_a_problem_shares_is_masked_once(problem):
+    here = Setting.of(problem, machine(H200))
+    corrected = Corrected.of(here)
+    for one in allowed(ask(problem), here):
+        row = (*of_problem(here), *of_tile(here, one.tile, work(here, one.tile), one.us))
+        assert corrected.us(one.tile) == one.us * math.exp(shipped().log(row))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +147,7 @@ def test_without_a_sound_file_the_model_answers_alone_and_says_so(file, caplog, 
         file.write_bytes(content)
     found = propose(ask(PROBLEM))
     assert not found.corrected
-    assert [one.us for one in found.best] == [us for us, _ in islice(allowed(ask(PROBLEM), setting()), 4)]
+    assert [one.us for one in found.best] == [one.us for one in islice(allowed(ask(PROBLEM), setting()), 4)]
     assert "goes without its trees" in caplog.text
     propose(ask(PROBLEM))
     assert len(caplog.records) == 1
@@ -132,7 +180,7 @@ def test_the_shipped_file_is_small_and_quick_to_read():
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: f"{problem.op}-{problem.m}")
 def test_trees_reorder_the_first_of_the_model(problem):
-    first = [one.config for _, one in islice(allowed(ask(problem), Setting.of(problem, machine(H200))), FIRST)]
+    first = [one.config for one in islice(allowed(ask(problem), Setting.of(problem, machine(H200))), FIRST)]
     found = propose(ask(problem), FIRST)
     assert found.corrected
     assert {one.config for one in found.best} == set(first)
@@ -147,7 +195,7 @@ def test_some_orders_and_all_times_differ_from_the_models():
         here = Setting.of(problem, machine(H200))
         alone = list(islice(allowed(ask(problem), here), FIRST))
         found = propose(ask(problem), FIRST)
-        changed += [one.config for _, one in alone] != [one.config for one in found.best]
+        changed += [one.config for one in alone] != [one.config for one in found.best]
         assert found.aten_us != FITTED.predict_aten(here)
         assert 0.5 < found.aten_us / FITTED.predict_aten(here) < 2
     assert changed > len(PROBLEMS) / 2
