@@ -3,8 +3,8 @@
     python benchmarks/h200_ship.py [FOLDER...]
 
 FOLDER: of archives, as `h200_build.py` writes them; default: all of benchmarks/results/h200. Their rows are united,
-without those that hold no more: of kernels whose source has changed since, and of the first protocol, which timed
-operands at one address. Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest, and as large a sample of the
+without those that hold no more: of kernels whose source has changed since, of the first protocol, which timed
+operands at one address, and of problems that no graph asks for. Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest, and as large a sample of the
 rest as the wheel has room for) and `tables/manifest.json`.
 """
 
@@ -27,6 +27,7 @@ from gemmdb.generators.compact import Keep, compact
 from gemmdb.generators.manifest import write_manifest
 from gemmdb.generators.store import Store
 from gemmdb.measurement import Measurement
+from gemmdb.problem import Problem
 from gemmdb.table import Table
 
 MOST_BYTES = 16 * 2**20
@@ -38,7 +39,16 @@ KEEPS = tuple(Keep(top, sample) for top, sample in ((8, 16), (8, 11), (8, 10), (
 
 def holds(row: Measurement) -> bool:
     """Whether a row says something about what would run now."""
-    return row.protocol.version >= OLDEST and sources.is_current(row.config, row.toolchain.source)
+    current = row.protocol.version >= OLDEST and sources.is_current(row.config, row.toolchain.source)
+    return current and asked(row.problem)
+
+
+def asked(problem: Problem) -> bool:
+    """Whether a graph can ask for a problem. On a GPU Inductor makes a product and a sum of an addmm with a pointwise
+    epilogue, and a bias of one row is `1d`."""
+    if problem.op != "addmm" or problem.bias is None:
+        return True
+    return problem.fusion == "none" and not (problem.bias.kind == "full" and problem.m == 1)
 
 
 def provenance(paths: Sequence[Path]) -> list[dict[str, Any]]:

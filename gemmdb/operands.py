@@ -115,8 +115,11 @@ def default_numerics(dtype: str, tf32: bool = False) -> Numerics:
 
 
 def dense_bias(op: str, m: int, n: int, kind: str | None, dtype: str) -> Bias | None:
-    """The dense bias of `kind` for an [m, n] output; `1d` is the default of addmm, no bias of the other ops."""
+    """The dense bias of `kind` for an [m, n] output; `1d` is the default of addmm, no bias of the other ops. A `full`
+    one of a single row is `1d`: that is how a graph's [1, N] bias is classed."""
     kind = kind or ("1d" if op == "addmm" else "none")
+    if kind == "full" and m == 1:
+        kind = "1d"
     if kind == "none":
         return None
     if kind not in BIAS_KINDS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ import pytest
 from gemmdb.generators import archive
 from gemmdb.generators.manifest import check_manifest
 from gemmdb.generators.store import Store
+from gemmdb.operands import Bias
 from gemmdb.problem import Problem
 from gemmdb.table import Table
 
@@ -68,6 +70,18 @@ def test_the_table_is_rebuilt_from_its_archives(
         assert {"command", "timings", "table"} <= set(runs)
         assert [len(run["timings"]) for run in shipped.provenance()] == [2] * len(shipped.provenance())
     assert check_manifest(out.parent) == []
+
+
+def test_what_no_graph_asks_for_is_not_shipped(script: Any) -> None:
+    ship: ModuleType = script("h200_ship")
+    row = Problem.gemm("addmm", m=1, n=64, k=64)
+    assert ship.asked(row)
+    assert ship.asked(Problem.gemm("addmm", m=2, n=64, k=64, bias="full"))
+    assert ship.asked(Problem.gemm("mm", m=2, n=64, k=64, fusion="pointwise"))
+    assert not ship.asked(replace(row, bias=Bias("full", "bf16", 8)))
+    assert not ship.asked(replace(row, fusion="pointwise"))
+    with Table.open(ship.SHIPPED) as shipped:
+        assert all(ship.asked(measured.problem) for measured in shipped.measurements())
 
 
 def test_a_table_that_does_not_fit_is_not_shipped(

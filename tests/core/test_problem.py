@@ -32,9 +32,13 @@ def test_gemm_is_from_tensors_of_dense_tensors(op, dtype, m, n, k, layout):
 @given(m=SIZES, n=SIZES, k=SIZES)
 def test_addmm_from_tensors_with_a_dense_bias(m, n, k):
     described = Problem.gemm("addmm", m=m, n=n, k=k, bias="full")
-    bias = Bias("full", "bf16", dense(m, n, "bf16", False).operand.layout.align)
+    bias = Bias("1d" if m == 1 else "full", "bf16", dense(m, n, "bf16", False).operand.layout.align)
     a, b = dense(m, k, "bf16", False), dense(k, n, "bf16", True)
     assert described == Problem.from_tensors("addmm", a, b, bias=bias)
+
+
+def test_a_full_bias_of_one_row_is_that_of_a_graph():
+    assert Problem.gemm("addmm", m=1, n=64, k=64, bias="full") == Problem.gemm("addmm", m=1, n=64, k=64, bias="1d")
 
 
 BASE = Problem.gemm("addmm", m=16, n=64, k=64, dtype="fp32")
