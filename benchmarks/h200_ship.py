@@ -3,9 +3,9 @@
     python benchmarks/h200_ship.py [FOLDER...]
 
 FOLDER: of archives, as `h200_build.py` writes them; default: all of benchmarks/results/h200. Their rows are united,
-without those that hold no more: of kernels whose source has changed since, of the first protocol, which timed
-operands at one address, and of problems that no graph asks for. Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest, and as large a sample of the
-rest as the wheel has room for) and `tables/manifest.json`.
+without those that hold no more: of kernels whose source has changed since, of the first protocol, which timed operands
+at one address, and of problems that no graph asks for. Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest,
+and as large a sample of the rest as the wheel has room for) and `tables/manifest.json`.
 """
 
 from __future__ import annotations

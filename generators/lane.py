@@ -33,6 +33,11 @@ class Finished:
     outcomes: tuple[Outcome, ...]
     more: bool = False
 
+    @property
+    def done(self) -> bool:
+        """Whether the job counts as measured now: of what an earlier build raced, only confirming is left."""
+        return not (self.more and self.job.raced)
+
 
 @dataclass(frozen=True)
 class Confirmed:
@@ -40,6 +45,11 @@ class Confirmed:
 
     job: Job
     outcomes: tuple[Outcome, ...]
+
+    @property
+    def done(self) -> bool:
+        """Whether the job counts as measured now, and did not when it was raced."""
+        return bool(self.job.raced)
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class Run:
     def _count(self, message: Finished | Confirmed, work: queue.Work) -> None:
         if isinstance(message, Confirmed) or not message.more:
             work.release(message.job)  # Not before its confirmations: another build would take it for these.
-        if isinstance(message, Finished):
+        if message.done:
             self.tracker.finished(message.job.problem)
 
     def _stop(self, messages: SimpleQueue[Message], measurers: Sequence[Measurer], lanes: Sequence[Lane]) -> None:
@@ -157,7 +157,7 @@ class Run:
         rows = [row(m.job, outcome, self.backend, self.run_id) for m in messages for outcome in m.outcomes]
         self.rows += self.store.add(rows) if rows else 0
         self.statuses.update(row.status.value for row in rows)
-        self.measured += sum(isinstance(message, Finished) for message in messages)
+        self.measured += sum(message.done for message in messages)
         self.unsaved.clear()
 
     def _provenance(self) -> dict[str, Any]:

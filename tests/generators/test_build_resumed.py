@@ -64,6 +64,16 @@ def test_winners_that_were_not_confirmed_are_confirmed_when_it_goes_on(
     assert build(request_, backend=replay_backend(rows)).before == 7
 
 
+def test_what_was_raced_before_and_could_not_be_confirmed_now_is_left(request_, replay_backend, rows, monkeypatch):
+    monkeypatch.setattr(feed, "GRACE_S", 0.0)
+    reports = []
+    for _ in range(2):
+        backend = replay_backend(rows, replay=Stopped)
+        backend.overlap = True
+        reports.append(build(replace(request_, minutes=0.01), backend=backend))
+    assert [(report.measured, report.left, report.rows > 0) for report in reports] == [(7, 0, True), (0, 7, False)]
+
+
 def test_a_pick_that_is_left_when_others_were_slower_once_more_is_not_raced_again(request_, replay_backend, rows):
     class Slower(Emitting):
         def _outcome(self, problem, config):

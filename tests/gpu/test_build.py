@@ -79,7 +79,7 @@ def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]
 def request(tmp_path: Path, *problems: Problem) -> BuildRequest:
     shapes = tmp_path / "shapes.jsonl"
     shapes.write_text("".join(f'{{"problem": "{problem.text}"}}\n' for problem in problems))
-    return BuildRequest(shapes=str(shapes), out=tmp_path / "gpu.db")
+    return BuildRequest(shapes=str(shapes), effort="quick", out=tmp_path / "gpu.db")
 
 
 def statuses(path: Path, problem: Problem, backend) -> dict[Config, set[Status]]:
