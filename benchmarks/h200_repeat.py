@@ -1,10 +1,12 @@
 """Tune the same problems twice, in processes that share nothing but compiled kernels, and compare the two tables.
 
     python benchmarks/h200_repeat.py --out DIR [--shapes h200] [--problems 50] [--effort standard] [--minutes 5]
+    python benchmarks/h200_repeat.py --compare ARCHIVE ARCHIVE...
 
 DIR receives `first.db` and `second.db`, which hold the raw rows, and `repeat.json`. Each is a `gemmdb build` of the
-first `problems` of the shapes; both resume, so the command can be repeated. The target: of 50 problems at least 49 have
-the same verdict or one inside the tie set of the other run, and the medians agree within 1%.
+first `problems` of the shapes; both resume, so the command can be repeated. `--compare` prints how far any two of some
+archives (`generators/archive.py`) agree. The target: of 50 problems at least 49 have the same verdict or one inside the
+tie set of the other run, and the medians agree within 1%.
 """
 
 from __future__ import annotations
@@ -14,11 +16,15 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators import shapes
+from gemmdb.generators import archive, shapes
+from gemmdb.generators.store import Store
 from gemmdb.measurement import Status
 from gemmdb.problem import Problem
 from gemmdb.table import Table
@@ -26,14 +32,19 @@ from gemmdb.verdict import Verdict, pool
 
 
 def main() -> None:
-    """Build twice, compare, write and print the result."""
+    """Build twice, compare, write and print the result; or compare what there is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path)
+    what.add_argument("--compare", type=Path, nargs="+", metavar="ARCHIVE")
     parser.add_argument("--shapes", default="h200")
     parser.add_argument("--problems", type=int, default=50)
     parser.add_argument("--effort", default="standard")
     parser.add_argument("--minutes", type=float, default=5.0, help="of each of the two builds")
     options = parser.parse_args()
+    if options.compare:
+        print(json.dumps(pairwise(options.compare), indent=1))
+        return
     options.out.mkdir(parents=True, exist_ok=True)
     problems = shapes.load(options.shapes, "cuda")[: options.problems]
     listed = options.out / "problems.jsonl"
@@ -64,6 +75,26 @@ def _build(options: argparse.Namespace, listed: Path, name: str) -> dict[str, An
     return report
 
 
+def pairwise(paths: Sequence[Path]) -> dict[str, Any]:
+    """How far any two archived builds agree, without the problems on which they do."""
+    found: dict[str, Any] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        tables = {path.name.partition(".")[0]: folder / f"{path.name}.db" for path in paths}
+        for path, restored in zip(paths, tables.values(), strict=True):
+            archive.restore([path], restored)
+            stack.enter_context(Store.open(restored)).refresh()
+        opened = {name: stack.enter_context(Table.open(path)) for name, path in tables.items()}
+        problems = sorted(
+            {row.problem for table in opened.values() for row in table.measurements()}, key=lambda p: p.text
+        )
+        for one, other in combinations(opened, 2):
+            pair = compare(opened[one], opened[other], problems)
+            pair["problems"] = [problem for problem in pair["problems"] if not problem["agree"]]
+            found[f"{one}, {other}"] = pair
+    return found
+
+
 def compare(first: Table, second: Table, problems: Sequence[Problem]) -> dict[str, Any]:
     """How far two tables agree on the problems that both have a verdict on."""
     device = first.devices()[0]
@@ -76,6 +107,7 @@ def compare(first: Table, second: Table, problems: Sequence[Problem]) -> dict[st
         "compared": len(both),
         "same_pick": sum(d["picks"][0] == d["picks"][1] for d in details),
         "same_or_tied": sum(d["agree"] for d in details),
+        "ratios": _shares([abs(d["speedup"][1] / d["speedup"][0] - 1) for d in details]),
         "picks": _shares(picks),
         "aten": _shares([abs(d["aten_us"][1] / d["aten_us"][0] - 1) for d in details]),
         "rows": _shares(rows),
