@@ -43,8 +43,11 @@ def likely(configs: Sequence[Config], problem: Problem, device: Device) -> list[
 
 
 def _first(tiles: Mapping[Config, Tile], setting: Setting) -> list[Config]:
-    order = sorted(tiles, key=lambda config: FITTED.predict(setting, tiles[config]))
+    expected = dict(zip(tiles, FITTED.each(setting, tiles.values()), strict=True))
+    order = sorted(tiles, key=lambda config: expected[config][0])
     corrected = Corrected.of(setting)
     if corrected is None:
         return order[:UNCORRECTED]
-    return sorted(order[:LOOKED_AT], key=lambda config: corrected.us(tiles[config]))[:MOST]
+    first = ((config, *expected[config]) for config in order[:LOOKED_AT])
+    us = {config: corrected.of_work(tiles[config], w, us) for config, us, w in first}
+    return sorted(us, key=us.__getitem__)[:MOST]
