@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from h200_results import BUILD, builds, newest, parts
+from h200_results import BUILD, builds, newest, parts, run
 
 from gemmdb.generators import archive
 from gemmdb.generators.build import BuildReport, BuildRequest, build
@@ -87,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

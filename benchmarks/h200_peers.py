@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import h200_peers_report
-from h200_results import SHIPPED, STRATA, STREAMED, lines, streamed, with_cuda_kernels
+from h200_results import SHIPPED, STRATA, STREAMED, lines, run, streamed, with_cuda_kernels
 
 from gemmdb.appending import append_lines
 from gemmdb.measurement import one_line
@@ -185,4 +185,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -13,6 +13,7 @@ from h200_results import FIGURES, STRATA, STRATA_OF, STREAMED, lines, mean
 
 PEERS = ("default", "autotune")
 AIMS = {name: autotune for name, _, _, autotune in FIGURES}
+SIGMAS = statistics.NormalDist().inv_cdf(0.975)
 LEAST_SHARE = 0.85
 """The share of a streaming read that is aimed at."""
 
@@ -46,7 +47,8 @@ def summary(found: Sequence[Line]) -> dict[str, Any] | None:
     population = headers[-1]["population"]
     return {
         "about": headers[-1],
-        "measured": len(measured), "left_out": [_why(line) for line in measured if not right(line)],
+        "timed": len({line["problem"] for line in good if line["stratum"] != STREAMED}),
+        "left_out": [_why(line) for line in measured if not right(line)],
         "figures": [one for name in AIMS if (one := _figure(name, by_stratum, population))],
         "strata": [_stratum(name, group) for name, group in by_stratum.items() if group],
         "floor": _floor([line for line in good if "floor" in line["us"]]),
@@ -59,15 +61,22 @@ def summary(found: Sequence[Line]) -> dict[str, Any] | None:
 
 
 def _figure(name: str, groups: Mapping[str, Sequence[Line]], population: Mapping[str, int]) -> Line | None:
-    """A figure over its strata, each with the weight of its share of the table."""
+    """A figure over its strata, each with the weight of its share of the table, and the 95% interval of the mean, of
+    another sample of that size."""
     strata = [stratum for stratum in STRATA_OF[name] if groups[stratum]]
     total = sum(population[stratum] for stratum in strata)
     if not total:
         return None
     found: Line = {"problems": name, "number": sum(len(groups[stratum]) for stratum in strata), "aim": AIMS[name]}
     for peer in PEERS:
-        logs = {stratum: math.log(mean(gain(line, peer) for line in groups[stratum])) for stratum in strata}
-        found[peer] = math.exp(sum(population[stratum] * logs[stratum] for stratum in strata) / total)
+        logs = {stratum: [math.log(gain(line, peer)) for line in groups[stratum]] for stratum in strata}
+        shares = {stratum: population[stratum] / total for stratum in strata}
+        middle = sum(shares[stratum] * statistics.fmean(some) for stratum, some in logs.items())
+        found[peer] = math.exp(middle)
+        found[f"{peer}_interval"] = None
+        if all(len(some) > 1 for some in logs.values()):
+            error = math.hypot(*(shares[s] * statistics.stdev(some) / math.sqrt(len(some)) for s, some in logs.items()))
+            found[f"{peer}_interval"] = [math.exp(middle - SIGMAS * error), math.exp(middle + SIGMAS * error)]
     return found
 
 
@@ -81,6 +90,10 @@ def _stratum(name: str, group: Sequence[Line]) -> Line:
         }  # fmt: skip
     found["autotune_vs_default"] = mean(line["us"]["default"][1] / line["us"]["autotune"][1] for line in group)
     return found
+
+
+def _between(interval: Sequence[float] | None) -> str:
+    return f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else ""
 
 
 def _floor(group: Sequence[Line]) -> Line | None:
@@ -112,10 +125,11 @@ def markdown(found: Line) -> list[str]:
     """The summary to read, as paragraphs."""
     about = found["about"]
     rows = [
-        f"| {one['problems']} | {one['number']} | {one['autotune']:.3f}x | {one['aim']:.2f}x | {one['default']:.3f}x |"
+        f"| {one['problems']} | {one['number']} | {one['autotune']:.3f}x | {_between(one['autotune_interval'])} "
+        f"| {one['aim']:.2f}x | {one['default']:.3f}x |"
         for one in found["figures"]
     ]
-    head = ["| problems | sampled | vs max-autotune | aimed at | vs default |", "|---|---|---|---|---|"]
+    head = ["| problems | sampled | vs max-autotune | 95% | aimed at | vs default |", "|---|---|---|---|---|---|"]
     strata = ["| stratum | number | vs max-autotune | worst | its upper end | vs default | worst | its upper end "
               "| max-autotune vs default |", "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for one in found["strata"]:
@@ -126,7 +140,7 @@ def markdown(found: Line) -> list[str]:
     seconds = ", ".join(f"{way} {value:.2f}" for way, value in found["compile_seconds"].items())
     texts = [
         f"Side by side in one process, {about['date']}, {about['number']} problems of each stratum by seed "
-        f"{about['seed']}: {found['measured']} measured.",
+        f"{about['seed']}: {found['timed']} timed.",
         "\n".join([*head, *rows]),
         "\n".join(strata),
         f"Median seconds of a first call: {seconds}.",

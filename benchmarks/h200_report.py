@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import h200_peers_report as peers
-from h200_results import FIGURES, PEERS, SHIPPED, Member, builds, lines, mean, of, parts
+from h200_results import FIGURES, PEERS, SHIPPED, Member, builds, lines, mean, of, parts, run
 
 from gemmdb.config import ATEN
 from gemmdb.generators import archive
+from gemmdb.generators.cuda.backend import VERSION
+from gemmdb.legality_triton import counts_arrivals
 from gemmdb.measurement import EMITTED, Measurement, Status
 from gemmdb.problem import Problem
 from gemmdb.table import Table
@@ -50,6 +52,7 @@ class Results:
     bad: Counter[str] = field(default_factory=Counter)
     twice: list[float] = field(default_factory=list)
     emitted: list[float] = field(default_factory=list)
+    unemitted: Counter[str] = field(default_factory=Counter)
 
 
 def newest_verdict(rows: Sequence[Measurement]) -> Verdict | None:
@@ -84,7 +87,18 @@ def read(path: Path) -> Results:
             results.undecided.append(problem.text)
         else:
             results.verdicts.append(verdict)
+            results.unemitted.update(unemitted(verdict, rows))
     return results
+
+
+def unemitted(verdict: Verdict, rows: Iterable[Measurement]) -> list[str]:
+    """Of which kind a pick is that was not timed as the code that Inductor emits; empty where it was, and for ATen."""
+    pick = verdict.pick
+    if pick.backend == "aten" or any(row.config == pick and row.detail == EMITTED for row in rows):
+        return []
+    if verdict.protocol.version < VERSION:
+        return ["of an older procedure"]
+    return ["that count arrivals" if counts_arrivals(pick) else pick.backend]
 
 
 def repeats(rows: Iterable[Measurement]) -> tuple[list[float], list[float]]:
@@ -149,21 +163,21 @@ def report(results: Results, path: Path) -> dict[str, Any]:
         "emitted": {"configs": len(results.emitted), "ratio": mean(results.emitted), "largest": max(results.emitted)}
         if results.emitted
         else None,
-        "build": cost(builds(folder)),
+        "unemitted": dict(sorted(results.unemitted.items())),
+        "build": cost(builds(folder), len(verdicts) + len(results.undecided)),
         "peers": peers.summary(lines(folder / PEERS)) if folder else None,
     }  # fmt: skip
 
 
-def cost(reports: Sequence[dict[str, Any]]) -> dict[str, float | None] | None:
-    """What the builds measured and cost together."""
-    measured = sum(one["measured"] for one in reports)
-    if not measured:
+def cost(reports: Sequence[dict[str, Any]], problems: int) -> dict[str, float | None] | None:
+    """What the builds of so many problems cost together: one may have confirmed what another had raced."""
+    if not reports or not problems:
         return None
     held = sum(one["lane_seconds"] for one in reports)
     return {
-        "builds": len(reports), "problems": measured, "rows": sum(one["rows"] for one in reports),
+        "builds": len(reports), "problems": problems, "rows": sum(one["rows"] for one in reports),
         "wall_seconds": sum(one["seconds"] for one in reports), "gpu_seconds": held,
-        "gpu_seconds_per_problem": held / measured,
+        "gpu_seconds_per_problem": held / problems,
         "busy_share": sum(one["busy_seconds"] or 0.0 for one in reports) / held if held else None,
     }  # fmt: skip
 
@@ -205,6 +219,9 @@ def markdown(found: dict[str, Any]) -> str:
     if emitted := found["emitted"]:
         texts.append("Emitted code relative to the kernel by itself: " + ", ".join(
             f"{k} {v:.4g}" for k, v in emitted.items()))  # fmt: skip
+    if found["unemitted"]:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in found["unemitted"].items())
+        texts.append(f"Picks that were not timed as emitted code: {sum(found['unemitted'].values())} ({kinds}).")
     if found["build"]:
         texts.append("Build: " + ", ".join(f"{k} {v:.4g}" for k, v in found["build"].items() if v is not None))
     texts += peers.markdown(found["peers"]) if found["peers"] else []
@@ -225,4 +242,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from gemmdb.errors import GemmdbError
 from gemmdb.problem import Problem
 
 ROOT = Path(__file__).parent.parent
@@ -93,6 +94,16 @@ STRATA_OF = {
 def mean(values: Iterable[float]) -> float:
     """The geometric mean."""
     return math.exp(statistics.mean(math.log(value) for value in values))
+
+
+def run(main: Callable[[], None]) -> None:
+    """The main function of a script; bad input ends it with one line."""
+    try:
+        main()
+    except GemmdbError as error:
+        raise SystemExit(str(error)) from None
+    except FileNotFoundError as error:
+        raise SystemExit(f"{error.filename}: {error.strerror}") from None
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

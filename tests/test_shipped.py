@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 import gemmdb
@@ -32,3 +34,11 @@ def test_a_gpu_that_is_not_here_can_be_asked_about(monkeypatch, tmp_path):
     assert hit is not None
     assert (hit.rung, hit.backend) == ("exact", "triton")
     assert hit.speedup > 1
+
+
+def test_the_measured_table_fits_into_the_wheel_and_covers_what_it_should():
+    path = shipped_tables() / "sm90-nvidia-h200.db"
+    assert path.stat().st_size <= 16 * 2**20
+    with Table.open(path, immutable=True) as table:
+        counts = Counter(problem.op for problem in {row.problem for row in table.measurements()})
+    assert all(counts[op] >= least for op, least in {"mm": 1500, "mixed_mm": 1000, "addmm": 800, "int_mm": 600}.items())
