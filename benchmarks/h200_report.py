@@ -171,14 +171,14 @@ def report(results: Results, path: Path) -> dict[str, Any]:
 
 def cost(reports: Sequence[dict[str, Any]], problems: int) -> dict[str, float | None] | None:
     """What the builds of so many problems cost together: one may have confirmed what another had raced."""
-    if not reports or not problems:
-        return None
     held = sum(one["lane_seconds"] for one in reports)
+    if not held or not problems:
+        return None
     return {
         "builds": len(reports), "problems": problems, "rows": sum(one["rows"] for one in reports),
         "wall_seconds": sum(one["seconds"] for one in reports), "gpu_seconds": held,
         "gpu_seconds_per_problem": held / problems,
-        "busy_share": sum(one["busy_seconds"] or 0.0 for one in reports) / held if held else None,
+        "busy_share": sum(one["busy_seconds"] or 0.0 for one in reports) / held,
     }  # fmt: skip
 
 

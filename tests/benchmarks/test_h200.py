@@ -117,10 +117,22 @@ def test_builds_one_after_the_other_cost_what_all_of_them_took(script: Any, fold
     idle = {"measured": 0, "rows": 0, "seconds": 1.0, "lane_seconds": 0.0, "busy_seconds": None}
     (folder / "build.json").write_text(json.dumps([one, idle, one]))
     found = report.report(report.read(folder), folder)
-    assert found["build"]["gpu_seconds_per_problem"] == pytest.approx(1.6)
+    assert found["build"]["gpu_seconds_per_problem"] == pytest.approx(32 / TAKEN)  # The second confirmed some again.
     assert found["build"]["busy_share"] == pytest.approx(0.5)
-    assert "gpu_seconds_per_problem 1.6" in report.markdown(found)
-    assert report.cost([idle]) is None
+    assert "gpu_seconds_per_problem 2.667" in report.markdown(found)
+    assert report.cost([idle], TAKEN) is None
+    assert report.cost([one], 0) is None
+
+
+def test_picks_that_were_not_timed_as_emitted_code_are_counted(script: Any, folder: Path) -> None:
+    report: ModuleType = script("h200_report")
+    found = report.read(folder)
+    for verdict in found.verdicts:
+        rows = [row for row in report.rows_of(folder) if row.problem == verdict.problem]
+        emitted = any(row.config == verdict.pick and row.detail == "emitted" for row in rows)
+        assert bool(report.unemitted(verdict, rows)) == (verdict.pick.backend != "aten" and not emitted)
+        assert report.unemitted(verdict, [replace(row, detail="") for row in rows]) or verdict.pick.backend == "aten"
+    assert any(verdict.pick.backend != "aten" for verdict in found.verdicts)
 
 
 def line(stratum: str, problem: str, us: dict[str, float], **rest: Any) -> dict[str, Any]:
@@ -150,8 +162,21 @@ def test_strata_count_by_their_share_of_the_table(script: Any) -> None:
     assert found["floor"]["share"] == pytest.approx(0.75)
     assert found["linear"]["gain"] == pytest.approx(10.0)
     assert found["left_out"] == ["b: gemmdb: error 0.5", "c: the process ended with code -11"]
-    assert "| mixed_mm, all M | 2 | 1.682x | 1.40x | 2.828x |" in "\n".join(peers.markdown(found))
+    assert "| mixed_mm, all M | 2 | 1.682x |  | 1.40x | 2.828x |" in "\n".join(peers.markdown(found))
     assert peers.summary([about]) is None
+
+
+def test_a_figure_says_how_far_another_sample_could_be(script: Any) -> None:
+    peers: ModuleType = script("h200_peers_report")
+    results: ModuleType = script("h200_results")
+    about = {"population": {**dict.fromkeys(results.STRATA, 0), "int_mm": 9}, "date": "now", "number": 1, "seed": 1}
+    drawn = [
+        line("int_mm", str(us), {"default": 1.0, "autotune": us, "gemmdb": 1.0}) for us in (1.0, math.e, math.e**2)
+    ]
+    (figure,) = peers.summary([about, *drawn])["figures"]
+    assert figure["default_interval"] == [1.0, 1.0]
+    error = 1.959964 / math.sqrt(3)
+    assert figure["autotune_interval"] == pytest.approx([math.exp(1 - error), math.exp(1 + error)])
 
 
 def test_a_sample_is_the_same_every_time_and_balanced_from_the_start(script: Any) -> None:
