@@ -112,19 +112,23 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """The settings of `environ` (default: the process's). Raises InputError for an unknown GEMMDB_ON_MISS."""
+        """The settings of `environ` (default: the process's). Raises InputError for an unknown GEMMDB_ON_MISS, unless
+        gemmdb is disabled."""
         env = os.environ if environ is None else environ
+        disabled = env.get("GEMMDB_DISABLE", "") not in ("", "0")
         asked = env.get("GEMMDB_ON_MISS", "")
+        if disabled and asked not in ON_MISS:
+            asked = ""
         on_miss = asked or "live"
         if on_miss not in ON_MISS:
             raise InputError(f"GEMMDB_ON_MISS={on_miss!r}: known are {', '.join(ON_MISS)}")
         named = (part for part in env.get("GEMMDB_TABLES", "").split(os.pathsep) if part)
         user = env.get("GEMMDB_USER_TABLE") or str(data_home(env) / "user.db")
         return cls(
-            tuple(Path(part).expanduser() for part in named),
-            Path(user).expanduser(),
+            tuple(map(_expanded, named)),
+            _expanded(user),
             on_miss,
-            env.get("GEMMDB_DISABLE", "") not in ("", "0"),
+            disabled,
             env.get("GEMMDB_LOG", ""),
             bool(asked),
         )
@@ -134,7 +138,24 @@ def data_home(environ: Mapping[str, str] | None = None) -> Path:
     """`$XDG_DATA_HOME/gemmdb`, where `gemmdb build` writes and the Catalog looks."""
     env = os.environ if environ is None else environ
     base = env.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "gemmdb"
+    return (Path(base) if base else _home() / ".local" / "share") / "gemmdb"
+
+
+def _home() -> Path:
+    """The user's home; where none can be told, as of a user id without a name in a container, no folder at all: one
+    that other users may write to would hold tables of theirs."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path(os.devnull)
+
+
+def _expanded(text: str) -> Path:
+    """The path of a setting, `~` replaced where that can be told."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
 
 
 def shipped_tables() -> Path:

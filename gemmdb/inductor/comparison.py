@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gemmdb.config import ATEN
+from gemmdb.errors import InputError
 from gemmdb.hit import Hit
 from gemmdb.inductor import asking, entry, journal, session
 from gemmdb.inductor.backend import gemmdb
@@ -45,17 +47,24 @@ class Comparison:
         )
 
 
-def compare(model: Callable[..., Any], *inputs: Any, calls: int = 50) -> Comparison:
+def compare(
+    model: Callable[..., Any], *inputs: Any, calls: int = 50, kwargs: Mapping[str, Any] | None = None
+) -> Comparison:
     """Compile `model` with Inductor's default and with gemmdb (as enabled, else as the environment says), and time
     both on `inputs`, `calls` times each in turns, in inference mode. Takes two compiles, and one more for each distinct
-    kernel when gemmdb turns out slower. Resets `stats()`.
+    kernel when gemmdb turns out slower. Their outputs are compared for the same random numbers and for copies of the
+    inputs, which a model may change. Resets `stats()`.
 
     `inputs`: the arguments of `model`, or one tuple or list of them; so a model whose only argument is a list is given
-    it within a tuple."""
+    it within a tuple. `kwargs`: its keyword arguments. Raises InputError for `calls` below 1."""
     import torch
 
+    if calls < 1:
+        raise InputError(f"compare: calls must be at least 1, got {calls!r}")
     if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
         inputs = tuple(inputs[0])
+    model = functools.partial(model, **kwargs) if kwargs else model
+    before = _copied(inputs)
     entry.install()
     served = session.steering() or asking.from_tables(entry.policy_of(None, None, Settings.read()))
     with torch.no_grad():
@@ -71,7 +80,35 @@ def compare(model: Callable[..., Any], *inputs: Any, calls: int = 50) -> Compari
                 with_us, without_us = _medians(ours, without, inputs, calls)
                 if with_us > SLOWER * without_us:
                     slower[suspect] = with_us - without_us
-        return Comparison(default_us, gemmdb_us, difference(plain(*inputs), ours(*inputs)), configs, slower)
+        error = difference(_answer(plain, before), _answer(ours, before))
+        return Comparison(default_us, gemmdb_us, error, configs, slower)
+
+
+def _answer(function: Callable[..., Any], inputs: Any) -> Any:
+    """What a compiled function makes of copies of its inputs, with random numbers from the same beginning."""
+    import torch
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return function(*_copied(inputs))
+
+
+def _copied(inputs: Any) -> Any:
+    """Copies of all tensors, with the same strides: other ones would be compiled for anew."""
+    import torch
+    from torch.utils import _pytree
+
+    def copied(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+            return value
+        value = value.detach()
+        if type(value) is not torch.Tensor:
+            return value.clone()
+        span = sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True)) + 1
+        memory = value.as_strided((span if value.numel() else 0,), (1,)).clone()
+        return memory.as_strided(value.shape, value.stride())
+
+    return _pytree.tree_map(copied, inputs)
 
 
 def _without(suspect: str, served: session.Session) -> session.Session:
@@ -127,6 +164,7 @@ def difference(wanted: Any, found: Any) -> float:
     worst = 0.0
     for a, b in zip(_pytree.tree_leaves(wanted), _pytree.tree_leaves(found), strict=True):
         if isinstance(a, torch.Tensor) and a.numel():
+            a, b = (torch.view_as_real(one.resolve_conj()) if one.is_complex() else one for one in (a, b))
             a, b = a.double(), b.double()
             same = (a == b) | (a.isnan() & b.isnan())
             off = (a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)

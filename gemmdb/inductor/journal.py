@@ -71,7 +71,7 @@ class Journal:
     @property
     def provisional(self) -> bool:
         """Whether the graph being compiled in this thread is to be compiled anew next time: what was decided for some
-        of its products is only what could be decided now."""
+        of its products is only what could be decided now, or what was made of its constants holds for these alone."""
         return bool(getattr(self._local, "provisional", False))
 
     @provisional.setter

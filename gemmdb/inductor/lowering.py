@@ -26,6 +26,7 @@ from gemmdb.inductor import (
 )
 from gemmdb.inductor.adapter import ir_view, state
 from gemmdb.inductor.asking import is_default
+from gemmdb.inductor.journal import JOURNAL
 from gemmdb.inductor.passes import DECISION
 from gemmdb.inductor.session import Decision
 from gemmdb.problem import Problem
@@ -117,8 +118,17 @@ def _confirmed(decision: Decision, args: tuple[Any, ...]) -> Config:
     return again.config or ATEN
 
 
+def _bound_to_its_constants(decision: Decision) -> None:
+    """Keep the graph out of the compile caches where what was made of it holds for a constant's values, or for where it
+    begins: the caches only know its shape, and would serve the graph to another model."""
+    if decision.problem.constant:
+        JOURNAL.provisional = True
+
+
 def _cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
-    """The product as Inductor's C++ template with the config's blocking; None when it is not legal here."""
+    """The product as Inductor's C++ template with the config's blocking, which packs its weight while it is lowered;
+    None when it is not legal here."""
+    _bound_to_its_constants(decision)
     values = config.values
     threads, blocks = (_factors(values, name) for name in ("threads", "blocks"))
     since = state.operations()
@@ -242,9 +252,13 @@ def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, An
         # No micro kernel dequantises these, so the weight is cast once, at compile time.
         lower: Callable[[], Any] = functools.partial(casting.constant_product, a, w, scale, scale_first)
     else:
-        weight = ir_view.from_the_start(w) if config.backend == "cpp" else w
+        weight = ir_view.from_the_start(w) if config.backend == "cpp" else ir_view.aligned(w)
+        if weight is None:  # ATen's kernel loads 16 bytes of it at once, and would end the process.
+            _note(decision, "the weight may begin at no multiple of 16 bytes")
+            return None
         lower = functools.partial(casting.weight_only, a, weight, scale, config.backend)
     if config.backend == "cpp":
         return _cpp(decision, config, lower)
+    _bound_to_its_constants(decision)
     with state.only_aten():
         return lower()

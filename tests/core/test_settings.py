@@ -40,6 +40,23 @@ def test_the_data_home_follows_xdg():
     assert Settings.read({"XDG_DATA_HOME": "/data"}).user_table == Path("/data/gemmdb/user.db")
 
 
+def test_nobody_is_at_home(monkeypatch):
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    found = Settings.read({"GEMMDB_TABLES": "~nosuchuser/x.db", "GEMMDB_USER_TABLE": ""})
+    assert found.tables == (Path("~nosuchuser/x.db"),)
+    assert not found.user_table.exists()
+    assert found.user_table.name == "user.db"
+    with pytest.raises(NotADirectoryError):
+        found.user_table.parent.mkdir(parents=True)
+
+
+def test_what_is_disabled_is_not_looked_at():
+    assert Settings.read({"GEMMDB_DISABLE": "1", "GEMMDB_ON_MISS": "bogus"}).disabled
+
+
 def test_an_unknown_on_miss_names_the_known_ones():
     with pytest.raises(InputError, match="GEMMDB_ON_MISS='never': known are aten, live, error"):
         Settings.read({"GEMMDB_ON_MISS": "never"})

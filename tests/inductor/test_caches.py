@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gemmdb import hardware
+from gemmdb import Config, hardware
 from gemmdb.generators import workload
 from gemmdb.inductor.adapter import slots
 
@@ -50,6 +50,38 @@ def test_fx_graph_and_autograd_caches_hit_with_the_same_identity_and_miss_with_a
     assert len(cold["problems"]) == 5
     assert warm["problems"] == cold["problems"] == other["problems"]
     assert warm["errors"] == []
+
+
+WEIGHTS = """
+import torch, torch._inductor.config, gemmdb.inductor
+from torch._dynamo.utils import counters
+from gemmdb import Config
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.randint(-100, 100, (64, 128), dtype=torch.int8))
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight.to(x.dtype))
+
+errors, x = [], torch.randn(8, 128).bfloat16()
+with torch.no_grad(), torch._inductor.config.patch(freezing=True), gemmdb.inductor.force(CONFIG):
+    for _ in range(2):
+        torch._dynamo.reset()
+        model = Model().eval()
+        wanted = x.double() @ model.weight.double().t()
+        errors.append(float((torch.compile(model)(x).double() - wanted).abs().max() / wanted.abs().max()))
+print(json.dumps([errors, [p["config"] for p in gemmdb.inductor.stats()["products"]]]))
+"""
+
+
+@pytest.mark.parametrize("name", ["CPP", "INT8PACK"])
+def test_a_frozen_model_is_not_served_the_weights_of_another_one(kit, cache, name):
+    config = {"CPP": kit.CPP, "INT8PACK": Config.of("aten", "int8pack_mm")}[name]
+    errors, configs = kit.forked(WEIGHTS.replace("CONFIG", f"Config.parse({config.text!r})"), cache)
+    assert set(configs) == {config.text}
+    assert max(errors) < 0.02
 
 
 def test_a_provisional_graph_is_in_no_cache(kit, cache):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import gemmdb.inductor
+from gemmdb.errors import InputError
 from gemmdb.inductor import comparison
 from gemmdb.inductor.adapter import ir_view
 from gemmdb.inductor.comparison import difference
@@ -45,6 +46,25 @@ def test_inputs_are_arguments_or_a_tuple_of_them(inputs):
     found = comparison.compare(linear, *inputs, calls=1)
     assert found.error == 0
     assert len(found.configs) == 1
+
+
+def scaled(x, *, by):
+    x.mul_(by)
+    return torch.nn.functional.dropout(x @ x.t(), 0.5) * 1j
+
+
+def test_a_model_may_take_keywords_change_its_inputs_and_draw_numbers():
+    given = torch.randn(8, 64)
+    assert comparison.compare(scaled, given, calls=1, kwargs={"by": 0.5}).error < 1e-5
+
+
+def test_at_least_one_call_is_timed():
+    with pytest.raises(InputError, match="calls must be at least 1, got 0"):
+        comparison.compare(linear, A, W, calls=0)
+
+
+def test_a_difference_of_imaginary_parts():
+    assert difference(torch.tensor([1 + 4j]), torch.tensor([1 + 2j])) == 0.5
 
 
 def test_a_recorder_that_looks_on_is_not_what_is_compared(kit, table, tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,8 @@ def either(condition: Any, ways: tuple[Way, Way], operands: Sequence[tuple[Any, 
     # The graph of a branch takes its operands to lie as their fake tensors say.
     nodes = [ir.ExternKernel.require_exact_strides(node, fake.stride(), allow_padding=False) for node, fake in operands]
     subgraphs = [ir.Subgraph(name=way.name, graph_module=way.graph) for way in ways]
-    with _as_if_lowering(_node([*fakes, *sizes], like)):
+    watched = all(ir_view.aligned(node) is node for node in nodes if node.get_dtype() == torch.int8)
+    with _as_if_lowering(_node([*fakes, *sizes], like)), ir_view.within_watched() if watched else nullcontext():
         lower = lowerings[torch.ops.higher_order.cond]
         (result,) = lower(condition, *subgraphs, [*nodes, *(size.node.expr for size in sizes)])
     return result

@@ -61,10 +61,14 @@ def hook_artefacts(
     if getattr(graph_class, "_gemmdb_hooked", False):
         return
     init, post_compile = graph_class.__init__, graph_class.post_compile
+    signature = inspect.signature(init)
 
     @functools.wraps(init)
     def with_events(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
+        # A lowering may have added to them.
+        graph = signature.bind(self, *args, **kwargs).arguments["graph"]
+        self.inputs_to_check = graph.inputs_to_check or self.inputs_to_check
         self._gemmdb_provisional = provisional()
         self._gemmdb_events = take()
 

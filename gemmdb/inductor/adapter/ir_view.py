@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -123,9 +125,52 @@ def anywhere(node: Any) -> bool:
     return node.maybe_get_name() in V.graph.unaligned_buffers or misplaced(node)
 
 
+def aligned(node: Any) -> Any:
+    """`node`, whose memory begins at a multiple of 16 bytes whenever the graph runs; None where nothing sees to that.
+
+    A constant that begins elsewhere is copied now, and an input by those calls whose tensor does, by the check that
+    Inductor has for inputs on GPUs. What the graph allocates is aligned.
+    """
+    if not ir.is_storage_and_layout(node):
+        return node  # It becomes a buffer of the graph.
+    storage, layout = ir.as_storage_and_layout(node, freeze=False)
+    name = storage.get_name()
+    if (constant := V.graph.constants.get(name)) is not None:
+        value = _strided(constant, layout)
+        return V.graph.add_tensor_constant(value.clone()) if value.data_ptr() % VECTOR_BYTES else node
+    if not divides(VECTOR_BYTES // node.get_dtype().itemsize, layout.offset):
+        return None
+    return node if name not in V.graph.graph_inputs or _watched(name) else None
+
+
+_outer_watches: ContextVar[bool] = ContextVar("_outer_watches", default=False)
+
+
+@contextmanager
+def within_watched() -> Iterator[None]:
+    """Inside, the inputs of subgraphs that are lowered are `aligned` already."""
+    token = _outer_watches.set(True)
+    try:
+        yield
+    finally:
+        _outer_watches.reset(token)
+
+
+def _watched(name: str) -> bool:
+    """Have an input of the graph checked at each call; whether that can be had. AOTInductor checks none on a CPU."""
+    graph = V.graph
+    if isinstance(graph, SubgraphLowering) or graph.aot_mode:
+        return isinstance(graph, SubgraphLowering) and _outer_watches.get()
+    known, index = tuple(graph.inputs_to_check or ()), graph.graph_input_names.index(name)
+    graph.inputs_to_check = known if index in known else (*known, index)
+    return True
+
+
 def _constant_value(node: Any) -> torch.Tensor:
-    layout = node.get_layout()
-    tensor = V.graph.constants[node.get_name()]
+    return _strided(V.graph.constants[node.get_name()], node.get_layout())
+
+
+def _strided(tensor: torch.Tensor, layout: Any) -> torch.Tensor:
     sizes = [int(size) for size in layout.size]
     strides = [int(stride) for stride in layout.stride]
     # The offset of the layout counts from where the constant begins, which may be inside its storage.
