@@ -42,7 +42,8 @@ def either(condition: Any, ways: tuple[Way, Way], operands: Sequence[tuple[Any, 
     # The graph of a branch takes its operands to lie as their fake tensors say.
     nodes = [ir.ExternKernel.require_exact_strides(node, fake.stride(), allow_padding=False) for node, fake in operands]
     subgraphs = [ir.Subgraph(name=way.name, graph_module=way.graph) for way in ways]
-    watched = all(ir_view.aligned(node) is node for node in nodes if node.get_dtype() == torch.int8)
+    weights = [node for node in nodes if (node.get_dtype(), node.get_device().type) == (torch.int8, "cpu")]
+    watched = all(ir_view.aligned(weight) is weight for weight in weights)
     with _as_if_lowering(_node([*fakes, *sizes], like)), ir_view.within_watched() if watched else nullcontext():
         lower = lowerings[torch.ops.higher_order.cond]
         (result,) = lower(condition, *subgraphs, [*nodes, *(size.node.expr for size in sizes)])
