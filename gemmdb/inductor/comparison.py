@@ -88,7 +88,8 @@ def _answer(function: Callable[..., Any], inputs: Any) -> Any:
     """What a compiled function makes of copies of its inputs, with random numbers from the same beginning."""
     import torch
 
-    with torch.random.fork_rng():
+    # Of the other GPUs nothing is drawn, and asking them for their state would make contexts there.
+    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
         torch.manual_seed(0)
         return function(*_copied(inputs))
 

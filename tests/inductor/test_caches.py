@@ -54,7 +54,6 @@ def test_fx_graph_and_autograd_caches_hit_with_the_same_identity_and_miss_with_a
 
 WEIGHTS = """
 import torch, torch._inductor.config, gemmdb.inductor
-from torch._dynamo.utils import counters
 from gemmdb import Config
 
 class Model(torch.nn.Module):

@@ -66,9 +66,9 @@ def hook_artefacts(
     @functools.wraps(init)
     def with_events(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        # A lowering may have added to them.
-        graph = signature.bind(self, *args, **kwargs).arguments["graph"]
-        self.inputs_to_check = graph.inputs_to_check or self.inputs_to_check
+        graph = signature.bind(self, *args, **kwargs).arguments.get("graph")
+        if checked := getattr(graph, "inputs_to_check", None):  # A lowering may have added to them.
+            self.inputs_to_check = checked
         self._gemmdb_provisional = provisional()
         self._gemmdb_events = take()
 
