@@ -1,11 +1,12 @@
 """Compile time of a Llama-3-8B-shaped model in default mode, with gemmdb and with max-autotune, in fresh processes.
 
-    python benchmarks/compile.py --out FILE.json [--layers 4] [--rows 16] [--repeats 2] [--skip max-autotune]
+    python benchmarks/compile.py --out FILE.json [--layers 4] [--rows 16] [--repeats 2] [--gpus 1] [--skip max-autotune]
 
 Every measurement is a process of its own: `cold` starts with empty caches (Inductor's, Triton's), `warm` is the same
 program again with the caches that the cold one left. Seconds are those of the first call. The kernels that gemmdb chose
 are compared between all processes. `overhead` is what `import gemmdb` with `enable()` adds to a program that compiles
-nothing, and to a compile without GEMMs. FILE is written anew after every process, so that nothing is lost.
+nothing, and to a compile without GEMMs. With `--gpus`, so many repeats run side by side, each on its own GPU with its
+part of the processors. FILE is written anew after every repeat, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -13,20 +14,24 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from gemmdb.generators.stats import interval
+
 MODES = ("default", "gemmdb", "max-autotune")
 KINDS = ("bf16", "int8")
-RUNS = 3
+RUNS = 5
 OVERHEAD = """
-import json, statistics, sys, time
+import json, sys, time
 import torch
 start = time.perf_counter()
 import gemmdb.inductor
@@ -55,8 +60,7 @@ for size in range(1, 33):
         gemmdb.inductor.enable() if with_it else gemmdb.inductor.disable()
         seconds[with_it] = compiled(size)
     more.append(1e3 * (seconds[True] - seconds[False]))
-quartiles = statistics.quantiles(more, n=4)
-print(json.dumps({"enable_ms": 1e3 * enabled, "inductor_imported": loaded, "compile_ms": quartiles}))
+print(json.dumps({"enable_ms": 1e3 * enabled, "inductor_imported": loaded, "more_ms": more}))
 """
 
 
@@ -90,9 +94,14 @@ def child(mode: str, kind: str, layers: int, rows: int) -> dict[str, Any]:
     return found
 
 
-def in_process(arguments: list[str], caches: Path) -> dict[str, Any]:
-    """The JSON object that a fresh process prints last."""
-    environ = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "TRITON_CACHE_DIR": str(caches / "t")}
+def in_process(arguments: list[str], caches: Path, gpu: str) -> dict[str, Any]:
+    """The JSON object that a fresh process on one GPU prints last."""
+    environ = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": gpu,
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+        "TRITON_CACHE_DIR": str(caches / "t"),
+    }
     done = subprocess.run([sys.executable, *arguments], env=environ, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return {"failure": done.stderr[-2000:]}
@@ -101,38 +110,55 @@ def in_process(arguments: list[str], caches: Path) -> dict[str, Any]:
 
 
 def compiles(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Cold and warm compiles of every kind and mode, the modes in turn."""
-    for repeat in range(options.repeats):
-        for kind in KINDS:
-            for mode in MODES:
-                if mode in options.skip or (mode == "max-autotune" and repeat):
-                    continue
-                with tempfile.TemporaryDirectory() as caches:
-                    for state in ("cold", "warm"):
-                        arguments = [__file__, "--child", mode, kind, str(options.layers), str(options.rows)]
-                        result = in_process(arguments, Path(caches))
-                        found = {"kind": kind, "mode": mode, "state": state, **result}
-                        print(json.dumps({**found, "kernels": len(result.get("kernels", ()))}), flush=True)
-                        yield found
+    """Cold and warm compiles of every kind and mode, as the repeats are done, each on a GPU that is free."""
+    free: queue.Queue[str] = queue.Queue()
+    for gpu in range(options.gpus):
+        free.put(str(gpu))
+
+    def on_a_gpu(number: int) -> list[dict[str, Any]]:
+        gpu = free.get()
+        try:
+            return list(repeat(options, number, gpu))
+        finally:
+            free.put(gpu)
+
+    with ThreadPoolExecutor(options.gpus) as pool:
+        for done in as_completed([pool.submit(on_a_gpu, number) for number in range(options.repeats)]):
+            yield from done.result()
+
+
+def repeat(options: argparse.Namespace, number: int, gpu: str) -> Iterator[dict[str, Any]]:
+    """All kinds, and the modes in turn; max-autotune in the first repeat alone."""
+    for kind in KINDS:
+        for mode in MODES:
+            if mode in options.skip or (mode == "max-autotune" and number):
+                continue
+            with tempfile.TemporaryDirectory() as caches:
+                for state in ("cold", "warm"):
+                    arguments = [__file__, "--child", mode, kind, str(options.layers), str(options.rows)]
+                    result = in_process(arguments, Path(caches), gpu)
+                    found = {"repeat": number, "kind": kind, "mode": mode, "state": state, **result}
+                    print(json.dumps({**found, "kernels": len(result.get("kernels", ()))}), flush=True)
+                    yield found
 
 
 def overhead() -> dict[str, Any]:
     """Milliseconds that `import gemmdb.inductor` and `enable()` take in a fresh process, median of RUNS, and what a
-    compile without GEMMs takes longer with it: quartiles of pairs in one process, in either order."""
+    compile without GEMMs takes longer with it: the median of all pairs between the ends of its 95% interval, two
+    compiles of one process being a pair, in either order."""
     with tempfile.TemporaryDirectory() as caches:
-        replies = [in_process(["-c", OVERHEAD], Path(caches)) for _ in range(RUNS + 1)][1:]
+        replies = [in_process(["-c", OVERHEAD], Path(caches), "0") for _ in range(RUNS + 1)][1:]
     failures = [reply for reply in replies if "failure" in reply]
-    return (
-        failures[0]
-        if failures
-        else {
-            "enable_ms": statistics.median(reply["enable_ms"] for reply in replies),
-            "compile_without_gemms_ms": [
-                statistics.median(reply["compile_ms"][quartile] for reply in replies) for quartile in range(3)
-            ],
-            "inductor_imported_by_enable": any(reply["inductor_imported"] for reply in replies),
-        }
-    )
+    if failures:
+        return failures[0]
+    more = sorted(ms for reply in replies for ms in reply["more_ms"])
+    low, high = interval(len(more))
+    return {
+        "enable_ms": statistics.median(reply["enable_ms"] for reply in replies),
+        "compile_without_gemms_ms": [more[low], statistics.median(more), more[high]],
+        "pairs": len(more),
+        "inductor_imported_by_enable": any(reply["inductor_imported"] for reply in replies),
+    }
 
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -165,11 +191,14 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--gpus", type=int, default=1, help="repeats side by side")
     parser.add_argument("--skip", default="", help="a mode to leave out")
     options = parser.parse_args()
     from gemmdb import hardware
     from gemmdb.toolchain import installed
 
+    # Repeats side by side would otherwise start as many compilers each as there are processors.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(min(32, (os.cpu_count() or 2) // options.gpus)))
     device, toolchain = hardware.cuda(), installed("cuda")
     result: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -1,6 +1,7 @@
 """Time a random sample of the shipped problems as Inductor compiles them: default, max-autotune, and with the table.
 
     python benchmarks/h200_peers.py --out peers.jsonl [--table TABLE.db] [--number 40] [--seconds 180] [--gpus N]
+        [--only STRATUM]
 
 Each product is compiled three times in one process: `default`; `autotune`, which is `max-autotune-no-cudagraphs` as a
 user gets it; and `gemmdb`, strict with the table. Each result is checked against float64, then the code that Inductor
@@ -10,7 +11,7 @@ own pattern takes; the other ways use one that it does not. `floor` is a streami
 
 `number` problems are drawn from each stratum of `h200_results.STRATA` by `--seed`, in an order whose every prefix is
 balanced, and spread over all GPUs of the host. Each becomes a line of `--out` when it is done; problems that have a
-line are skipped, so the command can be repeated.
+line are skipped, so the command can be repeated, for one stratum alone with `--only`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def todo(options: argparse.Namespace, lane: int, lanes: int) -> list[tuple[str, 
     """A lane's share of the sample, without what has a line already."""
     done = {(line["stratum"], line["problem"]) for line in lines(options.out) if "problem" in line}
     drawn = draw(population(options.table), options.number, options.seed)
-    return [(name, p) for name, p in drawn[lane::lanes] if (name, p.text) not in done]
+    wanted = [pair for pair in drawn if options.only in (None, pair[0])]
+    return [(name, p) for name, p in wanted[lane::lanes] if (name, p.text) not in done]
 
 
 def run_lane(options: argparse.Namespace, lane: int, lanes: int) -> None:
@@ -121,6 +123,7 @@ class Lane(threading.Thread):
         given = {"out": options.out, "table": options.table, "number": options.number, "seed": options.seed,
                  "samples": options.samples, "seconds": seconds, "current": self.current,
                  "lane": f"{self.place[0]}/{self.place[1]}"}  # fmt: skip
+        given |= {"only": options.only} if options.only else {}
         flags = [text for name, value in given.items() for text in (f"--{name}", str(value))]
         return [sys.executable, str(Path(__file__)), *flags]
 
@@ -164,6 +167,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=25)
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--gpus", type=int)
+    parser.add_argument("--only", choices=[*STRATA, STREAMED], help="go on with one stratum")
     parser.add_argument("--lane", help=argparse.SUPPRESS)
     parser.add_argument("--current", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

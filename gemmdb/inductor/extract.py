@@ -234,9 +234,3 @@ def leads_to(node: Any, source: Any, columns: Any) -> bool:
     while node is not source and node.target in (*VIEWS, *_CASTS) and keeps_columns(node, columns):
         node = node.args[0]
     return node is source
-
-
-def fusion(node: Any) -> str:
-    """`pointwise` when every user is elementwise, so that it becomes the kernel's epilogue; else `none`."""
-    found = users(node)
-    return "pointwise" if found and all(is_pointwise(user) for user in found) else "none"

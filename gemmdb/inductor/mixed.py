@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gemmdb.inductor import extract, ops, products, rewriting
+from gemmdb.inductor import epilogues, extract, ops, products, rewriting
 from gemmdb.inductor.extract import Unsupported, value
 from gemmdb.operands import TensorInfo
 
@@ -55,7 +55,7 @@ class Mixed:
             info = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
         m, n = extract.matrix(value(self.a)).sizes[0], info.sizes[0]
         bias = None if self.bias is None else extract.bias(value(self.bias), m, n).text
-        fused = "pointwise" if self.factor is not None else extract.fusion(self.node)
+        fused = "pointwise" if self.factor is not None else epilogues.fusion(self.node)
         fused = "scale" if self.scale is not None else fused
         return {
             "dtype": info.dtype, "sizes": info.sizes, "strides": info.strides, "offset": info.offset,

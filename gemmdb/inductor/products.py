@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gemmdb.errors import InputError
-from gemmdb.inductor import extract, ops
+from gemmdb.inductor import epilogues, extract, ops
 from gemmdb.inductor.extract import Range, Unsupported, value
 from gemmdb.operands import Bias, TensorInfo
 from gemmdb.problem import Problem, Query
@@ -97,7 +97,7 @@ def _mm(node: Any) -> Product | None:
     marked = _marked(node, a)
     if marked is not None:
         return marked
-    rest = {"fusion": extract.fusion(node), "out": extract.dtype_name(value(node).dtype)}
+    rest = {"fusion": epilogues.fusion(node), "out": extract.dtype_name(value(node).dtype)}
     return _two_operands("mm", node, value(a), value(b), _constant(b), rest)
 
 
@@ -115,7 +115,7 @@ def _addmm(node: Any) -> Product | None:
     rest = {
         "bias": extract.bias(value(bias), m, n),
         "scalars": extract.scalars(node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)),
-        "fusion": extract.fusion(node),
+        "fusion": epilogues.fusion(node),
         "out": extract.dtype_name(value(node).dtype),
     }
     return _two_operands("addmm", node, value(a), value(b), _constant(b), rest)
@@ -124,7 +124,7 @@ def _addmm(node: Any) -> Product | None:
 def _int_mm(node: Any) -> Product | None:
     a, b = node.args[:2]
     scale = extract.scale_user(node)
-    out, fusion = value(node), extract.fusion(node)
+    out, fusion = value(node), epilogues.fusion(node)
     if scale is not None:
         out, fusion = value(scale), "scale"
         after = extract.users(scale)
@@ -145,12 +145,12 @@ def _two_operands(op: str, node: Any, a: Any, b: Any, constant: bool, rest: dict
 
 def _mkl_linear(node: Any) -> Product | None:
     x, _, original, bias = node.args[:4]
-    return _linear(node, x, value(original), bias, extract.fusion(node))
+    return _linear(node, x, value(original), bias, epilogues.fusion(node))
 
 
 def _onednn_linear(node: Any) -> Product | None:
     x, weight, bias, attribute = node.args[:4]
-    fusion = extract.fusion(node) if attribute == "none" else "pointwise"
+    fusion = epilogues.fusion(node) if attribute == "none" else "pointwise"
     return _linear(node, x, value(weight), bias, fusion)
 
 

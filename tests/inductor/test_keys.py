@@ -114,6 +114,28 @@ def test_fusion_context(kit):
         assert [problem.fusion for problem in seen] == [fusion]
 
 
+NORM = nn.RMSNorm(32)
+ELEMENTWISE = {
+    "norm of a residual sum": (lambda y, r: NORM(r + y), "none"),
+    "norm of heads": (lambda y, r: nn.functional.rms_norm((y * 2).view(8, 4, 8), (8,)), "none"),
+    "softmax": (lambda y, r: torch.softmax(y * 0.5, -1), "none"),
+    "sum of all": (lambda y, r: torch.relu(y).sum(), "none"),
+    "largest of a row": (lambda y, r: torch.relu(y).amax(1), "none"),
+    "sum of columns": (lambda y, r: torch.relu(y).sum(0), "pointwise"),
+    "another product": (lambda y, r: (torch.relu(y) @ r.t()).sum(-1), "pointwise"),
+    "residual sum": (lambda y, r: r + torch.relu(y), "pointwise"),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_what_becomes_part_of_a_reduction_is_no_epilogue(name):
+    """Inductor joins elementwise work with a reduction of its rows, not with the product before it."""
+    after, fusion = ELEMENTWISE[name]
+    x, w, r = torch.randn(8, 64), torch.randn(64, 32), torch.randn(8, 32)
+    _, seen = watch(lambda x, w, r: after(x @ w, r), x, w, r)
+    assert seen[0].fusion == fusion
+
+
 def test_reduced_precision_of_fp32_is_in_the_key():
     x, w = torch.randn(8, 64), torch.randn(64, 32)
     before = torch.get_float32_matmul_precision()
