@@ -1,5 +1,6 @@
 """Our Triton kernels as Inductor emits them: right, ours, alone, with their epilogue inside."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -189,3 +190,23 @@ def test_what_comes_after(config: Config) -> None:
     found, _ = run(model, x, w, residual, config=config)
     for one, other in zip(found, wanted, strict=True):
         assert (one.double() - other).abs().max() <= 0.02 * other.abs().max()
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("config", [TILE], ids=str, indirect=True)
+def test_a_residual_sum_before_a_norm_is_part_of_the_norm(config: Config, norm: bool) -> None:
+    """The fusion context in the key is what Inductor then makes of it: with a norm behind it, no epilogue."""
+    x, w = torch.randn(24, 512, device="cuda", dtype=BF16), torch.randn(256, 512, device="cuda", dtype=BF16) / 16
+    residual = torch.randn(24, 256, device="cuda", dtype=BF16)
+
+    def model(x: Any, w: Any, residual: Any) -> Any:
+        y = x @ w.t() + residual
+        return (y, torch.nn.functional.rms_norm(y, (256,))) if norm else (y,)
+
+    wanted = model(x.double(), w.double(), residual.double())
+    found, code = run(model, x, w, residual, config=config)
+    for one, other in zip(found, wanted, strict=True):
+        assert (one.double() - other).abs().max() <= 0.02 * other.abs().max()
+    assert f" fusion={'none' if norm else 'pointwise'} " in gemmdb.inductor.stats()["products"][0]["problem"]
+    (name,) = set(re.findall(r"def (triton_tem_\w+)\(", code))
+    assert ("add" in name) == (not norm), name
