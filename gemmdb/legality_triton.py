@@ -169,8 +169,6 @@ def _gemv(config: Config, problem: Problem, symbolic: Collection[str]) -> str | 
         return "K has to run along memory in both operands"
     if problem.op != "mixed_mm" and config.values["dequant"] != "cast":
         return "there is nothing to dequantise"
-    if problem.numerics.fp32 != "ieee":
-        return "the products are full fp32"
     return None
 
 

@@ -112,6 +112,19 @@ def test_fp32(make: Any, tf32: bool, kernel: str) -> None:
     check(Problem.gemm("mm", m=40, n=512, k=512, dtype="fp32", tf32=tf32), make(kernel, block_k=32))
 
 
+def test_a_vector_kernel_rounds_nothing_where_tf32_is_allowed(make: Any) -> None:
+    """Without the matrix unit products are in full fp32, as Inductor's own are that it makes of a single row."""
+    x, w = torch.randn(2, 4096, device="cuda"), torch.randn(512, 4096, device="cuda")
+    wanted = x.double() @ w.double().t()
+    torch.set_float32_matmul_precision("high")
+    try:
+        found, _ = run(lambda x, w: x @ w.t(), x, w, config=make("gemv", block_n=4, block_k=512))
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert " fp32=tf32 " in gemmdb.inductor.stats()["products"][0]["problem"]
+    assert (found - wanted).abs().max() <= 1e-6 * wanted.abs().max()
+
+
 @pytest.mark.parametrize("config", [TILE, SPLIT, FIXUP, NARROW, PERSISTENT, GEMV], ids=str, indirect=True)
 @pytest.mark.parametrize("bias", ["1d", "full", "column"])
 @pytest.mark.parametrize("scalars", ["unit", "beta0", "general"])
