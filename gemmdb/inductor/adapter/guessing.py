@@ -14,6 +14,8 @@ from gemmdb.ladder.ranges import LARGEST
 
 def from_data(expression: Any) -> bool:
     """Whether a size (a number, a SymInt, or Inductor's expression) depends on data."""
+    if isinstance(expression, int):
+        return False
     return bool(free_unbacked_symbols(getattr(getattr(expression, "node", None), "expr", expression)))
 
 
