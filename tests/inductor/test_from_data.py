@@ -206,7 +206,10 @@ def test_the_program_may_say_what_a_size_mostly_is(kit):
 def test_the_cpp_template_wants_a_row(kit):
     """It divides by their number: with none of them, the process would end."""
     model = Frozen()
-    for low, note in ((1, ""), (None, "the C++ template divides by a size that may be zero")):
+    # Before torch 2.13 it wants a hint.
+    old = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+    served = {"", "the C++ template refused: TypeError"} if old else {""}
+    for low, notes in ((1, served), (None, {"the C++ template divides by a size that may be zero"})):
 
         def forward(x, which, low=low):
             x = x[which]
@@ -222,7 +225,9 @@ def test_the_cpp_template_wants_a_row(kit):
             for rows in (50, 1, 200, *([] if low else [0])):
                 which = mask(rows)
                 kit.close(run(ROWS, which), forward(ROWS, which))
-        assert (product()["note"], kit.lowered()) == (note, [ATEN if note else kit.CPP])
+        note = product()["note"]
+        assert note in notes
+        assert kit.lowered() == [ATEN if note else kit.CPP]
 
 
 def test_columns_of_a_weight_may_come_out_of_data(kit):
