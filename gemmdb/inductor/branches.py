@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import ops
+from gemmdb.inductor import extract, ops
 from gemmdb.inductor.adapter import branching, ir_view, state
 from gemmdb.inductor.journal import Event
 from gemmdb.inductor.passes import DECISION
@@ -65,7 +65,7 @@ def _unlike(m: Any, fakes: list[torch.Tensor]) -> str:
         return "M turned out to be fixed"
     # A branch sees where an operand begins, and not how far into its storage that is.
     offsets = [fake.storage_offset() for fake in fakes]
-    return "" if offsets == [0] * len(fakes) else "an operand begins inside its storage"
+    return "" if all(extract.known(one == 0) for one in offsets) else "an operand begins inside its storage"
 
 
 def _divided(decision: Decision) -> tuple[Decision, Decision]:

@@ -13,8 +13,8 @@ import torch
 
 from gemmdb import hardware
 from gemmdb.device import Device
-from gemmdb.inductor.adapter import state
-from gemmdb.layout import classify
+from gemmdb.inductor.adapter import guessing, state
+from gemmdb.layout import VECTOR_BYTES, classify
 from gemmdb.operands import Bias, Numerics, TensorInfo, default_numerics
 from gemmdb.problem import LARGEST_SIZE
 
@@ -47,14 +47,15 @@ def dtype_name(dtype: Any) -> str:
 
 
 def hint(size: Any) -> int:
-    """The size Inductor would tune for: itself, or the hint of a symbolic one."""
+    """The size to look up by: itself, the hint of a symbolic one, a guess at one that comes out of data."""
     if isinstance(size, int):
         return size
     node = size.node
-    known = node.hint if node.has_hint() else None
-    if known is None:
-        raise Unsupported("unbacked size")
-    return int(known)
+    if guessing.from_data(size):
+        return guessing.guess(node.expr, node.shape_env)
+    if node.hint is None:
+        raise Unsupported("a size without a hint")
+    return int(node.hint)
 
 
 def bounds(size: Any) -> Range | None:
@@ -75,6 +76,12 @@ def bounds(size: Any) -> Range | None:
 
 def tensor(val: Any, sizes: Sequence[int] | None = None, strides: Sequence[int] | None = None) -> TensorInfo:
     """The literal description of a fake tensor, or of another view of it (`sizes`, `strides`)."""
+    for step in (*val.stride(), val.storage_offset()):
+        # The class of its alignment would be that of a guess.
+        if guessing.from_data(step) and not known(step * val.itemsize % VECTOR_BYTES == 0):
+            raise Unsupported("rows come out of data, and may begin at no multiple of 16 bytes")
+    if any(guessing.from_data(size) and hint(size) < 1 for size in val.shape):
+        raise Unsupported("a size comes out of data, and nothing is known that a guess could be made from")
     return TensorInfo(
         dtype_name(val.dtype),
         tuple(hint(s) for s in val.shape) if sizes is None else tuple(sizes),

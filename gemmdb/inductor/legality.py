@@ -90,12 +90,22 @@ def _over_ranges(config: Config, query: Query) -> str | None:
             return f"at m={end.m} n={end.n} k={end.k}: {reason}"
     if copies_tiles(config) and _rows(query.problem) & set(query.ranges):
         return "the tensor copy engine wants rows of a known length"
-    if config.backend == "cutlass" and any(low == 0 for low, _ in query.ranges.values()):
-        return "CUTLASS refuses a product of size zero"
+    if reason := _nothing(config, query):
+        return reason
     open_ended = any(high is None for name, (_, high) in query.ranges.items() if name != "k")
     if open_ended and (counts_arrivals(config) or (config.backend == "cutlass" and config.values["split_k"] != 1)):
         return "the workspace has a fixed size, and that of the product has no bound"
     return _counted(config, largest) if config.backend == "triton" else None
+
+
+def _nothing(config: Config, query: Query) -> str | None:
+    """Why a config cannot be served where a size may be zero, which only sizes that come out of data may."""
+    empty = {name for name, (low, _) in query.ranges.items() if low == 0}
+    if empty and config.backend == "cutlass":
+        return "CUTLASS refuses a product of size zero"
+    if empty and config.backend == "cpp":
+        return "the C++ template divides by a size that may be zero"
+    return "there may be nothing to sum, and no kernel was tried with that" if "k" in empty else None
 
 
 def _end(query: Query, which: int) -> Problem:

@@ -131,6 +131,10 @@ class PostGradPass:
         if product is None:
             return None
         decision = decide(self.session, product.query)
+        if decision.config is None and product.guessed:
+            # Inductor would time it at a guess of its own, and the rows would be kept under ours.
+            decision.config, decision.event.rung, decision.event.config = ATEN, "aten", ATEN.text
+            decision.event.note = f"not tuned: its sizes come out of data; {decision.event.note}"
         JOURNAL.pending().append(decision.event)
         return decision
 

@@ -10,6 +10,7 @@ import torch
 
 from gemmdb.errors import InputError
 from gemmdb.inductor import epilogues, extract, ops
+from gemmdb.inductor.adapter import guessing
 from gemmdb.inductor.extract import Range, Unsupported, value
 from gemmdb.operands import Bias, TensorInfo
 from gemmdb.problem import Problem, Query
@@ -22,16 +23,17 @@ MARK = "gemmdb_mixed"
 
 @dataclass(frozen=True)
 class Product:
-    """One GEMM node: what to look up for it."""
+    """One GEMM node: what to look up for it. `guessed`: a size comes out of data, and the problem has a guess at it."""
 
     node: Any
     query: Query
+    guessed: bool = False
 
 
 def product(node: Any) -> Product | None:
     """The GEMM of `node`, None if it is none that gemmdb steers.
 
-    Raises Unsupported when the key cannot express it (a dtype, an unbacked size).
+    Raises Unsupported when the key cannot express it (a dtype, rows whose length comes out of data).
     """
     reader = _reader(node)
     if reader is None:
@@ -235,7 +237,8 @@ def _product(node: Any, problem: Problem, sizes: dict[str, Any], device: Any) ->
         found = extract.bounds(size)
         if found is not None:
             ranges[name] = found
-    return Product(node, Query(problem, extract.device(device), ranges))
+    guessed = any(guessing.from_data(size) for size in sizes.values())
+    return Product(node, Query(problem, extract.device(device), ranges), guessed)
 
 
 def _constant(node: Any) -> bool:

@@ -11,7 +11,7 @@ import torch
 from gemmdb import kernels_triton
 from gemmdb.config import Config
 from gemmdb.inductor import extract
-from gemmdb.inductor.adapter import ir_view, templates
+from gemmdb.inductor.adapter import guessing, ir_view, templates
 from gemmdb.inductor.legality import MOST_COUNTERS, copies_tiles, tiles
 from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.legality_triton import counts_arrivals
@@ -83,7 +83,8 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     epilogue = operands.epilogue(scalars)
     split, fixup = int(value.get("split_k", 1)), counts_arrivals(config)
     if not ir_view.addressable((1 if fixup else split, m, n), pair):
-        raise Refused("offsets are 32 bits wide")
+        unbounded = any(guessing.from_data(size) for size in operands.sizes)
+        raise Refused(f"offsets are 32 bits wide{', and what comes out of data has no bound' if unbounded else ''}")
     partials = _partials(config, operands.largest(problem)) if fixup else 0
     kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)
     if split > 1 and not fixup:

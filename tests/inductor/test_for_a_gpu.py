@@ -208,6 +208,49 @@ def test_a_symbolic_stride_has_no_tensor_map(config: Config, reached: list[str])
     assert reached == [config.kernel] * 2
 
 
+@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize("config", [TILE, NARROW, TMA, PERSISTENT, CUTLASS], ids=lambda config: config.text[:40])
+def test_rows_that_come_out_of_data_need_a_bound(config: Config, bounded: bool, reached: list[str]) -> None:
+    """Nothing can be guarded, so offsets of 32 bits, and a workspace, must be enough by what is known."""
+    w = rand(512, 256)
+
+    def chosen(x: Any, which: Any) -> Any:
+        return x[which] @ w.t()
+
+    def repeated(x: Any, which: Any) -> Any:
+        rows = which.sum().item()
+        torch._check(rows >= 1)
+        return x[:1].repeat(rows, 1) @ w.t()
+
+    def at_least_one(x: Any, which: Any) -> Any:
+        x = x[which]
+        torch._check(x.shape[0] >= 1)
+        return x @ w.t()
+
+    bound = at_least_one if config is CUTLASS else chosen
+    which = torch.arange(200) % 3 == 0
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        product = asked(bound if bounded else repeated, rand(200, 256), which, config=config)
+    if bounded or config is CUTLASS:  # Its offsets have 64 bits.
+        assert (product["note"], len(reached)) == ("that far", 1)
+        return
+    reason = "no bound" if config is NARROW else "offsets are 32 bits wide, and what comes out of data has no bound"
+    assert reason in product["note"]
+    assert reached == []
+
+
+@pytest.mark.parametrize(("config", "reason"), [(TILE, "nothing to sum"), (CUTLASS, "size zero")], ids=["k", "m"])
+def test_sizes_that_may_be_zero(config: Config, reason: str, reached: list[str]) -> None:
+    def model(x: Any, which: Any) -> Any:
+        x = x[which]
+        return x.t() @ x if config is TILE else x @ torch.ones(256, 64).bfloat16()
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        product = asked(model, rand(200, 256), torch.arange(200) < 40, config=config)
+    assert reason in product["note"]
+    assert reached == []
+
+
 def test_a_symbolic_stride_is_read_by_pointers(reached: list[str]) -> None:
     narrow, w = rand(48, 264), rand(512, 256)
     torch._dynamo.mark_dynamic(narrow, 1, min=257, max=4096)

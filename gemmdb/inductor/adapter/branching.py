@@ -13,7 +13,7 @@ from torch._inductor import ir
 from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 
-from gemmdb.inductor.adapter import ir_view
+from gemmdb.inductor.adapter import guessing, ir_view
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ def symbols(fakes: Sequence[torch.Tensor]) -> list[Any]:
         for size in (*fake.shape, *fake.stride()):
             if isinstance(size, torch.SymInt):
                 for symbol in size.node.expr.free_symbols:
-                    found[symbol] = size.node.shape_env.create_symintnode(symbol, hint=ir_view.hint(symbol))
+                    # torch has no hint of a size that comes out of data, and is not to be told a guess as one.
+                    known = None if guessing.from_data(symbol) else ir_view.hint(symbol)
+                    found[symbol] = size.node.shape_env.create_symintnode(symbol, hint=known)
     return [found[symbol] for symbol in sorted(found, key=str)]
 
 

@@ -16,6 +16,7 @@ from torch._inductor.lowering import lowerings
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
+from gemmdb.inductor.adapter import guessing
 from gemmdb.layout import VECTOR_BYTES, classify
 from gemmdb.operands import Operand
 from gemmdb.problem import Problem
@@ -71,9 +72,13 @@ def number(size: Any) -> int | None:
 
 
 def hint(size: Any) -> int:
-    """The value of a size, stride or offset; of a symbolic one that which the compile was started with."""
+    """The value of a size, stride or offset; of a symbolic one that which the compile was started with, or what the
+    graph pass guessed."""
     known = number(size)
-    return int(V.graph.sizevars.optimization_hint(size)) if known is None else known
+    if known is not None:
+        return known
+    sizes = V.graph.sizevars
+    return guessing.guess(size, sizes.shape_env) if guessing.from_data(size) else int(sizes.optimization_hint(size))
 
 
 def divides(step: int, size: Any) -> bool:

@@ -1,0 +1,46 @@
+"""Sizes that come out of data (`nonzero`, `item`, `mark_unbacked`): torch knows no value of them, at most bounds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import sympy
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy.value_ranges import bound_sympy
+
+from gemmdb.ladder.ranges import LARGEST
+
+
+def from_data(expression: Any) -> bool:
+    """Whether a size (a number, a SymInt, or Inductor's expression) depends on data."""
+    if isinstance(expression, int):
+        return False
+    return bool(free_unbacked_symbols(getattr(getattr(expression, "node", None), "expr", expression)))
+
+
+def guess(expression: Any, shape_env: Any) -> int:
+    """A value to look up by, of an expression that depends on data: each such symbol is taken to be what the program
+    says it mostly is (`hint_override`), else in the geometric middle of its bounds."""
+    expression = expression.xreplace(shape_env.replacements)
+    values = {symbol: sympy.Integer(_value(symbol, shape_env)) for symbol in expression.free_symbols}
+    return int(expression.xreplace(values))
+
+
+def _value(symbol: Any, shape_env: Any) -> int:
+    if not from_data(symbol):
+        return int(shape_env.create_symintnode(symbol, hint=None).node.hint)
+    said = shape_env.var_to_hint_override.get(symbol)
+    if said is not None:
+        return int(said)
+    found = bound_sympy(symbol, shape_env.var_to_range)
+    return middle(*(int(end) if end.is_Integer else None for end in (found.lower, found.upper)))
+
+
+def middle(low: int | None, high: int | None) -> int:
+    """The power of two, which tables know, that is nearest to the geometric middle of two bounds; the middle itself
+    where that is outside of them. None: there is no bound, and the range ends where the ladder's does."""
+    low = max(low or 1, 1)
+    high = max(low, min(LARGEST if high is None else high, LARGEST))
+    power = 2 ** round(math.log2(low * high) / 2)
+    return power if low <= power <= high else math.isqrt(low * high)

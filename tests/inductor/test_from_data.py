@@ -1,0 +1,334 @@
+"""Sizes that come out of data: looked up by the range of their bounds, right at every size, and no guard on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.utils import run_and_get_code
+
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.config import ATEN
+from gemmdb.device import Device
+from gemmdb.generators.store import Store
+from gemmdb.hit import Hit
+from gemmdb.inductor import asking, entry, legality, session
+from gemmdb.inductor.adapter import guessing
+from gemmdb.problem import Query
+from gemmdb.settings import Policy, Settings
+
+PACK = Config.of("aten", "int8pack_mm")
+WEIGHT = torch.randint(-128, 128, (96, 64), dtype=torch.int8)
+SCALE = (torch.rand(96) / 64).bfloat16()
+ROWS = torch.randn(200, 64).bfloat16()
+WIDE = torch.randn(64, 96)
+
+
+@pytest.fixture(autouse=True)
+def captured():
+    """Dynamo takes what depends on data into the graph."""
+    entry.install()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        yield
+
+
+def mask(rows: int) -> torch.Tensor:
+    """One that chooses that many of ROWS, here and there."""
+    return torch.randperm(len(ROWS)).argsort() < rows
+
+
+def linear(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, WEIGHT.to(x.dtype)) * SCALE
+
+
+def chosen(low: int | None = None, high: int | None = None) -> Any:
+    """A model of the rows that a mask chooses, with what `torch._check` is told of their number."""
+
+    def model(x: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
+        x = x[which]
+        if low is not None:
+            torch._check(x.shape[0] >= low)
+        if high is not None:
+            torch._check(x.shape[0] <= high)
+        return linear(x)
+
+    return model
+
+
+class Frozen(torch.nn.Module):
+    """The rows that a mask chooses, by a weight that is a constant. No float one: torch 2.11 packs none for a number of
+    rows that it does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("w", WEIGHT)
+        self.register_buffer("s", SCALE)
+
+    def forward(self, x: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
+        x = x[which]
+        return torch.nn.functional.linear(x, self.w.to(x.dtype)) * self.s
+
+
+def counted(x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """As many rows as numbers in memory come to, and nothing says how many that may be."""
+    rows = counts.sum().item()
+    torch._check(rows >= 0)
+    return linear(x[:1].repeat(rows, 1))
+
+
+def counts(total: int) -> torch.Tensor:
+    return torch.tensor([total // 2, total - total // 2])
+
+
+@pytest.fixture
+def few(tmp_path: Path, kit: SimpleNamespace) -> session.Session:
+    """Answers from a table in which the weight-only kernel wins up to 16 rows, and is slower than ATen beyond."""
+    problem = Problem.gemm("mixed_mm", m=1, n=96, k=64, fusion="scale")
+    with Store.open(tmp_path / "table.db") as store:
+        for m in (1, 2, 4, 8, 16, 32, 64, 100, 128, 200, 256):
+            store.add(kit.rows(replace(problem, m=m), {PACK: 50.0 if m <= 16 else 150.0}))
+        store.refresh()
+    return asking.from_tables(Policy(near=False), [tmp_path / "table.db"])
+
+
+def product() -> dict[str, Any]:
+    """The one product that was compiled, once."""
+    stats = gemmdb.inductor.stats()
+    assert (stats["errors"], stats["uncovered"], stats["benchmarked"]) == ([], {}, 0)
+    (found,) = stats["products"]
+    assert found["count"] == 1
+    return found
+
+
+DIVIDED = [(PACK.text, 16), (ATEN.text, None)]
+BOUNDS = [
+    # low and high that the program states, the range, the hint, the parts (None: one kernel), sizes to run
+    (None, None, [0, 200], 16, DIVIDED, (50, 0, 1, 16, 17, 200)),
+    (1, 100, [1, 100], 8, DIVIDED, (50, 1, 16, 17, 100)),
+    (1, 16, [1, 16], 4, PACK, (9, 1, 16)),
+    (None, 16, [0, 16], 4, PACK, (9, 0, 1, 16)),
+    (32, None, [32, 200], 64, ATEN, (50, 32, 200)),
+]
+
+
+@pytest.mark.parametrize(("low", "high", "range_", "hint", "wanted", "sizes"), BOUNDS, ids=str)
+def test_bounds_say_which_kernels_serve_a_masked_batch(kit, few, low, high, range_, hint, wanted, sizes):
+    """`x[mask]` has at most as many rows as `x`, which torch knows; what the program checks narrows that."""
+    model = chosen(low, high)
+    with session.use(few):
+        run = torch.compile(model, fullgraph=True)
+        _, (code,) = run_and_get_code(run, ROWS, mask(sizes[0]))
+        for rows in sizes:
+            which = mask(rows)
+            kit.close(run(ROWS, which), model(ROWS, which))
+    found = product()
+    assert (found["ranges"], found["rung"], found["note"]) == ({"m": range_}, "exact", "")
+    assert f" m={hint} " in found["problem"]
+    divided = [part["config"] for part in found["evidence"].get("kernels", [])]
+    if isinstance(wanted, list):
+        assert divided == [config for config, _ in wanted]
+        assert "if u0 <= 16:" in code
+    else:
+        assert (found["config"], divided) == (wanted.text, [])
+    packed = code.count("extern_kernels._weight_int8pack_mm(")
+    assert (packed, code.count("extern_kernels.mm(")) == {PACK: (1, 0), ATEN: (0, 1)}.get(
+        wanted if isinstance(wanted, Config) else None, (1, 1)
+    )
+
+
+def test_without_a_bound_sizes_that_no_row_is_about_are_atens(kit, few):
+    """The range ends where the ladder's does, and is asked about at 256 rows."""
+    with session.use(few):
+        run = torch.compile(counted, fullgraph=True)
+        for rows in (50, 0, 1, 16, 17, 300):
+            kit.close(run(ROWS, counts(rows)), counted(ROWS, counts(rows)))
+    found = product()
+    assert (found["ranges"], found["note"]) == ({"m": [0, None]}, "")
+    assert " m=256 " in found["problem"]
+    assert [(part["config"], part["m"][-1]) for part in found["evidence"]["kernels"]] == [
+        (PACK.text, 16),
+        (ATEN.text, 65536),
+    ]
+
+
+def test_nothing_answers_without_a_row_at_the_guess(kit, few):
+    def model(x, which):
+        x = x[which]
+        torch._check(x.shape[0] >= 300)
+        return linear(x)
+
+    x = torch.randn(2000, 64).bfloat16()
+    which = torch.arange(2000) < 700
+    with session.use(few):
+        kit.close(torch.compile(model)(x, which), model(x, which))
+    found = product()
+    assert (found["rung"], found["ranges"]) == ("aten", {"m": [300, 2000]})
+    assert " m=1024 " in found["problem"]
+    assert "the hint has no answer" in found["note"]
+
+
+def test_a_size_may_be_made_of_one_from_data_and_another(kit):
+    def model(x, counts):
+        times = counts.sum().item()
+        torch._check(times >= 1)
+        torch._check(times <= 50)
+        return x.repeat(times, 1) @ WIDE
+
+    parts = ((16, ATEN), (None, ATEN))
+    found = session.Session(lambda query: Hit("exact", ATEN, 1.0, 1.0, "", {}, parts), Policy(), None)
+    with session.use(found):
+        run = torch.compile(model)
+        for rows, times in ((5, 3), (30, 1), (2, 50)):
+            x = torch.randn(rows, 64)
+            torch._dynamo.mark_dynamic(x, 0)
+            kit.close(run(x, counts(times)), model(x, counts(times)))
+    compiled = product()
+    assert (compiled["ranges"], compiled["note"]) == ({"m": [2, None]}, "")
+    assert " m=40 " in compiled["problem"]  # 5 of the input, 8 between 1 and 50
+
+
+def test_the_program_may_say_what_a_size_mostly_is(kit):
+    x = torch.randn(9, 64)
+    torch._dynamo.decorators.mark_unbacked(x, 0, hint_override=48)
+    with gemmdb.inductor.force(ATEN):
+        run = torch.compile(lambda x: x @ WIDE)
+        for rows in (9, 1, 70):
+            kit.close(run(torch.cat([x] * 8)[:rows] if rows != 9 else x), torch.cat([x] * 8)[:rows] @ WIDE)
+    assert " m=48 " in gemmdb.inductor.stats()["products"][0]["problem"]
+
+
+def test_the_cpp_template_wants_a_row(kit):
+    """It divides by their number: with none of them, the process would end."""
+    model = Frozen()
+    # Before torch 2.13 it wants a hint.
+    old = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+    served = {"", "the C++ template refused: TypeError"} if old else {""}
+    for low, notes in ((1, served), (None, {"the C++ template divides by a size that may be zero"})):
+
+        def forward(x, which, low=low):
+            x = x[which]
+            if low is not None:
+                torch._check(x.shape[0] >= low)
+            return torch.nn.functional.linear(x, model.w.to(x.dtype)) * model.s
+
+        model.forward = forward
+        torch._dynamo.reset()
+        gemmdb.inductor.reset_stats()
+        with torch.no_grad(), inductor_config.patch(freezing=True), gemmdb.inductor.force(kit.CPP):
+            run = torch.compile(model)
+            for rows in (50, 1, 200, *([] if low else [0])):
+                which = mask(rows)
+                kit.close(run(ROWS, which), forward(ROWS, which))
+        note = product()["note"]
+        assert note in notes
+        assert kit.lowered() == [ATEN if note else kit.CPP]
+
+
+def test_columns_of_a_weight_may_come_out_of_data(kit):
+    weight = torch.randint(-128, 128, (200, 64), dtype=torch.int8)
+
+    def model(x, which):
+        return torch.nn.functional.linear(x, weight[which].to(x.dtype))
+
+    with torch.no_grad(), gemmdb.inductor.force(PACK):
+        run = torch.compile(model)
+        for columns in (50, 0, 1, 200):
+            which = mask(columns)
+            kit.close(run(ROWS[:8], which), model(ROWS[:8], which))
+    assert (product()["ranges"], kit.lowered()) == ({"n": [0, 200]}, [PACK])
+
+
+def test_rows_whose_length_comes_out_of_data_are_left_alone(kit):
+    """How they are aligned would be a guess."""
+
+    def model(x, which):
+        return x[:, which] @ torch.ones(200, 8)[which]
+
+    with gemmdb.inductor.force(ATEN):
+        run = torch.compile(model)
+        for columns in (50, 0, 7):
+            which = mask(columns)
+            kit.close(run(ROWS.t().float(), which), model(ROWS.t().float(), which))
+    reason = "aten.mm.default: rows come out of data, and may begin at no multiple of 16 bytes"
+    assert gemmdb.inductor.stats()["uncovered"] == {reason: 1}
+
+
+def test_an_operand_that_begins_where_data_say_stays_whole(kit):
+    def model(x, counts):
+        first = counts.sum().item()
+        torch._check(first >= 0)
+        torch._check(first <= x.shape[0])
+        return x[first:] @ WIDE
+
+    found = session.Session(
+        lambda query: Hit("exact", ATEN, 1.0, 1.0, "", {}, ((16, ATEN), (None, ATEN))), Policy(), None
+    )
+    with session.use(found):
+        run = torch.compile(model)
+        for first in (0, 1, 199, 200):
+            kit.close(run(ROWS.float(), counts(first)), model(ROWS.float(), counts(first)))
+    assert product()["note"] == "an operand begins inside its storage"
+
+
+def test_a_guess_is_not_timed(kit):
+    """Inductor would time it at a guess of its own, and the rows would be kept under ours."""
+    gemmdb.inductor.enable(policy=Policy(on_miss="live", live_s=120.0))
+    model = Frozen()
+    with torch.no_grad(), inductor_config.patch(freezing=True, autotune_local_cache=False):
+        kit.close(torch.compile(model)(ROWS, mask(200)), linear(ROWS))
+    found = product()
+    assert (found["rung"], found["config"]) == ("aten", ATEN.text)
+    assert found["note"].startswith("not tuned: its sizes come out of data; ")
+    assert not Settings.read().user_table.exists()
+
+
+def test_a_sum_over_what_data_say_may_be_empty():
+    """ATen alone is known to do that right."""
+    config = Config.of(
+        "triton", "tile", block_m=16, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0,
+        load="pointer", dequant="cast", warps=4, stages=3,
+    )  # fmt: skip
+    device = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
+    problem = Problem.gemm("mm", m=64, n=64, k=16, layout="tn")
+    empty, some = (legality.objection(config, Query(problem, device, {"k": (low, 200)})) for low in (0, 1))
+    assert empty is not None
+    assert "nothing to sum" in empty
+    assert some is None
+    assert legality.objection(config, Query(problem, device, {"m": (0, 200)})) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "guess"),
+    [(1, 100, 8), (0, 200, 16), (0, None, 256), (17, 31, 22), (5, 5, 5), (0, 0, 1), (None, 1, 1), (10**6, None, 10**6)],
+)
+def test_the_guess_is_a_power_of_two_between_the_bounds(low, high, guess):
+    assert guessing.middle(low, high) == guess
+
+
+LOADED = """
+import torch
+package = torch._inductor.aoti_load_package(sys.argv[1])
+results = [package(*inputs) for inputs in torch.load(sys.argv[2])]
+torch.save([one[0] if isinstance(one, (list, tuple)) else one for one in results], sys.argv[3])
+print(json.dumps(any(name.split(".")[0] == "gemmdb" for name in sys.modules)))
+"""
+
+
+def test_a_package_of_aotinductor_chooses_by_what_comes_out_of_data(kit, few, tmp_path):
+    net = Frozen().eval()
+    with torch.no_grad(), session.use(few):
+        exported = torch.export.export(net, (ROWS, mask(50)))
+        package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "net.pt2"))
+    (found,) = gemmdb.inductor.stats()["products"]
+    assert found["ranges"] == {"m": [0, 200]}
+    inputs = [(ROWS, mask(rows)) for rows in (0, 1, 16, 17, 200)]
+    torch.save(inputs, tmp_path / "x.pt")
+    assert kit.run(LOADED, arguments=[str(package), str(tmp_path / "x.pt"), str(tmp_path / "y.pt")]) is False
+    for arguments, y in zip(inputs, torch.load(tmp_path / "y.pt"), strict=True):
+        kit.close(y, net(*arguments))
