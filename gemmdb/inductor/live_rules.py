@@ -24,6 +24,9 @@ def objection(query: Query, policy: Policy) -> str:
         return f"{took}, and {policy.live_s:.0f} s are allowed; GEMMDB_ON_MISS=live allows it"
     if any(low != high for low, high in query.ranges.values()):
         return "its sizes are symbolic"
+    if query.problem.op == "bmm":
+        took = "products of batches have Inductor's templates alone, and what compiles them has to load torch first"
+        return f"{took}; GEMMDB_ON_MISS=live allows it"
     if ranks.several():
         return "the ranks of a job could come to different kernels; GEMMDB_ON_MISS=live with one user table allows it"
     library = missing()

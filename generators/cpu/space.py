@@ -11,6 +11,7 @@ from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate
 from gemmdb.inductor.legality import refuses
 from gemmdb.legality import illegal
+from gemmdb.legality_inductor import unmade
 from gemmdb.problem import Problem
 
 Factors = tuple[int, int, int]
@@ -36,6 +37,9 @@ class CpuSpace:
         """
         auto = template(AUTO, AUTO)
         configs = [ATEN]
+        if problem.op == "bmm":
+            # The C++ template of batches packs nothing, and is offered under max-autotune alone.
+            return [Candidate(ATEN, excluded(ATEN, problem, device))]
         if problem.op == "mixed_mm":
             configs.append(Config.of("aten", "int8pack_mm"))
         if excluded(auto, problem, device):
@@ -47,8 +51,12 @@ class CpuSpace:
 
 def excluded(config: Config, problem: Problem, device: Device) -> str:
     """Why `config` must not run `problem` on `device`, in one phrase; empty when nothing speaks against it."""
-    if 0 in (problem.m, problem.n, problem.k):
+    if problem.empty:
         return "Inductor leaves nothing to compute of a product of size zero"
+    if reason := unmade(problem):
+        return reason
+    if problem.op == "bmm" and problem.m == problem.n == 1:
+        return "Inductor multiplies vectors element by element on a CPU"
     if config == ATEN:
         return ""
     return illegal(config, problem, device) or refuses(config, problem) or ""
