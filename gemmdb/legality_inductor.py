@@ -43,21 +43,12 @@ def template(config: Config, problem: Problem, device: Device, symbolic: Collect
     return _tile(config, problem, device)
 
 
-def unmade(problem: Problem) -> str | None:
-    """Why Inductor makes no product of batches of what is written as one, None when it does."""
-    if problem.op != "bmm":
-        return None
-    if problem.batch == 1:
-        return "Inductor makes a product of two matrices of a batch of one"
-    if problem.k == 1:
-        return "Inductor multiplies elements where K is 1"
-    return None
-
-
 def _batch(problem: Problem) -> str | None:
     if problem.batch > _MOST_MATRICES:
         return f"the grid has room for {_MOST_MATRICES} matrices"
-    return unmade(problem)
+    if problem.batch == 1:
+        return "Inductor makes a product of two matrices of a batch of one on a GPU"
+    return "Inductor multiplies elements where K is 1" if problem.k == 1 else None
 
 
 def _tile(config: Config, problem: Problem, device: Device) -> str | None:

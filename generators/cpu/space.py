@@ -11,7 +11,6 @@ from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate
 from gemmdb.inductor.legality import refuses
 from gemmdb.legality import illegal
-from gemmdb.legality_inductor import unmade
 from gemmdb.problem import Problem
 
 Factors = tuple[int, int, int]
@@ -53,10 +52,8 @@ def excluded(config: Config, problem: Problem, device: Device) -> str:
     """Why `config` must not run `problem` on `device`, in one phrase; empty when nothing speaks against it."""
     if problem.empty:
         return "Inductor leaves nothing to compute of a product of size zero"
-    if reason := unmade(problem):
-        return reason
-    if problem.op == "bmm" and problem.m == problem.n == 1:
-        return "Inductor multiplies vectors element by element on a CPU"
+    if problem.op == "bmm" and (problem.k == 1 or problem.m == problem.n == 1):
+        return "Inductor makes no product of batches of vectors on a CPU, but multiplies their elements"
     if config == ATEN:
         return ""
     return illegal(config, problem, device) or refuses(config, problem) or ""

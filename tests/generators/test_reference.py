@@ -40,7 +40,11 @@ PROBLEMS = [
     replace(GEMM("mm", **SIZES, dtype="fp32"), a=Operand("fp32", Layout("row-padded", 2))),
     replace(GEMM("mm", **SIZES, dtype="fp32"), a=Operand("fp32", Layout("broadcast", 1))),
     replace(GEMM("mm", **SIZES, dtype="fp32"), b=Operand("fp32", Layout("strided", 1))),
-    *(GEMM("bmm", batch=3, **SIZES, dtype=dtype, layout=layout) for dtype in ("fp32", "bf16") for layout in ("nn", "nt", "tn")),
+    *(
+        GEMM("bmm", batch=3, **SIZES, dtype=dtype, layout=layout)
+        for dtype in ("fp32", "bf16")
+        for layout in ("nn", "nt", "tn")
+    ),
     GEMM("bmm", batch=3, **SIZES, dtype="fp16", fusion="pointwise"),
     GEMM("bmm", batch=1, m=1, n=1, k=1, dtype="fp32"),
     GEMM("bmm", batch=0, **SIZES, dtype="fp32"),
