@@ -57,7 +57,7 @@ def test_arch_finds_the_device(gemmdb, table, flags):
 
 
 def test_a_batch_is_part_of_the_question(gemmdb, environment):
-    done = gemmdb("lookup", *"--op bmm --batch 8 --m 16 --n 64 --k 32 --layout nn".split())
+    done = gemmdb("lookup", *["--op", "bmm", "--batch", "8", "--m", "16", "--n", "64", "--k", "32", "--layout", "nn"])
     assert done.code == 1
     assert "no table answers bmm batch=8 m=16 n=64 k=32 a=bf16:row:8 b=bf16:row:8 " in done.err
 
