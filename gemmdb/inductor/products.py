@@ -111,7 +111,7 @@ def _bmm(node: Any) -> Product | None:
         return marked
     if _has_symbolic_batch(node):
         raise Unsupported("a symbolic batch")
-    rest = {"fusion": extract.fusion(node), "out": extract.dtype_name(value(node).dtype)}
+    rest = {"fusion": epilogues.fusion(node), "out": extract.dtype_name(value(node).dtype)}
     return _two_operands("bmm", node, value(a), value(b), _constant(b), rest)
 
 

@@ -94,6 +94,15 @@ def square(x: Any) -> Any:
     return torch.bmm(x, x)
 
 
+def test_scores_that_a_softmax_follows_are_multiplied_alone(kit):
+    """What leads to a reduction of rows becomes part of its kernel."""
+    q, k = torch.randn(3, 5, 16), torch.randn(3, 8, 16)
+    with torch.no_grad(), force(NOTHING):
+        kit.compiled(lambda q, k: torch.softmax(q @ k.transpose(1, 2) / 4, dim=-1), q, k)
+    (text,) = kit.problems()
+    assert " fusion=none " in text
+
+
 OTHERS = {
     "a symbolic batch": (square, "batch", {"bmm": 1}),
     "baddbmm": (lambda x: torch.baddbmm(x, x, x), None, {"baddbmm": 1}),
