@@ -20,7 +20,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document,
 class ProblemOptions:
     """The flags of `gemmdb lookup` and `gemmdb explain`: the keyword arguments of `Problem.gemm`."""
 
-    op: Annotated[str, typer.Option(help="mm, addmm, int_mm or mixed_mm.")]
+    op: Annotated[str, typer.Option(help="mm, addmm, int_mm, mixed_mm or bmm.")]
     m: Annotated[int, typer.Option(help="Rows of the activation.")]
     n: Annotated[int, typer.Option(help="Columns of the weight.")]
     k: Annotated[int, typer.Option(help="The inner size.")]
@@ -51,6 +51,7 @@ class ProblemOptions:
         str | None, typer.Option(help="A device by its name, e.g. 'NVIDIA H200' [default: this machine].")
     ] = None
     arch: Annotated[str | None, typer.Option(help="A device by its arch instead: cpu, sm80, sm90, ...")] = None
+    batch: Annotated[int, typer.Option(help="How many matrices are multiplied by as many, for bmm only.")] = 1
 
     def problem(self) -> Problem:
         """The Problem that the flags describe. Raises InputError."""

@@ -61,7 +61,8 @@ def sizes(state: State) -> str:
     if state.current is None:
         return ""
     problem = state.current
-    return f"{problem.op} {problem.m}x{problem.n}x{problem.k} {problem.a.dtype}"
+    batch = f"{problem.batch}x" if problem.op == "bmm" else ""
+    return f"{problem.op} {batch}{problem.m}x{problem.n}x{problem.k} {problem.a.dtype}"
 
 
 def left(seconds: float | None) -> str:

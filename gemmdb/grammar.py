@@ -10,7 +10,8 @@ from gemmdb.operands import Bias, Numerics, Operand
 
 _SIZE, _WORD = r"(?:0|[1-9]\d{0,9})", r"[a-z0-9:\-]+"
 _TEXT = re.compile(
-    rf"(?P<op>[a-z_]+) m=(?P<m>{_SIZE}) n=(?P<n>{_SIZE}) k=(?P<k>{_SIZE}) a=(?P<a>{_WORD}) b=(?P<b>{_WORD})"
+    rf"(?P<op>[a-z_]+)(?: batch=(?P<batch>{_SIZE}))? m=(?P<m>{_SIZE}) n=(?P<n>{_SIZE}) k=(?P<k>{_SIZE})"
+    rf" a=(?P<a>{_WORD}) b=(?P<b>{_WORD})"
     rf" out=(?P<out>{_WORD}) bias=(?P<bias>{_WORD}) scalars=(?P<scalars>{_WORD}) fusion=(?P<fusion>{_WORD})"
     r" fp32=(?P<fp32>[a-z0-9]+) acc=(?P<acc>[a-z0-9]+) reduced=(?P<reduced>[01])"
     r" deterministic=(?P<deterministic>[01]) constant=(?P<constant>[01])"
@@ -37,4 +38,5 @@ def fields(text: str) -> dict[str, Any]:
         "fusion": part["fusion"],
         "numerics": Numerics(part["fp32"], part["acc"], part["reduced"] == "1", part["deterministic"] == "1"),
         "constant": part["constant"] == "1",
+        "batch": int(part["batch"] or 1),
     }

@@ -30,23 +30,30 @@ VECTOR_BYTES = 16
 """The widest single memory access of the GPUs we know. A kernel that asks for more must see to it itself."""
 
 ORDERS = ("row", "col", "row-padded", "col-padded", "broadcast", "strided")
+BATCHES = ("", "broadcast", "interleaved")
+"""How the matrices of a batch lie to each other: one after another with or without gaps, all the same one (a stride of
+0), or side by side, each row of one beside that of the next, as the heads of an attention [tokens, heads, size] do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The class of one matrix operand.
+    """The class of one matrix operand, or of a batch of them.
 
     `order`: `row` or `col` says which dimension has unit stride (`row`: the last); `-padded` that the leading dimension
     is larger than the row. `broadcast` has a zero stride, `strided` no unit stride at all.
     `align`: the largest power of two of elements, at most 16 bytes of them, that every row start is a multiple of.
+    `batch`: one of BATCHES; empty for a single matrix. Interleaved matrices have gaps between their rows.
     """
 
     order: str
     align: int
+    batch: str = ""
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS or self.align not in (1, 2, 4, 8, 16):
-            raise InputError(f"no such layout: {self.order}:{self.align}")
+        if self.order not in ORDERS or self.align not in (1, 2, 4, 8, 16) or self.batch not in BATCHES:
+            raise InputError(f"no such layout: {self.order}:{self.align}:{self.batch}")
+        if self.batch == "interleaved" and not self.order.endswith("-padded"):
+            raise InputError(f"matrices that are {self.order} cannot be interleaved")
 
 
 def alignment(sizes: Sequence[int], strides: Sequence[int], offset: int, dtype: str) -> int:
@@ -67,22 +74,29 @@ def alignment(sizes: Sequence[int], strides: Sequence[int], offset: int, dtype: 
 
 
 def classify(sizes: Sequence[int], strides: Sequence[int], offset: int, dtype: str) -> Layout:
-    """The Layout of a 2-D operand of `sizes` (rows, columns) with element `strides` and a storage `offset` in elements.
+    """The Layout of an operand of `sizes` ([batch,] rows, columns) with element `strides` and a storage `offset` in
+    elements.
 
     Where size-1 dimensions leave a choice, the row-major reading is taken, so that equal memory has one class.
-    Raises InputError for anything that is not a matrix of a known dtype.
+    Raises InputError for anything that is not a matrix, or a batch of them, of a known dtype, and for matrices of a
+    batch that overlap.
     """
-    if len(sizes) != 2 or len(strides) != 2:
-        raise InputError(f"an operand has two dimensions, got sizes {list(sizes)} strides {list(strides)}")
+    if len(sizes) not in (2, 3) or len(strides) != len(sizes):
+        raise InputError(f"an operand has two dimensions or three, got sizes {list(sizes)} strides {list(strides)}")
     if dtype not in ITEM_SIZES:
         raise InputError(f"unknown dtype {dtype!r}; known: {', '.join(ITEM_SIZES)}")
-    rows, columns = sizes
-    return Layout(_order(rows, columns, *strides), alignment(sizes, strides, offset, dtype))
+    order = _order(*sizes[-2:], *strides[-2:])
+    batch = _batch(sizes, strides) if len(sizes) == 3 else ""
+    return Layout(order, alignment(sizes, strides, offset, dtype), batch)
 
 
-def contiguous(rows: int, columns: int, dtype: str, transposed: bool = False) -> Layout:
-    """The Layout of a dense [rows, columns] matrix; `transposed` when it is stored as [columns, rows]."""
-    return classify((rows, columns), (1, rows) if transposed else (columns, 1), 0, dtype)
+def contiguous(rows: int, columns: int, dtype: str, transposed: bool = False, batch: int | None = None) -> Layout:
+    """The Layout of a dense [rows, columns] matrix, or of a `batch` of them; `transposed` when it is stored as
+    [columns, rows]."""
+    sizes, strides = (rows, columns), (1, rows) if transposed else (columns, 1)
+    if batch is not None:
+        return classify((batch, *sizes), (rows * columns, *strides), 0, dtype)
+    return classify(sizes, strides, 0, dtype)
 
 
 def _order(rows: int, columns: int, row_stride: int, column_stride: int) -> str:
@@ -99,6 +113,23 @@ def _order(rows: int, columns: int, row_stride: int, column_stride: int) -> str:
     if row_stride == 1:
         return _leading("col", column_stride, rows)
     return "strided"
+
+
+def _batch(sizes: Sequence[int], strides: Sequence[int]) -> str:
+    (count, *matrix), (step, *_) = sizes, strides
+    inner = [1 if size == 1 else stride for size, stride in zip(matrix, strides[1:], strict=True)]
+    if count <= 1 or 0 in matrix:
+        return ""
+    if step == 0:
+        return "broadcast"
+    last = [(size - 1) * stride for size, stride in zip(matrix, inner, strict=True)]
+    if step > sum(last):
+        return ""
+    # Side by side: what a row of each takes lies between two rows of the first.
+    row, leading = (last[1], inner[0]) if inner[0] > inner[1] else (last[0], inner[1])
+    if min(inner) == 1 and row < step and step * (count - 1) + row < leading:
+        return "interleaved"
+    raise InputError(f"the matrices of a batch overlap: sizes {list(sizes)} strides {list(strides)}")
 
 
 def _leading(order: str, leading: int, inner: int) -> str:

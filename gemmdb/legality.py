@@ -49,6 +49,7 @@ _RULES = {
     ("aten", "padded"): legality_inductor.padded,
     ("cpp", "packed_gemm"): _packed_gemm,
     ("cutlass", "gemm"): legality_cutlass.illegal,
+    ("triton", "inductor_bmm"): legality_inductor.template,
     ("triton", "inductor_mm"): legality_inductor.template,
     ("triton", "inductor_persistent_tma"): legality_inductor.template,
 }

@@ -15,6 +15,8 @@ SHARED_BYTES = 227 * 1024
 """Shared memory of a block where the device does not say: Hopper's."""
 TMA = "inductor_persistent_tma"
 _LARGEST_OFFSET = 2**31
+_MOST_MATRICES = 65_535
+"""What the second dimension of a grid has at most, over which torch 2.11 lays the matrices of a batch."""
 
 
 def template(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
@@ -23,8 +25,10 @@ def template(config: Config, problem: Problem, device: Device, symbolic: Collect
         return f"{config.name} does not solve {problem.op} on {device.kind}"
     if symbolic:
         return "the template is generated for fixed sizes"
-    if 0 in (problem.m, problem.n, problem.k):
+    if problem.empty:
         return "there is nothing to compute in a product of size zero"
+    if problem.op == "bmm" and (reason := _batch(problem)):
+        return reason
     if problem.a.dtype not in ("bf16", "fp16", "fp32", "int8") or problem.numerics.fp32 == "bf16":
         return "the template multiplies bf16, fp16, int8, and fp32 in full or as TF32"
     if problem.scalars == "beta0":
@@ -32,11 +36,19 @@ def template(config: Config, problem: Problem, device: Device, symbolic: Collect
     for operand, (rows, columns) in _operands(problem):
         if operand.layout.order in ("broadcast", "strided"):
             return f"a {operand.layout.order} operand has no row start to step by"
-        if rows * columns >= _LARGEST_OFFSET:
+        if problem.batch * rows * columns >= _LARGEST_OFFSET:
             return "offsets within an operand are 32 bits wide"
-    if problem.m * problem.n >= _LARGEST_OFFSET:
+    if problem.batch * problem.m * problem.n >= _LARGEST_OFFSET:
         return "offsets within the output are 32 bits wide"
     return _tile(config, problem, device)
+
+
+def _batch(problem: Problem) -> str | None:
+    if problem.batch > _MOST_MATRICES:
+        return f"the grid has room for {_MOST_MATRICES} matrices"
+    if problem.batch == 1:
+        return "Inductor makes a product of two matrices of a batch of one on a GPU"
+    return "Inductor multiplies elements where K is 1" if problem.k == 1 else None
 
 
 def _tile(config: Config, problem: Problem, device: Device) -> str | None:

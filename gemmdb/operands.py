@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmdb.errors import InputError
-from gemmdb.layout import ITEM_SIZES, Layout, classify, contiguous
+from gemmdb.layout import BATCHES, ITEM_SIZES, Layout, classify, contiguous
 
 BIAS_KINDS = ("1d", "full", "column")
 FP32_MODES = ("ieee", "tf32", "bf16")
 _ALIGNS = {str(align): align for align in (1, 2, 4, 8, 16)}
+_NAMED_BATCHES = [[name] for name in BATCHES if name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +26,19 @@ class Operand:
 
     @property
     def text(self) -> str:
-        """`bf16:row:8`."""
-        return f"{self.dtype}:{self.layout.order}:{self.layout.align}"
+        """`bf16:row:8`, and how a batch lies where that is another way than one matrix after the other:
+        `bf16:row:8:broadcast`."""
+        layout = self.layout
+        text = f"{self.dtype}:{layout.order}:{layout.align}"
+        return f"{text}:{layout.batch}" if layout.batch else text
 
     @classmethod
     def parse(cls, text: str) -> Operand:
         """The operand of a text; raises InputError."""
-        parts = text.split(":")
-        if len(parts) != 3 or parts[2] not in _ALIGNS:
+        dtype, *parts = text.split(":")
+        if len(parts) not in (2, 3) or parts[1] not in _ALIGNS or parts[2:] not in ([], *_NAMED_BATCHES):
             raise InputError(f"malformed operand {text[:80]!r}")
-        return cls(parts[0], Layout(parts[1], _ALIGNS[parts[2]]))
+        return cls(dtype, Layout(parts[0], _ALIGNS[parts[1]], *parts[2:]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from gemmdb.errors import InputError
 from gemmdb.layout import ITEM_SIZES, contiguous
 from gemmdb.operands import BIAS_KINDS, IEEE, Bias, Numerics, Operand, TensorInfo, default_numerics, dense_bias
 
-OPS = ("mm", "addmm", "int_mm", "mixed_mm")
+OPS = ("mm", "addmm", "int_mm", "mixed_mm", "bmm")
 FLOATS = ("bf16", "fp16", "fp32", "fp64")
 WEIGHT_DTYPES = ("int8", "uint8")
 SCALAR_CLASSES = ("unit", "beta0", "general")
@@ -23,7 +23,8 @@ LARGEST_SIZE = 2**31 - 1
 
 @dataclass(frozen=True)
 class Problem:
-    """One GEMM with concrete sizes: C[m, n] = A[m, k] @ B[k, n], with what the kernel is fused with.
+    """One GEMM with concrete sizes: C[m, n] = A[m, k] @ B[k, n], with what the kernel is fused with; of a bmm `batch`
+    of these, C[batch, m, n] = A[batch, m, k] @ B[batch, k, n].
 
     `a`, `b`: the operands as the product sees them, so a transposed [N, K] weight is a `col` B. `out`: output dtype.
     `scalars`: alpha and beta, `unit` when both are 1. `fusion`: what the kernel is fused with: `none`, a `scale`
@@ -44,26 +45,37 @@ class Problem:
     fusion: str = "none"
     numerics: Numerics = IEEE
     constant: bool = False
+    batch: int = 1
     device: str | None = field(default=None, compare=False)
     l2: str = field(default="cold", compare=False)
 
     def __post_init__(self) -> None:
         if self.op not in OPS:
             raise InputError(f"unknown op {self.op!r}; known: {', '.join(OPS)}")
-        for name, size in (("m", self.m), ("n", self.n), ("k", self.k)):
+        for name, size in (("m", self.m), ("n", self.n), ("k", self.k), ("batch", self.batch)):
             if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
                 raise InputError(f"{self.op}: {name} must be an integer from 0 to {LARGEST_SIZE}, got {size!r}")
         if self.scalars not in SCALAR_CLASSES or self.fusion not in FUSIONS:
             raise InputError(f"{self.op}: no such scalar class or fusion: {self.scalars!r}, {self.fusion!r}")
         if (self.op == "addmm") != (self.bias is not None) and self.op != "mixed_mm":
             raise InputError(f"{self.op}: addmm takes a bias and mm takes none; bias kinds: {', '.join(BIAS_KINDS)}")
+        self._check_batch()
         self._check_dtypes()
+
+    def _check_batch(self) -> None:
+        if self.op == "bmm":
+            if self.fusion == "scale":
+                raise InputError("bmm: no scale belongs to a product of batches")
+        elif self.batch != 1:
+            raise InputError(f"{self.op}: only bmm takes a batch, got {self.batch}")
+        if self.batch <= 1 and (self.a.layout.batch or self.b.layout.batch):
+            raise InputError(f"{self.op}: a single matrix lies in no batch")
 
     def _check_dtypes(self) -> None:
         a, b = self.a.dtype, self.b.dtype
         if self.out not in ITEM_SIZES:
             raise InputError(f"unknown dtype {self.out!r}; known: {', '.join(ITEM_SIZES)}")
-        if self.op in ("mm", "addmm"):
+        if self.op in ("mm", "addmm", "bmm"):
             fits = a in FLOATS and a == b
         elif self.op == "int_mm":
             fits = a == b == "int8"
@@ -91,12 +103,13 @@ class Problem:
     @property
     def head(self) -> str:
         """What the canonical form has before the family: op and sizes."""
-        return f"{self.op} m={self.m} n={self.n} k={self.k}"
+        batch = f" batch={self.batch}" if self.op == "bmm" else ""
+        return f"{self.op}{batch} m={self.m} n={self.n} k={self.k}"
 
     @lazy
     def text(self) -> str:
         """The canonical form, `mm m=16 n=4096 k=4096 a=bf16:row:8 b=bf16:col:8 ...`; `parse` reads it back."""
-        return f"{self.op} m={self.m} n={self.n} k={self.k} {self._family()}"
+        return f"{self.head} {self._family()}"
 
     @lazy
     def key(self) -> int:
@@ -135,13 +148,14 @@ class Problem:
         l2: str = "cold",
         device: str | None = None,
         arch: str | None = None,
+        batch: int = 1,
     ) -> Problem:
         """A problem with dense operands, as the flags of `gemmdb lookup` describe it, with the same defaults.
 
         `layout`: two letters, A then B, each as stored row-major: `n` as it is, `t` transposed; `nt` is an [M, K]
-        activation times the transpose of an [N, K] weight. `dtype` is the activation's (default bf16, int8 for int_mm);
-        `weight_dtype` counts for mixed_mm only. `bias` defaults to `1d` for addmm. `l2` and `device` (a SKU; `arch`
-        names an arch instead) ride along for `gemmdb.lookup`. Raises InputError.
+        activation times the transpose of an [N, K] weight, or a `batch` of both for bmm. `dtype` is the activation's
+        (default bf16, int8 for int_mm); `weight_dtype` counts for mixed_mm only. `bias` defaults to `1d` for addmm.
+        `l2` and `device` (a SKU; `arch` names an arch instead) ride along for `gemmdb.lookup`. Raises InputError.
         """
         if layout not in ("nn", "nt", "tn", "tt"):
             raise InputError(f"unknown layout {layout!r}; known: nn, nt, tn, tt")
@@ -152,37 +166,44 @@ class Problem:
         for name in (dtype, other):
             if name not in ITEM_SIZES:
                 raise InputError(f"unknown dtype {name!r}; known: {', '.join(ITEM_SIZES)}")
-        for name, size in (("m", m), ("n", n), ("k", k)):
+        for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch)):
             if type(size) is not int or size < 0:
                 raise InputError(f"{op}: {name} must be an integer of at least 0, got {size!r}")
         out = out_dtype or _default_out(op, dtype, fusion)
+        several = batch if op == "bmm" else None
         return cls(
             op,
             m,
             n,
             k,
-            Operand(dtype, contiguous(m, k, dtype, transposed=layout[0] == "t")),
-            Operand(other, contiguous(k, n, other, transposed=layout[1] == "t")),
+            Operand(dtype, contiguous(m, k, dtype, layout[0] == "t", several)),
+            Operand(other, contiguous(k, n, other, layout[1] == "t", several)),
             out,
             dense_bias(op, m, n, bias, dtype),
             fusion=fusion,
             numerics=default_numerics(dtype, tf32),
             constant=constant_weight,
+            batch=batch,
             device=device or arch,
             l2=l2,
         )
 
     @classmethod
     def from_tensors(cls, op: str, a: TensorInfo, b: TensorInfo, **rest: Any) -> Problem:
-        """A problem from literal tensors: `a` is [M, K], `b` is [K, N] as the product sees it; `rest` are fields.
+        """A problem from literal tensors: `a` is [M, K], `b` is [K, N] as the product sees it, each with the batch
+        before that for bmm; `rest` are fields.
 
         Raises InputError, for example when the inner sizes differ.
         """
-        if len(a.sizes) != 2 or len(b.sizes) != 2:
-            raise InputError(f"{op}: operands have two dimensions, got {list(a.sizes)} and {list(b.sizes)}")
-        if a.sizes[1] != b.sizes[0]:
+        wanted = {"bmm": (3, "three")}.get(op, (2, "two"))
+        if not len(a.sizes) == len(b.sizes) == wanted[0]:
+            raise InputError(f"{op}: operands have {wanted[1]} dimensions, got {list(a.sizes)} and {list(b.sizes)}")
+        if a.sizes[-1] != b.sizes[-2]:
             raise InputError(f"{op}: K differs: A is {list(a.sizes)} and B is {list(b.sizes)}")
-        (m, k), n = a.sizes, b.sizes[1]
+        if a.sizes[:-2] != b.sizes[:-2]:
+            raise InputError(f"{op}: the batch differs: A is {list(a.sizes)} and B is {list(b.sizes)}")
+        m, k, n = *a.sizes[-2:], b.sizes[-1]
+        rest |= {"batch": a.sizes[0]} if op == "bmm" else {}
         rest.setdefault("out", _default_out(op, a.dtype, rest.get("fusion", "none")))
         rest.setdefault("numerics", default_numerics(a.dtype))
         return cls(op, m, n, k, a.operand, b.operand, **rest)
@@ -192,16 +213,28 @@ class Problem:
         return replace(self, m=m, n=n, k=k)
 
     @property
+    def empty(self) -> bool:
+        """Whether a size is 0, so that there is nothing to multiply."""
+        return 0 in (self.batch, self.m, self.n, self.k)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """The sizes of A, B and the output as tensors: matrices, or batches of them for bmm."""
+        batch = (self.batch,) if self.op == "bmm" else ()
+        return (*batch, self.m, self.k), (*batch, self.k, self.n), (*batch, self.m, self.n)
+
+    @property
     def flops(self) -> int:
-        """Floating-point (or integer) operations: 2 m n k."""
-        return 2 * self.m * self.n * self.k
+        """Floating-point (or integer) operations: 2 m n k, for each of a batch."""
+        return 2 * self.batch * self.m * self.n * self.k
 
     @property
     def bytes(self) -> int:
         """The fewest bytes to move: each operand read once, the output written once."""
-        size = ITEM_SIZES
-        moved = self.m * self.k * size[self.a.dtype] + self.k * self.n * size[self.b.dtype]
-        moved += self.m * self.n * size[self.out]
+        size, batch = ITEM_SIZES, self.batch
+        moved = batch * self.m * self.n * size[self.out]
+        for operand, elements in ((self.a, self.m * self.k), (self.b, self.k * self.n)):
+            moved += elements * size[operand.dtype] * (1 if operand.layout.batch == "broadcast" else batch)
         if self.bias is not None:
             elements = {"1d": self.n, "full": self.m * self.n, "column": self.m}[self.bias.kind]
             moved += elements * size[self.bias.dtype]

@@ -10,14 +10,19 @@ from pathlib import Path
 from gemmdb import kernels_cutlass, kernels_triton
 from gemmdb.config import Config
 
-INDUCTOR = {"inductor_mm": "triton_mm", "inductor_persistent_tma": "triton_persistent_tma_mm"}
+INDUCTOR = {
+    "inductor_mm": "triton_mm",
+    "inductor_persistent_tma": "triton_persistent_tma_mm",
+    "inductor_bmm": "triton_bmm",
+}
 """The file of Inductor's template behind each kernel that is not ours."""
 EQUIVALENT = {
     "d4b90a54b960e7b3": "d99842e466803e2d",
     "546c26ab76103966": "0ddad0df156c4100",
 }
 """Digests of torch 2.11's templates and of those in 2.12 to 2.15 that the same kernels come from: these cast indices to
-the type of an index, which is the one that they have while offsets fit 32 bits, and larger operands are not legal."""
+the type of an index, which is the one that they have while offsets fit 32 bits, and larger operands are not legal. The
+template of batches is not among them: from 2.12 on it promises Triton less of tiles that are larger than the matrix."""
 
 
 def digest(config: Config) -> str:

@@ -20,6 +20,7 @@ from gemmdb.config import ATEN, Config
 from gemmdb.device import Device
 from gemmdb.generators.modelled_space import setting_of
 from gemmdb.ladder.model_cost import COEFFICIENTS, Coefficients, kinds, microseconds, traits
+from gemmdb.ladder.model_features import OPS
 from gemmdb.ladder.model_library import library
 from gemmdb.ladder.model_work import Work, tile_of, work
 from gemmdb.measurement import Measurement, Status
@@ -55,9 +56,12 @@ class Sample:
 
 
 def samples(rows: Iterable[Measurement]) -> list[Sample]:
-    """The samples of measured rows: full measurements where there are any, else short estimates; failures are none."""
+    """The samples of measured rows of the ops that are modelled: full measurements where there are any, else short
+    estimates; failures are none."""
     times: dict[tuple[Problem, Device], dict[Config, list[tuple[bool, float]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
+        if row.problem.op not in OPS:
+            continue
         if row.times is not None and row.times.spread <= SPREAD and row.protocol.clock != "model":
             times[row.problem, row.device][row.config].append((row.status is Status.OK, row.times.median_us))
     found = []

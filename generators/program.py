@@ -20,7 +20,8 @@ FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 
 @dataclass(frozen=True)
 class Operands:
-    """The tensors of a product: `a` [m, k], `b` [k, n], a bias, and the scale [n] of a `scale` fusion."""
+    """The tensors of a product: `a` [m, k], `b` [k, n], each with the batch before that for bmm, a bias, and the scale
+    [n] of a `scale` fusion."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -49,7 +50,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
             self.inputs = self.inputs[:1]
 
     def forward(self, a: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
-        """The product [m, n] of the stored operands."""
+        """The product [m, n] of the stored operands, or the batch of them."""
         # Dynamo of torch 2.11 cannot unpack a ParameterList into a list, but iterates over one.
         tensors = list(self.constants)
         tensors += rest
@@ -73,6 +74,8 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         """The product itself, as its op spells it."""
         if self.problem.op == "int_mm":
             return torch._int_mm(a, b)
+        if self.problem.op == "bmm":
+            return torch.bmm(a, b)
         if bias is not None and not self.has_scale:
             alpha, beta = SCALARS[self.problem.scalars]
             return torch.addmm(bias, a, b, alpha=alpha, beta=beta)
@@ -90,10 +93,8 @@ def set_numerics(problem: Problem) -> None:
 def blank(problem: Problem, device: torch.device) -> Operands:
     """Operands of the problem's classes with whatever is in their memory; under a fake tensor mode they have none.
     Raises InputError when the sizes cannot have the layout classes."""
-    a, b = (
-        _blank(literal(problem.a, problem.m, problem.k), device),
-        _blank(literal(problem.b, problem.k, problem.n), device),
-    )
+    first, second, _ = problem.shapes
+    a, b = _blank(literal(problem.a, *first), device), _blank(literal(problem.b, *second), device)
     bias = None if problem.bias is None else _blank(literal_bias(problem.bias, problem.m, problem.n), device)
     scale = torch.empty(problem.n, dtype=_scale_dtype(problem), device=device) if problem.fusion == "scale" else None
     return Operands(a, b, bias, scale)
@@ -106,8 +107,9 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
     Raises InputError when the sizes cannot have the layout classes.
     """
     random = torch.Generator(device=device).manual_seed(seed)
-    a = _filled(literal(problem.a, problem.m, problem.k), random, max(problem.k, 1) ** -0.5)
-    b = _filled(literal(problem.b, problem.k, problem.n), random, 1.0)
+    first, second, _ = problem.shapes
+    a = _filled(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5)
+    b = _filled(literal(problem.b, *second), random, 1.0)
     bias = None
     if problem.bias is not None:
         bias = _filled(literal_bias(problem.bias, problem.m, problem.n), random, 1.0)
@@ -150,4 +152,7 @@ def _filled(info: TensorInfo, random: torch.Generator, factor: float) -> torch.T
 
 
 def _stored(order: str, matrix: torch.Tensor) -> torch.Tensor:
-    return matrix.t() if order.startswith("col") else matrix
+    if not order.startswith("col"):
+        return matrix
+    # As `nn.Linear` turns its weight; a batch of matrices is turned by its last two dimensions.
+    return matrix.t() if matrix.ndim == 2 else matrix.transpose(1, 2)

@@ -5,8 +5,8 @@ A shapes file is JSON (a list, or an object with a list `problems`) or JSONL. An
 
     {"op": ["mm", "addmm"], "m": [1, 16], "n": 4096, "k": 4096, "dtype": "bf16", "constant_weight": true}
 
-Sizes may also be given as `"a": [16, 4096], "b": [4096, 1024]`, the operands as they are multiplied. A line of a
-workload is an item too.
+A bmm has a `batch` besides. Sizes may also be given as `"a": [16, 4096], "b": [4096, 1024]`, the operands as they are
+multiplied. A line of a workload is an item too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from gemmdb.problem import OPS, Problem
 DEFAULTS = {"cpu": "cpu-quick", "cuda": "h200", "hip": "h200"}
 """The preset of a bare `gemmdb build`, by device kind."""
 FLAGS = {
-    "op": str, "m": int, "n": int, "k": int, "dtype": str, "layout": str, "weight_dtype": str, "bias": str,
-    "tf32": bool, "out_dtype": str, "fusion": str, "constant_weight": bool,
+    "op": str, "batch": int, "m": int, "n": int, "k": int, "dtype": str, "layout": str, "weight_dtype": str,
+    "bias": str, "tf32": bool, "out_dtype": str, "fusion": str, "constant_weight": bool,
 }  # fmt: skip
 """The keywords of an item and their types."""
 LARGEST = 1_000_000

@@ -132,6 +132,7 @@ def _rows(problem: Problem) -> set[str]:
 _RULES = {
     ("aten", "default"): _default,
     ("aten", "padded"): _default,
+    ("triton", "inductor_bmm"): _default,
     ("triton", "inductor_mm"): _default,
     ("triton", "inductor_persistent_tma"): _default,
     ("aten", "int8pack_mm"): _int8pack,

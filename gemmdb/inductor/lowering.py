@@ -39,6 +39,7 @@ log = logging.getLogger("gemmdb")
 def steered_targets() -> list[Any]:
     """The operators whose lowering obeys a Decision on the node being lowered."""
     targets: list[Any] = [aten.mm.default, aten.addmm.default, aten._int_mm.default, aten._weight_int8pack_mm]
+    targets.append(aten.bmm.default)
     if torch._C._has_mkldnn:
         targets.append(torch.ops.mkldnn._linear_pointwise)
         if torch._C.has_mkl:

@@ -48,7 +48,9 @@ def uncovered(node: Any) -> str | None:
     """The name of a GEMM that gemmdb sees and does not steer, None for anything else."""
     name = _UNCOVERED.get(str(node.target))
     if name is not None:
-        return None if name == "bmm" and _bmm(node) else name
+        return name
+    if str(node.target) == "aten.bmm.default" and _has_symbolic_batch(node):
+        return "bmm"
     if getattr(node.target, "__name__", "") == "mm_plus_mm":
         return "mm_plus_mm"
     if str(node.target) in _CONVOLUTIONS:
@@ -60,7 +62,7 @@ def uncovered(node: Any) -> str | None:
 
 
 _UNCOVERED = {
-    "aten.bmm.default": "bmm", "aten.baddbmm.default": "baddbmm", "aten._scaled_mm.default": "scaled_mm",
+    "aten.baddbmm.default": "baddbmm", "aten.bmm.dtype": "bmm.dtype", "aten._scaled_mm.default": "scaled_mm",
     "aten._scaled_mm_v2.default": "scaled_mm", "aten._grouped_mm.default": "grouped_mm", "aten.mm.dtype": "mm.dtype",
     "aten._weight_int4pack_mm_for_cpu.default": "int4_mm", "onednn.qlinear_pointwise.default": "qlinear",
     "onednn.qlinear_pointwise.tensor": "qlinear",
@@ -104,8 +106,21 @@ def _mm(node: Any) -> Product | None:
 
 
 def _bmm(node: Any) -> Product | None:
-    """Only a product with one weight for the whole batch, which is a mixed product."""
-    return _marked(node, node.args[0])
+    a, b = node.args[:2]
+    # With one weight for the whole batch it may be a mixed product.
+    marked = _marked(node, a)
+    if marked is not None:
+        return marked
+    if _has_symbolic_batch(node):
+        raise Unsupported("a symbolic batch")
+    rest = {"fusion": epilogues.fusion(node), "out": extract.dtype_name(value(node).dtype)}
+    return _two_operands("bmm", node, value(a), value(b), _constant(b), rest)
+
+
+def _has_symbolic_batch(node: Any) -> bool:
+    """Whether the number of matrices of a product of batches, which is no mixed product, is not fixed: the key has one
+    number, and no rule says over which others it holds."""
+    return extract.bounds(value(node).shape[0]) is not None and _marked(node, node.args[0]) is None
 
 
 def _addmm(node: Any) -> Product | None:
@@ -142,7 +157,7 @@ def _two_operands(op: str, node: Any, a: Any, b: Any, constant: bool, rest: dict
     infos = extract.tensor(a), extract.tensor(b)
     numerics = extract.numerics(infos[0].dtype, a.device.type)
     problem = Problem.from_tensors(op, *infos, constant=constant, numerics=numerics, **rest)
-    return _product(node, problem, {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1]}, a.device)
+    return _product(node, problem, {"m": a.shape[-2], "n": b.shape[-1], "k": a.shape[-1]}, a.device)
 
 
 def _mkl_linear(node: Any) -> Product | None:
@@ -229,7 +244,7 @@ def _mixed(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, b
 
 
 def _product(node: Any, problem: Problem, sizes: dict[str, Any], device: Any) -> Product | None:
-    if 0 in (problem.m, problem.n, problem.k):
+    if problem.empty:
         # Nothing is multiplied; Inductor folds it or fills.
         return None
     ranges: dict[str, Range] = {}

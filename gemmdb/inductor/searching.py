@@ -83,7 +83,7 @@ def measurements(decision: Decision, timings: dict[Any, float]) -> list[Measurem
         return []
     rows = []
     for config, us in named:
-        if config is None:
+        if config is None or decision.problem.op not in config.spec.ops:
             continue
         failed = not 0 < us < 1e9
         low, high = us * (1 - SPREAD), us * (1 + SPREAD)

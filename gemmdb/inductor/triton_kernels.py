@@ -27,8 +27,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Operands:
-    """The operands of a product in Inductor's IR: `a` [M, K] and `b` [K, N], settled; a `scale` over N or a number that
-    multiplies it; a `bias` that is added and broadcasts to [M, N]. `ranges`: of the symbolic sizes, as in a Query."""
+    """The operands of a product in Inductor's IR: `a` [M, K] and `b` [K, N], or batches of them, settled; a `scale`
+    over N or a number that multiplies it; a `bias` that is added and broadcasts to [M, N]. `ranges`: of the symbolic
+    sizes, as in a Query."""
 
     a: Any
     b: Any
@@ -127,7 +128,8 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
     nodes = (operands.a, operands.b, operands.scale, operands.bias)
     if any(ir_view.misplaced(node) for node in nodes if node is not None):
         raise Refused("a constant begins at no multiple of 16 bytes")
-    wanted = ((operands.a, problem.a, (problem.m, problem.k)), (operands.b, problem.b, (problem.k, problem.n)))
+    first, second, _ = problem.shapes
+    wanted = ((operands.a, problem.a, first), (operands.b, problem.b, second))
     for node, operand, sizes in wanted:
         fixed = ir_view.literal(node)
         found = ir_view.hinted(node) if symbolic else fixed

@@ -56,7 +56,7 @@ class _Kin:
 def kindred(ask: Ask) -> list[Config]:
     """Configs other than ATen that may be served, those first that found the most on problems of the same kind; none
     where no table has any."""
-    if 0 in (ask.problem.m, ask.problem.n, ask.problem.k):
+    if ask.problem.empty or ask.problem.op not in FAMILIES:
         return []
     found = [(distance, here) for distance, here in _surfaces(ask) if here.knows(ATEN)]
     unsafe = {one for _, here in found for one in here.unsafe}

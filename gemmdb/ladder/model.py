@@ -16,6 +16,7 @@ from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.exact import barred
 from gemmdb.ladder.gate import gain, objection
 from gemmdb.ladder.model_cost import FITTED
+from gemmdb.ladder.model_features import OPS
 from gemmdb.ladder.model_machine import machine
 from gemmdb.ladder.model_menu import choices
 from gemmdb.ladder.model_trees import Corrected
@@ -111,7 +112,9 @@ def propose(ask: Ask, count: int = PROPOSALS) -> Proposals | str:
 
 def uncovered(problem: Problem) -> str | None:
     """Why the model says nothing of a problem, None when it does."""
-    if 0 in (problem.m, problem.n, problem.k):
+    if problem.op not in OPS:
+        return f"products of the op {problem.op} are not modelled"
+    if problem.empty:
         return "there is nothing to compute in a product of size zero"
     if problem.a.dtype not in DTYPES:
         return f"products of {problem.a.dtype} are not modelled"

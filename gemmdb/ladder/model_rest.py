@@ -26,7 +26,7 @@ def usual(ask: Ask) -> list[Config]:
     """The configs that were the best on measured problems of the kind, those first that are the best most often; none
     for an arch, or a kind, of which nothing was measured."""
     known = machine(ask.device)
-    if known is None or known.capability not in CAPABILITIES or 0 in (ask.problem.m, ask.problem.n, ask.problem.k):
+    if known is None or known.capability not in CAPABILITIES or ask.problem.empty or ask.problem.op not in FAMILIES:
         return []
     menus = REST.get(kind(ask.problem), {})
     texts = next((texts for limit, texts in menus.items() if ask.problem.m <= limit), ())

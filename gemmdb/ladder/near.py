@@ -18,6 +18,7 @@ from gemmdb.hit import Hit
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.forecast import Forecast, predicted
 from gemmdb.ladder.gate import required_gain
+from gemmdb.ladder.model_features import OPS
 from gemmdb.ladder.refine import refined
 from gemmdb.ladder.surface import Surface, surface
 from gemmdb.problem import Problem
@@ -69,6 +70,8 @@ def near(ask: Ask) -> Step:
 
 def forecast_near(ask: Ask) -> Forecast | str:
     """The forecast from the neighbours in use, or why there is none."""
+    if ask.problem.op not in OPS:
+        return f"what a size changes is not known of products of the op {ask.problem.op}"
     candidates = _candidates(ask)
     if not candidates:
         return (

@@ -175,5 +175,5 @@ def _configure(problem: Problem, threads: int) -> None:
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(FP32_MODES[problem.numerics.fp32])
     torch.use_deterministic_algorithms(problem.numerics.deterministic)
-    if math.prod((problem.m, problem.n)) > 2**40:
-        raise MemoryError(f"an output of {problem.m} x {problem.n} does not fit")
+    if math.prod(problem.shapes[2]) > 2**40:
+        raise MemoryError(f"an output of {' x '.join(map(str, problem.shapes[2]))} does not fit")

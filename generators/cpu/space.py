@@ -36,6 +36,9 @@ class CpuSpace:
         """
         auto = template(AUTO, AUTO)
         configs = [ATEN]
+        if problem.op == "bmm":
+            # The C++ template of batches packs nothing, and is offered under max-autotune alone.
+            return [Candidate(ATEN, excluded(ATEN, problem, device))]
         if problem.op == "mixed_mm":
             configs.append(Config.of("aten", "int8pack_mm"))
         if excluded(auto, problem, device):
@@ -47,8 +50,10 @@ class CpuSpace:
 
 def excluded(config: Config, problem: Problem, device: Device) -> str:
     """Why `config` must not run `problem` on `device`, in one phrase; empty when nothing speaks against it."""
-    if 0 in (problem.m, problem.n, problem.k):
+    if problem.empty:
         return "Inductor leaves nothing to compute of a product of size zero"
+    if problem.op == "bmm" and (problem.k == 1 or problem.m == problem.n == 1):
+        return "Inductor makes no product of batches of vectors on a CPU, but multiplies their elements"
     if config == ATEN:
         return ""
     return illegal(config, problem, device) or refuses(config, problem) or ""

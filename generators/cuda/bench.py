@@ -56,7 +56,7 @@ def set_up(problem: Problem) -> Bench:
     expected = reference(problem, made)
     found = {"A": made.a, "B": made.b, "bias": made.bias, "scale": made.scale}
     tensors = {name: tensor for name, tensor in found.items() if tensor is not None}
-    tensors["out"] = torch.empty(problem.m, problem.n, dtype=to_torch(problem.out), device=device)
+    tensors["out"] = torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device)
     count = COPIED_BYTES // max(sum(tensor.nbytes for tensor in tensors.values()), 1)
     copies = [tensors, *({n: moved(t) for n, t in tensors.items()} for _ in range(min(count, COPIES) - 1))]
     return Bench(problem, copies, expected)
@@ -67,7 +67,9 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.storage_offset()
     storage = torch.empty(start + extent, dtype=tensor.dtype, device=tensor.device)
-    return storage.as_strided(tensor.shape, tensor.stride(), start).copy_(tensor)
+    # As it lies in memory, gaps included: a tensor that repeats elements cannot be written to.
+    storage[start:].copy_(tensor.as_strided((extent,), (1,), start))
+    return storage.as_strided(tensor.shape, tensor.stride(), start)
 
 
 def check(bench: Bench, call: Call) -> float:

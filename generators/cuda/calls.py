@@ -89,6 +89,8 @@ def _aten_call(problem: Problem, names: Tensors, around: tuple[Launch | None, La
             before()
         if problem.op == "int_mm":
             torch._int_mm(names["A"], weight, out=product)
+        elif problem.op == "bmm":
+            torch.bmm(names["A"], weight, out=product)
         elif problem.op == "addmm":
             torch.addmm(names["bias"], names["A"], weight, alpha=alpha, beta=beta, out=product)
         else:
@@ -105,12 +107,13 @@ def _follow(problem: Problem, names: Tensors, dtype: str) -> Callable[[], None]:
 
 
 def _finish(problem: Problem, names: Tensors, dtype: str, launch: Launch) -> Callable[[], None]:
-    names["product"] = torch.empty(problem.m, problem.n, dtype=to_torch(dtype), device="cuda")
+    names["product"] = torch.empty(problem.shapes[2], dtype=to_torch(dtype), device="cuda")
     return launcher(launch, names, _sizes(problem, names))
 
 
 def _sizes(problem: Problem, names: Tensors) -> dict[str, int]:
-    sizes = {"M": problem.m, "N": problem.n, "K": problem.k}
+    # What finishes a batch of products takes it for one matrix of all rows.
+    sizes = {"M": problem.batch * problem.m, "N": problem.n, "K": problem.k}
     leading = {"lda": max(names["A"].stride()), "ldb": max(names["B"].stride())}
     return {**sizes, **{f"arg_{name}": size for name, size in sizes.items()}, **leading}
 

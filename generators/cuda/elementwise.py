@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from gemmdb.generators.cuda.render import HEAD, POINTERS, Launch, Unit, reduction_launch
 from gemmdb.kernels_triton import TL
+from gemmdb.layout import Layout
+from gemmdb.operands import Operand
 from gemmdb.problem import Problem
 
 CAST_BLOCK = 1024
@@ -47,6 +49,10 @@ def after(problem: Problem, dtype: str) -> Launch:
     An addmm's bias is already in the product, and so are its alpha and beta.
     """
     alone = replace(problem, op="mm", bias=None, scalars="unit") if problem.op == "addmm" else problem
+    if problem.op == "bmm":
+        # Elementwise, so that all rows of the batch are those of one matrix.
+        a, b = (Operand(one.dtype, Layout(one.layout.order, one.layout.align)) for one in (problem.a, problem.b))
+        alone = replace(problem, op="mm", batch=1, m=problem.batch * problem.m, a=a, b=b)
     return reduction_launch(alone, 1, ("product", POINTERS[dtype]))
 
 

@@ -39,6 +39,25 @@ INTEGER: tuple[Tile, ...] = (
     (128, 256, 128, 3, 8), (256, 128, 128, 3, 8), (64, 64, 64, 3, 8), (64, 128, 32, 4, 8), (128, 128, 32, 2, 8),
 )  # fmt: skip
 """Tiles of int8 elements."""
+BATCHED: dict[int, tuple[Tile, ...]] = {
+    1: (
+        (16, 64, 128, 4, 4), (16, 128, 64, 5, 4), (16, 32, 128, 5, 2), (16, 64, 64, 5, 2), (16, 128, 128, 3, 4),
+        (16, 256, 64, 4, 8), (16, 32, 256, 3, 4),
+    ),
+    17: (
+        (32, 64, 128, 4, 4), (32, 128, 64, 4, 4), (32, 64, 64, 5, 4), (32, 128, 128, 3, 8), (32, 32, 128, 5, 4),
+        (16, 128, 64, 4, 4),
+    ),
+    33: (
+        (64, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 128, 3, 4), (64, 32, 128, 5, 4), (64, 256, 64, 3, 4),
+        (32, 128, 64, 4, 4), (64, 128, 128, 3, 8),
+    ),
+    65: (
+        (128, 128, 64, 3, 8), (128, 128, 64, 4, 4), (64, 128, 64, 4, 4), (128, 64, 64, 4, 4), (128, 256, 64, 3, 8),
+        (64, 64, 64, 4, 4), (128, 128, 32, 4, 8), (256, 128, 64, 3, 8),
+    ),
+}  # fmt: skip
+"""Tiles of the template of batches, by the least M that they are for; each is made no larger than the matrices."""
 
 
 def configs(problem: Problem, device: Device) -> list[Config]:
@@ -51,7 +70,7 @@ def configs(problem: Problem, device: Device) -> list[Config]:
 
 
 def _padded(problem: Problem) -> Iterator[Config]:
-    if problem.op == "mixed_mm" or not misaligned(problem):
+    if problem.op in ("mixed_mm", "bmm") or not misaligned(problem):
         return
     yield Config.of("aten", "padded", multiple=max(VECTOR_BYTES // ITEM_SIZES[problem.a.dtype], 8))
     if problem.m >= WIDE_ROWS:
@@ -59,6 +78,9 @@ def _padded(problem: Problem) -> Iterator[Config]:
 
 
 def _templates(problem: Problem) -> Iterator[Config]:
+    if problem.op == "bmm":
+        yield from (_config("inductor_bmm", tile) for tile in _batched(problem))
+        return
     aligned = not misaligned(problem)
     if problem.op == "mixed_mm" or (aligned and problem.m < ALIGNED_ROWS):
         return
@@ -72,6 +94,20 @@ def _templates(problem: Problem) -> Iterator[Config]:
     for kernel, tiles, few in lists:
         for m, n, k, stages, warps in tiles[row_class][: few if aligned else None]:
             yield _config(kernel, (m, n, k // shrink, stages, warps))
+
+
+def _batched(problem: Problem) -> Iterator[Tile]:
+    """The tiles of the template of batches, without repeats: no larger than the power of two that holds a matrix, whose
+    sizes are often those of a head of attention."""
+    row_class = max((least for least in BATCHED if least <= problem.m), default=1)
+    shrink = max(ITEM_SIZES[problem.a.dtype] // 2, 1)
+    found: dict[Tile, None] = {}
+    for m, n, k, stages, warps in BATCHED[row_class]:
+        sides = zip((m, n, k // shrink), (problem.m, problem.n, problem.k), strict=True)
+        rows, columns, depth = (min(side, max(16, 1 << (size - 1).bit_length())) for side, size in sides)
+        # A matrix that one step multiplies has nothing to load ahead.
+        found[rows, columns, depth, min(stages, max(-(-problem.k // depth), 2)), warps] = None
+    yield from found
 
 
 def _config(kernel: str, tile: Tile) -> Config:

@@ -27,7 +27,7 @@ BEYOND = 300
 @dataclass(frozen=True)
 class CudaSpace:
     """The space of a GPU. `breadth` 0 tries what is likely of the menu (`likely`), 1 also what Inductor itself makes of
-    a product, 2 all of the menu and a sample of everything besides.
+    a product (of a bmm that is all there is, at any breadth), 2 all of the menu and a sample of everything besides.
 
     `cutlass`: from breadth 1 on also the menu of our CUTLASS kernel, for a machine that can compile it.
     """
@@ -39,12 +39,14 @@ class CudaSpace:
         whole = from_menu(problem, device)
         tried = likely(whole, problem, device) if effort.breadth < 2 else whole
         ours = [Candidate(config, estimated=len(tried) < len(whole)) for config in tried]
-        others = self._others(problem, device, effort) if effort.breadth else []
+        # Of the products of a batch, what Inductor makes is all there is.
+        others = self._others(problem, device, effort) if effort.breadth or problem.op == "bmm" else []
         beyond = _beyond(problem, device, {*tried, *others}) if effort.breadth == 2 else []
         return [Candidate(ATEN), *ours, *map(Candidate, [*others, *beyond])]
 
     def _others(self, problem: Problem, device: Device, effort: Effort) -> list[Config]:
-        ours = cutlass_menu.configs(problem, device, effort.breadth == 2) if self.cutlass else []
+        takes = self.cutlass and problem.op != "bmm"
+        ours = cutlass_menu.configs(problem, device, effort.breadth == 2) if takes else []
         return [*ours, *inductor_menu.configs(problem, device)]
 
 
@@ -53,7 +55,9 @@ def _beyond(problem: Problem, device: Device, known: Collection[Config]) -> list
 
 
 def from_menu(problem: Problem, device: Device) -> list[Config]:
-    """The legal configs of the menu for a problem, in its order."""
+    """The legal configs of the menu for a problem, in its order; none for the products of a batch."""
+    if problem.op == "bmm":
+        return []
     found: dict[Config, None] = {}
     if problem.m <= MOST_GEMV_ROWS and problem.op != "int_mm":
         way = "bits" if problem.op == "mixed_mm" else "cast"
@@ -68,7 +72,9 @@ def from_menu(problem: Problem, device: Device) -> list[Config]:
 
 
 def everything(problem: Problem, device: Device) -> list[Config]:
-    """All legal configs of the product space, in a fixed order that favours none."""
+    """All legal configs of the product space, in a fixed order that favours none; none for the products of a batch."""
+    if problem.op == "bmm":
+        return []
     tiles = list(_tiles(problem, device))
     found = dict.fromkeys((*_gemvs(problem), *tiles, *_narrows(problem, tiles), *_persistents(problem, tiles)))
     legal = [config for config in found if not illegal(config, problem, device)]

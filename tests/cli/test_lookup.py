@@ -56,6 +56,12 @@ def test_arch_finds_the_device(gemmdb, table, flags):
     assert gemmdb("lookup", *named, "--arch", "cpu").code == 0
 
 
+def test_a_batch_is_part_of_the_question(gemmdb, environment):
+    done = gemmdb("lookup", *["--op", "bmm", "--batch", "8", "--m", "16", "--n", "64", "--k", "32", "--layout", "nn"])
+    assert done.code == 1
+    assert "no table answers bmm batch=8 m=16 n=64 k=32 a=bf16:row:8 b=bf16:row:8 " in done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -78,6 +84,9 @@ def test_arch_finds_the_device(gemmdb, table, flags):
         ("--op mixed_mm --m 1 --n 1 --k 1 --weight-dtype=", "unknown dtype ''"),
         ("--op mixed_mm --m 1 --n 1 --k 1 --weight-dtype fp32", "cannot multiply"),
         ("--op mm --m 1 --n 1 --k 1 --frob", "--frob"),
+        ("--op mm --m 1 --n 1 --k 1 --batch 2", "only bmm takes a batch"),
+        ("--op bmm --m 1 --n 1 --k 1 --batch -2", "batch must be"),
+        ("--op bmm --m 1 --n 1 --k 1 --batch 2 --bias 1d", "bias"),
     ],
 )
 @pytest.mark.parametrize("command", ["lookup", "explain"])

@@ -12,7 +12,7 @@ from gemmdb.kernels import KERNELS, IntRange, Kernel
 from gemmdb.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.measurement import Measurement, Protocol, Status, Times
 from gemmdb.operands import BIAS_KINDS, Bias, Numerics, Operand
-from gemmdb.problem import FLOATS, FUSIONS, SCALAR_CLASSES, WEIGHT_DTYPES, Problem
+from gemmdb.problem import FLOATS, FUSIONS, OPS, SCALAR_CLASSES, WEIGHT_DTYPES, Problem
 from gemmdb.toolchain import Toolchain
 
 # Other work on the machine must not fail a test.
@@ -28,14 +28,19 @@ MICROSECONDS = st.floats(1e-3, 1e9)
 
 @st.composite
 def _problem(draw):
-    op = draw(st.sampled_from(["mm", "addmm", "int_mm", "mixed_mm"]))
-    if op in ("mm", "addmm"):
+    op = draw(st.sampled_from(OPS))
+    if op in ("mm", "addmm", "bmm"):
         a = b = draw(st.sampled_from(FLOATS))
     elif op == "int_mm":
         a = b = "int8"
     else:
         a, b = draw(st.sampled_from(["bf16", "fp16"])), draw(st.sampled_from(WEIGHT_DTYPES))
+    batch = draw(st.integers(0, 4) | st.just(2**31 - 1)) if op == "bmm" else 1
     layouts = st.builds(Layout, st.sampled_from(ORDERS), ALIGNS)
+    if batch > 1:
+        padded = st.sampled_from([order for order in ORDERS if order.endswith("-padded")])
+        layouts |= st.builds(Layout, st.sampled_from(ORDERS), ALIGNS, st.just("broadcast"))
+        layouts |= st.builds(Layout, padded, ALIGNS, st.just("interleaved"))
     biases = st.builds(Bias, st.sampled_from(BIAS_KINDS), st.sampled_from(sorted(ITEM_SIZES)), ALIGNS)
     bias = draw(biases) if op == "addmm" else None
     if op == "mixed_mm":
@@ -54,9 +59,10 @@ def _problem(draw):
         draw(st.sampled_from(sorted(ITEM_SIZES))),
         bias,
         draw(st.sampled_from(SCALAR_CLASSES)),
-        draw(st.sampled_from(FUSIONS)),
+        draw(st.sampled_from([fusion for fusion in FUSIONS if op != "bmm" or fusion != "scale"])),
         numerics,
         draw(st.booleans()),
+        batch,
     )
 
 

@@ -22,7 +22,7 @@ from gemmdb.table import Table
         ({"gpus": 2}, "--gpus.*CPU"),
         ({"gpus": 0}, "--gpus 0"),
         ({"effort": "heroic"}, "unknown effort 'heroic'; known: quick, standard, full"),
-        ({"ops": ("bmm",)}, "unknown op 'bmm'"),
+        ({"ops": ("baddbmm",)}, "unknown op 'baddbmm'"),
         ({"dtypes": ("float",)}, "unknown dtype 'float'"),
         ({"ops": ("int_mm",)}, "no problem is left"),
         ({"shapes": "nowhere.jsonl"}, "no preset and no file is named 'nowhere.jsonl'; presets: .*cpu-quick"),

@@ -23,6 +23,7 @@ ITEMS = [
     {"op": "mm", "m": 4, "n": 64, "k": 64, "dtype": "fp32", "constant_weight": True},
     {"op": "int_mm", "m": 32, "n": 64, "k": 64},
     {"op": "mixed_mm", "m": 4, "n": 64, "k": 64, "fusion": "scale", "constant_weight": True},
+    {"op": "bmm", "batch": 3, "m": 8, "n": 16, "k": 32, "dtype": "fp32"},
 ]
 
 
@@ -59,7 +60,7 @@ def test_every_op_is_measured_and_right(built):
     assert report.measured == len(ITEMS)
     found = rows(request.out)
     assert {row.status for row in found} == {Status.OK, Status.ILLEGAL}
-    assert {row.problem.op for row in found if row.config == ATEN and row.times} == {"mm", "int_mm", "mixed_mm"}
+    assert {row.problem.op for row in found if row.config == ATEN and row.times} == {"mm", "int_mm", "mixed_mm", "bmm"}
     assert {row.config.name for row in found if row.times} == {"aten:default", "aten:int8pack_mm", "cpp:packed_gemm"}
     assert all(row.device == cpu() and row.protocol.clock == "host" for row in found)
     assert all(row.error is not None for row in found if row.times)

@@ -33,6 +33,12 @@ SEEN = [
     GEMM("mixed_mm", **SIZES, dtype="bf16", bias="1d"),
     GEMM("mixed_mm", **SIZES, dtype="fp16", bias="1d", constant_weight=True),
     GEMM("mixed_mm", **SIZES, dtype="bf16", bias="1d", fusion="scale", constant_weight=True),
+    GEMM("bmm", batch=3, **SIZES, dtype="fp32"),
+    GEMM("bmm", batch=3, **SIZES, layout="tn", dtype="bf16", fusion="pointwise"),
+    GEMM("bmm", batch=3, **SIZES | {"m": 1}, dtype="bf16", constant_weight=True),
+    replace(GEMM("bmm", batch=3, **SIZES), b=Operand("bf16", Layout("col", 8, "broadcast"))),
+    replace(GEMM("bmm", batch=3, **SIZES), a=Operand("bf16", Layout("row-padded", 8, "interleaved"))),
+    replace(GEMM("bmm", batch=3, **SIZES), b=Operand("bf16", Layout("col", 2))),
 ]
 
 

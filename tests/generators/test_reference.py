@@ -40,6 +40,17 @@ PROBLEMS = [
     replace(GEMM("mm", **SIZES, dtype="fp32"), a=Operand("fp32", Layout("row-padded", 2))),
     replace(GEMM("mm", **SIZES, dtype="fp32"), a=Operand("fp32", Layout("broadcast", 1))),
     replace(GEMM("mm", **SIZES, dtype="fp32"), b=Operand("fp32", Layout("strided", 1))),
+    *(
+        GEMM("bmm", batch=3, **SIZES, dtype=dtype, layout=layout)
+        for dtype in ("fp32", "bf16")
+        for layout in ("nn", "nt", "tn")
+    ),
+    GEMM("bmm", batch=3, **SIZES, dtype="fp16", fusion="pointwise"),
+    GEMM("bmm", batch=1, m=1, n=1, k=1, dtype="fp32"),
+    GEMM("bmm", batch=0, **SIZES, dtype="fp32"),
+    GEMM("bmm", batch=2, m=0, n=8, k=8, dtype="fp32"),
+    replace(GEMM("bmm", batch=3, **SIZES), b=Operand("bf16", Layout("col", 8, "broadcast"))),
+    replace(GEMM("bmm", batch=3, **SIZES), b=Operand("bf16", Layout("col-padded", 4, "interleaved"))),
 ]  # fmt: skip
 
 
@@ -54,7 +65,8 @@ def test_eager_is_right_and_one_wrong_element_is_not(problem):
     assert result.dtype == product(*product.inputs).dtype
     if result.numel() and problem.k:
         wrong = result.clone()
-        wrong[-1, -1] += 1 if problem.out == "int32" else 0.05 * float(expected.magnitude[-1, -1] + wrong[-1, -1].abs())
+        last = (-1,) * wrong.ndim
+        wrong[last] += 1 if problem.out == "int32" else 0.05 * float(expected.magnitude[-1, -1] + wrong[last].abs())
         assert not acceptable(problem, expected.error(wrong), error)
 
 
@@ -115,6 +127,23 @@ def test_large_products_are_checked_on_some_rows_the_ends_among_them():
     assert 2 <= len(rows) < 4000
     assert {0, 3999} <= set(rows.tolist())
     assert len(set(rows.tolist())) == len(rows)
+
+
+def test_of_a_large_batch_some_rows_of_some_matrices_are_checked():
+    problem = GEMM("bmm", batch=100, m=50, n=8, k=8, dtype="fp32")
+    given = operands(problem, CPU, 1)
+    whole = reference(problem, given)
+    assert {0, 99} <= {row // 50 for row in whole.rows.tolist()}
+    assert len({row // 50 for row in whole.rows.tolist()}) == 64
+    part = reference(replace(problem, n=2**14, k=2**12), given)
+    rows = part.rows.tolist()
+    assert {0, 49, 99 * 50, 100 * 50 - 1} <= set(rows)
+    assert len(set(rows)) == len(rows) < 500
+    product = given.a @ given.b
+    assert whole.error(product) <= tolerance(problem)
+    product[99] = product[98]
+    assert whole.error(product) > tolerance(problem)
+    assert whole.error(product.flatten(0, 1)) == float("inf")
 
 
 def test_equal_seeds_give_equal_operands_and_torch_s_own_random_state_is_left_alone():

@@ -72,6 +72,15 @@ def test_a_workload_is_a_shapes_file(tmp_path):
     assert shapes.load(str(path), "cpu") == [problem]
 
 
+def test_products_of_batches_are_listed_with_their_batch(tmp_path):
+    path = tmp_path / "shapes.jsonl"
+    path.write_text('{"op": "bmm", "batch": [8, 64], "m": 1, "n": 16, "k": 32, "layout": "nn"}\n')
+    wanted = [Problem.gemm("bmm", batch=batch, m=1, n=16, k=32, layout="nn") for batch in (8, 64)]
+    assert shapes.load(str(path), "cuda") == wanted
+    assert shapes.select(wanted, ("bmm",), ("bf16",)) == wanted
+    assert shapes.select(wanted, ("mm",), ()) == []
+
+
 GOOD = '{"op": "mm", "m": 1, "n": 8, "k": 8}\n'
 
 
@@ -79,7 +88,9 @@ GOOD = '{"op": "mm", "m": 1, "n": 8, "k": 8}\n'
     ("text", "message"),
     [
         (GOOD + '{"op": "mm", "a": [16, 32], "b": [31, 64]}', r":2: K differs: a is \[16, 32\] and b is \[31, 64\]"),
-        (GOOD + '\n{"op": "bmm", "m": 1, "n": 8, "k": 8}', ":3: unknown op 'bmm'"),
+        (GOOD + '\n{"op": "baddbmm", "m": 1, "n": 8, "k": 8}', ":3: unknown op 'baddbmm'"),
+        (GOOD + '\n{"op": "mm", "batch": 2, "m": 1, "n": 8, "k": 8}', ":3: mm: only bmm takes a batch"),
+        (GOOD + '\n{"op": "bmm", "batch": true, "m": 1, "n": 8, "k": 8}', ":3: batch must be of type int"),
         (GOOD + '{"op": "mm", "m": 1, "n": 8, "k": 8, "dtype": "fp12"}', ":2: unknown dtype 'fp12'"),
         (GOOD + '{"op": "mm", "m": 1, "n": 8}', ":2: k is missing"),
         (GOOD + '{"m": 1, "n": 8, "k": 8}', ':2: a problem has an "op"'),
@@ -93,7 +104,7 @@ GOOD = '{"op": "mm", "m": 1, "n": 8, "k": 8}\n'
         (GOOD + '{"problem": "mm m=1"}', ":2: malformed problem"),
         (GOOD + "{", ":2: not JSON"),
         (GOOD + "[1]", ":2: a line is a JSON object"),
-        ('[\n  {"op": "mm", "m": 1, "n": 8, "k": 8},\n  {"op": "bmm", "m": 1, "n": 8, "k": 8}\n]', ":3: unknown op"),
+        ('[\n  {"op": "mm", "m": 1, "n": 8, "k": 8},\n  {"op": "mmm", "m": 1, "n": 8, "k": 8}\n]', ":3: unknown op"),
         ('{"problems": [\n\n 7]}', ":3: a problem is a JSON object"),
         ("[\n1,,2]", ":2: not JSON"),
         ('{"problems": 3}', "holds a list of problems"),
@@ -128,4 +139,4 @@ def test_select():
 def test_the_example_of_the_docs_loads(load):
     text = (Path(__file__).parents[2] / "docs" / "building.md").read_text()
     (example,) = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(load(example)) == 5
+    assert len(load(example)) == 7

@@ -79,3 +79,16 @@ def test_one_thread_has_no_threadings_to_try():
     problem = Problem.gemm("mm", m=64, n=1024, k=1024, constant_weight=True)
     configs = [candidate.config for candidate in SPACE.candidates(problem, cpu(1), named("full"))]
     assert {config.values["threads_n"] for config in configs if config.backend == "cpp"} == {0}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [((3, 8, 16, 32), ""), ((1, 8, 16, 32), ""), ((3, 1, 16, 32), ""), ((0, 8, 16, 32), "size zero"),
+     ((3, 8, 16, 1), "multiplies their elements"), ((3, 1, 1, 32), "multiplies their elements")],
+)  # fmt: skip
+def test_aten_is_all_there_is_for_a_batch(sizes, reason):
+    batch, m, n, k = sizes
+    (candidate,) = SPACE.candidates(Problem.gemm("bmm", batch=batch, m=m, n=n, k=k), cpu(2), named("full"))
+    assert candidate.config == ATEN
+    assert reason in candidate.illegal
+    assert bool(reason) == bool(candidate.illegal)

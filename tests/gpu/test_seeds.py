@@ -170,12 +170,15 @@ def test_s19_linear_with_a_bias(kit: Any, tile: Any) -> None:
     assert kit.served() == [tile().text]
 
 
-def test_s19_bmm_is_named_as_uncovered(kit: Any, tile: Any) -> None:
+def test_s19_bmm_is_a_product_and_not_one_of_our_kernels(kit: Any, tile: Any) -> None:
     a, b = kit.rand(10, 128, 64), kit.rand(10, 64, 128)
     found, _ = kit.compiled(torch.bmm, a, b, config=tile())
     kit.close(found, a.double() @ b.double())
     stats = gemmdb.inductor.stats()
-    assert (stats["products"], stats["uncovered"]) == ([], {"bmm": 1})
+    (product,) = stats["products"]
+    assert product["problem"].startswith("bmm batch=10 m=128 n=128 k=64 ")
+    assert (product["config"], stats["uncovered"]) == ("aten:default", {})
+    assert "does not solve bmm" in product["note"]
 
 
 def test_s20_int_mm_and_mixed_mm_of_odd_sizes(kit: Any, tile: Any) -> None:

@@ -15,6 +15,7 @@ from gemmdb.sources import INDUCTOR
 H200 = registry.find("NVIDIA H200")
 PLAIN = Query(Problem.gemm("mm", m=7, n=5000, k=3000, dtype="bf16", layout="nt"), H200)
 SOME = {"m": (2, 64)}
+BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,10 @@ SOME = {"m": (2, 64)}
         (replace(PLAIN, ranges=SOME), 300.0, ""),
         (replace(PLAIN, device=hardware.cpu()), 20.0, "on a CPU"),
         (replace(PLAIN, device=hardware.cpu()), 300.0, ""),
+        (BATCH, 20.0, "load torch first"),
+        (BATCH, 300.0, ""),
+        (replace(BATCH, ranges=SOME), 300.0, "at fixed sizes"),
+        (replace(BATCH, device=hardware.cpu()), 300.0, "on GPUs alone"),
     ],
 )
 def test_what_is_not_tuned_by_default(query, live_s, reason):

@@ -10,11 +10,15 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
-from torch._inductor.kernel import mm
+from torch._inductor.kernel import bmm, mm
 from torch._inductor.utils import TMA_DESCRIPTOR_SIZE, get_num_sms, get_tma_workspace_arg
 from torch.utils._triton import has_triton_stable_tma_api
 
-_TEMPLATES = {"inductor_mm": "mm_template", "inductor_persistent_tma": "persistent_tma_mm_template"}
+_TEMPLATES = {
+    "inductor_mm": (mm, "mm_template"),
+    "inductor_persistent_tma": (mm, "persistent_tma_mm_template"),
+    "inductor_bmm": (bmm, "bmm_template"),
+}
 
 
 @dataclass(frozen=True)
@@ -40,20 +44,21 @@ def tma_constants(a_row_major: bool, b_row_major: bool) -> dict[str, Any]:
 
 
 def product(choice: Choice, operands: Sequence[Any], out: torch.dtype, bias: tuple[Any, float, float] | None) -> Any:
-    """The output [M, N] in `out` of the one choice that the template is generated as, in Inductor's IR.
+    """The output [M, N], or the batch of them, in `out` of the one choice that the template is generated as, in
+    Inductor's IR.
 
     `operands`: A and B, settled. `bias`: one expanded to [M, N], with alpha and beta. Raises whatever Inductor does
     when it cannot generate the kernel.
     """
     a, b = operands
-    layout = ir.FixedLayout(a.get_device(), out, [a.get_size()[0], b.get_size()[1]])
+    layout = ir.FixedLayout(a.get_device(), out, [*a.get_size()[:-1], b.get_size()[-1]])
     options = _tma_options(a) if "NUM_SMS" in choice.constants else {}
     nodes = [a, b]
     if bias is not None:
         # As Inductor has it: the bias comes first, and is added before the accumulator is rounded.
         nodes = [bias[0], a, b]
         options |= {"prefix_args": 1, "epilogue_fn": _epilogue(out, *bias[1:])}
-    template = getattr(mm, _TEMPLATES[choice.kernel])
+    template = getattr(*_TEMPLATES[choice.kernel])
     generated = template.generate(
         input_nodes=tuple(nodes), layout=layout, num_stages=choice.stages, num_warps=choice.warps,
         **options, **choice.constants,

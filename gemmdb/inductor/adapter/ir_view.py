@@ -25,23 +25,23 @@ from gemmdb.problem import Problem
 def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
     """`problem` with the layouts that its operands have in the IR, where those are settled already.
 
-    Only for the arguments of a plain product: (A, B), or (bias, A, B) of an addmm. A packed linear has erased its
-    weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale.
+    Only for the arguments of a plain product, or one of batches: (A, B), or (bias, A, B) of an addmm. A packed linear
+    has erased its weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale.
     """
     pair = args[1:] if problem.op == "addmm" else args
-    if len(pair) != 2 or not all(map(_is_matrix, pair)) or not _sizes_match(problem, pair):
+    if len(pair) != 2 or not all(map(_is_stored, pair)) or not _sizes_match(problem, pair):
         return problem
     a, b = (_operand(node, known) for node, known in zip(pair, (problem.a, problem.b), strict=True))
     return problem if (a, b) == (problem.a, problem.b) else replace(problem, a=a, b=b)
 
 
-def _is_matrix(node: Any) -> bool:
-    return isinstance(node, (ir.TensorBox, ir.StorageBox, ir.ReinterpretView)) and len(node.get_size()) == 2
+def _is_stored(node: Any) -> bool:
+    return isinstance(node, (ir.TensorBox, ir.StorageBox, ir.ReinterpretView))
 
 
 def _sizes_match(problem: Problem, matrices: tuple[Any, ...]) -> bool:
-    found = [[hint(size) for size in node.get_size()] for node in matrices]
-    return found == [[problem.m, problem.k], [problem.k, problem.n]]
+    found = [tuple(hint(size) for size in node.get_size()) for node in matrices]
+    return tuple(found) == problem.shapes[:2]
 
 
 def literal(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
@@ -100,9 +100,8 @@ def _operand(node: Any, known: Operand) -> Operand:
         # Flexible, or a view by index, whose layout is that of what it looks at: Inductor has not decided yet, and will
         # follow the strides that the graph pass saw.
         return known
-    numbers = [hint(part) for part in (*layout.size, *layout.stride, layout.offset)]
-    size, stride, offset = numbers[:2], numbers[2:4], numbers[4]
-    found = classify(size, stride, offset, known.dtype)
+    size, stride = ([hint(part) for part in parts] for parts in (layout.size, layout.stride))
+    found = classify(size, stride, hint(layout.offset), known.dtype)
     if _given(node):
         found = replace(found, align=min(found.align, known.layout.align))
     return Operand(known.dtype, found)

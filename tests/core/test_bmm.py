@@ -1,0 +1,172 @@
+"""Products of batches in the vocabulary: sizes, layouts of a batch, and that the keys of the other ops stay."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gemmdb.errors import InputError
+from gemmdb.generators.synthesis import literal
+from gemmdb.layout import Layout, classify
+from gemmdb.operands import Bias, Operand, TensorInfo
+from gemmdb.problem import Problem
+
+SIZES = st.integers(1, 12)
+GEMM = Problem.gemm
+KNOWN = [
+    (
+        GEMM("mm", m=16, n=4096, k=4096),
+        "mm m=16 n=4096 k=4096 a=bf16:row:8 b=bf16:col:8 out=bf16 bias=none scalars=unit fusion=none fp32=ieee acc=fp32"
+        " reduced=1 deterministic=0 constant=0",
+        (2761022176758289607, -8703797595669035617),
+    ),
+    (
+        GEMM("addmm", m=17, n=768, k=3072, dtype="fp32", tf32=True, bias="full", layout="nn"),
+        "addmm m=17 n=768 k=3072 a=fp32:row:4 b=fp32:row:4 out=fp32 bias=full:fp32:4 scalars=unit fusion=none fp32=tf32"
+        " acc=fp32 reduced=0 deterministic=0 constant=0",
+        (8028711257133398255, 7811797080582025885),
+    ),
+    (
+        GEMM("int_mm", m=32, n=1024, k=1024, fusion="scale"),
+        "int_mm m=32 n=1024 k=1024 a=int8:row:16 b=int8:col:16 out=bf16 bias=none scalars=unit fusion=scale fp32=ieee"
+        " acc=int32 reduced=0 deterministic=0 constant=0",
+        (-2851230626064513527, -3252825417137539275),
+    ),
+    (
+        GEMM(
+            "mixed_mm", m=8, n=28672, k=8192, dtype="fp16", weight_dtype="uint8", fusion="scale", constant_weight=True
+        ),
+        "mixed_mm m=8 n=28672 k=8192 a=fp16:row:8 b=uint8:col:16 out=fp16 bias=none scalars=unit fusion=scale fp32=ieee"
+        " acc=fp32 reduced=1 deterministic=0 constant=1",
+        (1603748191937709216, 2729445066446064672),
+    ),
+    (
+        replace(GEMM("mm", m=7, n=1001, k=777, fusion="pointwise"), a=Operand("bf16", Layout("row-padded", 4))),
+        "mm m=7 n=1001 k=777 a=bf16:row-padded:4 b=bf16:col:1 out=bf16 bias=none scalars=unit fusion=pointwise"
+        " fp32=ieee acc=fp32 reduced=1 deterministic=0 constant=0",
+        (-7320931416204573644, -5963475392637449229),
+    ),
+]
+"""Problems of the ops without a batch, with their texts and keys as tables have them."""
+
+
+@pytest.mark.parametrize(("problem", "text", "keys"), KNOWN, ids=lambda value: getattr(value, "op", None))
+def test_texts_and_keys_of_the_other_ops_never_change(problem, text, keys):
+    assert problem.text == text
+    assert (problem.key, problem.family_key) == keys
+    assert Problem.parse(text) == problem
+
+
+def test_the_text_has_the_batch_after_the_op():
+    problem = GEMM("bmm", batch=8, m=16, n=64, k=32)
+    assert problem.text == (
+        "bmm batch=8 m=16 n=64 k=32 a=bf16:row:8 b=bf16:col:8 out=bf16 bias=none scalars=unit fusion=none fp32=ieee"
+        " acc=fp32 reduced=1 deterministic=0 constant=0"
+    )
+    assert f"{problem.head} {problem.family}" == problem.text
+    assert len({p.key for p in (problem, replace(problem, batch=9), GEMM("mm", m=16, n=64, k=32))}) == 3
+
+
+CHANGES = [
+    ("bmm batch=8", "mm batch=8"), ("bmm batch=8", "mm batch=1"), ("bmm batch=8", "bmm"), ("batch=8", "batch=08"),
+    ("batch=8", "batch=1"), ("batch=8", "batch=4294967296"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_other_texts_of_a_batch_are_refused(change):
+    text = replace(GEMM("bmm", batch=8, m=16, n=64, k=32), b=Operand("bf16", Layout("col", 8, "broadcast"))).text
+    assert Problem.parse(text).text == text
+    with pytest.raises(InputError):
+        Problem.parse(text.replace(*change))
+
+
+def stored(batch, rows, columns, dtype="bf16"):
+    return TensorInfo(dtype, (batch, rows, columns), (rows * columns, columns, 1))
+
+
+@given(batch=st.integers(0, 9), m=SIZES, n=SIZES, k=SIZES)
+def test_gemm_is_from_tensors_of_dense_batches(batch, m, n, k):
+    described = GEMM("bmm", batch=batch, m=m, n=n, k=k, layout="nn")
+    assert described == Problem.from_tensors("bmm", stored(batch, m, k), stored(batch, k, n))
+
+
+def test_batches_must_agree():
+    with pytest.raises(InputError, match="the batch differs"):
+        Problem.from_tensors("bmm", stored(2, 3, 4), stored(3, 4, 5))
+    with pytest.raises(InputError, match="three dimensions"):
+        Problem.from_tensors("bmm", TensorInfo("bf16", (3, 4), (4, 1)), stored(3, 4, 5))
+    with pytest.raises(InputError, match="two dimensions"):
+        Problem.from_tensors("mm", stored(1, 3, 4), stored(1, 4, 5))
+    with pytest.raises(InputError, match="addmm takes a bias"):
+        replace(GEMM("bmm", m=3, n=4, k=5), bias=Bias("1d", "bf16", 1))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "offset", "expected"),
+    [
+        pytest.param((4, 16, 64), (1024, 64, 1), 0, "row:8", id="one after the other"),
+        pytest.param((4, 64, 16), (1024, 1, 64), 0, "col:8", id="transposed"),
+        pytest.param((4, 16, 64), (1025, 64, 1), 0, "row:1", id="with a gap that moves the rows"),
+        pytest.param((4, 16, 64), (4096, 64, 1), 8, "row:8", id="every fourth one"),
+        pytest.param((4, 16, 64), (3072, 192, 1), 64, "row-padded:8", id="K of a fused projection"),
+        pytest.param((4, 16, 64), (0, 64, 1), 0, "row:8:broadcast", id="one weight for all"),
+        pytest.param((4, 16, 64), (64, 256, 1), 0, "row-padded:8:interleaved", id="heads of [tokens, heads, size]"),
+        pytest.param((4, 64, 16), (64, 1, 256), 0, "col-padded:8:interleaved", id="the same, transposed"),
+        pytest.param((4, 16, 60), (60, 240, 1), 0, "row-padded:4:interleaved", id="heads of 120 bytes"),
+        pytest.param((4, 1, 64), (64, 7, 1), 0, "row:8", id="heads of one token"),
+        pytest.param((1, 16, 64), (3, 64, 1), 0, "row:8", id="a batch of one"),
+        pytest.param((0, 16, 64), (0, 64, 1), 0, "row:8", id="no batch at all"),
+        pytest.param((4, 16, 1), (16, 1, 5), 0, "row:8", id="columns"),
+    ],
+)
+def test_layout_classes_of_a_batch(sizes, strides, offset, expected):
+    assert Operand("bf16", classify(sizes, strides, offset, "bf16")).text == f"bf16:{expected}"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides"), [((4, 16, 64), (64, 64, 1)), ((4, 16, 64), (32, 256, 1)), ((4, 16, 64), (64, 200, 1)),
+                           ((4, 16, 64), (1, 512, 8)), ((4, 1, 64), (8, 0, 1))],
+)  # fmt: skip
+def test_batches_that_overlap_have_no_class(sizes, strides):
+    with pytest.raises(InputError, match="overlap"):
+        classify(sizes, strides, 0, "bf16")
+
+
+@pytest.mark.parametrize("layout", [("row", 8, "interleaved"), ("row", 8, "repeated")])
+def test_layouts_outside_the_classes_are_refused(layout):
+    with pytest.raises(InputError):
+        Layout(*layout)
+
+
+def test_only_a_batch_has_a_layout_of_a_batch():
+    weight = Operand("bf16", Layout("col", 8, "broadcast"))
+    for problem in (GEMM("mm", m=8, n=8, k=8), GEMM("bmm", m=8, n=8, k=8)):
+        with pytest.raises(InputError, match="lies in no batch"):
+            replace(problem, b=weight)
+    with pytest.raises(InputError, match="malformed operand"):
+        Operand.parse("bf16:row:8:")
+
+
+@given(
+    batch=st.integers(2, 5), rows=SIZES, columns=SIZES, gap=st.integers(0, 9), space=st.integers(0, 9),
+    offset=st.integers(0, 9), way=st.sampled_from(["", "broadcast", "interleaved"]), turned=st.booleans(),
+)  # fmt: skip
+def test_every_real_batch_has_a_twin(batch, rows, columns, gap, space, offset, way, turned):
+    inner = rows if turned else columns
+    leading = inner + gap if way != "interleaved" else (inner + gap) * batch + space
+    step = {"": leading * (columns if turned else rows) + space, "broadcast": 0, "interleaved": inner + gap}[way]
+    strides = (step, 1, leading) if turned else (step, leading, 1)
+    operand = Operand("bf16", classify((batch, rows, columns), strides, offset, "bf16"))
+    assume(way != "broadcast" or operand.layout.batch == way)
+    assert literal(operand, batch, rows, columns).operand == operand
+
+
+def test_work_counts_the_batch_and_a_repeated_weight_once():
+    one, eight = (GEMM("bmm", batch=batch, m=2, n=3, k=5) for batch in (1, 8))
+    assert (eight.flops, eight.bytes) == (8 * one.flops, 8 * one.bytes)
+    repeated = replace(eight, b=Operand("bf16", Layout("col", 1, "broadcast")))
+    assert repeated.bytes == eight.bytes - 7 * 2 * (3 * 5)
+    assert repeated.shapes == ((8, 2, 5), (8, 5, 3), (8, 2, 3))
+    assert GEMM("bmm", batch=0, m=2, n=3, k=5).empty
