@@ -244,6 +244,9 @@ def leads_to(node: Any, source: Any, columns: Any) -> bool:
 
 
 def fusion(node: Any) -> str:
-    """`pointwise` when every user is elementwise, so that it becomes the kernel's epilogue; else `none`."""
+    """`pointwise` when every user is elementwise, so that it becomes the kernel's epilogue; else `none`. Inductor fuses
+    nothing into an output whose size comes out of data: it sees no bytes that would be saved."""
+    if any(guessing.from_data(size) for size in value(node).shape):
+        return "none"
     found = users(node)
     return "pointwise" if found and all(is_pointwise(user) for user in found) else "none"
