@@ -288,6 +288,20 @@ def test_a_guess_is_not_timed(kit):
     assert not Settings.read().user_table.exists()
 
 
+def test_nothing_is_fused_into_an_output_whose_size_comes_out_of_data(kit):
+    """Inductor does not, so the unfused product is the evidence; a sum over such a size is fused as any other."""
+    for model, wanted in (
+        (lambda x, which: torch.relu(x[which] @ WIDE), "none"),
+        (lambda x, which: torch.relu(x[which].t() @ x[which]), "pointwise"),
+    ):
+        torch._dynamo.reset()
+        gemmdb.inductor.reset_stats()
+        with gemmdb.inductor.force(ATEN):
+            which = mask(50)
+            kit.close(torch.compile(model)(ROWS.float(), which), model(ROWS.float(), which))
+        assert f" fusion={wanted} " in product()["problem"]
+
+
 def test_a_sum_over_what_data_say_may_be_empty():
     """ATen alone is known to do that right."""
     config = Config.of(
