@@ -18,8 +18,8 @@ def fusion(node: Any) -> str:
 
     What leads to a reduction of rows, as a residual sum does to the norm behind it, becomes part of the reduction's
     kernel: Inductor joins these two before it thinks of the product's template, and beside ATen as well. Then a kernel
-    with an epilogue saves nothing, and the product alone is what is to be compared. Nor does Inductor fuse anything into
-    an output whose size comes out of data: it sees no bytes that would be saved.
+    with an epilogue saves nothing, and the product alone is what is to be compared. Nor does Inductor fuse anything
+    into an output whose size comes out of data: it sees no bytes that would be saved.
     """
     if any(guessing.from_data(size) for size in extract.value(node).shape):
         return "none"
