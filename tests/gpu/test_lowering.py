@@ -209,11 +209,12 @@ def test_what_comes_after(config: Config) -> None:
 @pytest.mark.parametrize("config", [TILE], ids=str, indirect=True)
 def test_a_residual_sum_before_a_norm_is_part_of_the_norm(config: Config, norm: bool) -> None:
     """The fusion context in the key is what Inductor then makes of it: with a norm behind it, no epilogue."""
-    x, w = torch.randn(24, 512, device="cuda", dtype=BF16), torch.randn(256, 512, device="cuda", dtype=BF16) / 16
-    residual = torch.randn(24, 256, device="cuda", dtype=BF16)
+    # Three dimensions, as in a model: of two, Inductor makes an addmm.
+    x, w = torch.randn(2, 12, 512, device="cuda", dtype=BF16), torch.randn(256, 512, device="cuda", dtype=BF16) / 16
+    residual = torch.randn(2, 12, 256, device="cuda", dtype=BF16)
 
     def model(x: Any, w: Any, residual: Any) -> Any:
-        y = x @ w.t() + residual
+        y = torch.nn.functional.linear(x, w) + residual
         return (y, torch.nn.functional.rms_norm(y, (256,))) if norm else (y,)
 
     wanted = model(x.double(), w.double(), residual.double())
