@@ -64,7 +64,9 @@ def todo(options: argparse.Namespace, lane: int, lanes: int) -> list[tuple[str, 
     done = {(line["stratum"], line["problem"]) for line in lines(options.out) if "problem" in line}
     drawn = draw(population(options.table), options.number, options.seed)
     wanted = [pair for pair in drawn if options.only in (None, pair[0])]
-    return [(name, p) for name, p in wanted[lane::lanes] if (name, p.text) not in done]
+    # A lane that took every second one would have three strata of six, the slow ones maybe.
+    mine = [pair for at, pair in enumerate(wanted) if (at + at // len(STRATA)) % lanes == lane]
+    return [(name, p) for name, p in mine if (name, p.text) not in done]
 
 
 def run_lane(options: argparse.Namespace, lane: int, lanes: int) -> None:
@@ -112,7 +114,8 @@ class Lane(threading.Thread):
                     code = process.wait(left + GRACE_S)
                 except subprocess.TimeoutExpired:
                     process.kill()
-                    code = process.wait()
+                    process.wait()
+                    return  # The problem in work gets no line: the next call has time for it.
             if code == 0:
                 return
             said = self.errors.read_text(errors="replace").splitlines()[-1:]
