@@ -112,8 +112,8 @@ def in_process(arguments: list[str], caches: Path, gpu: str) -> dict[str, Any]:
 def compiles(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Cold and warm compiles of every kind and mode, as the repeats are done, each on a GPU that is free."""
     free: queue.Queue[str] = queue.Queue()
-    for gpu in range(options.gpus):
-        free.put(str(gpu))
+    for gpu in visible(options.gpus):
+        free.put(gpu)
 
     def on_a_gpu(number: int) -> list[dict[str, Any]]:
         gpu = free.get()
@@ -125,6 +125,12 @@ def compiles(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with ThreadPoolExecutor(options.gpus) as pool:
         for done in as_completed([pool.submit(on_a_gpu, number) for number in range(options.repeats)]):
             yield from done.result()
+
+
+def visible(number: int) -> list[str]:
+    """The first GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return (outer.split(",") if outer else [str(gpu) for gpu in range(number)])[:number]
 
 
 def repeat(options: argparse.Namespace, number: int, gpu: str) -> Iterator[dict[str, Any]]:
@@ -147,7 +153,7 @@ def overhead() -> dict[str, Any]:
     compile without GEMMs takes longer with it: the median of all pairs between the ends of its 95% interval, two
     compiles of one process being a pair, in either order."""
     with tempfile.TemporaryDirectory() as caches:
-        replies = [in_process(["-c", OVERHEAD], Path(caches), "0") for _ in range(RUNS + 1)][1:]
+        replies = [in_process(["-c", OVERHEAD], Path(caches), visible(1)[0]) for _ in range(RUNS + 1)][1:]
     failures = [reply for reply in replies if "failure" in reply]
     if failures:
         return failures[0]
@@ -198,12 +204,12 @@ def main() -> None:
     from gemmdb.toolchain import installed
 
     # Repeats side by side would otherwise start as many compilers each as there are processors.
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(min(32, (os.cpu_count() or 2) // options.gpus)))
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(min(32, max(2, (os.cpu_count() or 2) // options.gpus))))
     device, toolchain = hardware.cuda(), installed("cuda")
     result: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "device": device and device.text, "toolchain": toolchain and toolchain.text, "layers": options.layers,
-        "rows": options.rows, "cores": os.cpu_count(), "compiles": [],
+        "rows": options.rows, "cores": os.cpu_count(), "gpus": options.gpus, "compiles": [],
     }  # fmt: skip
     for found in compiles(options):
         result["compiles"].append(found)

@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,13 @@ def todo(options: argparse.Namespace, lane: int, lanes: int) -> list[tuple[str, 
     done = {(line["stratum"], line["problem"]) for line in lines(options.out) if "problem" in line}
     drawn = draw(population(options.table), options.number, options.seed)
     wanted = [pair for pair in drawn if options.only in (None, pair[0])]
-    # A lane that took every second one would have three strata of six, the slow ones maybe.
-    mine = [pair for at, pair in enumerate(wanted) if (at + at // len(STRATA)) % lanes == lane]
-    return [(name, p) for name, p in mine if (name, p.text) not in done]
+    # Every stratum is dealt to the lanes in turn, each beginning with another one: some are slow to compile.
+    places, dealt, mine = {name: at for at, name in enumerate((*STRATA, STREAMED))}, Counter[str](), []
+    for name, problem in wanted:
+        if (places[name] + dealt[name]) % lanes == lane and (name, problem.text) not in done:
+            mine.append((name, problem))
+        dealt[name] += 1
+    return mine
 
 
 def run_lane(options: argparse.Namespace, lane: int, lanes: int) -> None:
@@ -115,7 +120,10 @@ class Lane(threading.Thread):
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
-                    return  # The problem in work gets no line: the next call has time for it.
+                    # The problem in work gets a line if it had all of the time; else the next call has some for it.
+                    if self.current.exists() and time.time() - self.current.stat().st_mtime >= self.options.seconds:
+                        self._blame(f"not done in {self.options.seconds:.0f} s")
+                    return
             if code == 0:
                 return
             said = self.errors.read_text(errors="replace").splitlines()[-1:]

@@ -19,10 +19,11 @@ INDUCTOR = {
 EQUIVALENT = {
     "d4b90a54b960e7b3": "d99842e466803e2d",
     "546c26ab76103966": "0ddad0df156c4100",
+    "3027d8e7e1fd500c": "4acd70184f4e6d7d",
 }
 """Digests of torch 2.11's templates and of those in 2.12 to 2.15 that the same kernels come from: these cast indices to
 the type of an index, which is the one that they have while offsets fit 32 bits, and larger operands are not legal. The
-template of batches is not among them: from 2.12 on it promises Triton less of tiles that are larger than the matrix."""
+template of batches is another one in 2.11, in 2.12 and from 2.13 on; that of 2.15 has a variable renamed."""
 
 
 def digest(config: Config) -> str:

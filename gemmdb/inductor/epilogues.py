@@ -11,6 +11,8 @@ from gemmdb.inductor.adapter import guessing
 
 FARTHEST = 64
 """How many elementwise operators are looked through for a reduction; a chain of that length is a kernel by itself."""
+SOFTMAX = "prims.prepare_softmax_online.default"
+"""What Inductor makes of a softmax's maximum and sum on a GPU. It has no tag."""
 
 
 def fusion(node: Any) -> str:
@@ -44,9 +46,14 @@ def _reduced(found: list[Any]) -> bool:
 
 def _reduces_rows(node: Any) -> bool:
     """Whether `node` reduces the last dimension of its operand, or all."""
-    if node.op != "call_function" or torch.Tag.reduction not in getattr(node.target, "tags", ()):
+    if node.op != "call_function":
         return False
-    dims = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+    if str(node.target) != SOFTMAX and torch.Tag.reduction not in getattr(node.target, "tags", ()):
+        return False
+    # Not all have it second: of a norm that is the order.
+    names = [argument.name for argument in node.target._schema.arguments]
+    place = names.index("dim") if "dim" in names else len(node.args)
+    dims = node.kwargs.get("dim", node.args[place] if place < len(node.args) else None)
     last = extract.value(node.args[0]).dim() - 1
     dims = [dims] if isinstance(dims, int) else dims
     return not dims or any(dim in (-1, last) for dim in dims)

@@ -133,7 +133,8 @@ def _in_reach(order: Sequence[Config | None], first: dict[Config | None, float])
 def floor_us(problem: Problem, protocol: Protocol, samples: int) -> list[float]:
     """Microseconds of a streaming read of as many bytes as the weight has, under the same protocol: the fastest of a
     few kernels that do nothing else."""
-    words = max(problem.batch * problem.n * problem.k * to_torch(problem.b.dtype).itemsize // 4, 1)
+    matrices = 1 if problem.b.layout.batch == "broadcast" else problem.batch
+    words = max(matrices * problem.n * problem.k * to_torch(problem.b.dtype).itemsize // 4, 1)
     names = {"data": torch.ones(words, dtype=torch.int32, device="cuda"), "sink": sink_buffer()}
     empty = capture(None, protocol)
     found = []

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,12 +14,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch._inductor import config as inductor_config  # noqa: E402
+from torch._inductor.kernel import bmm  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
 from gemmdb.device import Device  # noqa: E402
 from gemmdb.inductor import extract, force, triton_kernels  # noqa: E402
 from gemmdb.inductor.adapter import inductor_templates  # noqa: E402
+from gemmdb.inductor.inductor_templates import constants  # noqa: E402
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 TEMPLATE = Config.of("triton", "inductor_bmm", block_m=64, block_n=64, block_k=32, group_m=8, stages=3, warps=4)
@@ -29,6 +35,27 @@ def rand(*sizes: int) -> Any:
 def heads(tokens: int = 5, count: int = 3, size: int = 16) -> Any:
     """The heads of an attention of one sequence: [heads, tokens, size], side by side in memory."""
     return rand(tokens, count, size).transpose(0, 1)
+
+
+def test_every_name_that_the_template_reads_is_given(monkeypatch):
+    """That differs from one torch to the other, and what is missing is found out by Triton alone, too late."""
+    given: set[str] = set()
+
+    def generate(**options: object) -> None:
+        given.update(options)
+
+    monkeypatch.setattr(bmm.bmm_template, "generate", generate)
+    problem = Problem.gemm("bmm", batch=3, m=64, n=64, k=64)
+    choice = inductor_templates.Choice("inductor_bmm", constants(TEMPLATE, problem), 4, 3)
+    operands = [SimpleNamespace(get_device=lambda: torch.device("cuda"), get_size=lambda: [3, 64, 64])] * 2
+    with pytest.raises(RuntimeError, match="cannot be generated"):
+        inductor_templates.product(choice, operands, torch.bfloat16, None)
+    source = Path(inspect.getfile(bmm)).with_name("templates").joinpath("triton_bmm.py.jinja").read_text()
+    code = re.sub(r"#.*", "", source)
+    read = set(re.findall(r"\b[A-Z][A-Z0-9_]{3,}\b", code)) - set(re.findall(r"\b([A-Z_]+) = ", code))
+    assert "BLOCK_M" in read
+    # Inductor gives the first itself; the second has a default.
+    assert read - {"INDEX_DTYPE", "ASCENDING_K"} <= given
 
 
 MODELS = {

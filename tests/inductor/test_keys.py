@@ -6,7 +6,7 @@ import torch._inductor.config as inductor_config
 from torch import nn
 
 import gemmdb.inductor
-from gemmdb.inductor import force
+from gemmdb.inductor import epilogues, force
 
 
 def watch(model, *inputs, **options):
@@ -134,6 +134,26 @@ def test_what_becomes_part_of_a_reduction_is_no_epilogue(name):
     x, w, r = torch.randn(8, 64), torch.randn(64, 32), torch.randn(8, 32)
     _, seen = watch(lambda x, w, r: after(x @ w, r), x, w, r)
     assert seen[0].fusion == fusion
+
+
+REDUCED = {
+    "online softmax": (lambda y: torch.ops.prims.prepare_softmax_online(y, 1), "none"),
+    "norm of rows": (lambda y: torch.ops.aten.linalg_vector_norm(y, 2, [-1]), "none"),
+    "norm of columns": (lambda y: torch.ops.aten.linalg_vector_norm(y, 2, [0]), "pointwise"),
+    "norm of all": (lambda y: torch.ops.aten.linalg_vector_norm(y), "none"),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_reductions_that_have_no_tag_or_another_argument_first(name):
+    """On a GPU, Inductor makes one operator of a softmax's maximum and sum before it asks."""
+    import torch._inductor.inductor_prims
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    after, fusion = REDUCED[name]
+    made = make_fx(lambda x, w: after(torch.relu(x @ w)), tracing_mode="fake")(torch.ones(8, 64), torch.ones(64, 32))
+    (node,) = (node for node in made.graph.nodes if node.target is torch.ops.aten.mm.default)
+    assert epilogues.fusion(node) == fusion
 
 
 def test_reduced_precision_of_fp32_is_in_the_key():

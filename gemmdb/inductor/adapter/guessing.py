@@ -22,7 +22,7 @@ def from_data(expression: Any) -> bool:
 def guess(expression: Any, shape_env: Any) -> int:
     """A value to look up by, of an expression that depends on data: each such symbol is taken to be what the program
     says it mostly is (`hint_override`), else in the geometric middle of its bounds."""
-    expression = expression.xreplace(shape_env.replacements)
+    expression = shape_env.replace(expression)
     values = {symbol: sympy.Integer(_value(symbol, shape_env)) for symbol in expression.free_symbols}
     return int(expression.xreplace(values))
 

@@ -58,6 +58,9 @@ def product(choice: Choice, operands: Sequence[Any], out: torch.dtype, bias: tup
         # As Inductor has it: the bias comes first, and is added before the accumulator is rounded.
         nodes = [bias[0], a, b]
         options |= {"prefix_args": 1, "epilogue_fn": _epilogue(out, *bias[1:])}
+    if choice.kernel == "inductor_bmm":
+        # That of torch 2.12 alone reads it, and rounds to it before what is fused.
+        options["OUT_DTYPE"] = str(out).replace("torch.", "tl.")
     template = getattr(*_TEMPLATES[choice.kernel])
     generated = template.generate(
         input_nodes=tuple(nodes), layout=layout, num_stages=choice.stages, num_warps=choice.warps,
