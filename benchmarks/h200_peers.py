@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import h200_peers_report
-from h200_results import SHIPPED, STRATA, STREAMED, lines, run, streamed, with_cuda_kernels
+from h200_results import SHIPPED, STRATA, STREAMED, anywhere, lines, run, streamed, with_cuda_kernels
 
 from gemmdb.appending import append_lines
 from gemmdb.measurement import one_line
@@ -85,7 +85,7 @@ def run_lane(options: argparse.Namespace, lane: int, lanes: int) -> None:
         begun = {"stratum": stratum, "problem": problem.text}
         options.current.write_text(json.dumps(begun))
         found = h200_peers_lane.measure(problem, options.table, options.samples)
-        append_lines(options.out, [json.dumps({**begun, **found})])
+        append_lines(options.out, [anywhere({**begun, **found})])
         print(f"{lane}: {problem.head} {found.get('us', found)}", flush=True)
         if found.get("fatal"):
             sys.exit(1)

@@ -117,6 +117,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def anywhere(found: Any) -> str:
+    """One line of JSON, with paths inside this repository relative to it."""
+    return json.dumps(found).replace(f"{ROOT}/", "")
+
+
 def with_cuda_kernels(folder: Path, other: str | None) -> Path:
     """`folder` as a cache of Inductor's that holds nothing but the CUDA kernels of the `other` one, which nvcc takes a
     minute for. Files are linked where that can be."""

@@ -27,6 +27,7 @@ os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="induct
 
 import llama
 import torch
+from h200_results import anywhere
 
 import gemmdb.inductor
 from gemmdb import hardware
@@ -198,7 +199,7 @@ def main() -> None:
                       "toolchain": toolchain and toolchain.text,
                       "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}  # fmt: skip
             with options.out.open("a") as file:
-                file.write(json.dumps(found) + "\n")
+                file.write(anywhere(found) + "\n")
             print(rows, tokens, json.dumps(found["summary"]), flush=True)
             torch.cuda.empty_cache()
 
