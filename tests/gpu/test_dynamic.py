@@ -153,15 +153,20 @@ def test_gradients_of_a_symbolic_batch(kit: Any, make: Any) -> None:
     assert {entry["config"] for entry in gemmdb.inductor.stats()["products"]} == {config.text}
 
 
-def test_cutlass_takes_any_number_of_rows(kit: Any) -> None:
+def cutlass_config() -> Config:
+    """A config of our CUTLASS kernel; skips the test where it cannot be compiled."""
     from gemmdb.inductor.adapter import cutlass
 
     if cutlass.missing():
         pytest.skip(cutlass.missing())
-    config = Config.of(
+    return Config.of(
         "cutlass", "gemm", tile_m=64, tile_n=128, tile_k=64, cluster_m=1, cluster_n=1, schedule="pingpong", split_k=1,
         swizzle=1, raster="auto", swap=1,
     )  # fmt: skip
+
+
+def test_cutlass_takes_any_number_of_rows(kit: Any) -> None:
+    config = cutlass_config()
     w = kit.rand(1024, 512) / 16
     dynamic(kit, lambda x: x @ w.t().to(x.dtype), config, lambda m: kit.rand(m, 512))
 
@@ -233,14 +238,7 @@ def test_rows_that_come_out_of_data(kit: Any, captured: None, config: Config, op
 
 
 def test_cutlass_takes_rows_that_come_out_of_data_but_not_none(kit: Any, captured: None) -> None:
-    from gemmdb.inductor.adapter import cutlass
-
-    if cutlass.missing():
-        pytest.skip(cutlass.missing())
-    config = Config.of(
-        "cutlass", "gemm", tile_m=64, tile_n=128, tile_k=64, cluster_m=1, cluster_n=1, schedule="pingpong", split_k=1,
-        swizzle=1, raster="auto", swap=1,
-    )  # fmt: skip
+    config = cutlass_config()
     w = kit.rand(1024, 512) / 16
 
     def some(x: Any) -> Any:
