@@ -113,7 +113,8 @@ def known(
         if row.config not in banned:
             by_config[row.config].append(row)
     raced = {config: min(of, key=_plainness) for config, of in by_config.items()}
-    confirmed: list[Measurement] = []
+    # ATen, timed beside all of them, counts as often as it did in the run: with its spread it may tie with the best.
+    confirmed = [row for row in by_config[ATEN] if row is not raced[ATEN]]
     for config, of in by_config.items():
         if config != ATEN and _confirmed(of, effort):
             confirmed += [row for row in of if row is not raced[config]] or of

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.cpu.space import AUTO, template
@@ -184,3 +186,40 @@ def test_where_no_code_is_emitted_a_second_row_confirms(problems, recorded):
     assert unconfirmed(*known(again, (), EFFORT), EFFORT) == ()
     assert unconfirmed(*known(rows, (), replace(EFFORT, confirm=False)), EFFORT) == ()
     assert unconfirmed(*known(rows[1:], (), EFFORT), EFFORT) == ()
+
+
+class Noisy(Emitting):
+    """Answers each time with other times, as wide as a disturbed machine makes them."""
+
+    def __init__(self, rows, draw):
+        super().__init__(rows, {})
+        self._draw = draw
+
+    def _outcome(self, problem, config):
+        found = super()._outcome(problem, config)
+        factor, wide = self._draw(st.tuples(st.sampled_from([0.8, 0.9, 1.0]), st.sampled_from([0.0, 0.1, 0.3])))
+        us = found.times.median_us * (1.0 if config == ATEN else factor)
+        return replace(found, times=Times(us, us * (1 - wide), us * (1 + wide), 30, found.times.aten_us))
+
+
+class Plain(Noisy):
+    """Whose code is not emitted, as on a CPU."""
+
+    def emitted(self, config):
+        return config
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), rivals=st.sampled_from([0, 3]))
+def test_what_a_run_has_confirmed_asks_for_nothing_when_its_rows_are_read_again(problems, recorded, data, rivals):
+    effort = replace(EFFORT, rivals=rivals)
+    rows = [recorded(problems[3], config, 100.0) for config in (ATEN, *VARIANTS[:3])]
+    measurer = (Noisy if rivals else Plain)(rows, data.draw)
+    job = Job(problems[3], PROTOCOL, tuple(Candidate(row.config) for row in rows))
+    outcomes, found = race(job, effort, measurer), []
+    while picks := unconfirmed(outcomes, found, effort):
+        found += confirm(job, picks, effort, measurer)
+    stored = [
+        replace(rows[0], config=o.config, status=o.status, times=o.times, detail=o.detail) for o in (*outcomes, *found)
+    ]
+    assert unconfirmed(*known(stored, (), effort), effort) == ()
