@@ -33,13 +33,8 @@ def pytest_xdist_auto_num_workers() -> int | None:
 def vector_units() -> None:
     """What the compiler and the CPU can do, found out once: else each process that compiles C++ tries it anew, with an
     import of torch per kind of vector unit. Only where all that the CPU has came out to be usable."""
-    isa = pytest.importorskip("torch._inductor.cpu_vec_isa")
-    from torch._inductor import config
+    pytest.importorskip("torch._inductor.cpu_vec_isa")
+    from gemmdb.inductor.adapter import vector_units as units
 
-    usable = isa.valid_vec_isa_list()
-    isa.valid_vec_isa_list.cache_clear()
-    with config.patch({"cpp.vec_isa_ok": True}):
-        present = isa.valid_vec_isa_list()
-    isa.valid_vec_isa_list.cache_clear()
-    if present == usable:
-        os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
+    if units.all_usable():
+        os.environ.update(units.TRUSTED)

@@ -51,16 +51,17 @@ class CpuMeasurer:
     _loaded: dict[Config, float] = field(default_factory=dict)
     _current: Problem | None = None
     _closed: bool = False
+    _learnt: bool = False
     _since_start: int = 0
 
     def __post_init__(self) -> None:
-        environment = {
+        self._environment = {
             "OMP_NUM_THREADS": str(self.threads),
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "GEMMDB_DISABLE": "",
         }
-        self._timer = Worker(environment, self.limits)
-        self._compilers = [Worker(environment, self.limits) for _ in range(self.compilers)]
+        self._timer = Worker(self._environment, self.limits)
+        self._compilers = [Worker(self._environment, self.limits) for _ in range(self.compilers)]
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
         """Compile all candidates of the jobs into the compiler's cache on disk. Returns when all are done."""
@@ -69,6 +70,8 @@ class CpuMeasurer:
         tasks = [Task(session.compile_only, (*pair, self.threads)) for pair in wanted]
         with machine(exclusive=False, given_up=self._is_closed):
             replies = spread(self._compilers, self.effort.compile_s, tasks)
+            if any(reply.status is Status.OK for reply in replies):
+                self._learn()
         self._since_start += len(tasks)
         if self._since_start > RESTART:
             for worker in self._compilers:
@@ -124,6 +127,13 @@ class CpuMeasurer:
         self._closed = True
         for worker in (self._timer, *self._compilers):
             worker.close()
+
+    def _learn(self) -> None:
+        """Tell the workers that start from now on what one that has compiled knows of the vector units."""
+        if not self._learnt:
+            reply = self._compilers[-1].call(self.effort.compile_s, session.trusted)
+            self._environment.update(reply.value or {})
+            self._learnt = True
 
     def _is_closed(self) -> bool:
         return self._closed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from resource import RUSAGE_SELF, getrusage
 from time import perf_counter, perf_counter_ns
@@ -21,6 +21,7 @@ from gemmdb.generators.cpu.compiled import Compiled, compile_candidate
 from gemmdb.generators.program import FP32_MODES, Operands, Product, operands
 from gemmdb.generators.reference import Reference, poison, reference
 from gemmdb.hardware import last_level_cache_bytes
+from gemmdb.inductor.adapter import vector_units
 from gemmdb.measurement import Protocol
 from gemmdb.problem import Problem
 
@@ -66,6 +67,11 @@ def load(problem: Problem, config: Config, threads: int) -> float:
     error = bench.expected.error(compiled(bench.fresh))
     bench.loaded[config] = compiled
     return error
+
+
+def trusted() -> Mapping[str, str]:
+    """What the environment of further workers may say of the vector units, since this one has tried them."""
+    return vector_units.TRUSTED if vector_units.all_usable() else {}
 
 
 def time_round(

@@ -10,6 +10,7 @@ from gemmdb.generators.cpu.space import AUTO, template
 from gemmdb.generators.effort import named
 from gemmdb.generators.interfaces import Candidate, Job
 from gemmdb.generators.pool import Limits
+from gemmdb.inductor.adapter import vector_units
 from gemmdb.measurement import Protocol, Status
 from gemmdb.problem import Problem
 
@@ -93,8 +94,12 @@ def test_without_a_reference_nothing_can_be_timed(measurer):
 
 
 def test_what_does_not_compile_is_not_tried_again(measurer):
+    assert not measurer._timer.environment.keys() & vector_units.TRUSTED.keys()
     measurer.prepare([Job(PROBLEM, PROTOCOL, (Candidate(ATEN), Candidate(AT_ONCE), Candidate(SEGFAULT, "illegal")))])
     (timer,) = {measurer._timer.pid}
     (outcome,) = measurer.measure(PROBLEM, [AT_ONCE], PROTOCOL, 5)
     assert timer is None
+    # What the worker that compiled has found out of the CPU, the one that times need not.
+    trusted = vector_units.TRUSTED if vector_units.all_usable() else {}
+    assert measurer._timer.environment.items() >= trusted.items()
     assert (outcome.status, outcome.detail) == (Status.ERROR, "RuntimeError: it does not compile")
