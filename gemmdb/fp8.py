@@ -23,9 +23,9 @@ def unlike_operands(a: Layout, b: Layout, sizes: tuple[int, int]) -> str | None:
     compiles. A matrix with one row or column is in either order.
     """
     if a.order not in _ROWS:
-        return f"A lies by rows in memory, not {a.order}"
+        return f"A lies by rows in memory, not {a.order}: the layout is nt"
     if b.order not in _COLUMNS and not (b.order in _ROWS and min(sizes) <= 1):
-        return f"B lies by columns in memory, not {b.order}"
+        return f"B lies by columns in memory, not {b.order}: the layout is nt"
     return None
 
 

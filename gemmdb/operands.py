@@ -115,9 +115,11 @@ class TensorInfo:
 
 
 def operand_dtypes(op: str, dtype: str | None, weight_dtype: str | None) -> tuple[str, str]:
-    """The dtypes of A and B; only mixed_mm and scaled_mm have one of its own for B. Raises InputError for unknown ones."""
+    """The dtypes of A and B, which differ in mixed_mm and maybe in scaled_mm. Raises InputError for unknown ones."""
     a = dtype or {"int_mm": "int8", "scaled_mm": "fp8_e4m3"}.get(op, "bf16")
-    b = {"mixed_mm": weight_dtype or "int8", "scaled_mm": weight_dtype or a}.get(op, a)
+    b = {"mixed_mm": "int8"}.get(op, a)
+    if weight_dtype is not None and op in ("mixed_mm", "scaled_mm"):
+        b = weight_dtype
     for name in (a, b):
         if name not in ITEM_SIZES:
             raise InputError(f"unknown dtype {name!r}; known: {', '.join(ITEM_SIZES)}")

@@ -98,7 +98,8 @@ class Problem:
         else:
             fits = a in ("bf16", "fp16") and b in WEIGHT_DTYPES
         if not fits:
-            raise InputError(f"{self.op}: cannot multiply {a} by {b}")
+            known = f"; it multiplies {' and '.join(fp8.FP8)}" if self.op == "scaled_mm" else ""
+            raise InputError(f"{self.op}: cannot multiply {a} by {b}{known}")
         if self.numerics.fp32 != "ieee" and a != "fp32":
             raise InputError(f"{self.op}: TF32 applies to fp32 inputs, not {a}")
 
@@ -213,7 +214,7 @@ class Problem:
             numerics=replace(default_numerics(dtype, tf32), fast=fast_accum),
             constant=constant_weight,
             batch=batch,
-            scales=scales or ("tensor" if op == "scaled_mm" else ""),
+            scales=scales if scales is not None else {"scaled_mm": "tensor"}.get(op, ""),
             device=device or arch,
             l2=l2,
         )

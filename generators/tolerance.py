@@ -30,8 +30,8 @@ def tolerance(problem: Problem) -> float:
     roundings of the sum's magnitude when they are independent: 4 of these cover the worst of millions of elements.
     Inputs that are themselves rounded (TF32) add theirs. Integers are exact.
 
-    The sums of fp8 products keep fewer bits in the matrix unit, so these lose sqrt(k) of its roundings, for as many k as
-    stay in it: all of them with a fast accumulation, else PROMOTED.
+    The sums of fp8 products keep fewer bits in the matrix unit, so these lose sqrt(k) of its roundings, for as many k
+    as stay in it: all of them with a fast accumulation, else PROMOTED.
     """
     if problem.out in ("int32", "int8", "uint8"):
         return 0.0

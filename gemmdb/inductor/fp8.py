@@ -1,4 +1,4 @@
-"""Products of fp8 operands with scales as torch spells them: `_scaled_mm`, and `_scaled_mm_v2` where that says the same.
+"""Products of fp8 operands with scales as torch spells them: `_scaled_mm`, and `_scaled_mm_v2` where it says the same.
 
 What the second can say besides (scales of blocks, two levels of them, a swizzle) has no Problem, nor has an output that
 is scaled: whoever reads it learns why.

@@ -17,6 +17,9 @@ TEXT = (
     " acc=fp32 reduced=0 deterministic=0 constant=0 scales=tensor fast=0"
 )
 
+KEY, FAMILY_KEY = 7611889790269407975, 8819782471592254901
+"""As tables have them: they must never change."""
+
 
 def scaled(m: int = 16, n: int = 64, k: int = 32, **rest) -> Problem:
     return Problem.gemm("scaled_mm", m=m, n=n, k=k, **rest)
@@ -27,11 +30,7 @@ def test_the_text_ends_with_the_scales_and_the_accumulation():
     assert problem.text == TEXT
     assert Problem.parse(TEXT) == problem
     assert f"{problem.head} {problem.family}" == problem.text
-    # As a table has it: it must never change.
     assert (problem.key, problem.family_key) == (KEY, FAMILY_KEY)
-
-
-KEY, FAMILY_KEY = 7611889790269407975, 8819782471592254901
 
 
 def test_everything_that_tells_products_apart_is_in_the_key_and_the_family():
