@@ -48,7 +48,7 @@ class ProblemOptions:
     out_dtype: Annotated[
         str | None,
         typer.Option(
-            help="The output's [default: the activation's; int32 for int_mm, bf16 when it is scaled; bf16 for scaled_mm]."
+            help="The output's [default: the activation's; int32 for int_mm, bf16 when it is scaled and for scaled_mm]."
         ),
     ] = None
     fusion: Annotated[str, typer.Option(help="What the kernel is fused with: none, scale or pointwise.")] = "none"

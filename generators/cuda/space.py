@@ -39,8 +39,8 @@ class CudaSpace:
     cutlass: bool = True
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """ATen, then legal configs only: the illegal ones of a product space tell nothing. Where torch multiplies no such
-        operands, ATen alone, which is illegal then."""
+        """ATen, then legal configs only: the illegal ones of a product space tell nothing. Of fp8 operands that torch
+        does not multiply, ATen alone, which is illegal then."""
         if problem.op == "scaled_mm" and (reason := unmultiplied(problem, device)):
             return [Candidate(ATEN, reason)]
         whole = from_menu(problem, device)
