@@ -177,7 +177,9 @@ def _scale_dtype(problem: Problem) -> torch.dtype:
 
 def _scale_sizes(problem: Problem) -> list[tuple[int, ...]]:
     """The sizes of the scales of A and B, none for other ops."""
-    return {"tensor": [(), ()], "row": [(problem.m, 1), (1, problem.n)]}.get(problem.scales, [])
+    if problem.scales == "row":
+        return [(problem.m, 1), (1, problem.n)]
+    return [(), ()] if problem.scales else []
 
 
 def _quantised(

@@ -70,12 +70,13 @@ def scaled_product(choice: Choice, operands: Sequence[Any], out: torch.dtype, re
     `operands`: A and B, settled. `rest`: the scales of A and B, and maybe a bias, each expanded to [M, N]; for the
     template with tensor maps, which reads them itself, the two scales as they are, without gaps in memory.
     """
+    a, b = operands
     if "NUM_SMS" in choice.constants:
-        workspace = get_tma_workspace_arg(num_tma_descriptors=2, device=operands[0].get_device())
+        workspace = get_tma_workspace_arg(num_tma_descriptors=2, device=a.get_device())
         options: dict[str, Any] = {"workspace_arg": workspace}
     else:
         options = {"suffix_args": len(rest), "epilogue_fn": _scaling()}
-    return _generated(choice, [*operands, *rest], _layout(*operands, out), options)
+    return _generated(choice, [a, b, *rest], _layout(a, b, out), options)
 
 
 def _layout(a: Any, b: Any, out: torch.dtype) -> Any:
