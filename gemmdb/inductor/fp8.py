@@ -15,6 +15,7 @@ import torch
 from gemmdb import fp8
 from gemmdb.inductor import extract
 from gemmdb.inductor.extract import Unsupported, known, value
+from gemmdb.operands import Bias
 
 aten = torch.ops.aten
 _RECIPES = (0, 1)
@@ -75,6 +76,14 @@ def _recipes(given: Mapping[str, Any]) -> tuple[int, int]:
     if first not in _RECIPES or first != second:
         raise Unsupported("scales of blocks, or of two kinds")
     return first, second
+
+
+def bias(call: Call) -> Bias | None:
+    """The class of the bias of a Call of FX nodes, None without one."""
+    if call.bias is None:
+        return None
+    m, n = value(call.a).shape[0], value(call.b).shape[1]
+    return extract.bias(value(call.bias), extract.hint(m), extract.hint(n))
 
 
 def kind(call: Call) -> str:

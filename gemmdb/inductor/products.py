@@ -157,15 +157,13 @@ def _scaled_mm(node: Any) -> Product | None:
     if not state.lowers(node.target):
         raise Unsupported("this torch's Inductor leaves it to ATen")
     call = fp8.read(node.target, node.args, node.kwargs)
-    a, b = value(call.a), value(call.b)
-    rest: dict[str, Any] = {
+    rest = {
         "scales": fp8.kind(call),
+        "bias": fp8.bias(call),
         "fusion": epilogues.fusion(node),
         "out": extract.dtype_name(value(node).dtype),
     }
-    if call.bias is not None:
-        rest["bias"] = extract.bias(value(call.bias), extract.hint(a.shape[0]), extract.hint(b.shape[1]))
-    return _two_operands("scaled_mm", node, a, b, _constant(call.b), rest, call.fast)
+    return _two_operands("scaled_mm", node, value(call.a), value(call.b), _constant(call.b), rest, call.fast)
 
 
 def _two_operands(
