@@ -107,7 +107,12 @@ class Problem:
         if self.op != "scaled_mm":
             if self.scales or self.numerics.fast:
                 raise InputError(f"{self.op}: only scaled_mm has scales of its operands and a fast accumulation")
-        elif reason := fp8.objection(self):
+            return
+        if self.scalars != "unit" or self.fusion == "scale":
+            raise InputError("scaled_mm: its scales are those of the operands; it has no alpha, beta or other scale")
+        reason = fp8.unlike_rest(self.scales, self.out, self.bias)
+        reason = reason or fp8.unlike_operands(self.a.layout, self.b.layout, (self.k, self.n))
+        if reason:
             raise InputError(f"scaled_mm: {reason}")
 
     @lazy
