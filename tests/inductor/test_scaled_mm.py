@@ -213,6 +213,19 @@ def test_a_frozen_weight_is_a_constant(kit):
     assert " constant=1 " in text
 
 
+def test_kernels_of_other_ops_leave_aten_and_a_note(kit):
+    padded = Config.of("aten", "padded", multiple=16)
+    for config in (kit.CPP, kit.INT8PACK, padded):
+        gemmdb.inductor.reset_stats()
+        inputs = (A, W, number(), number())
+        with torch.no_grad(), force(config):
+            kit.close(kit.compiled(scaled, *inputs), scaled(*inputs))
+        stats = gemmdb.inductor.stats()
+        (entry,) = stats["products"]
+        assert (entry["config"], stats["errors"]) == (kit.ATEN.text, [])
+        assert entry["note"]
+
+
 OTHERS = {
     "an fp8 output": (lambda a, w, s: scaled(a, w, s, s, out_dtype=None).float(), "the output is one of"),
     "a scaled output": (lambda a, w, s: scaled(a, w, s, s, scale_result=s), "the output is scaled"),
