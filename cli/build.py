@@ -38,7 +38,9 @@ class BuildOptions:
     ]
     ops: Annotated[
         str | None,
-        typer.Option(help="mm, addmm, int_mm, mixed_mm, bmm, separated by commas [default: those of the shapes]."),
+        typer.Option(
+            help="mm, addmm, int_mm, mixed_mm, bmm, scaled_mm, separated by commas [default: those of the shapes]."
+        ),
     ] = None
     dtypes: Annotated[
         str | None, typer.Option(help="Activation dtypes, separated by commas [default: those of the shapes].")

@@ -23,7 +23,7 @@ def coverage(
     """Say how much of a recorded workload the tables answer.
 
     Hits are counted per rung, misses are ranked by their share of the time, which for a miss is estimated. GEMMs that
-    gemmdb does not steer (baddbmm, scaled_mm, convolutions) are named and counted.
+    gemmdb does not steer (baddbmm, fp8 with scales of blocks, convolutions) are named and counted.
 
     \b
     Examples:

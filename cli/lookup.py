@@ -22,6 +22,7 @@ def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
     Examples:
       gemmdb lookup --op mm --m 16 --n 4096 --k 4096 --dtype bf16
       gemmdb lookup --op mixed_mm --m 8 --n 28672 --k 8192 --weight-dtype int8 --device "NVIDIA H200" --json
+      gemmdb lookup --op scaled_mm --m 512 --n 28672 --k 8192 --scales row --fast-accum --arch sm90
 
     \b
     Exit codes: 0 found, 1 a miss, 2 bad usage or bad input.

@@ -20,19 +20,26 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document,
 class ProblemOptions:
     """The flags of `gemmdb lookup` and `gemmdb explain`: the keyword arguments of `Problem.gemm`."""
 
-    op: Annotated[str, typer.Option(help="mm, addmm, int_mm, mixed_mm or bmm.")]
+    op: Annotated[str, typer.Option(help="mm, addmm, int_mm, mixed_mm, bmm or scaled_mm (fp8).")]
     m: Annotated[int, typer.Option(help="Rows of the activation.")]
     n: Annotated[int, typer.Option(help="Columns of the weight.")]
     k: Annotated[int, typer.Option(help="The inner size.")]
     dtype: Annotated[
-        str | None, typer.Option(help="The activation's: fp32, fp16, bf16 or int8 [default: bf16; int8 for int_mm].")
+        str | None,
+        typer.Option(
+            help="The activation's: fp32, fp16, bf16 or int8; fp8_e4m3 or fp8_e5m2 for scaled_mm [default: bf16;"
+            " int8 for int_mm, fp8_e4m3 for scaled_mm]."
+        ),
     ] = None
     layout: Annotated[
         str,
         typer.Option(help="A then B, each as stored row-major: n as it is, t transposed. nt: B is an [N, K] weight."),
     ] = "nt"
     weight_dtype: Annotated[
-        str | None, typer.Option(help="The weight's, for mixed_mm only: int8 or uint8 [default: int8].")
+        str | None,
+        typer.Option(
+            help="The weight's, for mixed_mm, int8 or uint8 [default: int8], and scaled_mm [default: as --dtype]."
+        ),
     ] = None
     bias: Annotated[str | None, typer.Option(help="none, 1d, full or column [default: 1d for addmm, else none].")] = (
         None
@@ -40,7 +47,9 @@ class ProblemOptions:
     tf32: Annotated[bool, typer.Option("--tf32", help="fp32 inputs may be multiplied as TF32.")] = False
     out_dtype: Annotated[
         str | None,
-        typer.Option(help="The output's [default: the activation's; int32 for int_mm, bf16 when it is scaled]."),
+        typer.Option(
+            help="The output's [default: the activation's; int32 for int_mm, bf16 when it is scaled and for scaled_mm]."
+        ),
     ] = None
     fusion: Annotated[str, typer.Option(help="What the kernel is fused with: none, scale or pointwise.")] = "none"
     constant_weight: Annotated[
@@ -52,6 +61,16 @@ class ProblemOptions:
     ] = None
     arch: Annotated[str | None, typer.Option(help="A device by its arch instead: cpu, sm80, sm90, ...")] = None
     batch: Annotated[int, typer.Option(help="How many matrices are multiplied by as many, for bmm only.")] = 1
+    scales: Annotated[
+        str | None,
+        typer.Option(
+            help="For scaled_mm only: tensor, one number scales each operand, or row, one for each row of A and each"
+            " column of B [default: tensor]."
+        ),
+    ] = None
+    fast_accum: Annotated[
+        bool, typer.Option("--fast-accum", help="For scaled_mm only: use_fast_accum, whose sums keep fewer bits.")
+    ] = False
 
     def problem(self) -> Problem:
         """The Problem that the flags describe. Raises InputError."""
@@ -60,12 +79,10 @@ class ProblemOptions:
         for flag, name in (("--device", self.device), ("--arch", self.arch)):
             if name == "":  # A variable of a script that is not set; it does not mean this machine.
                 raise InputError(f"{flag} is empty: name a device, or leave {flag} out for this machine")
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.weight_dtype is None:
-            given["weight_dtype"] = "int8"
-        problem = Problem.gemm(**given)
-        if self.weight_dtype is not None and self.op != "mixed_mm":
-            raise InputError(f"--weight-dtype is for mixed_mm only; both operands of {self.op} have the same dtype")
+        problem = Problem.gemm(**{field.name: getattr(self, field.name) for field in fields(self)})
+        if self.weight_dtype is not None and self.op not in ("mixed_mm", "scaled_mm"):
+            named = "--weight-dtype is for mixed_mm and scaled_mm only"
+            raise InputError(f"{named}; both operands of {self.op} have the same dtype")
         return problem
 
 

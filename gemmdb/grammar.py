@@ -8,13 +8,14 @@ from typing import Any
 from gemmdb.errors import InputError
 from gemmdb.operands import Bias, Numerics, Operand
 
-_SIZE, _WORD = r"(?:0|[1-9]\d{0,9})", r"[a-z0-9:\-]+"
+_SIZE, _WORD = r"(?:0|[1-9]\d{0,9})", r"[a-z0-9_:\-]+"
 _TEXT = re.compile(
     rf"(?P<op>[a-z_]+)(?: batch=(?P<batch>{_SIZE}))? m=(?P<m>{_SIZE}) n=(?P<n>{_SIZE}) k=(?P<k>{_SIZE})"
     rf" a=(?P<a>{_WORD}) b=(?P<b>{_WORD})"
     rf" out=(?P<out>{_WORD}) bias=(?P<bias>{_WORD}) scalars=(?P<scalars>{_WORD}) fusion=(?P<fusion>{_WORD})"
     r" fp32=(?P<fp32>[a-z0-9]+) acc=(?P<acc>[a-z0-9]+) reduced=(?P<reduced>[01])"
     r" deterministic=(?P<deterministic>[01]) constant=(?P<constant>[01])"
+    r"(?: scales=(?P<scales>[a-z]+) fast=(?P<fast>[01]))?"
 )
 
 
@@ -36,7 +37,10 @@ def fields(text: str) -> dict[str, Any]:
         "bias": Bias.parse(part["bias"]),
         "scalars": part["scalars"],
         "fusion": part["fusion"],
-        "numerics": Numerics(part["fp32"], part["acc"], part["reduced"] == "1", part["deterministic"] == "1"),
+        "numerics": Numerics(
+            part["fp32"], part["acc"], part["reduced"] == "1", part["deterministic"] == "1", part["fast"] == "1"
+        ),
         "constant": part["constant"] == "1",
         "batch": int(part["batch"] or 1),
+        "scales": part["scales"] or "",
     }

@@ -61,7 +61,7 @@ _INDUCTOR: Mapping[str, Domain] = {
 _TILES = OneOf((16, 32, 64, 96, 128, 192, 256))
 _ALL = (
     # What Inductor's default mode runs on the product when it is left alone: the reference of every measurement.
-    Kernel("aten", "default", ("mm", "addmm", "int_mm", "mixed_mm", "bmm"), ("cpu", "cuda"), 0),
+    Kernel("aten", "default", ("mm", "addmm", "int_mm", "mixed_mm", "bmm", "scaled_mm"), ("cpu", "cuda"), 0),
     # The weight-only product of ATen; bf16 activations, int8 weight, per-channel scale.
     Kernel("aten", "int8pack_mm", ("mixed_mm",), ("cpu",), 1),
     # ATen on operands padded with zeros to multiples of `multiple` elements, where rows start at none of 16 bytes.
@@ -100,10 +100,12 @@ _ALL = (
         "blocks_m": IntRange(0, 2**20), "blocks_n": IntRange(0, 2**20), "blocks_k": IntRange(0, 2**20),
     }, splits=("threads_k",)),
     # Inductor's own Triton templates, one fixed choice of them: a tile per program, and persistent programs with TMA.
-    Kernel("triton", "inductor_mm", ("mm", "addmm", "int_mm"), ("cuda",), 1, _INDUCTOR),
+    Kernel("triton", "inductor_mm", ("mm", "addmm", "int_mm", "scaled_mm"), ("cuda",), 1, _INDUCTOR),
     Kernel("triton", "inductor_persistent_tma", ("mm", "addmm"), ("cuda",), 1, _INDUCTOR),
     # The same of products of batches: a tile of one matrix per program.
     Kernel("triton", "inductor_bmm", ("bmm",), ("cuda",), 1, _INDUCTOR),
+    # And of products of fp8 operands with scales, by persistent programs with TMA.
+    Kernel("triton", "inductor_scaled_tma", ("scaled_mm",), ("cuda",), 1, _INDUCTOR),
 )  # fmt: skip
 
 KERNELS: Mapping[tuple[str, str], Kernel] = {(kernel.backend, kernel.name): kernel for kernel in _ALL}

@@ -21,8 +21,8 @@ ITEM_SIZES = {
     "bf16": 2,
     "int8": 1,
     "uint8": 1,
-    "fp8e4": 1,
-    "fp8e5": 1,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
 }
 """Bytes per element of each dtype name that the key knows."""
 

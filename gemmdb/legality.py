@@ -52,4 +52,5 @@ _RULES = {
     ("triton", "inductor_bmm"): legality_inductor.template,
     ("triton", "inductor_mm"): legality_inductor.template,
     ("triton", "inductor_persistent_tma"): legality_inductor.template,
+    ("triton", "inductor_scaled_tma"): legality_inductor.template,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from gemmdb import legality_fp8
 from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
@@ -14,6 +15,8 @@ from gemmdb.problem import Problem
 SHARED_BYTES = 227 * 1024
 """Shared memory of a block where the device does not say: Hopper's."""
 TMA = "inductor_persistent_tma"
+MAPPED = (TMA, legality_fp8.TMA)
+"""The templates that load by tensor maps."""
 _LARGEST_OFFSET = 2**31
 _MOST_MATRICES = 65_535
 """What the second dimension of a grid has at most, over which torch 2.11 lays the matrices of a batch."""
@@ -29,7 +32,10 @@ def template(config: Config, problem: Problem, device: Device, symbolic: Collect
         return "there is nothing to compute in a product of size zero"
     if problem.op == "bmm" and (reason := _batch(problem)):
         return reason
-    if problem.a.dtype not in ("bf16", "fp16", "fp32", "int8") or problem.numerics.fp32 == "bf16":
+    if problem.op == "scaled_mm":
+        if reason := legality_fp8.template(config, problem, device):
+            return reason
+    elif problem.a.dtype not in ("bf16", "fp16", "fp32", "int8") or problem.numerics.fp32 == "bf16":
         return "the template multiplies bf16, fp16, int8, and fp32 in full or as TF32"
     if problem.scalars == "beta0":
         return "the template multiplies the bias by a beta of 0, and NaN times 0 is NaN"
@@ -59,7 +65,7 @@ def _tile(config: Config, problem: Problem, device: Device) -> str | None:
     stage = (value["block_m"] + value["block_n"]) * value["block_k"] * size
     if stage * value["stages"] > int(device.figures.get("smem_bytes", SHARED_BYTES)):
         return "the pipeline's stages do not fit into shared memory"
-    if config.kernel != TMA:
+    if config.kernel not in MAPPED:
         return None
     if value["warps"] < 4:
         return "the tensor copies of fewer than 4 warps are not safe, says Inductor"

@@ -75,13 +75,15 @@ class Numerics:
 
     `fp32`: how fp32 inputs are multiplied (`ieee`, `tf32`, or `bf16` as oneDNN may); always `ieee` for other dtypes.
     `acc`: accumulate dtype. `reduced`: partial sums may be rounded to the output dtype (cuBLAS split-K default).
-    `deterministic`: the run asked for deterministic algorithms.
+    `deterministic`: the run asked for deterministic algorithms. `fast`: an fp8 product may keep its sums in the matrix
+    unit's own accumulator, which has fewer bits than `acc` (torch's `use_fast_accum`).
     """
 
     fp32: str = "ieee"
     acc: str = "fp32"
     reduced: bool = False
     deterministic: bool = False
+    fast: bool = False
 
     def __post_init__(self) -> None:
         if self.fp32 not in FP32_MODES or self.acc not in (
@@ -110,6 +112,25 @@ class TensorInfo:
     def operand(self) -> Operand:
         """Its class in the key."""
         return Operand(self.dtype, classify(self.sizes, self.strides, self.offset, self.dtype))
+
+
+def operand_dtypes(op: str, dtype: str | None, weight_dtype: str | None) -> tuple[str, str]:
+    """The dtypes of A and B, which differ in mixed_mm and maybe in scaled_mm. Raises InputError for unknown ones."""
+    a = dtype or {"int_mm": "int8", "scaled_mm": "fp8_e4m3"}.get(op, "bf16")
+    b = {"mixed_mm": "int8"}.get(op, a)
+    if weight_dtype is not None and op in ("mixed_mm", "scaled_mm"):
+        b = weight_dtype
+    for name in (a, b):
+        if name not in ITEM_SIZES:
+            raise InputError(f"unknown dtype {name!r}; known: {', '.join(ITEM_SIZES)}")
+    return a, b
+
+
+def default_out(op: str, dtype: str, fusion: str) -> str:
+    """The dtype of the output, unless told otherwise, where A has `dtype`."""
+    if op == "int_mm":
+        return "bf16" if fusion == "scale" else "int32"
+    return "bf16" if op == "scaled_mm" else dtype
 
 
 def default_numerics(dtype: str, tf32: bool = False) -> Numerics:

@@ -6,14 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gemmdb import canonical, grammar
+from gemmdb import canonical, fp8, grammar
 from gemmdb.canonical import lazy
 from gemmdb.device import Device
 from gemmdb.errors import InputError
 from gemmdb.layout import ITEM_SIZES, contiguous
-from gemmdb.operands import BIAS_KINDS, IEEE, Bias, Numerics, Operand, TensorInfo, default_numerics, dense_bias
+from gemmdb.operands import (
+    BIAS_KINDS,
+    IEEE,
+    Bias,
+    Numerics,
+    Operand,
+    TensorInfo,
+    default_numerics,
+    default_out,
+    dense_bias,
+    operand_dtypes,
+)
 
-OPS = ("mm", "addmm", "int_mm", "mixed_mm", "bmm")
+OPS = ("mm", "addmm", "int_mm", "mixed_mm", "bmm", "scaled_mm")
 FLOATS = ("bf16", "fp16", "fp32", "fp64")
 WEIGHT_DTYPES = ("int8", "uint8")
 SCALAR_CLASSES = ("unit", "beta0", "general")
@@ -24,11 +35,12 @@ LARGEST_SIZE = 2**31 - 1
 @dataclass(frozen=True)
 class Problem:
     """One GEMM with concrete sizes: C[m, n] = A[m, k] @ B[k, n], with what the kernel is fused with; of a bmm `batch`
-    of these, C[batch, m, n] = A[batch, m, k] @ B[batch, k, n].
+    of these, C[batch, m, n] = A[batch, m, k] @ B[batch, k, n]; of a scaled_mm fp8 operands, each with its fp32 scales.
 
     `a`, `b`: the operands as the product sees them, so a transposed [N, K] weight is a `col` B. `out`: output dtype.
     `scalars`: alpha and beta, `unit` when both are 1. `fusion`: what the kernel is fused with: `none`, a `scale`
     (with its dtype cast), or a `pointwise` epilogue. `constant`: B is a constant (freezing), so packed kernels exist.
+    `scales`: of a scaled_mm, one of fp8.SCALES, how many numbers scale an operand; empty for the other ops.
     `device` and `l2` ride along for `gemmdb.lookup` and are no part of the problem: not compared, not in its text.
     Raises InputError for values outside these.
     """
@@ -46,6 +58,7 @@ class Problem:
     numerics: Numerics = IEEE
     constant: bool = False
     batch: int = 1
+    scales: str = ""
     device: str | None = field(default=None, compare=False)
     l2: str = field(default="cold", compare=False)
 
@@ -57,10 +70,11 @@ class Problem:
                 raise InputError(f"{self.op}: {name} must be an integer from 0 to {LARGEST_SIZE}, got {size!r}")
         if self.scalars not in SCALAR_CLASSES or self.fusion not in FUSIONS:
             raise InputError(f"{self.op}: no such scalar class or fusion: {self.scalars!r}, {self.fusion!r}")
-        if (self.op == "addmm") != (self.bias is not None) and self.op != "mixed_mm":
+        if (self.op == "addmm") != (self.bias is not None) and self.op not in ("mixed_mm", "scaled_mm"):
             raise InputError(f"{self.op}: addmm takes a bias and mm takes none; bias kinds: {', '.join(BIAS_KINDS)}")
         self._check_batch()
         self._check_dtypes()
+        self._check_scales()
 
     def _check_batch(self) -> None:
         if self.op == "bmm":
@@ -79,12 +93,27 @@ class Problem:
             fits = a in FLOATS and a == b
         elif self.op == "int_mm":
             fits = a == b == "int8"
+        elif self.op == "scaled_mm":
+            fits = a in fp8.FP8 and b in fp8.FP8
         else:
             fits = a in ("bf16", "fp16") and b in WEIGHT_DTYPES
         if not fits:
-            raise InputError(f"{self.op}: cannot multiply {a} by {b}")
+            known = f"; it multiplies {' and '.join(fp8.FP8)}" if self.op == "scaled_mm" else ""
+            raise InputError(f"{self.op}: cannot multiply {a} by {b}{known}")
         if self.numerics.fp32 != "ieee" and a != "fp32":
             raise InputError(f"{self.op}: TF32 applies to fp32 inputs, not {a}")
+
+    def _check_scales(self) -> None:
+        if self.op != "scaled_mm":
+            if self.scales or self.numerics.fast:
+                raise InputError(f"{self.op}: only scaled_mm has scales of its operands and a fast accumulation")
+            return
+        if self.scalars != "unit" or self.fusion == "scale":
+            raise InputError("scaled_mm: its scales are those of the operands; it has no alpha, beta or other scale")
+        reason = fp8.unlike_rest(self.scales, self.out, self.bias)
+        reason = reason or fp8.unlike_operands(self.a.layout, self.b.layout, (self.k, self.n))
+        if reason:
+            raise InputError(f"scaled_mm: {reason}")
 
     @lazy
     def family(self) -> str:
@@ -94,10 +123,11 @@ class Problem:
     def _family(self) -> str:
         a, b, rules = self.a, self.b, self.numerics
         bias = "none" if self.bias is None else self.bias.text
+        scales = f" scales={self.scales} fast={'01'[rules.fast]}" if self.op == "scaled_mm" else ""
         return (
             f"a={a.text} b={b.text} out={self.out} bias={bias} scalars={self.scalars} fusion={self.fusion}"
             f" fp32={rules.fp32} acc={rules.acc} reduced={'01'[rules.reduced]}"
-            f" deterministic={'01'[rules.deterministic]} constant={'01'[self.constant]}"
+            f" deterministic={'01'[rules.deterministic]} constant={'01'[self.constant]}{scales}"
         )
 
     @property
@@ -139,7 +169,7 @@ class Problem:
         k: int,
         dtype: str | None = None,
         layout: str = "nt",
-        weight_dtype: str = "int8",
+        weight_dtype: str | None = None,
         bias: str | None = None,
         tf32: bool = False,
         out_dtype: str | None = None,
@@ -149,27 +179,27 @@ class Problem:
         device: str | None = None,
         arch: str | None = None,
         batch: int = 1,
+        scales: str | None = None,
+        fast_accum: bool = False,
     ) -> Problem:
         """A problem with dense operands, as the flags of `gemmdb lookup` describe it, with the same defaults.
 
         `layout`: two letters, A then B, each as stored row-major: `n` as it is, `t` transposed; `nt` is an [M, K]
         activation times the transpose of an [N, K] weight, or a `batch` of both for bmm. `dtype` is the activation's
-        (default bf16, int8 for int_mm); `weight_dtype` counts for mixed_mm only. `bias` defaults to `1d` for addmm.
-        `l2` and `device` (a SKU; `arch` names an arch instead) ride along for `gemmdb.lookup`. Raises InputError.
+        (default bf16, int8 for int_mm, fp8_e4m3 for scaled_mm); `weight_dtype` counts for mixed_mm (default int8) and
+        scaled_mm (default `dtype`) only. `bias` defaults to `1d` for addmm; that of a scaled_mm has the output's dtype.
+        `scales` (default `tensor`) and `fast_accum` are for scaled_mm. `l2` and `device` (a SKU; `arch` names an arch
+        instead) ride along for `gemmdb.lookup`. Raises InputError.
         """
         if layout not in ("nn", "nt", "tn", "tt"):
             raise InputError(f"unknown layout {layout!r}; known: nn, nt, tn, tt")
         if l2 not in ("cold", "hot"):
             raise InputError(f"unknown l2 state {l2!r}; known: cold, hot")
-        dtype = dtype or ("int8" if op == "int_mm" else "bf16")
-        other = weight_dtype if op == "mixed_mm" else dtype
-        for name in (dtype, other):
-            if name not in ITEM_SIZES:
-                raise InputError(f"unknown dtype {name!r}; known: {', '.join(ITEM_SIZES)}")
+        dtype, other = operand_dtypes(op, dtype, weight_dtype)
         for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch)):
             if type(size) is not int or size < 0:
                 raise InputError(f"{op}: {name} must be an integer of at least 0, got {size!r}")
-        out = out_dtype or _default_out(op, dtype, fusion)
+        out = out_dtype or default_out(op, dtype, fusion)
         several = batch if op == "bmm" else None
         return cls(
             op,
@@ -179,11 +209,12 @@ class Problem:
             Operand(dtype, contiguous(m, k, dtype, layout[0] == "t", several)),
             Operand(other, contiguous(k, n, other, layout[1] == "t", several)),
             out,
-            dense_bias(op, m, n, bias, dtype),
+            dense_bias(op, m, n, bias, out if op == "scaled_mm" else dtype),
             fusion=fusion,
-            numerics=default_numerics(dtype, tf32),
+            numerics=replace(default_numerics(dtype, tf32), fast=fast_accum),
             constant=constant_weight,
             batch=batch,
+            scales=scales if scales is not None else {"scaled_mm": "tensor"}.get(op, ""),
             device=device or arch,
             l2=l2,
         )
@@ -204,7 +235,7 @@ class Problem:
             raise InputError(f"{op}: the batch differs: A is {list(a.sizes)} and B is {list(b.sizes)}")
         m, k, n = *a.sizes[-2:], b.sizes[-1]
         rest |= {"batch": a.sizes[0]} if op == "bmm" else {}
-        rest.setdefault("out", _default_out(op, a.dtype, rest.get("fusion", "none")))
+        rest.setdefault("out", default_out(op, a.dtype, rest.get("fusion", "none")))
         rest.setdefault("numerics", default_numerics(a.dtype))
         return cls(op, m, n, k, a.operand, b.operand, **rest)
 
@@ -238,7 +269,7 @@ class Problem:
         if self.bias is not None:
             elements = {"1d": self.n, "full": self.m * self.n, "column": self.m}[self.bias.kind]
             moved += elements * size[self.bias.dtype]
-        return moved
+        return moved + size["fp32"] * {"row": self.m + self.n, "tensor": 2}.get(self.scales, 0)
 
 
 @dataclass(frozen=True)
@@ -250,9 +281,3 @@ class Query:
     device: Device
     ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     l2: str = "cold"
-
-
-def _default_out(op: str, dtype: str, fusion: str) -> str:
-    if op == "int_mm":
-        return "bf16" if fusion == "scale" else "int32"
-    return dtype

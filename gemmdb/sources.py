@@ -14,12 +14,14 @@ INDUCTOR = {
     "inductor_mm": "triton_mm",
     "inductor_persistent_tma": "triton_persistent_tma_mm",
     "inductor_bmm": "triton_bmm",
+    "inductor_scaled_tma": "triton_epilogue_scaled_mm",
 }
 """The file of Inductor's template behind each kernel that is not ours."""
 EQUIVALENT = {
     "d4b90a54b960e7b3": "d99842e466803e2d",
     "546c26ab76103966": "0ddad0df156c4100",
     "3027d8e7e1fd500c": "4acd70184f4e6d7d",
+    "2574d3865e8de472": "21aeac63b1bdf2a4",
 }
 """Digests of torch 2.11's templates and of those in 2.12 to 2.15 that the same kernels come from: these cast indices to
 the type of an index, which is the one that they have while offsets fit 32 bits, and larger operands are not legal. The

@@ -51,6 +51,9 @@ def reference(problem: Problem, operands: Operands) -> Reference:
         return _of_batch(problem, operands)
     rows = _rows(problem, operands.a.device)
     a, b = operands.a[rows].double(), operands.b.double()
+    if operands.scale_a is not None and operands.scale_b is not None:
+        # One number has no rows to choose from.
+        a, b = a * operands.scale_a.expand(problem.m, 1)[rows].double(), b * operands.scale_b.double()
     alpha, beta = SCALARS[problem.scalars]
     exact, squares = alpha * (a @ b), alpha**2 * (a.square() @ b.square())
     # The scale belongs to the weight, so a bias is added after it (only mixed_mm has both).

@@ -5,8 +5,8 @@ A shapes file is JSON (a list, or an object with a list `problems`) or JSONL. An
 
     {"op": ["mm", "addmm"], "m": [1, 16], "n": 4096, "k": 4096, "dtype": "bf16", "constant_weight": true}
 
-A bmm has a `batch` besides. Sizes may also be given as `"a": [16, 4096], "b": [4096, 1024]`, the operands as they are
-multiplied. A line of a workload is an item too.
+A bmm has a `batch` besides, a scaled_mm `scales` and `fast_accum`. Sizes may also be given as `"a": [16, 4096],
+"b": [4096, 1024]`, the operands as they are multiplied. A line of a workload is an item too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ DEFAULTS = {"cpu": "cpu-quick", "cuda": "h200", "hip": "h200"}
 """The preset of a bare `gemmdb build`, by device kind."""
 FLAGS = {
     "op": str, "batch": int, "m": int, "n": int, "k": int, "dtype": str, "layout": str, "weight_dtype": str,
-    "bias": str, "tf32": bool, "out_dtype": str, "fusion": str, "constant_weight": bool,
+    "bias": str, "tf32": bool, "out_dtype": str, "fusion": str, "constant_weight": bool, "scales": str,
+    "fast_accum": bool,
 }  # fmt: skip
 """The keywords of an item and their types."""
 LARGEST = 1_000_000

@@ -21,7 +21,9 @@ from gemmdb.problem import LARGEST_SIZE
 DTYPES = {
     torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
     torch.int8: "int8", torch.uint8: "uint8", torch.int32: "int32",
+    torch.float8_e4m3fn: "fp8_e4m3", torch.float8_e5m2: "fp8_e5m2",
 }  # fmt: skip
+TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 Range = tuple[int, int | None]
 aten = torch.ops.aten

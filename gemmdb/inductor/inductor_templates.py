@@ -6,31 +6,54 @@ from typing import Any
 
 import torch
 
+from gemmdb import fp8
 from gemmdb.config import Config
-from gemmdb.inductor.adapter import inductor_templates, templates
-from gemmdb.inductor.triton_kernels import Operands, check, check_maps
+from gemmdb.inductor import extract
+from gemmdb.inductor.adapter import inductor_templates, ir_view, templates
+from gemmdb.inductor.triton_kernels import Operands, Refused, check, check_maps
 from gemmdb.kernels_triton import row_major
-from gemmdb.legality_inductor import TMA
+from gemmdb.legality_inductor import MAPPED
 from gemmdb.problem import Problem
 
 
 def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
-    """The product in Inductor's IR, in the dtype of A (int32 for int_mm). `scalars`: alpha and beta of an addmm.
+    """The product in Inductor's IR, in the dtype of A (int32 for int_mm, that of the problem's output for scaled_mm).
+    `scalars`: alpha and beta of an addmm.
 
     Raises triton_kernels.Refused, or what Inductor raises when it cannot generate the kernel.
     """
     check(problem, operands)
-    if config.kernel == TMA:
+    if config.kernel in MAPPED:
         check_maps(problem, operands)
-    dtype = torch.int32 if problem.op == "int_mm" else operands.a.get_dtype()
-    bias = None
-    if operands.bias is not None:
-        bias = (templates.expanded(operands.bias, problem.m, problem.n), *scalars)
     value = config.values
     choice = inductor_templates.Choice(
         config.kernel, constants(config, problem), int(value["warps"]), int(value["stages"])
     )
+    if problem.op == "scaled_mm":
+        rest = _scales_as_stored(problem, operands) if config.kernel in MAPPED else _epilogue(problem, operands)
+        out = extract.TORCH[problem.out]
+        return inductor_templates.scaled_product(choice, (operands.a, operands.b), out, rest)
+    dtype = torch.int32 if problem.op == "int_mm" else operands.a.get_dtype()
+    bias = None
+    if operands.bias is not None:
+        bias = (templates.expanded(operands.bias, problem.m, problem.n), *scalars)
     return inductor_templates.product(choice, (operands.a, operands.b), dtype, bias)
+
+
+def _epilogue(problem: Problem, operands: Operands) -> list[Any]:
+    """The scales of A and B, and the bias, which the template's epilogue takes."""
+    nodes = (*operands.scales, operands.bias)
+    return [templates.expanded(node, problem.m, problem.n) for node in nodes if node is not None]
+
+
+def _scales_as_stored(problem: Problem, operands: Operands) -> list[Any]:
+    """The scales for a template that reads them by pointer, one number after the other. Raises Refused for others."""
+    found = [templates.settled(scale) for scale in operands.scales]
+    for scale in found:
+        stored = ir_view.literal(scale)
+        if stored is None or any(size > 1 and stride != 1 for size, stride in zip(*stored, strict=True)):
+            raise Refused("the scales have gaps in memory")
+    return found
 
 
 def constants(config: Config, problem: Problem) -> dict[str, Any]:
@@ -43,9 +66,12 @@ def constants(config: Config, problem: Problem) -> dict[str, Any]:
     found |= {
         "EVEN_K": problem.k % int(value["block_k"]) == 0,
         "ALLOW_TF32": problem.numerics.fp32 == "tf32",
-        "USE_FAST_ACCUM": False,
+        "USE_FAST_ACCUM": problem.numerics.fast,
         "ACC_TYPE": "tl.int32" if problem.op == "int_mm" else "tl.float32",
     }
-    if config.kernel == TMA:
+    if problem.op == "scaled_mm":
+        recipe = fp8.SCALES.index(problem.scales)
+        found |= {"SCALE_RECIPE_A": recipe, "SCALE_RECIPE_B": recipe}
+    if config.kernel in MAPPED:
         found |= inductor_templates.tma_constants(row_major(problem.a), row_major(problem.b))
     return found

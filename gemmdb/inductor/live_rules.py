@@ -11,6 +11,8 @@ from gemmdb.settings import Policy
 
 SLOW_S = 60.0
 """Whoever lets a graph wait for that long gets everything tuned; what the rules below name takes about that."""
+INDUCTOR_ALONE = {"bmm": "products of batches", "scaled_mm": "products of fp8"}
+"""Ops that none of our own kernels solves, in words."""
 NEEDED = ("sqlite_utils", "jinja2")
 """The libraries of `gemmdb[build]` that measuring needs."""
 
@@ -18,9 +20,10 @@ NEEDED = ("sqlite_utils", "jinja2")
 def objection(query: Query, policy: Policy) -> str:
     """Why a query that misses is not tuned under `on_miss="live"`; empty when it is."""
     symbolic = any(low != high for low, high in query.ranges.values())
-    if query.problem.op == "bmm" and (query.device.kind != "cuda" or symbolic or missing()):
-        # What is left is Inductor's search, among kernels of batches that no table could name.
-        return "products of batches are measured on GPUs alone, at fixed sizes, by gemmdb[build]"
+    alone = INDUCTOR_ALONE.get(query.problem.op)
+    if alone and (query.device.kind != "cuda" or symbolic or missing()):
+        # What is left is Inductor's search, among kernels that no table could name.
+        return f"{alone} are measured on GPUs alone, at fixed sizes, by gemmdb[build]"
     if policy.live_s >= SLOW_S:
         return ""
     if query.device.kind != "cuda":
@@ -28,8 +31,8 @@ def objection(query: Query, policy: Policy) -> str:
         return f"{took}, and {policy.live_s:.0f} s are allowed; GEMMDB_ON_MISS=live allows it"
     if symbolic:
         return "its sizes are symbolic"
-    if query.problem.op == "bmm":
-        took = "products of batches have Inductor's templates alone, and what compiles them has to load torch first"
+    if alone:
+        took = f"{alone} have Inductor's templates alone, and what compiles them has to load torch first"
         return f"{took}; GEMMDB_ON_MISS=live allows it"
     if ranks.several():
         return "the ranks of a job could come to different kernels; GEMMDB_ON_MISS=live with one user table allows it"

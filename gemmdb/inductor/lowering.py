@@ -16,6 +16,7 @@ from gemmdb.inductor import (
     branches,
     casting,
     cutlass_kernels,
+    fp8,
     inductor_templates,
     legality,
     ops,
@@ -39,7 +40,7 @@ log = logging.getLogger("gemmdb")
 def steered_targets() -> list[Any]:
     """The operators whose lowering obeys a Decision on the node being lowered."""
     targets: list[Any] = [aten.mm.default, aten.addmm.default, aten._int_mm.default, aten._weight_int8pack_mm]
-    targets.append(aten.bmm.default)
+    targets += [aten.bmm.default, *fp8.targets()]
     if torch._C._has_mkldnn:
         targets.append(torch.ops.mkldnn._linear_pointwise)
         if torch._C.has_mkl:
@@ -89,16 +90,24 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
     config = ATEN if decision.branches else _confirmed(decision, args)
     if config.backend in ("cpp", "cutlass", "triton") or config.kernel == "padded":
         if config.backend == "cpp":
-            operands = map(ir_view.from_the_start, args)
-            result = _cpp(decision, config, functools.partial(original, *operands, **kwargs))
+            from_the_start = map(ir_view.from_the_start, args)
+            result = _cpp(decision, config, functools.partial(original, *from_the_start, **kwargs))
         else:
-            result = _generated(decision, args, scalars=(kwargs.get("alpha", 1), kwargs.get("beta", 1)))
+            operands = _operands(decision, args, kwargs)
+            result = _generated(decision, operands, scalars=(kwargs.get("alpha", 1), kwargs.get("beta", 1)))
         if result is not None:
             return result
     elif not is_default(config):
         _note(decision, f"{config.name} is not a choice of this operator")
     with state.only_aten():
         return original(*args, **kwargs)
+
+
+def _operands(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """What `triton_kernels.Operands.of` takes, of an operator's arguments."""
+    if decision.problem.op != "scaled_mm":
+        return args
+    return fp8.read(state.current_node().target, args, kwargs).operands
 
 
 def _confirmed(decision: Decision, args: tuple[Any, ...]) -> Config:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from gemmdb.errors import InputError
-from gemmdb.inductor import epilogues, extract, ops
-from gemmdb.inductor.adapter import guessing
+from gemmdb.inductor import epilogues, extract, fp8, ops
+from gemmdb.inductor.adapter import guessing, state
 from gemmdb.inductor.extract import Range, Unsupported, value
 from gemmdb.operands import Bias, TensorInfo
 from gemmdb.problem import Problem, Query
@@ -62,8 +62,8 @@ def uncovered(node: Any) -> str | None:
 
 
 _UNCOVERED = {
-    "aten.baddbmm.default": "baddbmm", "aten.bmm.dtype": "bmm.dtype", "aten._scaled_mm.default": "scaled_mm",
-    "aten._scaled_mm_v2.default": "scaled_mm", "aten._grouped_mm.default": "grouped_mm", "aten.mm.dtype": "mm.dtype",
+    "aten.baddbmm.default": "baddbmm", "aten.bmm.dtype": "bmm.dtype", "aten._grouped_mm.default": "grouped_mm",
+    "aten.mm.dtype": "mm.dtype",
     "aten._weight_int4pack_mm_for_cpu.default": "int4_mm", "onednn.qlinear_pointwise.default": "qlinear",
     "onednn.qlinear_pointwise.tensor": "qlinear",
 }  # fmt: skip
@@ -153,9 +153,24 @@ def _int_mm(node: Any) -> Product | None:
     return _two_operands("int_mm", node, value(a), value(b), _constant(b), rest)
 
 
-def _two_operands(op: str, node: Any, a: Any, b: Any, constant: bool, rest: dict[str, Any]) -> Product | None:
+def _scaled_mm(node: Any) -> Product | None:
+    if not state.lowers(node.target):
+        raise Unsupported("this torch's Inductor leaves it to ATen")
+    call = fp8.read(node.target, node.args, node.kwargs)
+    rest = {
+        "scales": fp8.kind(call),
+        "bias": fp8.bias(call),
+        "fusion": epilogues.fusion(node),
+        "out": extract.dtype_name(value(node).dtype),
+    }
+    return _two_operands("scaled_mm", node, value(call.a), value(call.b), _constant(call.b), rest, call.fast)
+
+
+def _two_operands(
+    op: str, node: Any, a: Any, b: Any, constant: bool, rest: dict[str, Any], fast: bool = False
+) -> Product | None:
     infos = extract.tensor(a), extract.tensor(b)
-    numerics = extract.numerics(infos[0].dtype, a.device.type)
+    numerics = replace(extract.numerics(infos[0].dtype, a.device.type), fast=fast)
     problem = Problem.from_tensors(op, *infos, constant=constant, numerics=numerics, **rest)
     return _product(node, problem, {"m": a.shape[-2], "n": b.shape[-1], "k": a.shape[-1]}, a.device)
 
@@ -268,6 +283,8 @@ _PLAIN: dict[str, Callable[[Any], Product | None]] = {
     "aten.bmm.default": _bmm,
     "aten.addmm.default": _addmm,
     "aten._int_mm.default": _int_mm,
+    "aten._scaled_mm.default": _scaled_mm,
+    "aten._scaled_mm_v2.default": _scaled_mm,
     "mkl._mkl_linear": _mkl_linear,
     "mkl._mkl_linear.default": _mkl_linear,
     "mkldnn._linear_pointwise.default": _onednn_linear,

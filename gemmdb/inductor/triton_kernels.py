@@ -29,17 +29,23 @@ class Refused(Exception):
 class Operands:
     """The operands of a product in Inductor's IR: `a` [M, K] and `b` [K, N], or batches of them, settled; a `scale`
     over N or a number that multiplies it; a `bias` that is added and broadcasts to [M, N]. `ranges`: of the symbolic
-    sizes, as in a Query."""
+    sizes, as in a Query. `scales`: of a scaled_mm, those of A and B, each one number, or [M, 1] and [1, N]."""
 
     a: Any
     b: Any
     scale: Any = None
     bias: Any = None
     ranges: Mapping[str, extract.Range] = field(default_factory=dict)
+    scales: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None) -> Operands:
-        """The operands of an operator's arguments, A and B with layouts that stay."""
+        """The operands of an operator's arguments, A and B with layouts that stay; of a scaled_mm the arguments are A,
+        B, their scales and the bias."""
+        if query.problem.op == "scaled_mm":
+            a, b, *scales, bias = args
+            settled = (templates.settled(a), templates.settled(b))
+            return cls(*settled, None, bias, query.ranges, tuple(scales))
         bias, a, b = args if query.problem.op == "addmm" else (None, *args)
         return cls(templates.settled(a), templates.settled(b), scale, bias, query.ranges)
 
@@ -125,7 +131,7 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
     """Raise Refused unless the operands have the problem's sizes and dtypes, offsets that fit 32 bits, and, where they
     are constants, the place in memory that Inductor takes for granted. `symbolic`: sizes may be symbols, and the
     problem has their hints; whether offsets fit is then left to the caller."""
-    nodes = (operands.a, operands.b, operands.scale, operands.bias)
+    nodes = (operands.a, operands.b, operands.scale, operands.bias, *operands.scales)
     if any(ir_view.misplaced(node) for node in nodes if node is not None):
         raise Refused("a constant begins at no multiple of 16 bytes")
     first, second, _ = problem.shapes

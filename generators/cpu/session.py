@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from resource import RUSAGE_SELF, getrusage
 from time import perf_counter, perf_counter_ns
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 
 from gemmdb.config import ATEN, Config
 from gemmdb.generators.cpu.compiled import Compiled, compile_candidate
-from gemmdb.generators.program import FP32_MODES, Operands, Product, operands
+from gemmdb.generators.program import FP32_MODES, Product, operands
 from gemmdb.generators.reference import Reference, poison, reference
 from gemmdb.hardware import last_level_cache_bytes
 from gemmdb.inductor.adapter import vector_units
@@ -172,7 +172,7 @@ def _setup(problem: Problem, threads: int) -> Bench:
         timed = operands(problem, CPU, TIMED_SEED)
         product = Product(problem, timed)
         other = operands(problem, CPU, CHECKED_SEED)
-        checked = other if not problem.constant else Operands(other.a, timed.b, timed.bias, timed.scale)
+        checked = other if not problem.constant else replace(timed, a=other.a, scale_a=other.scale_a)
         _bench = Bench(problem, product, Product(problem, checked).inputs, reference(problem, checked))
     return _bench
 

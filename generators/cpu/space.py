@@ -12,6 +12,7 @@ from gemmdb.generators.interfaces import Candidate
 from gemmdb.inductor.legality import refuses
 from gemmdb.legality import illegal
 from gemmdb.problem import Problem
+from gemmdb.toolchain import installed, minor
 
 Factors = tuple[int, int, int]
 
@@ -23,6 +24,9 @@ TEMPLATES = (3, 8, 32)
 """C++ configs per problem by the breadth of the effort."""
 THREADINGS = (3, 5, 16)
 """How many of them differ in threading alone, by breadth."""
+
+SCALED_ROWS = (2, 12)
+"""The first torch whose `_scaled_mm` takes scales of rows on a CPU; that of 2.11 takes one number per operand."""
 
 
 class CpuSpace:
@@ -36,8 +40,8 @@ class CpuSpace:
         """
         auto = template(AUTO, AUTO)
         configs = [ATEN]
-        if problem.op == "bmm":
-            # The C++ template of batches packs nothing, and is offered under max-autotune alone.
+        if problem.op in ("bmm", "scaled_mm"):
+            # The C++ template of batches packs nothing, and is offered under max-autotune alone; of fp8 there is none.
             return [Candidate(ATEN, excluded(ATEN, problem, device))]
         if problem.op == "mixed_mm":
             configs.append(Config.of("aten", "int8pack_mm"))
@@ -52,11 +56,20 @@ def excluded(config: Config, problem: Problem, device: Device) -> str:
     """Why `config` must not run `problem` on `device`, in one phrase; empty when nothing speaks against it."""
     if problem.empty:
         return "Inductor leaves nothing to compute of a product of size zero"
+    if problem.scales == "row" and _release() < SCALED_ROWS:
+        return "ATen takes scales of rows on a CPU from torch 2.12 on"
     if problem.op == "bmm" and (problem.k == 1 or problem.m == problem.n == 1):
         return "Inductor makes no product of batches of vectors on a CPU, but multiplies their elements"
     if config == ATEN:
         return ""
     return illegal(config, problem, device) or refuses(config, problem) or ""
+
+
+def _release() -> tuple[int, ...]:
+    """(major, minor) of the installed torch, which is not imported for that; of one to come where none is."""
+    running = installed("cpu")
+    numbers = minor(running.torch).split(".") if running else []
+    return tuple(map(int, numbers)) if all(number.isdigit() for number in numbers) and numbers else SCALED_ROWS
 
 
 def template(threads: Factors, blocks: Factors) -> Config:

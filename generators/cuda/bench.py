@@ -54,8 +54,7 @@ def set_up(problem: Problem) -> Bench:
     device = torch.device("cuda")
     made = operands(problem, device, SEED)
     expected = reference(problem, made)
-    found = {"A": made.a, "B": made.b, "bias": made.bias, "scale": made.scale}
-    tensors = {name: tensor for name, tensor in found.items() if tensor is not None}
+    tensors = made.named
     tensors["out"] = torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device)
     count = COPIED_BYTES // max(sum(tensor.nbytes for tensor in tensors.values()), 1)
     copies = [tensors, *({n: moved(t) for n, t in tensors.items()} for _ in range(min(count, COPIES) - 1))]

@@ -14,7 +14,7 @@ from gemmdb.generators.cuda import cutlass_calls, elementwise, emitted
 from gemmdb.generators.cuda.emission import only_emitted
 from gemmdb.generators.cuda.render import Launch, Plan, Unit, plan
 from gemmdb.generators.cuda.units import compile_unit
-from gemmdb.generators.program import to_torch
+from gemmdb.generators.program import multiply_scaled, to_torch
 from gemmdb.generators.synthesis import SCALARS
 from gemmdb.problem import Problem
 
@@ -91,6 +91,9 @@ def _aten_call(problem: Problem, names: Tensors, around: tuple[Launch | None, La
             torch._int_mm(names["A"], weight, out=product)
         elif problem.op == "bmm":
             torch.bmm(names["A"], weight, out=product)
+        elif problem.op == "scaled_mm":
+            scales = (names["scale_a"], names["scale_b"])
+            multiply_scaled(problem, (names["A"], weight), scales, names.get("bias"), product)
         elif problem.op == "addmm":
             torch.addmm(names["bias"], names["A"], weight, alpha=alpha, beta=beta, out=product)
         else:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gemmdb.generators.cuda.render import HEAD, POINTERS, Launch, Unit, reduction_launch
 from gemmdb.kernels_triton import TL
 from gemmdb.layout import Layout
-from gemmdb.operands import Operand
+from gemmdb.operands import Operand, default_numerics
 from gemmdb.problem import Problem
 
 CAST_BLOCK = 1024
@@ -28,7 +28,7 @@ def around(problem: Problem) -> tuple[Launch | None, Launch | None]:
 
 def product_dtype(problem: Problem) -> str:
     """The dtype of ATen's product, before what follows it."""
-    return "int32" if problem.op == "int_mm" else problem.a.dtype
+    return {"int_mm": "int32", "scaled_mm": problem.out}.get(problem.op, problem.a.dtype)
 
 
 def cast(problem: Problem) -> Launch:
@@ -46,13 +46,18 @@ def cast(problem: Problem) -> Launch:
 def after(problem: Problem, dtype: str) -> Launch:
     """Applies the problem's scale or pointwise function to the `product` of ATen, in `dtype`, into `out`.
 
-    An addmm's bias is already in the product, and so are its alpha and beta.
+    An addmm's bias is already in the product, and so are its alpha and beta; of a scaled_mm, its bias and scales.
     """
     alone = replace(problem, op="mm", bias=None, scalars="unit") if problem.op == "addmm" else problem
     if problem.op == "bmm":
         # Elementwise, so that all rows of the batch are those of one matrix.
         a, b = (Operand(one.dtype, Layout(one.layout.order, one.layout.align)) for one in (problem.a, problem.b))
         alone = replace(problem, op="mm", batch=1, m=problem.batch * problem.m, a=a, b=b)
+    if problem.op == "scaled_mm":
+        dense = Operand(problem.out, Layout("row", 1))
+        alone = replace(
+            problem, op="mm", a=dense, b=dense, bias=None, scales="", numerics=default_numerics(problem.out)
+        )
     return reduction_launch(alone, 1, ("product", POINTERS[dtype]))
 
 

@@ -114,8 +114,7 @@ def _loaded(path: Path) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]
 
 
 def _inputs(problem: Problem, tensors: Tensors) -> tuple[torch.Tensor, ...]:
-    made = Operands(tensors["A"], tensors["B"], tensors.get("bias"), tensors.get("scale"))
-    return Product(problem, made).inputs
+    return Product(problem, Operands.of(tensors)).inputs
 
 
 def _prepare() -> None:

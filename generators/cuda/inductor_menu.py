@@ -9,6 +9,7 @@ from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.legality import illegal
+from gemmdb.legality_fp8 import TMA as SCALED_TMA
 from gemmdb.legality_inductor import TMA, misaligned
 from gemmdb.problem import Problem
 
@@ -59,6 +60,37 @@ BATCHED: dict[int, tuple[Tile, ...]] = {
 }  # fmt: skip
 """Tiles of the template of batches, by the least M that they are for; each is made no larger than the matrices."""
 
+SCALED: dict[int, tuple[Tile, ...]] = {
+    1: (
+        (16, 64, 256, 4, 4), (16, 128, 128, 5, 4), (16, 32, 256, 5, 2), (16, 64, 128, 5, 2), (16, 128, 256, 3, 4),
+        (16, 256, 128, 4, 8), (16, 32, 128, 6, 2),
+    ),
+    17: (
+        (32, 64, 256, 4, 4), (32, 128, 128, 4, 4), (32, 64, 128, 5, 4), (32, 128, 256, 3, 8), (32, 32, 256, 5, 4),
+        (16, 128, 128, 4, 4),
+    ),
+    33: (
+        (64, 64, 128, 4, 4), (64, 128, 128, 4, 4), (64, 64, 256, 3, 4), (64, 32, 256, 5, 4), (64, 256, 128, 3, 4),
+        (32, 128, 128, 4, 4),
+    ),
+    65: (
+        (128, 128, 128, 3, 8), (128, 128, 128, 4, 4), (64, 128, 128, 4, 4), (128, 64, 128, 4, 4),
+        (128, 256, 128, 3, 8), (256, 128, 128, 3, 8), (64, 256, 128, 4, 4),
+    ),
+}  # fmt: skip
+"""Tiles of fp8 elements of the plain template with scales, by the least M that they are for: those of Inductor's own
+list and of BATCHED, with as many bytes along K."""
+SCALED_PERSISTENT: dict[int, tuple[Tile, ...]] = {
+    1: (),
+    17: ((64, 32, 256, 5, 4),),
+    33: ((64, 32, 256, 5, 4), (64, 128, 256, 4, 4), (64, 256, 128, 4, 4)),
+    65: (
+        (128, 128, 128, 4, 8), (128, 256, 128, 3, 8), (128, 128, 128, 4, 4), (64, 128, 256, 4, 4),
+        (128, 128, 128, 5, 8), (64, 256, 128, 4, 4),
+    ),
+}  # fmt: skip
+"""The same of the template with tensor maps, all of Inductor's list."""
+
 
 def configs(problem: Problem, device: Device) -> list[Config]:
     """The legal configs for a problem, in a fixed order; none where the weight is a constant of the graph, since then
@@ -70,7 +102,7 @@ def configs(problem: Problem, device: Device) -> list[Config]:
 
 
 def _padded(problem: Problem) -> Iterator[Config]:
-    if problem.op in ("mixed_mm", "bmm") or not misaligned(problem):
+    if problem.op in ("mixed_mm", "bmm", "scaled_mm") or not misaligned(problem):
         return
     yield Config.of("aten", "padded", multiple=max(VECTOR_BYTES // ITEM_SIZES[problem.a.dtype], 8))
     if problem.m >= WIDE_ROWS:
@@ -80,6 +112,11 @@ def _padded(problem: Problem) -> Iterator[Config]:
 def _templates(problem: Problem) -> Iterator[Config]:
     if problem.op == "bmm":
         yield from (_config("inductor_bmm", tile) for tile in _batched(problem))
+        return
+    if problem.op == "scaled_mm":
+        row_class = max((least for least in SCALED if least <= problem.m), default=1)
+        yield from (_config("inductor_mm", tile) for tile in SCALED[row_class])
+        yield from (_config(SCALED_TMA, tile) for tile in SCALED_PERSISTENT[row_class])
         return
     aligned = not misaligned(problem)
     if problem.op == "mixed_mm" or (aligned and problem.m < ALIGNED_ROWS):

@@ -15,11 +15,14 @@ from gemmdb.generators.cuda.likely import likely
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate
 from gemmdb.layout import ITEM_SIZES
+from gemmdb.legality_fp8 import unmultiplied
 from gemmdb.legality_triton import SHARED_BYTES, illegal, stage_bytes, turned_bytes, warpgroup
 from gemmdb.problem import Problem
 
 MOST_GEMV_ROWS = 2
 """With more rows the matrix unit does the same work for less."""
+INDUCTOR_ALONE = ("bmm", "scaled_mm")
+"""Ops that none of our own kernels solves."""
 BEYOND = 300
 """Configs of the whole space that breadth 2 tries after the menu."""
 
@@ -27,7 +30,8 @@ BEYOND = 300
 @dataclass(frozen=True)
 class CudaSpace:
     """The space of a GPU. `breadth` 0 tries what is likely of the menu (`likely`), 1 also what Inductor itself makes of
-    a product (of a bmm that is all there is, at any breadth), 2 all of the menu and a sample of everything besides.
+    a product (of INDUCTOR_ALONE that is all there is, at any breadth), 2 all of the menu and a sample of everything
+    besides.
 
     `cutlass`: from breadth 1 on also the menu of our CUTLASS kernel, for a machine that can compile it.
     """
@@ -35,17 +39,19 @@ class CudaSpace:
     cutlass: bool = True
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """ATen, then legal configs only: the illegal ones of a product space tell nothing."""
+        """ATen, then legal configs only: the illegal ones of a product space tell nothing. Of fp8 operands that torch
+        does not multiply, ATen alone, which is illegal then."""
+        if problem.op == "scaled_mm" and (reason := unmultiplied(problem, device)):
+            return [Candidate(ATEN, reason)]
         whole = from_menu(problem, device)
         tried = likely(whole, problem, device) if effort.breadth < 2 else whole
         ours = [Candidate(config, estimated=len(tried) < len(whole)) for config in tried]
-        # Of the products of a batch, what Inductor makes is all there is.
-        others = self._others(problem, device, effort) if effort.breadth or problem.op == "bmm" else []
+        others = self._others(problem, device, effort) if effort.breadth or problem.op in INDUCTOR_ALONE else []
         beyond = _beyond(problem, device, {*tried, *others}) if effort.breadth == 2 else []
         return [Candidate(ATEN), *ours, *map(Candidate, [*others, *beyond])]
 
     def _others(self, problem: Problem, device: Device, effort: Effort) -> list[Config]:
-        takes = self.cutlass and problem.op != "bmm"
+        takes = self.cutlass and problem.op not in INDUCTOR_ALONE
         ours = cutlass_menu.configs(problem, device, effort.breadth == 2) if takes else []
         return [*ours, *inductor_menu.configs(problem, device)]
 
@@ -55,8 +61,8 @@ def _beyond(problem: Problem, device: Device, known: Collection[Config]) -> list
 
 
 def from_menu(problem: Problem, device: Device) -> list[Config]:
-    """The legal configs of the menu for a problem, in its order; none for the products of a batch."""
-    if problem.op == "bmm":
+    """The legal configs of the menu for a problem, in its order; none for INDUCTOR_ALONE."""
+    if problem.op in INDUCTOR_ALONE:
         return []
     found: dict[Config, None] = {}
     if problem.m <= MOST_GEMV_ROWS and problem.op != "int_mm":
@@ -72,8 +78,8 @@ def from_menu(problem: Problem, device: Device) -> list[Config]:
 
 
 def everything(problem: Problem, device: Device) -> list[Config]:
-    """All legal configs of the product space, in a fixed order that favours none; none for the products of a batch."""
-    if problem.op == "bmm":
+    """All legal configs of the product space, in a fixed order that favours none; none for INDUCTOR_ALONE."""
+    if problem.op in INDUCTOR_ALONE:
         return []
     tiles = list(_tiles(problem, device))
     found = dict.fromkeys((*_gemvs(problem), *tiles, *_narrows(problem, tiles), *_persistents(problem, tiles)))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gemmdb.config import Config
 from gemmdb.device import KINDS, Device
+from gemmdb.fp8 import FP8, OUTPUTS, SCALES
 from gemmdb.kernels import KERNELS, IntRange, Kernel
 from gemmdb.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.measurement import Measurement, Protocol, Status, Times
@@ -29,6 +30,8 @@ MICROSECONDS = st.floats(1e-3, 1e9)
 @st.composite
 def _problem(draw):
     op = draw(st.sampled_from(OPS))
+    if op == "scaled_mm":
+        return draw(_scaled())
     if op in ("mm", "addmm", "bmm"):
         a = b = draw(st.sampled_from(FLOATS))
     elif op == "int_mm":
@@ -63,6 +66,25 @@ def _problem(draw):
         numerics,
         draw(st.booleans()),
         batch,
+    )
+
+
+@st.composite
+def _scaled(draw):
+    """Products of fp8 operands with scales, which leave less open than the other ops do."""
+    a, b = (st.builds(Layout, st.sampled_from([order, f"{order}-padded"]), ALIGNS) for order in ("row", "col"))
+    bias = st.builds(Bias, st.just("1d"), st.sampled_from(OUTPUTS), ALIGNS)
+    return Problem(
+        "scaled_mm",
+        *(draw(SIZES) for _ in "mnk"),
+        Operand(draw(st.sampled_from(FP8)), draw(a)),
+        Operand(draw(st.sampled_from(FP8)), draw(b)),
+        draw(st.sampled_from(OUTPUTS)),
+        draw(st.none() | bias),
+        fusion=draw(st.sampled_from(["none", "pointwise"])),
+        numerics=Numerics(deterministic=draw(st.booleans()), fast=draw(st.booleans())),
+        constant=draw(st.booleans()),
+        scales=draw(st.sampled_from(SCALES)),
     )
 
 

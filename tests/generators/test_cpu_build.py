@@ -24,6 +24,7 @@ ITEMS = [
     {"op": "int_mm", "m": 32, "n": 64, "k": 64},
     {"op": "mixed_mm", "m": 4, "n": 64, "k": 64, "fusion": "scale", "constant_weight": True},
     {"op": "bmm", "batch": 3, "m": 8, "n": 16, "k": 32, "dtype": "fp32"},
+    {"op": "scaled_mm", "m": 8, "n": 16, "k": 32, "scales": "tensor", "fast_accum": True, "bias": "1d"},
 ]
 
 
@@ -62,7 +63,8 @@ def test_every_op_is_measured_and_right(built):
     assert report.measured == len(ITEMS)
     found = rows(request.out)
     assert {row.status for row in found} == {Status.OK, Status.ILLEGAL}
-    assert {row.problem.op for row in found if row.config == ATEN and row.times} == {"mm", "int_mm", "mixed_mm", "bmm"}
+    timed = {row.problem.op for row in found if row.config == ATEN and row.times}
+    assert timed == {"mm", "int_mm", "mixed_mm", "bmm", "scaled_mm"}
     assert {row.config.name for row in found if row.times} == {"aten:default", "aten:int8pack_mm", "cpp:packed_gemm"}
     assert all(row.device == cpu() and row.protocol.clock == "host" for row in found)
     assert all(row.error is not None for row in found if row.times)

@@ -39,7 +39,13 @@ SEEN = [
     replace(GEMM("bmm", batch=3, **SIZES), b=Operand("bf16", Layout("col", 8, "broadcast"))),
     replace(GEMM("bmm", batch=3, **SIZES), a=Operand("bf16", Layout("row-padded", 8, "interleaved"))),
     replace(GEMM("bmm", batch=3, **SIZES), b=Operand("bf16", Layout("col", 2))),
-]
+    *(GEMM("scaled_mm", m=m, n=48, k=64, scales=scales, fast_accum=fast, constant_weight=fast)
+      for m in (1, 17) for scales in ("tensor", "row") for fast in (False, True)),
+    GEMM("scaled_mm", m=17, n=48, k=64, dtype="fp8_e5m2", weight_dtype="fp8_e4m3", bias="1d", fusion="pointwise"),
+    GEMM("scaled_mm", m=17, n=48, k=64, out_dtype="fp32", scales="row"),
+    replace(GEMM("scaled_mm", m=17, n=48, k=64, scales="row", bias="1d", constant_weight=True),
+            a=Operand("fp8_e4m3", Layout("row-padded", 8)), b=Operand("fp8_e5m2", Layout("col-padded", 16))),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,14 @@ PROBLEMS = [
     GEMM("bmm", batch=2, m=0, n=8, k=8, dtype="fp32"),
     replace(GEMM("bmm", batch=3, **SIZES), b=Operand("bf16", Layout("col", 8, "broadcast"))),
     replace(GEMM("bmm", batch=3, **SIZES), b=Operand("bf16", Layout("col-padded", 4, "interleaved"))),
+    GEMM("scaled_mm", m=1, n=1, k=1),
+    GEMM("scaled_mm", m=0, n=8, k=8),
+    *(GEMM("scaled_mm", m=m, n=48, k=64, scales=scales, fast_accum=fast, constant_weight=fast)
+      for m in (1, 17) for scales in ("tensor", "row") for fast in (False, True)),
+    GEMM("scaled_mm", m=17, n=48, k=64, dtype="fp8_e5m2", weight_dtype="fp8_e4m3", bias="1d", fusion="pointwise"),
+    GEMM("scaled_mm", m=17, n=48, k=64, out_dtype="fp32", scales="row"),
+    replace(GEMM("scaled_mm", m=17, n=48, k=64, scales="row", bias="1d", constant_weight=True),
+            a=Operand("fp8_e4m3", Layout("row-padded", 8)), b=Operand("fp8_e5m2", Layout("col-padded", 16))),
 ]  # fmt: skip
 
 

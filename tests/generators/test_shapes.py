@@ -81,6 +81,15 @@ def test_products_of_batches_are_listed_with_their_batch(tmp_path):
     assert shapes.select(wanted, ("mm",), ()) == []
 
 
+def test_scales_and_accumulation_are_keywords(tmp_path):
+    path = tmp_path / "shapes.json"
+    path.write_text('{"op": "scaled_mm", "m": 1, "n": 16, "k": 32, "scales": ["tensor", "row"], "fast_accum": true}')
+    wanted = [Problem.gemm("scaled_mm", m=1, n=16, k=32, scales=kind, fast_accum=True) for kind in ("tensor", "row")]
+    assert shapes.load(str(path), "cpu") == wanted
+    assert shapes.select(wanted, ("scaled_mm",), ("fp8_e4m3",)) == wanted
+    assert shapes.select(wanted, (), ("bf16",)) == []
+
+
 GOOD = '{"op": "mm", "m": 1, "n": 8, "k": 8}\n'
 
 
@@ -90,6 +99,13 @@ GOOD = '{"op": "mm", "m": 1, "n": 8, "k": 8}\n'
         (GOOD + '{"op": "mm", "a": [16, 32], "b": [31, 64]}', r":2: K differs: a is \[16, 32\] and b is \[31, 64\]"),
         (GOOD + '\n{"op": "baddbmm", "m": 1, "n": 8, "k": 8}', ":3: unknown op 'baddbmm'"),
         (GOOD + '\n{"op": "mm", "batch": 2, "m": 1, "n": 8, "k": 8}', ":3: mm: only bmm takes a batch"),
+        (GOOD + '\n{"op": "mm", "scales": "row", "m": 1, "n": 8, "k": 8}', ":3: mm: only scaled_mm has scales"),
+        (GOOD + '\n{"op": "scaled_mm", "scales": 1, "m": 1, "n": 8, "k": 8}', ":3: scales must be of type str"),
+        (
+            GOOD + '\n{"op": "scaled_mm", "fast_accum": 1, "m": 1, "n": 8, "k": 8}',
+            ":3: fast_accum must be of type bool",
+        ),
+        (GOOD + '\n{"op": "scaled_mm", "layout": "nn", "m": 1, "n": 8, "k": 8}', ":3: scaled_mm: B lies by columns"),
         (GOOD + '\n{"op": "bmm", "batch": true, "m": 1, "n": 8, "k": 8}', ":3: batch must be of type int"),
         (GOOD + '{"op": "mm", "m": 1, "n": 8, "k": 8, "dtype": "fp12"}', ":2: unknown dtype 'fp12'"),
         (GOOD + '{"op": "mm", "m": 1, "n": 8}', ":2: k is missing"),
@@ -139,4 +155,4 @@ def test_select():
 def test_the_example_of_the_docs_loads(load):
     text = (Path(__file__).parents[2] / "docs" / "building.md").read_text()
     (example,) = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(load(example)) == 7
+    assert len(load(example)) == 11

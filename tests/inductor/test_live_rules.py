@@ -15,6 +15,7 @@ from gemmdb.sources import INDUCTOR
 H200 = registry.find("NVIDIA H200")
 PLAIN = Query(Problem.gemm("mm", m=7, n=5000, k=3000, dtype="bf16", layout="nt"), H200)
 SOME = {"m": (2, 64)}
+SCALED = Query(Problem.gemm("scaled_mm", m=7, n=64, k=64, scales="row"), H200)
 BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
 
 
@@ -30,6 +31,10 @@ BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
         (BATCH, 300.0, ""),
         (replace(BATCH, ranges=SOME), 300.0, "at fixed sizes"),
         (replace(BATCH, device=hardware.cpu()), 300.0, "on GPUs alone"),
+        (SCALED, 20.0, "products of fp8 have Inductor's templates alone"),
+        (SCALED, 300.0, ""),
+        (replace(SCALED, ranges=SOME), 300.0, "at fixed sizes"),
+        (replace(SCALED, device=hardware.cpu()), 300.0, "products of fp8 are measured on GPUs alone"),
     ],
 )
 def test_what_is_not_tuned_by_default(query, live_s, reason):

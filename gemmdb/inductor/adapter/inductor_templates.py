@@ -18,6 +18,7 @@ _TEMPLATES = {
     "inductor_mm": (mm, "mm_template"),
     "inductor_persistent_tma": (mm, "persistent_tma_mm_template"),
     "inductor_bmm": (bmm, "bmm_template"),
+    "inductor_scaled_tma": (mm, "scaled_mm_device_tma_epilogue_scaling_template"),
 }
 
 
@@ -51,7 +52,6 @@ def product(choice: Choice, operands: Sequence[Any], out: torch.dtype, bias: tup
     when it cannot generate the kernel.
     """
     a, b = operands
-    layout = ir.FixedLayout(a.get_device(), out, [*a.get_size()[:-1], b.get_size()[-1]])
     options = _tma_options(a) if "NUM_SMS" in choice.constants else {}
     nodes = [a, b]
     if bias is not None:
@@ -61,6 +61,29 @@ def product(choice: Choice, operands: Sequence[Any], out: torch.dtype, bias: tup
     if choice.kernel == "inductor_bmm":
         # That of torch 2.12 alone reads it, and rounds to it before what is fused.
         options["OUT_DTYPE"] = str(out).replace("torch.", "tl.")
+    return _generated(choice, nodes, _layout(a, b, out), options)
+
+
+def scaled_product(choice: Choice, operands: Sequence[Any], out: torch.dtype, rest: Sequence[Any]) -> Any:
+    """The output [M, N] in `out` of a product of fp8 operands with scales, as `product`.
+
+    `operands`: A and B, settled. `rest`: the scales of A and B, and maybe a bias, each expanded to [M, N]; for the
+    template with tensor maps, which reads them itself, the two scales as they are, without gaps in memory.
+    """
+    a, b = operands
+    if "NUM_SMS" in choice.constants:
+        workspace = get_tma_workspace_arg(num_tma_descriptors=2, device=a.get_device())
+        options: dict[str, Any] = {"workspace_arg": workspace}
+    else:
+        options = {"suffix_args": len(rest), "epilogue_fn": _scaling()}
+    return _generated(choice, [a, b, *rest], _layout(a, b, out), options)
+
+
+def _layout(a: Any, b: Any, out: torch.dtype) -> Any:
+    return ir.FixedLayout(a.get_device(), out, [*a.get_size()[:-1], b.get_size()[-1]])
+
+
+def _generated(choice: Choice, nodes: Sequence[Any], layout: Any, options: Mapping[str, Any]) -> Any:
     template = getattr(*_TEMPLATES[choice.kernel])
     generated = template.generate(
         input_nodes=tuple(nodes), layout=layout, num_stages=choice.stages, num_warps=choice.warps,
@@ -89,4 +112,11 @@ def _epilogue(dtype: torch.dtype, alpha: float, beta: float) -> Callable[..., An
     from torch._inductor.kernel.mm_common import addmm_epilogue
 
     apply: Callable[..., Any] = addmm_epilogue(dtype, alpha, beta)
+    return apply
+
+
+def _scaling() -> Callable[..., Any]:
+    from torch._inductor.kernel.mm_common import scale_mm_epilogue
+
+    apply: Callable[..., Any] = scale_mm_epilogue()
     return apply

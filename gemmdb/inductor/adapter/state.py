@@ -59,6 +59,11 @@ def wrap_lowering(target: Any, wrap: Callable[[Any], Any]) -> None:
             lowerings[overload] = wrap(original)
 
 
+def lowers(target: Any) -> bool:
+    """Whether Inductor has a lowering of `target` that obeys a decision; what it leaves to ATen as a whole has none."""
+    return bool(getattr(lowerings.get(target), "_gemmdb", False))
+
+
 def lowering_of(target: Any) -> Any:
     """Inductor's lowering of `target`."""
     return lowerings[target]

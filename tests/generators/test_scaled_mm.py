@@ -1,0 +1,136 @@
+"""Products of fp8 operands with scales as the generator makes them: data, reference, tolerance, candidates on a CPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gemmdb.config import ATEN
+from gemmdb.generators.cpu import space
+from gemmdb.generators.effort import named
+from gemmdb.generators.program import Operands, multiply_scaled, operands
+from gemmdb.generators.reference import reference
+from gemmdb.generators.tolerance import acceptable, tolerance
+from gemmdb.hardware import cpu
+from gemmdb.layout import Layout
+from gemmdb.operands import Numerics, Operand
+from gemmdb.problem import Problem
+from gemmdb.toolchain import Toolchain
+
+CPU = torch.device("cpu")
+
+
+def scaled(m: int = 24, n: int = 48, k: int = 256, **rest) -> Problem:
+    return Problem.gemm("scaled_mm", m=m, n=n, k=k, **rest)
+
+
+@pytest.mark.parametrize("dtype", ["fp8_e4m3", "fp8_e5m2"])
+@pytest.mark.parametrize("scales", ["tensor", "row"])
+def test_data_are_quantised_to_the_whole_range_of_the_dtype(dtype, scales):
+    made = operands(scaled(dtype=dtype, scales=scales), CPU, 1)
+    most = torch.finfo(made.a.dtype).max
+    assert made.scale_a.dtype == made.scale_b.dtype == torch.float32
+    assert [tuple(one.shape) for one in (made.scale_a, made.scale_b)] == {
+        "tensor": [(), ()], "row": [(24, 1), (1, 48)],
+    }[scales]  # fmt: skip
+    dims = (0, 1) if scales == "tensor" else 1
+    assert (made.a.float().abs().amax(dims) == most).all()
+    assert (made.b.float().abs().amax((0, 1) if scales == "tensor" else 0) == most).all()
+    # What it stands for is random data whose products are near 1.
+    exact = (made.a.double() * made.scale_a) @ (made.b.double() * made.scale_b)
+    assert 0.5 < exact.std() < 2
+
+
+@pytest.mark.parametrize("scales", ["tensor", "row"])
+def test_a_scale_that_is_left_out_or_taken_twice_is_wrong(scales):
+    problem = scaled(scales=scales, out_dtype="fp32")
+    made = operands(problem, CPU, 1)
+    expected = reference(problem, made)
+    exact = (made.a.double() * made.scale_a) @ (made.b.double() * made.scale_b)
+    assert expected.error(exact) < 1e-12
+    for wrong in (exact / made.scale_a, exact * made.scale_b, exact * 1.05):
+        assert expected.error(wrong) > tolerance(problem)
+
+
+def test_rows_of_a_sample_have_their_own_scales():
+    problem = scaled(m=4000, n=16, k=16, scales="row", out_dtype="fp32")
+    made = operands(problem, CPU, 1)
+    few = reference(replace(problem, n=2**14, k=2**14), made)
+    assert 2 <= len(few.rows) < 4000
+    exact = (made.a.double() * made.scale_a) @ (made.b.double() * made.scale_b)
+    assert (exact[few.rows] - few.exact).abs().max() < 1e-12
+
+
+def rounded(value: torch.Tensor, bits: int) -> torch.Tensor:
+    """`value` cut off after as many bits, as Hopper's matrix unit leaves its sums."""
+    mantissa, exponent = torch.frexp(value)
+    return torch.ldexp((mantissa * 2**bits).trunc() / 2**bits, exponent)
+
+
+def in_the_matrix_unit(made: Operands, promoted: int, bits: int) -> torch.Tensor:
+    """The product whose sums keep `bits` bits after each 32 products, and are added in fp32 after `promoted`."""
+    a, b = made.a.double(), made.b.double()
+    whole = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
+    for begin in range(0, a.shape[1], promoted):
+        part = torch.zeros_like(whole)
+        for at in range(begin, min(begin + promoted, a.shape[1]), 32):
+            part = rounded(part + a[:, at : at + 32] @ b[at : at + 32], bits)
+        whole = (whole + part).float().double()
+    return whole * made.scale_a * made.scale_b
+
+
+@pytest.mark.parametrize("k", [64, 1024, 4096, 14336])
+@pytest.mark.parametrize("fast", [False, True])
+def test_sums_of_14_bits_are_tolerated_and_those_of_fewer_are_not(k, fast):
+    problem = scaled(m=16, n=32, k=k, fast_accum=fast, out_dtype="fp32")
+    made = operands(problem, CPU, 1)
+    expected, promoted = reference(problem, made), k if fast else 128
+    assert expected.error(in_the_matrix_unit(made, promoted, 14)) <= tolerance(problem)
+    assert expected.error(in_the_matrix_unit(made, promoted, 8)) > tolerance(problem)
+
+
+def test_a_fast_accumulation_is_given_more_and_only_where_k_is_long():
+    long, short = scaled(k=14336, out_dtype="fp32"), scaled(k=64, out_dtype="fp32")
+    fast = Numerics(fast=True)
+    assert tolerance(replace(long, numerics=fast)) > 5 * tolerance(long)
+    assert tolerance(replace(short, numerics=fast)) == tolerance(short)
+    assert tolerance(replace(long, out="bf16")) < 0.03
+
+
+def test_the_last_step_of_k_must_be_summed():
+    problem = scaled(k=4096, fast_accum=True)
+    made = operands(problem, CPU, 1)
+    short = replace(made, a=made.a[:, :-32], b=made.b[:-32])
+    assert reference(problem, made).error(multiply_scaled(problem, (made.a, made.b), _scales(made), None)) <= 0.01
+    lost = multiply_scaled(problem, (short.a, short.b), _scales(made), None)
+    assert not acceptable(problem, reference(problem, made).error(lost), 0.005)
+
+
+def _scales(made: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+    return made.scale_a, made.scale_b
+
+
+def test_operands_by_name_and_back():
+    made = operands(scaled(bias="1d", scales="row"), CPU, 1)
+    assert list(made.named) == ["A", "B", "bias", "scale_a", "scale_b"]
+    again = Operands.of(made.named)
+    assert all(
+        getattr(again, name) is getattr(made, name) for name in ("a", "b", "bias", "scale", "scale_a", "scale_b")
+    )
+
+
+def test_padded_operands_keep_their_gaps():
+    problem = replace(scaled(), a=Operand("fp8_e4m3", Layout("row-padded", 16)))
+    made = operands(problem, CPU, 1)
+    assert made.a.stride(0) > 256
+    assert torch.equal(made.a.float(), operands(scaled(), CPU, 1).a.float())
+
+
+@pytest.mark.parametrize("scales", ["tensor", "row"])
+@pytest.mark.parametrize(("release", "legal"), [("2.11.0+cpu", "tensor"), ("2.12.0", "row"), ("2.13.0a0", "row")])
+def test_aten_is_all_there_is_on_a_cpu(monkeypatch, scales, release, legal):
+    monkeypatch.setattr(space, "installed", lambda kind: Toolchain(torch=release))
+    (candidate,) = space.CpuSpace().candidates(scaled(scales=scales, constant_weight=True), cpu(2), named("full"))
+    assert candidate.config == ATEN
+    assert bool(candidate.illegal) == ("row" in scales and legal != "row")
+    assert not candidate.illegal or "from torch 2.12 on" in candidate.illegal

@@ -1,0 +1,213 @@
+"""Products of fp8 operands on a GPU: Inductor's templates served as one choice, ATen from a table, and all measured."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gemmdb.inductor  # noqa: E402
+from gemmdb import Config, Problem  # noqa: E402
+from gemmdb.config import ATEN  # noqa: E402
+from gemmdb.layout import Layout  # noqa: E402
+from gemmdb.legality_fp8 import FIRST_ARCH  # noqa: E402
+from gemmdb.measurement import Protocol, Status  # noqa: E402
+from gemmdb.operands import Operand  # noqa: E402
+
+MULTIPLIED = torch.cuda.is_available() and torch.cuda.get_device_capability() >= divmod(FIRST_ARCH, 10)
+pytestmark = [
+    pytest.mark.usefixtures("clean"),
+    pytest.mark.skipif(not MULTIPLIED, reason="needs an NVIDIA GPU that multiplies fp8, of compute capability 8.9"),
+]
+PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
+KERNELS = ("inductor_mm", "inductor_scaled_tma")
+
+
+def template(kernel: str = "inductor_mm", **changes: int) -> Config:
+    base = {"block_m": 64, "block_n": 64, "block_k": 128, "group_m": 8, "stages": 3, "warps": 4}
+    return Config.of("triton", kernel, **{**base, **changes})
+
+
+def scaled(m: int = 72, n: int = 144, k: int = 208, **rest: Any) -> Problem:
+    return Problem.gemm("scaled_mm", m=m, n=n, k=k, **rest)
+
+
+PADDED = replace(
+    scaled(scales="row"),
+    a=Operand("fp8_e4m3", Layout("row-padded", 16)),
+    b=Operand("fp8_e4m3", Layout("col-padded", 16)),
+)
+CASES = [
+    *(scaled(scales=scales, fast_accum=fast) for scales in ("tensor", "row") for fast in (False, True)),
+    *(scaled(m=200, n=512, k=k, scales="row", fast_accum=fast) for k in (4096, 14336) for fast in (False, True)),
+    scaled(dtype="fp8_e5m2", weight_dtype="fp8_e4m3"),
+    scaled(weight_dtype="fp8_e5m2", scales="row", fast_accum=True),
+    scaled(out_dtype="fp16", scales="row"),
+    scaled(out_dtype="fp32"),
+    scaled(fusion="pointwise", scales="row", fast_accum=True),
+    scaled(fusion="pointwise", out_dtype="fp16"),
+    scaled(m=16, n=16, k=32),
+    scaled(m=3000, n=48, k=64, scales="row"),
+    PADDED,
+]
+PLAIN = [
+    scaled(bias="1d"), scaled(bias="1d", scales="row", fast_accum=True), scaled(bias="1d", out_dtype="fp16"),
+    scaled(m=1), scaled(m=1, scales="row", fast_accum=True),
+]  # fmt: skip
+"""What the template with tensor maps does not take."""
+SERVED = [*((KERNELS[1], problem) for problem in CASES), *((KERNELS[0], problem) for problem in (*CASES, *PLAIN))]
+
+
+def run(problem: Problem, config: Config | None) -> str:
+    """The code of a problem's program, compiled with `config`, or with what the tables say; its result is right within
+    the problem's tolerance against float64."""
+    from torch._inductor.utils import run_and_get_code
+
+    from gemmdb.generators.program import Product, operands, set_numerics
+    from gemmdb.generators.reference import poison, reference
+    from gemmdb.generators.tolerance import tolerance
+
+    set_numerics(problem)
+    device = torch.device("cuda")
+    made = operands(problem, device, 1)
+    product = Product(problem, made)
+    poison(problem, device)
+    with torch.no_grad():
+        if config is None:
+            result, codes = run_and_get_code(torch.compile(product), *product.inputs)
+        else:
+            with gemmdb.inductor.force(config):
+                result, codes = run_and_get_code(torch.compile(product), *product.inputs)
+    stats = gemmdb.inductor.stats()
+    assert [entry["problem"] for entry in stats["products"]] == [problem.text]
+    assert (stats["benchmarked"], stats["errors"], stats["uncovered"]) == (0, [], {})
+    error = reference(problem, made).error(result)
+    assert error <= tolerance(problem), (error, tolerance(problem))
+    return str(codes[0])
+
+
+def is_template(code: str) -> bool:
+    """Whether the code has a template and calls no library."""
+    called = "extern_kernels." in code.partition("async_compile.wait")[2]
+    return code.count("@triton_heuristics.template(") == 1 and not called
+
+
+@pytest.mark.parametrize(("kernel", "problem"), SERVED, ids=lambda value: getattr(value, "text", value))
+def test_a_template_is_served_as_one_choice(kit: Any, kernel: str, problem: Problem) -> None:
+    code = run(problem, template(kernel))
+    assert kit.served() == [template(kernel).text]
+    assert is_template(code)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("tile", [{"block_m": 128, "warps": 8}, {"block_n": 32, "block_k": 256, "stages": 2},
+                                  {"block_m": 128, "block_n": 256, "warps": 8}], ids=str)  # fmt: skip
+def test_tiles_larger_and_smaller_than_the_matrices(kernel: str, tile: dict[str, int]) -> None:
+    for problem in (scaled(m=40, n=48, k=80, scales="row"), scaled(m=40, n=48, k=80, fast_accum=True)):
+        torch._dynamo.reset()
+        gemmdb.inductor.reset_stats()
+        assert is_template(run(problem, template(kernel, **tile)))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_many_tiles_for_each_program(kernel: str) -> None:
+    assert is_template(run(scaled(m=2048, n=2048, k=256, scales="row"), template(kernel)))
+
+
+def test_few_rows_are_multiplied_by_other_instructions(kit: Any) -> None:
+    tile = template(block_m=16, block_n=64, block_k=256, stages=4)
+    assert is_template(run(scaled(m=1, n=4096, k=4096, scales="row", fast_accum=True), tile))
+    assert kit.served() == [tile.text]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_table_serves_a_template(kit: Any, tmp_path: Path, kernel: str) -> None:
+    problem, config = scaled(scales="row", fast_accum=True), template(kernel)
+    path = kit.table(tmp_path / "table.db", {problem: {config: 50.0}})
+    gemmdb.inductor.enable(tables=[path], on_miss="error")
+    assert is_template(run(problem, None))
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert (entry["rung"], entry["config"], entry["table"]) == ("exact", config.text, str(path))
+
+
+def test_a_table_serves_aten(kit: Any, tmp_path: Path) -> None:
+    problem = scaled(scales="row")
+    path = kit.table(tmp_path / "table.db", {problem: {}})
+    gemmdb.inductor.enable(tables=[path], on_miss="error")
+    assert "extern_kernels._scaled_mm(" in run(problem, None)
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert (entry["rung"], entry["config"]) == ("exact", ATEN.text)
+
+
+@pytest.mark.parametrize("times", [{template(): 50.0}, {}], ids=["a template", "ATen"])
+def test_nothing_is_benchmarked_under_max_autotune(kit: Any, tmp_path: Path, times: dict[Config, float]) -> None:
+    import torch._inductor.config as inductor
+
+    problem = scaled(m=512, n=512, k=512)
+    path = kit.table(tmp_path / "table.db", {problem: times})
+    gemmdb.inductor.enable(tables=[path], on_miss="error")
+    with inductor.patch(max_autotune=True):
+        assert is_template(run(problem, None)) == bool(times)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_linear_that_quantises_its_activation(kit: Any, kernel: str) -> None:
+    weight = kit.rand(256, 512).float()
+    scale = weight.abs().amax(1, keepdim=True) / 448
+    stored, by_columns = (weight / scale).to(torch.float8_e4m3fn), scale.t().contiguous()
+
+    def linear(x: Any) -> Any:
+        one = x.abs().amax(1, keepdim=True).float() / 448
+        given = (x / one).to(torch.float8_e4m3fn)
+        product = torch._scaled_mm(given, stored.t(), one, by_columns, out_dtype=torch.bfloat16, use_fast_accum=True)
+        return torch.nn.functional.silu(product)
+
+    x = kit.rand(96, 512)
+    found, code = kit.compiled(linear, x, config=template(kernel))
+    kit.close(found, linear(x))
+    assert kit.served() == [template(kernel).text]
+    assert "extern_kernels._scaled_mm" not in code
+
+
+@pytest.mark.parametrize(("kernel", "problem"), SERVED, ids=lambda value: getattr(value, "text", value))
+def test_all_are_measured(kernel: str, problem: Problem) -> None:
+    """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
+    from gemmdb.generators.cuda import session
+    from gemmdb.generators.cuda.emission import Emission
+
+    config = template(kernel)
+    major, minor = torch.cuda.get_device_capability()
+    assert Emission(problem, config).build(10 * major + minor).failure == ""
+    aten = session.load(problem, ATEN, PROTOCOL)
+    assert aten.status is Status.OK, (problem.text, aten)
+    loaded = session.load(problem, config, PROTOCOL)
+    assert loaded.status is Status.OK, (problem.text, loaded, aten)
+    assert all(0 < sample < 1e5 for sample in session.time_round(problem, [config], PROTOCOL, 2)[config])
+
+
+def test_a_build_measures_aten_and_templates(tmp_path: Path) -> None:
+    from gemmdb.generators.build import BuildRequest, build
+    from gemmdb.hardware import cuda
+    from gemmdb.table import Table
+
+    shapes = tmp_path / "shapes.json"
+    shapes.write_text(
+        '[{"op": "scaled_mm", "m": 256, "n": 1024, "k": 1024, "scales": "row", "fast_accum": true},'
+        ' {"op": "scaled_mm", "m": 256, "n": 1000, "k": 1024}]'
+    )
+    out = tmp_path / "table.db"
+    build(BuildRequest(arch="native", shapes=str(shapes), out=out))
+    problem, device = scaled(256, 1024, 1024, scales="row", fast_accum=True), cuda()
+    assert device is not None
+    with Table.open(out) as table:
+        rows, verdict = table.rows(problem, device), table.verdict(problem, device)
+        (refused,) = table.rows(scaled(256, 1000, 1024), device)
+    timed = {row.config for row in rows if row.times}
+    assert ATEN in timed
+    assert {config.kernel for config in timed} == {"default", *KERNELS}
+    assert {row.status for row in rows} <= {Status.OK, Status.SLOW}
+    assert verdict is not None
+    assert 0 < verdict.ratio <= 1
+    assert (refused.status, refused.config) == (Status.ILLEGAL, ATEN)

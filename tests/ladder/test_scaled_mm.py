@@ -1,0 +1,148 @@
+"""Products of fp8 operands on the ladder: answered by what was measured of their own family, never by the model."""
+
+from dataclasses import replace
+
+import pytest
+
+import gemmdb
+from gemmdb.config import ATEN, Config
+from gemmdb.device import Device
+from gemmdb.hit import Hit
+from gemmdb.ladder import explain, lookup
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.proposals import proposals
+from gemmdb.layout import Layout
+from gemmdb.legality import illegal
+from gemmdb.operands import Operand
+from gemmdb.problem import Problem
+from gemmdb.settings import Policy
+
+H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
+VALUES = {"block_m": 128, "block_n": 128, "block_k": 128, "group_m": 8, "stages": 3, "warps": 4}
+TEMPLATE = Config.of("triton", "inductor_mm", **VALUES)
+MAPPED = Config.of("triton", "inductor_scaled_tma", **VALUES)
+
+
+def scaled(m: int = 512, n: int = 4096, k: int = 4096, **rest: object) -> Problem:
+    return Problem.gemm("scaled_mm", m=m, n=n, k=k, **rest)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def ask(lab):
+    """A lookup among the given rows."""
+
+    def find(problem, rows, **query) -> Hit | None:
+        return lookup(lab.query(problem, H200, **query), lab.catalog(rows), Policy())
+
+    return find
+
+
+def around(lab, times, **rest):
+    """Rows of the problems around M = 512."""
+    return [row for m in (256, 384, 768, 1024) for row in lab.rows(scaled(m=m, **rest), times, device=H200)]
+
+
+def test_the_same_problem_is_answered_exactly(lab, ask):
+    for config in (TEMPLATE, MAPPED):
+        hit = ask(scaled(), [*lab.rows(scaled(), {config: 0.5}, device=H200)])
+        assert (hit.rung, hit.config, hit.speedup) == ("exact", config, 2.0)
+
+
+OTHERS = [
+    scaled(scales="row"), scaled(fast_accum=True), scaled(dtype="fp8_e5m2", weight_dtype="fp8_e4m3"),
+    scaled(out_dtype="fp16"), scaled(bias="1d"), scaled(fusion="pointwise"),
+    replace(scaled(), a=Operand("fp8_e4m3", Layout("row-padded", 16))),
+    replace(scaled(), b=Operand("fp8_e4m3", Layout("col", 8))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda problem: problem.text)
+def test_no_other_family_is(lab, ask, other):
+    rows = [*lab.rows(scaled(), {MAPPED: 0.5}, device=H200), *around(lab, {MAPPED: 0.5})]
+    assert ask(other, rows) is None
+
+
+@pytest.mark.parametrize("config", [TEMPLATE, MAPPED], ids=lambda config: config.name)
+def test_near_sizes_of_the_family_answer(lab, ask, config):
+    hit = ask(scaled(), around(lab, {config: 0.5}))
+    assert (hit.rung, hit.config) == ("near", config)
+    assert hit.evidence["expected_loss"] <= Policy().near_loss
+    assert "corrected" not in hit.evidence
+    assert ask(scaled(), around(lab, {})).config == ATEN
+    assert ask(scaled(m=8192), around(lab, {config: 0.5})) is None
+
+
+def test_what_may_not_run_there_is_not_carried_over(lab, ask):
+    hit = ask(scaled(k=4080), around(lab, {TEMPLATE: 0.5, MAPPED: 0.4}))
+    assert hit.config in (TEMPLATE, MAPPED)
+    biased = around(lab, {TEMPLATE: 0.9, MAPPED: 0.4}, bias="1d")
+    assert ask(scaled(bias="1d"), biased).config == TEMPLATE
+
+
+def test_the_model_says_nothing(lab):
+    steps = explain(lab.query(scaled(), H200), lab.catalog([]), Policy())
+    assert {step.rung: step.reason for step in steps}["model"] == "products of the op scaled_mm are not modelled"
+    catalog = lab.catalog([*lab.rows(Problem.gemm("int_mm", m=512, n=4096, k=4096), {}, device=H200)])
+    for problem in (scaled(), scaled(k=4000, m=7)):
+        assert proposals(Ask(lab.query(problem, H200), catalog.tables, Policy(), None)) == []
+
+
+def test_a_range_is_atens(lab, ask):
+    every = [row for m in (256, 512, 1024) for row in lab.rows(scaled(m=m), {MAPPED: 0.5}, device=H200)]
+    hit = ask(scaled(), every, ranges={"m": (256, 1024)})
+    assert hit.config == ATEN
+    for config in (TEMPLATE, MAPPED):
+        assert "template is generated for fixed sizes" in str(illegal(config, scaled(), H200, ("m",)))
+
+
+def test_another_sku_answers_from_its_own_rows(lab):
+    h100 = Device("cuda", "sm90", "NVIDIA H100 80GB HBM3", 132, 79)
+    catalog = lab.catalog([*lab.rows(scaled(), {TEMPLATE: 0.5}, device=h100)])
+    assert lookup(lab.query(scaled(), H200), catalog, Policy()) is None
+    hit = lookup(lab.query(scaled(), H200), catalog, Policy(sku=True))
+    assert (hit.rung, hit.config) == ("sku", TEMPLATE)
+
+
+A100 = Device("cuda", "sm80", "NVIDIA A100-SXM4-80GB", 108, 80)
+
+
+@pytest.mark.parametrize(
+    ("problem", "device", "reason"),
+    [
+        (scaled(), A100, "sm80 multiplies no fp8"),
+        (scaled(dtype="fp8_e5m2"), H200, "no two e5m2"),
+        (scaled(k=4088), H200, "multiples of 16"),
+        (scaled(n=4088), H200, "multiples of 16"),
+        (replace(scaled(), a=Operand("fp8_e4m3", Layout("row-padded", 8))), H200, "start at multiples of 16 bytes"),
+        (replace(scaled(bias="1d"), out="fp16"), H200, "a bias of bf16 is not added to fp16"),
+        (scaled(bias="1d", out_dtype="fp32"), H200, "a bias of fp32 is not added to fp32"),
+        (scaled(k=16), H200, "Triton fails where K is 16"),
+        (scaled(m=0), H200, "size zero"),
+        (scaled(m=65536, n=32768), H200, "within the output"),
+        (Problem.gemm("bmm", batch=2, m=64, n=64, k=64), H200, "does not solve bmm"),
+    ],
+)
+def test_what_no_template_can_run_says_why(problem, device, reason):
+    for config in (TEMPLATE, MAPPED):
+        assert reason in (illegal(config, problem, device) or "")
+        assert illegal(config, scaled(), H200) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "problem", "reason"),
+    [
+        (MAPPED, scaled(bias="1d"), "takes no bias"),
+        (MAPPED, scaled(m=1), "size of 1"),
+        (Config.of("triton", "inductor_scaled_tma", **{**VALUES, "warps": 2}), scaled(), "fewer than 4 warps"),
+        (Config.of("triton", "inductor_mm", **{**VALUES, "block_k": 16}), scaled(), "32 fp8 of K at once"),
+        (Config.of("triton", "inductor_mm", **{**VALUES, "stages": 8}), scaled(), "do not fit into shared memory"),
+        (Config.of("triton", "inductor_persistent_tma", **VALUES), scaled(), "does not solve scaled_mm"),
+    ],
+)  # fmt: skip
+def test_what_one_of_them_cannot_run_says_why(config, problem, reason):
+    assert reason in (illegal(config, problem, H200) or "")
+
+
+def test_the_shipped_table_has_none_yet(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert gemmdb.lookup(scaled(device="NVIDIA H200")) is None
