@@ -13,9 +13,7 @@ from gemmdb.ladder.model_machine import Machine
 from gemmdb.layout import ITEM_SIZES
 from gemmdb.problem import Problem
 
-MAPPED = ("persistent", "inductor_persistent_tma", "inductor_scaled_tma")
-"""Kernels that always load by tensor maps."""
-KERNELS = ("tile", "narrow", "gemv", "inductor_mm", "gemm", *MAPPED)
+KERNELS = ("tile", "narrow", "persistent", "gemv", "inductor_mm", "inductor_persistent_tma", "gemm")
 """The kernels that are modelled."""
 _GROUPS = {"gemv": "gemv", "gemm": "cutlass"}
 REGISTERS = 65_536
@@ -75,7 +73,7 @@ def tile_of(config: Config) -> Tile | None:
     return Tile(
         name, rows, value["block_n"], value["block_k"], value["warps"], value["stages"], split,
         value.get("reduce", "fixup" if split > 1 else "none"), value.get("swap", 0),
-        value.get("load") == "tma" or name in MAPPED,
+        value.get("load") == "tma" or name in ("persistent", "inductor_persistent_tma"),
         value.get("dequant") == "bits", value.get("rows") == "mask", value.get("stagger", 0), value.get("resident", 0),
     )  # fmt: skip
 

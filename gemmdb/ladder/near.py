@@ -25,9 +25,6 @@ from gemmdb.problem import Problem
 from gemmdb.table import Table
 from gemmdb.verdict import TIE
 
-UNFITTED = ("scaled_mm",)
-"""Ops that the cost model was not fitted to, but counts the bytes, steps and waves of: enough to carry a time to a near
-size, and nothing more. What a batch does to a time is in none of these."""
 FARTHEST = {"cuda": 2.0}
 """Doublings to the nearest neighbour beyond which nothing is answered, by kind of device."""
 UNTRIED = 0.6
@@ -73,7 +70,7 @@ def near(ask: Ask) -> Step:
 
 def forecast_near(ask: Ask) -> Forecast | str:
     """The forecast from the neighbours in use, or why there is none."""
-    if ask.problem.op not in (*OPS, *UNFITTED):
+    if ask.problem.op not in OPS:
         return f"what a size changes is not known of products of the op {ask.problem.op}"
     candidates = _candidates(ask)
     if not candidates:

@@ -62,21 +62,10 @@ def test_no_other_family_is(lab, ask, other):
     assert ask(other, rows) is None
 
 
-@pytest.mark.parametrize("config", [TEMPLATE, MAPPED], ids=lambda config: config.name)
-def test_near_sizes_of_the_family_answer(lab, ask, config):
-    hit = ask(scaled(), around(lab, {config: 0.5}))
-    assert (hit.rung, hit.config) == ("near", config)
-    assert hit.evidence["expected_loss"] <= Policy().near_loss
-    assert "corrected" not in hit.evidence
-    assert ask(scaled(), around(lab, {})).config == ATEN
-    assert ask(scaled(m=8192), around(lab, {config: 0.5})) is None
-
-
-def test_what_may_not_run_there_is_not_carried_over(lab, ask):
-    hit = ask(scaled(k=4080), around(lab, {TEMPLATE: 0.5, MAPPED: 0.4}))
-    assert hit.config in (TEMPLATE, MAPPED)
-    biased = around(lab, {TEMPLATE: 0.9, MAPPED: 0.4}, bias="1d")
-    assert ask(scaled(bias="1d"), biased).config == TEMPLATE
+def test_near_sizes_do_not_answer(lab, ask):
+    assert ask(scaled(), around(lab, {MAPPED: 0.5})) is None
+    steps = explain(lab.query(scaled(), H200), lab.catalog(around(lab, {MAPPED: 0.5})), Policy())
+    assert "products of the op scaled_mm" in {step.rung: step.reason for step in steps}["near"]
 
 
 def test_the_model_says_nothing(lab):
