@@ -42,8 +42,6 @@ def template(config: Config, problem: Problem, device: Device) -> str | None:
         return f"the matrix unit takes {LEAST_DEPTH} fp8 of K at once"
     if config.kernel == TMA and problem.bias is not None:
         return "the template with tensor maps takes no bias"
-    if config.kernel == TMA and problem.k < LEAST_DEPTH:
-        return f"a tensor map of fp8 has rows of at least {LEAST_DEPTH}"
     return None
 
 

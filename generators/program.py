@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ DTYPES = {
 }  # fmt: skip
 FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 """`torch.set_float32_matmul_precision` by the `fp32` mode of Numerics."""
+MAGNITUDES = 3
+"""Of rows or columns with scales of their own, in turn: most tiles have a power of two of them, no multiple of 3."""
 
 
 @dataclass(frozen=True)
@@ -186,9 +189,14 @@ def _quantised(
     info: TensorInfo, random: torch.Generator, factor: float, scale_sizes: tuple[int, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A random fp8 matrix, and the fp32 scales of these sizes that it is to be multiplied by: the largest magnitude of
-    what shares a scale, over the largest number of the dtype."""
+    what shares a scale, over the largest number of the dtype. Where each row or column has its own, neighbours are of
+    other magnitudes: those of random rows are so alike that another row's scale would pass."""
     dtype = to_torch(info.dtype)
     exact = torch.randn(info.sizes, generator=random, device=random.device).mul_(factor)
+    if scale_sizes:
+        # Powers of two, so that the fp8 numbers stay what they were.
+        groups = torch.arange(math.prod(scale_sizes), device=random.device) % MAGNITUDES
+        exact.mul_((groups - MAGNITUDES // 2).exp2().view(scale_sizes))
     dims = [dim for dim, size in enumerate(scale_sizes) if size == 1] if scale_sizes else [0, 1]
     largest = exact.abs().amax(dims, keepdim=bool(scale_sizes)) if exact.numel() else torch.zeros(scale_sizes)
     scale = largest.to(exact).clamp(min=1e-12).div_(torch.finfo(dtype).max)

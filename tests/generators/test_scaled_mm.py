@@ -52,6 +52,22 @@ def test_a_scale_that_is_left_out_or_taken_twice_is_wrong(scales):
         assert expected.error(wrong) > tolerance(problem)
 
 
+@pytest.mark.parametrize("m", [2, 3, 8, 128])
+@pytest.mark.parametrize("k", [64, 14336])
+def test_the_scale_of_another_row_or_column_is_wrong(m, k):
+    problem = scaled(m=m, n=16, k=k, scales="row", fast_accum=True)
+    made = operands(problem, CPU, 1)
+    expected, sums = reference(problem, made), made.a.double() @ made.b.double()
+    a, b = made.scale_a, made.scale_b
+    for shift in (1, 16, 64):
+        if shift % m:
+            assert expected.error(sums * a.roll(shift, 0) * b) > 2 * tolerance(problem)
+        if shift % 16:
+            assert expected.error(sums * a * b.roll(shift, 1)) > 2 * tolerance(problem)
+    assert expected.error(sums * a[0] * b) > 2 * tolerance(problem)
+    assert expected.error(sums * a * b[:, :1]) > 2 * tolerance(problem)
+
+
 def test_rows_of_a_sample_have_their_own_scales():
     problem = scaled(m=4000, n=16, k=16, scales="row", out_dtype="fp32")
     made = operands(problem, CPU, 1)

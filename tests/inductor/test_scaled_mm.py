@@ -21,7 +21,7 @@ from torch._inductor.lowering import lowerings  # noqa: E402
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
 from gemmdb.device import Device  # noqa: E402
-from gemmdb.inductor import extract, force, triton_kernels  # noqa: E402
+from gemmdb.inductor import extract, force, products, triton_kernels  # noqa: E402
 from gemmdb.inductor.adapter import inductor_templates, templates  # noqa: E402
 from gemmdb.inductor.inductor_templates import constants  # noqa: E402
 
@@ -160,11 +160,9 @@ def test_a_table_answers_for_a_model_with_aten(kit, table):
         (entry,) = gemmdb.inductor.stats()["products"]
         assert (entry["problem"], entry["rung"], entry["config"]) == (problem.text, "exact", kit.ATEN.text)
         assert entry["table"] == str(path)
-        # What is close to a measured product is answered from there, and this one is not.
-        kit.compiled(model, torch.randn(6, 32).to(BF16))
-        assert {entry["rung"] for entry in gemmdb.inductor.stats()["products"]} == {"exact", "near"}
-        with pytest.raises(Exception, match="MissError: no table answers for scaled_mm m=5 n=16 k=256"):
-            kit.compiled(Linear(256, 16), torch.randn(5, 256).to(BF16))
+        # What was measured answers for no other size.
+        with pytest.raises(Exception, match="MissError: no table answers for scaled_mm m=6 n=16 k=32"):
+            kit.compiled(model, torch.randn(6, 32).to(BF16))
 
 
 @ROWS
@@ -245,6 +243,14 @@ def test_what_is_no_problem_is_counted_as_uncovered(kit, name):
     assert found.startswith("aten._scaled_mm.default: ")
     assert reason in found
     assert stats["errors"] == []
+
+
+@pytest.mark.parametrize("name", ["_scaled_grouped_mm", "_scaled_grouped_mm_v2"])
+def test_products_of_groups_are_counted_by_name(name):
+    if not hasattr(torch.ops.aten, name):
+        pytest.skip("this torch has none")
+    node = torch.fx.Graph().call_function(getattr(torch.ops.aten, name).default)
+    assert products.uncovered(node) == "scaled_grouped_mm"
 
 
 BLOCKS = torch.rand(8, 2)

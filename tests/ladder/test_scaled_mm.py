@@ -1,4 +1,4 @@
-"""Products of fp8 operands on the ladder: answered by what was measured of their own family, never by the model."""
+"""Products of fp8 operands on the ladder: answered by what was measured of themselves, never by formulas."""
 
 from dataclasses import replace
 
