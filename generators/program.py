@@ -54,9 +54,8 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
     """The module of a Problem, spelled so that Inductor's default sees the op itself.
 
     A constant weight, with its bias and scales, is a parameter; otherwise they are inputs after the activation and its
-    own scale. A `col`
-    operand is stored transposed and turned around in the graph, as `nn.Linear` does. An int8 weight is cast before it
-    is turned: in the other order Inductor's weight-only pattern would take the product away.
+    own scale. A `col` operand is stored transposed and turned around in the graph, as `nn.Linear` does. An int8 weight
+    is cast before it is turned: in the other order Inductor's weight-only pattern would take the product away.
     """
 
     def __init__(self, problem: Problem, operands: Operands) -> None:
