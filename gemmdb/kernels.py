@@ -110,3 +110,6 @@ _ALL = (
 
 KERNELS: Mapping[tuple[str, str], Kernel] = {(kernel.backend, kernel.name): kernel for kernel in _ALL}
 """Every kernel by (backend, name)."""
+
+INDUCTOR_ALONE: Mapping[str, str] = {"bmm": "products of batches", "scaled_mm": "products of fp8"}
+"""Ops that none of our own kernels solves, in words."""

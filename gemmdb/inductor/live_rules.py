@@ -6,13 +6,12 @@ import functools
 import importlib.util
 
 from gemmdb.inductor.adapter import ranks
+from gemmdb.kernels import INDUCTOR_ALONE
 from gemmdb.problem import Query
 from gemmdb.settings import Policy
 
 SLOW_S = 60.0
 """Whoever lets a graph wait for that long gets everything tuned; what the rules below name takes about that."""
-INDUCTOR_ALONE = {"bmm": "products of batches", "scaled_mm": "products of fp8"}
-"""Ops that none of our own kernels solves, in words."""
 NEEDED = ("sqlite_utils", "jinja2")
 """The libraries of `gemmdb[build]` that measuring needs."""
 

@@ -14,6 +14,7 @@ from gemmdb.generators.cuda import cutlass_menu, inductor_menu, menu
 from gemmdb.generators.cuda.likely import likely
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate
+from gemmdb.kernels import INDUCTOR_ALONE
 from gemmdb.layout import ITEM_SIZES
 from gemmdb.legality_fp8 import unmultiplied
 from gemmdb.legality_triton import SHARED_BYTES, illegal, stage_bytes, turned_bytes, warpgroup
@@ -21,8 +22,6 @@ from gemmdb.problem import Problem
 
 MOST_GEMV_ROWS = 2
 """With more rows the matrix unit does the same work for less."""
-INDUCTOR_ALONE = ("bmm", "scaled_mm")
-"""Ops that none of our own kernels solves."""
 BEYOND = 300
 """Configs of the whole space that breadth 2 tries after the menu."""
 

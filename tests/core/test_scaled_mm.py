@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
+from gemmdb.kernels import INDUCTOR_ALONE, KERNELS
 from gemmdb.layout import Layout
 from gemmdb.operands import Bias, Numerics, Operand, TensorInfo
-from gemmdb.problem import Problem
+from gemmdb.problem import OPS, Problem
 
 SIZES = st.integers(1, 70)
 TEXT = (
@@ -111,3 +112,9 @@ def test_bytes_count_the_scales():
     assert scaled().bytes == moved + 4 * 2
     assert scaled(scales="row").bytes == moved + 4 * (16 + 64)
     assert scaled().flops == 2 * 16 * 64 * 32
+
+
+def test_the_ops_that_inductor_alone_solves_are_those_without_a_kernel_of_ours():
+    ours = {op for (backend, name), kernel in KERNELS.items() for op in kernel.ops
+            if backend in ("triton", "cutlass") and not name.startswith("inductor_")}  # fmt: skip
+    assert set(OPS) - ours == set(INDUCTOR_ALONE)
