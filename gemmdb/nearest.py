@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from typing import Any
 
-from gemmdb.problem import LARGEST_SIZE, Problem
+from gemmdb.problem import Problem
+from gemmdb.problem_rules import LARGEST_SIZE
 
 STATE = "SELECT value FROM meta WHERE name = 'rows_digest'"
 """The query for what changes with every row that is written to a file."""

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gemmdb import canonical, fp8, grammar
+from gemmdb import canonical, grammar, problem_rules
 from gemmdb.canonical import lazy
 from gemmdb.device import Device
 from gemmdb.errors import InputError
 from gemmdb.layout import ITEM_SIZES, contiguous
 from gemmdb.operands import (
-    BIAS_KINDS,
     IEEE,
     Bias,
     Numerics,
@@ -23,13 +22,6 @@ from gemmdb.operands import (
     dense_bias,
     operand_dtypes,
 )
-
-OPS = ("mm", "addmm", "int_mm", "mixed_mm", "bmm", "scaled_mm")
-FLOATS = ("bf16", "fp16", "fp32", "fp64")
-WEIGHT_DTYPES = ("int8", "uint8")
-SCALAR_CLASSES = ("unit", "beta0", "general")
-FUSIONS = ("none", "scale", "pointwise")
-LARGEST_SIZE = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -63,57 +55,7 @@ class Problem:
     l2: str = field(default="cold", compare=False)
 
     def __post_init__(self) -> None:
-        if self.op not in OPS:
-            raise InputError(f"unknown op {self.op!r}; known: {', '.join(OPS)}")
-        for name, size in (("m", self.m), ("n", self.n), ("k", self.k), ("batch", self.batch)):
-            if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
-                raise InputError(f"{self.op}: {name} must be an integer from 0 to {LARGEST_SIZE}, got {size!r}")
-        if self.scalars not in SCALAR_CLASSES or self.fusion not in FUSIONS:
-            raise InputError(f"{self.op}: no such scalar class or fusion: {self.scalars!r}, {self.fusion!r}")
-        if (self.op == "addmm") != (self.bias is not None) and self.op not in ("mixed_mm", "scaled_mm"):
-            raise InputError(f"{self.op}: addmm takes a bias and mm takes none; bias kinds: {', '.join(BIAS_KINDS)}")
-        self._check_batch()
-        self._check_dtypes()
-        self._check_scales()
-
-    def _check_batch(self) -> None:
-        if self.op == "bmm":
-            if self.fusion == "scale":
-                raise InputError("bmm: no scale belongs to a product of batches")
-        elif self.batch != 1:
-            raise InputError(f"{self.op}: only bmm takes a batch, got {self.batch}")
-        if self.batch <= 1 and (self.a.layout.batch or self.b.layout.batch):
-            raise InputError(f"{self.op}: a single matrix lies in no batch")
-
-    def _check_dtypes(self) -> None:
-        a, b = self.a.dtype, self.b.dtype
-        if self.out not in ITEM_SIZES:
-            raise InputError(f"unknown dtype {self.out!r}; known: {', '.join(ITEM_SIZES)}")
-        if self.op in ("mm", "addmm", "bmm"):
-            fits = a in FLOATS and a == b
-        elif self.op == "int_mm":
-            fits = a == b == "int8"
-        elif self.op == "scaled_mm":
-            fits = a in fp8.FP8 and b in fp8.FP8
-        else:
-            fits = a in ("bf16", "fp16") and b in WEIGHT_DTYPES
-        if not fits:
-            known = f"; it multiplies {' and '.join(fp8.FP8)}" if self.op == "scaled_mm" else ""
-            raise InputError(f"{self.op}: cannot multiply {a} by {b}{known}")
-        if self.numerics.fp32 != "ieee" and a != "fp32":
-            raise InputError(f"{self.op}: TF32 applies to fp32 inputs, not {a}")
-
-    def _check_scales(self) -> None:
-        if self.op != "scaled_mm":
-            if self.scales or self.numerics.fast:
-                raise InputError(f"{self.op}: only scaled_mm has scales of its operands and a fast accumulation")
-            return
-        if self.scalars != "unit" or self.fusion == "scale":
-            raise InputError("scaled_mm: its scales are those of the operands; it has no alpha, beta or other scale")
-        reason = fp8.unlike_rest(self.scales, self.out, self.bias)
-        reason = reason or fp8.unlike_operands(self.a.layout, self.b.layout, (self.k, self.n))
-        if reason:
-            raise InputError(f"scaled_mm: {reason}")
+        problem_rules.check(self)
 
     @lazy
     def family(self) -> str:

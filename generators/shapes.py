@@ -23,7 +23,8 @@ from typing import Any
 from gemmdb.errors import InputError
 from gemmdb.generators import workload
 from gemmdb.layout import ITEM_SIZES
-from gemmdb.problem import OPS, Problem
+from gemmdb.problem import Problem
+from gemmdb.problem_rules import OPS
 
 DEFAULTS = {"cpu": "cpu-quick", "cuda": "h200", "hip": "h200"}
 """The preset of a bare `gemmdb build`, by device kind."""

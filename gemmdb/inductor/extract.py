@@ -16,7 +16,7 @@ from gemmdb.device import Device
 from gemmdb.inductor.adapter import guessing, state
 from gemmdb.layout import VECTOR_BYTES, classify
 from gemmdb.operands import Bias, Numerics, TensorInfo, default_numerics
-from gemmdb.problem import LARGEST_SIZE
+from gemmdb.problem_rules import LARGEST_SIZE
 
 DTYPES = {
     torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",

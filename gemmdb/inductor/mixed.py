@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gemmdb.inductor import epilogues, extract, ops, products, rewriting
+from gemmdb.inductor import epilogues, extract, ops, reading_mixed, rewriting
 from gemmdb.inductor.extract import Unsupported, value
 from gemmdb.operands import TensorInfo
 
@@ -47,7 +47,7 @@ class Mixed:
         for node in (self.node, self.addition):
             if node is not None:
                 # Of all metadata, Inductor hands this on to the nodes that replace a node.
-                node.meta["custom"] = {**node.meta.get("custom", {}), products.MARK: mark}
+                node.meta["custom"] = {**node.meta.get("custom", {}), reading_mixed.MARK: mark}
 
     def _mark(self, constant: bool) -> dict[str, Any]:
         info = extract.tensor(value(self.weight))

@@ -16,7 +16,7 @@ import torch
 from gemmdb.config import ATEN
 from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
-from gemmdb.inductor import live, mixed, ops, products, scaled
+from gemmdb.inductor import live, mixed, ops, products, reading_mixed, scaled
 from gemmdb.inductor.adapter import state
 from gemmdb.inductor.asking import is_default, leaves_alone, refusal
 from gemmdb.inductor.extract import Unsupported
@@ -173,7 +173,7 @@ def _packed_by_inductor(query: Query) -> bool:
 def _mark_anew(node: Any) -> None:
     """Say of an addmm that its weight is a cast one: in torch 2.11, Inductor makes it of a product and a sum without
     handing their metadata on."""
-    if node.target is torch.ops.aten.addmm.default and products.MARK not in node.meta.get("custom", {}):
+    if node.target is torch.ops.aten.addmm.default and reading_mixed.MARK not in node.meta.get("custom", {}):
         found = mixed.find(node)
         if found is not None:
             found.leave_mark(found.weight.op == "get_attr")

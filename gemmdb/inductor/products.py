@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from gemmdb.errors import InputError
-from gemmdb.inductor import epilogues, extract, fp8, ops
-from gemmdb.inductor.adapter import guessing, state
-from gemmdb.inductor.extract import Range, Unsupported, value
-from gemmdb.operands import Bias, TensorInfo
-from gemmdb.problem import Problem, Query
-
-aten = torch.ops.aten
-MARK = "gemmdb_mixed"
-"""Key in the metadata `custom`: this product multiplies a cast int8 or uint8 weight. The value describes that weight as
-[N, K], and what belongs to the product."""
-
-
-@dataclass(frozen=True)
-class Product:
-    """One GEMM node: what to look up for it. `guessed`: a size comes out of data, and the problem has a guess at it."""
-
-    node: Any
-    query: Query
-    guessed: bool = False
+from gemmdb.inductor import epilogues, extract, fp8, ops, reading_mixed, reading_packed
+from gemmdb.inductor.adapter import state
+from gemmdb.inductor.extract import Unsupported, value
+from gemmdb.inductor.reading import Product, constant, two_operands
+from gemmdb.inductor.reading_mixed import marked
 
 
 def product(node: Any) -> Product | None:
@@ -76,59 +61,54 @@ def _reader(node: Any) -> Callable[[Any], Product | None] | None:
         return None
     target = node.target
     if target is ops.register():
-        return _mixed_op
+        return reading_mixed.mixed_op
     plain = _PLAIN.get(str(target))
     if plain is not None:
         return plain
     # Inductor's lowering patterns leave partials of their handlers as targets: an oneDNN linear with its activation,
     # or the weight-only product.
-    match = _match(target)
+    match = reading_packed.match(target)
     if match is None:
         return None
     if getattr(target, "__name__", "") == "woq_int8":
-        return _weight_only
+        return reading_mixed.weight_only
     if any(str(old.target) == "mkldnn._linear_pointwise.default" for old in match.nodes):
-        return _fused_linear
+        return reading_packed.fused_linear
     return None
-
-
-def _match(target: Any) -> Any:
-    arguments = getattr(target, "args", ())
-    return arguments[0] if arguments and hasattr(arguments[0], "nodes") and hasattr(arguments[0], "pattern") else None
 
 
 def _mm(node: Any) -> Product | None:
     a, b = node.args[:2]
-    marked = _marked(node, a)
-    if marked is not None:
-        return marked
+    mixed = marked(node, a)
+    if mixed is not None:
+        return mixed
     rest = {"fusion": epilogues.fusion(node), "out": extract.dtype_name(value(node).dtype)}
-    return _two_operands("mm", node, value(a), value(b), _constant(b), rest)
+    return two_operands("mm", node, value(a), value(b), constant(b), rest)
 
 
 def _bmm(node: Any) -> Product | None:
     a, b = node.args[:2]
     # With one weight for the whole batch it may be a mixed product.
-    marked = _marked(node, a)
-    if marked is not None:
-        return marked
+    mixed = marked(node, a)
+    if mixed is not None:
+        return mixed
     if _has_symbolic_batch(node):
         raise Unsupported("a symbolic batch")
     rest = {"fusion": epilogues.fusion(node), "out": extract.dtype_name(value(node).dtype)}
-    return _two_operands("bmm", node, value(a), value(b), _constant(b), rest)
+    return two_operands("bmm", node, value(a), value(b), constant(b), rest)
 
 
 def _has_symbolic_batch(node: Any) -> bool:
     """Whether the number of matrices of a product of batches, which is no mixed product, is not fixed: the key has one
     number, and no rule says over which others it holds."""
-    return extract.bounds(value(node).shape[0]) is not None and _marked(node, node.args[0]) is None
+    return extract.bounds(value(node).shape[0]) is not None and marked(node, node.args[0]) is None
 
 
 def _addmm(node: Any) -> Product | None:
     bias, a, b = node.args[:3]
-    marked = _marked(node, a)
-    if marked is not None:
-        return marked
+    mixed = marked(node, a)
+    if mixed is not None:
+        return mixed
     m, n = (extract.hint(size) for size in value(node).shape)
     rest = {
         "bias": extract.bias(value(bias), m, n),
@@ -136,7 +116,7 @@ def _addmm(node: Any) -> Product | None:
         "fusion": epilogues.fusion(node),
         "out": extract.dtype_name(value(node).dtype),
     }
-    return _two_operands("addmm", node, value(a), value(b), _constant(b), rest)
+    return two_operands("addmm", node, value(a), value(b), constant(b), rest)
 
 
 def _int_mm(node: Any) -> Product | None:
@@ -151,7 +131,7 @@ def _int_mm(node: Any) -> Product | None:
     elif fusion == "pointwise":
         fusion = "none"
     rest = {"fusion": fusion, "out": extract.dtype_name(out.dtype)}
-    return _two_operands("int_mm", node, value(a), value(b), _constant(b), rest)
+    return two_operands("int_mm", node, value(a), value(b), constant(b), rest)
 
 
 def _scaled_mm(node: Any) -> Product | None:
@@ -164,119 +144,7 @@ def _scaled_mm(node: Any) -> Product | None:
         "fusion": epilogues.fusion(node),
         "out": extract.dtype_name(value(node).dtype),
     }
-    return _two_operands("scaled_mm", node, value(call.a), value(call.b), _constant(call.b), rest, call.fast)
-
-
-def _two_operands(
-    op: str, node: Any, a: Any, b: Any, constant: bool, rest: dict[str, Any], fast: bool = False
-) -> Product | None:
-    infos = extract.tensor(a), extract.tensor(b)
-    numerics = replace(extract.numerics(infos[0].dtype, a.device.type), fast=fast)
-    problem = Problem.from_tensors(op, *infos, constant=constant, numerics=numerics, **rest)
-    return _product(node, problem, {"m": a.shape[-2], "n": b.shape[-1], "k": a.shape[-1]}, a.device)
-
-
-def _mkl_linear(node: Any) -> Product | None:
-    x, _, original, bias = node.args[:4]
-    return _linear(node, x, value(original), bias, epilogues.fusion(node))
-
-
-def _onednn_linear(node: Any) -> Product | None:
-    x, weight, bias, attribute = node.args[:4]
-    fusion = epilogues.fusion(node) if attribute == "none" else "pointwise"
-    return _linear(node, x, value(weight), bias, fusion)
-
-
-def _onednn_binary(node: Any) -> Product | None:
-    x, _, weight, bias = node.args[:4]
-    return _linear(node, x, value(weight), bias, "pointwise")
-
-
-def _fused_linear(node: Any) -> Product | None:
-    x, weight, bias = node.args[:3]
-    for old in _match(node.target).nodes:
-        marked = _marked(node, x, old)
-        if marked is not None:
-            return marked
-    return _linear(node, x, value(weight), bias, "pointwise")
-
-
-def _linear(node: Any, x: Any, weight: Any, bias: Any, fusion: str) -> Product | None:
-    """A packed linear: constant [N, K] weight, 1-D bias. Packing erased the weight's own layout, so the key has the
-    dense one that a linear's weight had before."""
-    marked = _marked(node, x)
-    if marked is not None:
-        return marked
-    x_val = value(x)
-    n, k = (extract.hint(size) for size in weight.shape)
-    a = extract.matrix(x_val)
-    b = TensorInfo(a.dtype, (k, n), (1, k))
-    rest: dict[str, Any] = {"fusion": fusion, "numerics": extract.numerics(a.dtype, "cpu"), "constant": True}
-    if isinstance(bias, torch.fx.Node):
-        rest["bias"] = extract.bias(value(bias), a.sizes[0], n)
-    problem = Problem.from_tensors("addmm" if "bias" in rest else "mm", a, b, **rest)
-    m = x_val.numel() // x_val.shape[-1] if x_val.dim() > 2 and k else x_val.shape[0]
-    return _product(node, problem, {"m": m, "n": n, "k": k}, x_val.device)
-
-
-def _weight_only(node: Any) -> Product | None:
-    """Inductor's own pattern: x [.., K], int8 weight [N, K], scale [N]."""
-    x, weight = value(node.kwargs["x"]), value(node.kwargs["weight"])
-    return _mixed(node, x, extract.tensor(weight), _constant(node.kwargs["weight"]), "scale", None)
-
-
-def _mixed_op(node: Any) -> Product | None:
-    x, w = value(node.args[0]), value(node.args[1])
-    info = extract.tensor(w)
-    stored = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
-    # What the joint stage saw: the same question must be asked twice, and a bias is an addition of its own by now.
-    mark = node.meta.get("custom", {}).get(MARK, {})
-    fusion = "scale" if len(node.args) > 2 else mark.get("fusion", "none")
-    constant = mark.get("constant", _constant(node.args[1]))
-    bias = Bias.parse(mark["bias"]) if mark.get("bias") else None
-    return _mixed(node, x, stored, constant, fusion, bias)
-
-
-def _marked(node: Any, x: Any, old: Any = None) -> Product | None:
-    """A mixed product that stayed as Inductor has it; its mark says what the weight was before it was cast. None
-    without a mark, or with that of another product: metadata is handed on to all that replaces a node."""
-    mark = (old or node).meta.get("custom", {}).get(MARK)
-    if mark is None or tuple(mark["sizes"]) != (extract.hint(value(node).shape[-1]), extract.hint(value(x).shape[-1])):
-        return None
-    info = TensorInfo(mark["dtype"], tuple(mark["sizes"]), tuple(mark["strides"]), mark["offset"])
-    bias = Bias.parse(mark["bias"]) if mark["bias"] else None
-    return _mixed(node, value(x), info, mark["constant"], mark["fusion"], bias)
-
-
-def _mixed(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, bias: Bias | None) -> Product | None:
-    """The product of `x` [.., K] with a weight that is described as [N, K]."""
-    a = extract.matrix(x)
-    b = TensorInfo(weight.dtype, weight.sizes[::-1], weight.strides[::-1], weight.offset)
-    rest = {"numerics": extract.numerics(a.dtype, x.device.type), "constant": constant, "fusion": fusion, "bias": bias}
-    problem = Problem.from_tensors("mixed_mm", a, b, **rest)
-    m = x.numel() // x.shape[-1] if x.dim() > 2 else x.shape[0]
-    # Not N of `weight`, which has hints.
-    return _product(node, problem, {"m": m, "n": value(node).shape[-1], "k": x.shape[-1]}, x.device)
-
-
-def _product(node: Any, problem: Problem, sizes: dict[str, Any], device: Any) -> Product | None:
-    if problem.empty:
-        # Nothing is multiplied; Inductor folds it or fills.
-        return None
-    ranges: dict[str, Range] = {}
-    for name, size in sizes.items():
-        found = extract.bounds(size)
-        if found is not None:
-            ranges[name] = found
-    guessed = any(guessing.from_data(size) for size in sizes.values())
-    return Product(node, Query(problem, extract.device(device), ranges), guessed)
-
-
-def _constant(node: Any) -> bool:
-    """Whether `node` is a constant of the graph, or a view of one."""
-    while node.op == "call_function" and node.target in (aten.permute.default, aten.t.default, *extract.VIEWS):
-        node = node.args[0]
-    return bool(node.op == "get_attr")
+    return two_operands("scaled_mm", node, value(call.a), value(call.b), constant(call.b), rest, call.fast)
 
 
 _PLAIN: dict[str, Callable[[Any], Product | None]] = {
@@ -286,8 +154,8 @@ _PLAIN: dict[str, Callable[[Any], Product | None]] = {
     "aten._int_mm.default": _int_mm,
     "aten._scaled_mm.default": _scaled_mm,
     "aten._scaled_mm_v2.default": _scaled_mm,
-    "mkl._mkl_linear": _mkl_linear,
-    "mkl._mkl_linear.default": _mkl_linear,
-    "mkldnn._linear_pointwise.default": _onednn_linear,
-    "mkldnn._linear_pointwise.binary": _onednn_binary,
+    "mkl._mkl_linear": reading_packed.mkl_linear,
+    "mkl._mkl_linear.default": reading_packed.mkl_linear,
+    "mkldnn._linear_pointwise.default": reading_packed.onednn_linear,
+    "mkldnn._linear_pointwise.binary": reading_packed.onednn_binary,
 }

@@ -13,7 +13,8 @@ from gemmdb.kernels import KERNELS, IntRange, Kernel
 from gemmdb.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.measurement import Measurement, Protocol, Status, Times
 from gemmdb.operands import BIAS_KINDS, Bias, Numerics, Operand
-from gemmdb.problem import FLOATS, FUSIONS, OPS, SCALAR_CLASSES, WEIGHT_DTYPES, Problem
+from gemmdb.problem import Problem
+from gemmdb.problem_rules import FLOATS, FUSIONS, OPS, SCALAR_CLASSES, WEIGHT_DTYPES
 from gemmdb.toolchain import Toolchain
 
 # Other work on the machine must not fail a test.

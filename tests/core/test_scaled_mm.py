@@ -10,7 +10,8 @@ from gemmdb.errors import InputError
 from gemmdb.kernels import INDUCTOR_ALONE, KERNELS
 from gemmdb.layout import Layout
 from gemmdb.operands import Bias, Numerics, Operand, TensorInfo
-from gemmdb.problem import OPS, Problem
+from gemmdb.problem import Problem
+from gemmdb.problem_rules import OPS
 
 SIZES = st.integers(1, 70)
 TEXT = (
