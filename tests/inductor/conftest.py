@@ -130,6 +130,25 @@ def forked(program: str, environment: Mapping[str, str] | None = None, arguments
         return json.loads(out.read_text().strip().splitlines()[-1])
 
 
+UNPACKED = """
+    import torch
+    package = torch._inductor.aoti_load_package(sys.argv[1])
+    results = [package(*inputs) for inputs in torch.load(sys.argv[2])]
+    assert not any(name.split(".")[0] == "gemmdb" for name in sys.modules)
+    torch.save(results, sys.argv[3])
+    print("0")
+"""
+
+
+def unpacked(package: Any, *inputs: tuple[Any, ...]) -> list[Any]:
+    """What a package of AOTInductor returns for each tuple of inputs, in a process without gemmdb."""
+    with tempfile.TemporaryDirectory() as folder:
+        given, found = Path(folder, "given.pt"), Path(folder, "found.pt")
+        torch.save(list(inputs), given)
+        forked(UNPACKED, arguments=[str(package), str(given), str(found)])
+        return list(torch.load(found))
+
+
 def close(found: Any, wanted: Any) -> None:
     """Equal within the tolerance of the dtype, relative to the largest value."""
     bound = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}.get(wanted.dtype, 0.0)
@@ -145,5 +164,6 @@ def kit() -> SimpleNamespace:
     """The helpers and configs of this file, by name."""
     return SimpleNamespace(
         CPP=CPP, INT8PACK=INT8PACK, ATEN=ATEN, ROOT=ROOT,
-        rows=rows, problems=problems, lowered=lowered, compiled=compiled, run=run, forked=forked, close=close,
+        rows=rows, problems=problems, lowered=lowered, compiled=compiled, close=close,
+        run=run, forked=forked, unpacked=unpacked,
     )  # fmt: skip

@@ -16,12 +16,9 @@ from torch._inductor.utils import run_and_get_code
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.config import ATEN
-from gemmdb.device import Device
 from gemmdb.generators.store import Store
 from gemmdb.hit import Hit
-from gemmdb.inductor import asking, entry, legality, session
-from gemmdb.inductor.adapter import guessing
-from gemmdb.problem import Query
+from gemmdb.inductor import asking, entry, session
 from gemmdb.settings import Policy, Settings
 
 PACK = Config.of("aten", "int8pack_mm")
@@ -304,38 +301,6 @@ def test_nothing_is_fused_into_an_output_whose_size_comes_out_of_data(kit):
         assert f" fusion={wanted} " in product()["problem"]
 
 
-def test_a_sum_over_what_data_say_may_be_empty():
-    """ATen alone is known to do that right."""
-    config = Config.of(
-        "triton", "tile", block_m=16, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0,
-        load="pointer", dequant="cast", warps=4, stages=3,
-    )  # fmt: skip
-    device = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
-    problem = Problem.gemm("mm", m=64, n=64, k=16, layout="tn")
-    empty, some = (legality.objection(config, Query(problem, device, {"k": (low, 200)})) for low in (0, 1))
-    assert empty is not None
-    assert "nothing to sum" in empty
-    assert some is None
-    assert legality.objection(config, Query(problem, device, {"m": (0, 200)})) is None
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "guess"),
-    [(1, 100, 8), (0, 200, 16), (0, None, 256), (17, 31, 22), (5, 5, 5), (0, 0, 1), (None, 1, 1), (10**6, None, 10**6)],
-)
-def test_the_guess_is_a_power_of_two_between_the_bounds(low, high, guess):
-    assert guessing.middle(low, high) == guess
-
-
-LOADED = """
-import torch
-package = torch._inductor.aoti_load_package(sys.argv[1])
-results = [package(*inputs) for inputs in torch.load(sys.argv[2])]
-torch.save([one[0] if isinstance(one, (list, tuple)) else one for one in results], sys.argv[3])
-print(json.dumps(any(name.split(".")[0] == "gemmdb" for name in sys.modules)))
-"""
-
-
 def test_a_package_of_aotinductor_chooses_by_what_comes_out_of_data(kit, few, tmp_path):
     net = Frozen().eval()
     with torch.no_grad(), session.use(few):
@@ -344,7 +309,5 @@ def test_a_package_of_aotinductor_chooses_by_what_comes_out_of_data(kit, few, tm
     (found,) = gemmdb.inductor.stats()["products"]
     assert found["ranges"] == {"m": [0, 200]}
     inputs = [(ROWS, mask(rows)) for rows in (0, 1, 16, 17, 200)]
-    torch.save(inputs, tmp_path / "x.pt")
-    assert kit.run(LOADED, arguments=[str(package), str(tmp_path / "x.pt"), str(tmp_path / "y.pt")]) is False
-    for arguments, y in zip(inputs, torch.load(tmp_path / "y.pt"), strict=True):
+    for arguments, y in zip(inputs, kit.unpacked(package, *inputs), strict=True):
         kit.close(y, net(*arguments))

@@ -97,16 +97,6 @@ def test_a_table_written_later_is_seen_by_the_backend(kit, table, linear):
     assert gemmdb.inductor.stats()["hits"] == 1
 
 
-AOT = """
-import torch
-package = torch._inductor.aoti_load_package(sys.argv[1])
-x = torch.load(sys.argv[2])
-assert not any(name.split(".")[0] == "gemmdb" for name in sys.modules)
-torch.save(package(x), sys.argv[3])
-print("0")
-"""
-
-
 @pytest.mark.parametrize("spelling", ["linear", "mixed"])
 def test_aotinductor_loads_in_a_process_without_gemmdb(kit, tmp_path, spelling):
     dtype = torch.float32 if spelling == "linear" else torch.bfloat16
@@ -116,10 +106,8 @@ def test_aotinductor_loads_in_a_process_without_gemmdb(kit, tmp_path, spelling):
         exported = torch.export.export(model, (x,))
         package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
     assert kit.lowered() == [config]
-    torch.save(x, tmp_path / "x.pt")
-    arguments = [package, str(tmp_path / "x.pt"), str(tmp_path / "y.pt")]
-    kit.run(AOT, {"PYTHONPATH": ""}, arguments)
-    kit.close(torch.load(tmp_path / "y.pt"), model(x))
+    (y,) = kit.unpacked(package, (x,))
+    kit.close(y, model(x))
 
 
 class Mixed(nn.Module):
