@@ -36,10 +36,7 @@ def confirmed(decision: Decision, args: tuple[Any, ...]) -> Config:
     problem = ir_view.confirm(decision.problem, args)
     if problem == decision.problem:
         return decision.config
-    try:
-        again = passes.decide(decision.session, replace(decision.query, problem=problem))
-    except (MissError, TableError):
-        raise
+    again = passes.decide(decision.session, replace(decision.query, problem=problem))
     event, new = decision.event, again.event
     event.problem, event.rung, event.config, event.note = new.problem, new.rung, new.config, new.note
     event.expected_us, event.speedup, event.table, event.evidence = (
@@ -61,7 +58,7 @@ def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
     node = state.current_node()
     if node is not None and node.target is torch.ops.aten.bmm.default:
         # A mixed product that is spelled as a batch; Inductor has another template for these.
-        note(decision, "the C++ template was measured on matrices, not on a batch")
+        decision.event.refuse("the C++ template was measured on matrices, not on a batch")
         return None
     bound_to_its_constants(decision)
     values = config.values
@@ -71,10 +68,10 @@ def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
         with state.only_cpp(threads, blocks):
             result = lower()
     except Exception as error:
-        note(decision, f"the C++ template refused: {type(error).__name__}")
+        decision.event.refuse(f"the C++ template refused: {type(error).__name__}")
         return None
     if not state.made_cpp_template(since):
-        note(decision, "the C++ template is not legal here")
+        decision.event.refuse("the C++ template is not legal here")
     return result
 
 
@@ -93,14 +90,14 @@ def generated(
         refusal = legality.objection(config, replace(decision.query, problem=problem))
         if refusal is None:
             return _lower(config, problem, operands, scalars)
-        note(decision, refusal)
+        decision.event.refuse(refusal)
     except (MissError, TableError):
         raise
     except triton_kernels.Refused as error:
-        note(decision, str(error))
+        decision.event.refuse(str(error))
     except Exception as error:
         log.debug("gemmdb: %s as %s", decision.problem.text, decision.event.config, exc_info=True)
-        note(decision, f"Inductor could not generate the kernel: {type(error).__name__}: {error}")
+        decision.event.refuse(f"Inductor could not generate the kernel: {type(error).__name__}: {error}")
     return None
 
 
@@ -120,8 +117,3 @@ def _factors(values: Any, name: str) -> tuple[int, int, int] | None:
     """(m, n, k) of a blocking parameter, None when any is 0: the template's own rule."""
     found = (int(values[f"{name}_m"]), int(values[f"{name}_n"]), int(values[f"{name}_k"]))
     return found if all(found) else None
-
-
-def note(decision: Decision, why: str) -> None:
-    """Write into the journal why the decided config was not taken."""
-    decision.event.refuse(why)

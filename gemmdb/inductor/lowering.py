@@ -90,7 +90,7 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
         if result is not None:
             return result
     elif not is_default(config):
-        carrying.note(decision, f"{config.name} is not a choice of this operator")
+        decision.event.refuse(f"{config.name} is not a choice of this operator")
     with state.only_aten():
         return original(*args, **kwargs)
 
@@ -104,7 +104,7 @@ def _operands(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def _failed(decision: Decision, error: Exception) -> None:
     passes.note_failure("lowering", error)
-    carrying.note(decision, f"the lowering failed: {type(error).__name__}")
+    decision.event.refuse(f"the lowering failed: {type(error).__name__}")
 
 
 def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
@@ -148,7 +148,7 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
     config = carrying.confirmed(decision, (a, w))
     refusal = legality.refuses(config, decision.problem)
     if refusal is not None:
-        carrying.note(decision, refusal)
+        decision.event.refuse(refusal)
         return None
     if config.backend in ("cutlass", "triton"):
         return carrying.generated(decision, (a, w), scale)
@@ -165,7 +165,7 @@ def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, An
     else:
         weight = ir_view.from_the_start(w) if config.backend == "cpp" else ir_view.aligned(w)
         if weight is None:  # ATen's kernel loads 16 bytes of it at once, and would end the process.
-            carrying.note(decision, "the weight may begin at no multiple of 16 bytes")
+            decision.event.refuse("the weight may begin at no multiple of 16 bytes")
             return None
         lower = functools.partial(casting.weight_only, a, weight, scale, config.backend)
     if config.backend == "cpp":

@@ -34,7 +34,7 @@ def uncovered(node: Any) -> str | None:
     name = _UNCOVERED.get(str(node.target))
     if name is not None:
         return name
-    if str(node.target) == "aten.bmm.default" and _has_symbolic_batch(node):
+    if str(node.target) == "aten.bmm.default" and _has_symbolic_batch(node) and marked(node, node.args[0]) is None:
         return "bmm"
     if getattr(node.target, "__name__", "") == "mm_plus_mm":
         return "mm_plus_mm"
@@ -99,9 +99,9 @@ def _bmm(node: Any) -> Product | None:
 
 
 def _has_symbolic_batch(node: Any) -> bool:
-    """Whether the number of matrices of a product of batches, which is no mixed product, is not fixed: the key has one
-    number, and no rule says over which others it holds."""
-    return extract.bounds(value(node).shape[0]) is not None and marked(node, node.args[0]) is None
+    """Whether the number of matrices of a product of batches is not fixed: the key has one number, and no rule says
+    over which others it holds."""
+    return extract.bounds(value(node).shape[0]) is not None
 
 
 def _addmm(node: Any) -> Product | None:

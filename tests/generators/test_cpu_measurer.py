@@ -80,7 +80,7 @@ def test_each_bad_candidate_costs_its_own_row(measurer):
     assert outcomes[WRONG].error > 0.01
     assert (outcomes[GOOD].times.samples, outcomes[ATEN].times.samples) == (7, 7)
 
-    # After the hang the others are compiled anew, in a process that compiles nothing before: that takes seconds.
+    # After the hang the others are compiled anew, in a process that has compiled nothing before: that takes seconds.
     measurer.effort = replace(measurer.effort, compile_s=20.0)
     again = measurer.measure(PROBLEM, [GOOD, HANG, RAISE], PROTOCOL, 5)
     assert [outcome.status for outcome in again] == [Status.OK, Status.TIMEOUT, Status.ERROR]
