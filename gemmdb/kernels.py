@@ -79,12 +79,12 @@ _ALL = (
         "group_m": IntRange(1, 16, True), "swap": IntRange(0, 1), "dequant": OneOf(("cast", "bits")),
         "resident": IntRange(1, 8), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
     }),
-    Kernel("triton", "narrow", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 1, {
+    Kernel("triton", "narrow", ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm"), ("cuda",), 1, {
         "block_m": IntRange(16, 64, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 1024, True),
         "split_k": IntRange(1, 64), "swap": IntRange(0, 1), "stagger": IntRange(0, 1), "rows": OneOf(("wrap", "mask")),
         "dequant": OneOf(("cast", "bits")), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
     }, splits=("split_k",)),
-    Kernel("triton", "gemv", ("mm", "addmm", "mixed_mm"), ("cuda",), 1, {
+    Kernel("triton", "gemv", ("mm", "addmm", "mixed_mm", "scaled_mm"), ("cuda",), 1, {
         "block_n": IntRange(1, 64, True), "block_k": IntRange(64, 4096, True), "unroll": IntRange(1, 8, True),
         "dequant": OneOf(("cast", "bits")), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
     }),
@@ -111,5 +111,7 @@ _ALL = (
 KERNELS: Mapping[tuple[str, str], Kernel] = {(kernel.backend, kernel.name): kernel for kernel in _ALL}
 """Every kernel by (backend, name)."""
 
-INDUCTOR_ALONE: Mapping[str, str] = {"bmm": "products of batches", "scaled_mm": "products of fp8"}
+INDUCTOR_ALONE: Mapping[str, str] = {"bmm": "products of batches"}
 """Ops that none of our own kernels solves, in words."""
+GPU_ALONE: Mapping[str, str] = {**INDUCTOR_ALONE, "scaled_mm": "products of fp8"}
+"""Ops that nothing but ATen solves on a CPU, in words."""

@@ -12,7 +12,7 @@ TMA = "inductor_scaled_tma"
 FIRST_ARCH = 89
 """The first compute capability with fp8 in its matrix unit, Ada's."""
 LEAST_DEPTH = 32
-"""Elements of K that one fp8 instruction of the matrix unit takes."""
+"""Elements of K that one instruction of the matrix unit takes of fp8 operands, and of int8."""
 _MULTIPLE = 16
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.legality_fp8 import LEAST_DEPTH, unmultiplied
 from gemmdb.operands import Operand
 from gemmdb.problem import Problem
 
@@ -28,6 +29,8 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return "there is nothing to compute in a product of size zero"
     if problem.numerics.fp32 == "bf16":
         return "fp32 is multiplied in full or as TF32 here"
+    if problem.op == "scaled_mm" and (reason := unmultiplied(problem, device)):
+        return reason
     for operand, (rows, columns) in _operands(problem):
         if operand.layout.order in ("broadcast", "strided"):
             return f"a {operand.layout.order} operand has no row start to step by"
@@ -102,6 +105,13 @@ def _epilogue_bytes(config: Config, problem: Problem, buffers: int) -> int:
     return kept + 4 * n * min(m, 16 * int(value["warps"]))
 
 
+def _summed_fast(config: Config, problem: Problem) -> bool:
+    """Whether Hopper's warp-group instructions sum the fp8 products of a tile, which keep about 14 bits (see
+    `generators.tolerance`). The smaller ones of before add up in fp32."""
+    left = int(config.values["block_n" if config.values["swap"] else "block_m"])
+    return warpgroup(problem, left, int(config.values["warps"]))
+
+
 def _in_full(problem: Problem) -> bool:
     """Whether fp32 is multiplied as it is."""
     return problem.a.dtype == "fp32" and problem.numerics.fp32 == "ieee"
@@ -117,10 +127,12 @@ def _operands(problem: Problem) -> tuple[tuple[Operand, tuple[int, int]], ...]:
 
 def _blocks(config: Config, problem: Problem, device: Device) -> str | None:
     """What holds for every kernel that multiplies tiles on the matrix unit."""
-    if problem.op == "int_mm" and int(config.values["block_k"]) < 32:
-        return "the matrix unit takes 32 int8 of K at once"
+    if problem.op in ("int_mm", "scaled_mm") and int(config.values["block_k"]) < LEAST_DEPTH:
+        return f"the matrix unit takes {LEAST_DEPTH} {problem.a.dtype} of K at once"
     if problem.op != "mixed_mm" and config.values["dequant"] != "cast":
         return "there is nothing to dequantise"
+    if problem.op == "scaled_mm" and not problem.numerics.fast and _summed_fast(config, problem):
+        return "the sums stay in the matrix unit's accumulator, which is the fast accumulation"
     if shared_bytes(config, problem) > int(device.figures.get("smem_bytes", SHARED_BYTES)):
         return "the pipeline's stages do not fit into shared memory"
     return None

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 
 from gemmdb.inductor.adapter import ranks
-from gemmdb.kernels import INDUCTOR_ALONE
+from gemmdb.kernels import GPU_ALONE, INDUCTOR_ALONE
 from gemmdb.problem import Query
 from gemmdb.settings import Policy
 
@@ -19,10 +19,10 @@ NEEDED = ("sqlite_utils", "jinja2")
 def objection(query: Query, policy: Policy) -> str:
     """Why a query that misses is not tuned under `on_miss="live"`; empty when it is."""
     symbolic = any(low != high for low, high in query.ranges.values())
-    alone = INDUCTOR_ALONE.get(query.problem.op)
-    if alone and (query.device.kind != "cuda" or symbolic or missing()):
+    op = query.problem.op
+    if op in GPU_ALONE and (query.device.kind != "cuda" or symbolic or missing()):
         # What is left is Inductor's search, among kernels that no table could name.
-        return f"{alone} are measured on GPUs alone, at fixed sizes, by gemmdb[build]"
+        return f"{GPU_ALONE[op]} are measured on GPUs alone, at fixed sizes, by gemmdb[build]"
     if policy.live_s >= SLOW_S:
         return ""
     if query.device.kind != "cuda":
@@ -30,8 +30,8 @@ def objection(query: Query, policy: Policy) -> str:
         return f"{took}, and {policy.live_s:.0f} s are allowed; GEMMDB_ON_MISS=live allows it"
     if symbolic:
         return "its sizes are symbolic"
-    if alone:
-        took = f"{alone} have Inductor's templates alone, and what compiles them has to load torch first"
+    if op in INDUCTOR_ALONE:
+        took = f"{INDUCTOR_ALONE[op]} have Inductor's templates alone, and what compiles them has to load torch first"
         return f"{took}; GEMMDB_ON_MISS=live allows it"
     if ranks.several():
         return "the ranks of a job could come to different kernels; GEMMDB_ON_MISS=live with one user table allows it"

@@ -69,11 +69,13 @@ class Operands:
         if not all(isinstance(value, int | float) for value in scalars):
             raise Refused("alpha and beta are not numbers")
         alpha, beta = scalars
-        return templates.Epilogue(self.scale, self.bias if beta != 0 else None, alpha, beta)
+        scales = self.scales if self.scale is None else (self.scale,)
+        return templates.Epilogue(scales, self.bias if beta != 0 else None, alpha, beta)
 
 
 def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
-    """The product in Inductor's IR, in the dtype of A (int32 for int_mm). `scalars`: alpha and beta of an addmm.
+    """The product in Inductor's IR, in the dtype of A (int32 for int_mm, that of the problem's output for scaled_mm).
+    `scalars`: alpha and beta of an addmm.
 
     Sizes may be symbolic; those of `problem` are then hints. Raises Refused, or what Inductor raises when it cannot
     generate the kernel.
@@ -83,8 +85,11 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
         check_maps(problem, operands)
     value = config.values
     constants = _constants(config, problem, operands)
-    integer = problem.op == "int_mm"
-    acc, dtype = (torch.int32, torch.int32) if integer else (torch.float32, operands.a.get_dtype())
+    acc, dtype = torch.float32, operands.a.get_dtype()
+    if problem.op == "int_mm":
+        acc = dtype = torch.int32
+    elif problem.op == "scaled_mm":
+        dtype = extract.TORCH[problem.out]
     pair: tuple[Any, ...] = (operands.a, operands.b)
     m, n, _ = operands.sizes
     epilogue = operands.epilogue(scalars)
@@ -99,7 +104,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
         return templates.summed(sums, epilogue, dtype)
     if constants.get("SCALED"):
         # The template names the scale among its operands, and applies it.
-        pair, epilogue = (*pair, templates.expanded(epilogue.scale, m, n)), replace(epilogue, scale=None)
+        pair, epilogue = (*pair, templates.expanded(operands.scale, m, n)), replace(epilogue, scales=())
     return templates.product(kernel, pair, (dtype, (m, n)), epilogue)
 
 

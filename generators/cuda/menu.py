@@ -1,8 +1,8 @@
 """The configs that won, or came close, on explored H200 problems: what is tried first.
 
 An entry is (BLOCK_N, BLOCK_K, warps, blocks per multiprocessor, loads, swaps), with BLOCK_K for elements of 2 bytes (of
-1 byte for int_mm): the pipeline takes what shared memory that number of blocks leaves, and K is split until the
-multiprocessors are full once. Raw timings: benchmarks/results/h200/exploration.
+1 byte for int_mm and scaled_mm): the pipeline takes what shared memory that number of blocks leaves, and K is split
+until the multiprocessors are full once. Raw timings: benchmarks/results/h200/exploration.
 """
 
 from __future__ import annotations
@@ -168,6 +168,31 @@ _NARROW_MM = (
     (32, _narrow(32, (64, 128, 4, (2,), (MASKED,), SWAPPED), (128, 128, 4, (1,), (STAGGERED,), SWAPPED))),
 )  # fmt: skip
 
+_NARROW_FP8 = (
+    (16, _narrow(
+        16,
+        (64, 128, 4, (4, 8), (STAGGERED, MASKED)), (128, 256, 4, (2,), (MASKED, STAGGERED)),
+        (32, 256, 4, (4,), (MASKED,)), (64, 256, 4, (2, 4), (MASKED, STAGGERED)), (64, 512, 4, (2,), (WRAPPED,)),
+        (32, 128, 2, (4,), (STAGGERED,)), (64, 256, 2, (4,), (WRAPPED,)), (16, 256, 2, (4,), (WRAPPED,)),
+        (128, 128, 4, (4, 2), (MASKED,)), (32, 256, 2, (4,), (MASKED,)), (16, 512, 2, (4,), (MASKED,)),
+        (64, 128, 4, (4, 2), (MASKED,), SWAPPED), (64, 256, 4, (4, 2), (MASKED, STAGGERED), SWAPPED),
+        (128, 128, 4, (4, 2), (MASKED,), SWAPPED), (128, 256, 4, (2, 1), (MASKED,), SWAPPED),
+        (64, 512, 4, (2,), (MASKED,), SWAPPED),
+    )),
+    (32, _narrow(
+        32,
+        (64, 128, 4, (4, 2), (MASKED, STAGGERED), BOTH), (32, 256, 2, (4, 2), (MASKED,)),
+        (64, 256, 4, (2, 4), (MASKED, STAGGERED), BOTH), (32, 512, 4, (2,), (STAGGERED,)),
+        (128, 128, 4, (2,), (MASKED,), BOTH), (128, 256, 4, (1,), (MASKED,), SWAPPED),
+    )),
+    (64, _narrow(
+        64,
+        (64, 128, 4, (4, 2), (MASKED,), BOTH), (64, 256, 4, (2, 1), (MASKED, STAGGERED), BOTH),
+        (128, 128, 4, (2, 1), (MASKED,), BOTH), (32, 256, 4, (2,), (MASKED,)), (128, 256, 4, (1,), (MASKED,), BOTH),
+        (128, 128, 8, (2,), (MASKED,), SWAPPED),
+    )),
+)  # fmt: skip
+
 _TILES_OF_256 = ((128, 256, 64, 8, 4, 1), (256, 128, 64, 8, 3, 1))
 _PERSISTENT_MM = (
     (128, (
@@ -206,7 +231,7 @@ def tiles(op: str, m: int) -> tuple[Entry, ...]:
 
 def narrow(op: str, m: int) -> tuple[Narrow, ...]:
     """The shapes of the narrow kernel for an op and a number of rows; none for more than it is good for."""
-    menu = {"mixed_mm": _NARROW_MIXED, "int_mm": _NARROW_INT}.get(op, _NARROW_MM)
+    menu = {"mixed_mm": _NARROW_MIXED, "int_mm": _NARROW_INT, "scaled_mm": _NARROW_FP8}.get(op, _NARROW_MM)
     return next((entries for limit, entries in menu if m <= limit), ())
 
 

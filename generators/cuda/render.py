@@ -20,7 +20,8 @@ from gemmdb.kernels_triton import row_major
 from gemmdb.operands import Bias
 from gemmdb.problem import Problem
 
-POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "int8": "*i8", "uint8": "*u8", "int32": "*i32"}
+POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "int8": "*i8", "uint8": "*u8", "int32": "*i32",
+            "fp8_e4m3": "*fp8e4nv", "fp8_e5m2": "*fp8e5"}  # fmt: skip
 HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 REDUCE_BLOCK = 512
 
@@ -200,23 +201,29 @@ def _epilogue_args(problem: Problem) -> list[tuple[str, str]]:
     found = [] if bias is None else [("bias", POINTERS[bias.dtype])]
     if problem.fusion == "scale":
         found.append(("scale", POINTERS[problem.out] if problem.out in ("bf16", "fp16") else "*fp32"))
-    return found
+    return [*found, ("scale_a", "*fp32"), ("scale_b", "*fp32")] if problem.scales else found
 
 
 def epilogue(problem: Problem, indices: tuple[str, ...], value: str, mask: str) -> list[str]:
-    """Statements that apply the problem's alpha, scale, bias and pointwise function to `value` and store it.
+    """Statements that apply the problem's alpha, scales, bias and pointwise function to `value` and store it.
 
-    The scale is one value per column, in the output's dtype, as weight-only and dynamic quantisation have it; the
-    pointwise function is relu, which stands for any cheap one.
+    The scale is one value per column, in the output's dtype, as weight-only and dynamic quantisation have it; those of
+    fp8 operands are one value each, or one per row and one per column. The pointwise function is relu, which stands for
+    any cheap one.
     """
     (m, n), (alpha, beta), bias, lines = indices, SCALARS[problem.scalars], _bias(problem), []
-    if problem.fusion != "none" or problem.bias is not None:
+    if problem.fusion != "none" or problem.bias is not None or problem.scales:
         lines.append(f"result = {value}.to(tl.float32)")
         value = "result"
     if alpha != 1:
         lines.append(f"result = result * {alpha}")
     if problem.fusion == "scale":
         lines.append(f"result = result * tl.load(scale + {n}, mask={n} < N, other=0).to(tl.float32)")
+    if problem.scales == "tensor":
+        lines.append("result = result * tl.load(scale_a) * tl.load(scale_b)")
+    elif problem.scales == "row":
+        lines.append(f"result = result * tl.load(scale_a + {m}, mask={m} < M, other=0)")
+        lines.append(f"result = result * tl.load(scale_b + {n}, mask={n} < N, other=0)")
     if bias is not None:
         where = {"1d": f"{n}", "full": f"{m} * N + {n}", "column": f"{m}"}[bias.kind]
         times = "" if beta == 1 else f" * {beta}"

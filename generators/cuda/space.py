@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 
@@ -14,7 +14,7 @@ from gemmdb.generators.cuda import cutlass_menu, inductor_menu, menu
 from gemmdb.generators.cuda.likely import likely
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces import Candidate
-from gemmdb.kernels import INDUCTOR_ALONE
+from gemmdb.kernels import INDUCTOR_ALONE, KERNELS
 from gemmdb.layout import ITEM_SIZES
 from gemmdb.legality_fp8 import unmultiplied
 from gemmdb.legality_triton import SHARED_BYTES, illegal, stage_bytes, turned_bytes, warpgroup
@@ -38,10 +38,12 @@ class CudaSpace:
     cutlass: bool = True
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """ATen, then legal configs only: the illegal ones of a product space tell nothing. Of fp8 operands that torch
-        does not multiply, ATen alone, which is illegal then."""
+        """ATen, then legal configs only: the illegal ones of a product space tell nothing. Where there is nothing to
+        multiply, ATen alone; of fp8 operands that torch does not multiply too, and it is illegal then."""
         if problem.op == "scaled_mm" and (reason := unmultiplied(problem, device)):
             return [Candidate(ATEN, reason)]
+        if 0 in (problem.m, problem.n, problem.k):
+            return [Candidate(ATEN)]
         whole = from_menu(problem, device)
         tried = likely(whole, problem, device) if effort.breadth < 2 else whole
         ours = [Candidate(config, estimated=len(tried) < len(whole)) for config in tried]
@@ -50,7 +52,7 @@ class CudaSpace:
         return [Candidate(ATEN), *ours, *map(Candidate, [*others, *beyond])]
 
     def _others(self, problem: Problem, device: Device, effort: Effort) -> list[Config]:
-        takes = self.cutlass and problem.op not in INDUCTOR_ALONE
+        takes = self.cutlass and problem.op in KERNELS["cutlass", "gemm"].ops
         ours = cutlass_menu.configs(problem, device, effort.breadth == 2) if takes else []
         return [*ours, *inductor_menu.configs(problem, device)]
 
@@ -68,12 +70,16 @@ def from_menu(problem: Problem, device: Device) -> list[Config]:
         way = "bits" if problem.op == "mixed_mm" else "cast"
         for k, n, warps, stages in menu.GEMV:
             found[gemv(n, k, way, warps, stages)] = None
-    found |= dict.fromkeys((*_narrow(problem, device), *_persistent(problem)))
+    found |= dict.fromkeys(_narrow(problem, device))
+    if problem.op == "scaled_mm":
+        # With more rows ATen and Inductor's templates use the matrix unit as well as it can be.
+        return _legal(found, problem, device)
+    found |= dict.fromkeys(_persistent(problem))
     for entry in menu.tiles(problem.op, problem.m):
         for resident, load, swap in product(entry.resident, entry.loads, entry.swaps):
             shape = Shape(entry.m, entry.n, _deep(problem, entry.k), entry.warps, resident)
             found |= dict.fromkeys(_split(problem, device, shape, load, swap, (_way(problem),), idle=False))
-    return [config for config in found if not illegal(config, problem, device)]
+    return _legal(found, problem, device)
 
 
 def everything(problem: Problem, device: Device) -> list[Config]:
@@ -82,8 +88,12 @@ def everything(problem: Problem, device: Device) -> list[Config]:
         return []
     tiles = list(_tiles(problem, device))
     found = dict.fromkeys((*_gemvs(problem), *tiles, *_narrows(problem, tiles), *_persistents(problem, tiles)))
-    legal = [config for config in found if not illegal(config, problem, device)]
+    legal = _legal(found, problem, device)
     return sorted(legal, key=lambda config: hashlib.sha256(config.text.encode()).digest())
+
+
+def _legal(configs: Iterable[Config], problem: Problem, device: Device) -> list[Config]:
+    return [config for config in configs if not illegal(config, problem, device)]
 
 
 @dataclass(frozen=True)
@@ -130,7 +140,7 @@ def _persistent(problem: Problem) -> Iterator[Config]:
 
 
 def _deep(problem: Problem, k: int) -> int:
-    """BLOCK_K of the menu, which is for elements of 2 bytes (1 byte for int_mm), in as many bytes."""
+    """BLOCK_K of the menu, which is for elements of 2 bytes (1 byte for int_mm, scaled_mm), in as many bytes."""
     return k * 2 // ITEM_SIZES[problem.a.dtype] if problem.a.dtype == "fp32" else k
 
 

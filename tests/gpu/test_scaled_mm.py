@@ -30,6 +30,16 @@ def template(kernel: str = "inductor_mm", **changes: int) -> Config:
     return Config.of("triton", kernel, **{**base, **changes})
 
 
+def narrow(**changes: Any) -> Config:
+    base = {"block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "swap": 0, "stagger": 1, "rows": "mask"}
+    return Config.of("triton", "narrow", **{**base, "dequant": "cast", "warps": 4, "stages": 3, **changes})
+
+
+def gemv(**changes: int) -> Config:
+    base = {"block_n": 8, "block_k": 256, "unroll": 1, "warps": 4, "stages": 3}
+    return Config.of("triton", "gemv", dequant="cast", **{**base, **changes})
+
+
 def scaled(m: int = 72, n: int = 144, k: int = 208, **rest: Any) -> Problem:
     return Problem.gemm("scaled_mm", m=m, n=n, k=k, **rest)
 
@@ -57,7 +67,22 @@ PLAIN = [
     scaled(m=1), scaled(m=1, scales="row", fast_accum=True),
 ]  # fmt: skip
 """What the template with tensor maps does not take."""
-SERVED = [*((KERNELS[1], problem) for problem in CASES), *((KERNELS[0], problem) for problem in (*CASES, *PLAIN))]
+FEW = [
+    scaled(m=1, bias="1d", scales="row"), scaled(m=2, n=4096, k=4096, scales="row", fast_accum=True),
+    scaled(m=7, out_dtype="fp32"), scaled(m=8, dtype="fp8_e5m2", weight_dtype="fp8_e4m3", fusion="pointwise"),
+    scaled(m=3, weight_dtype="fp8_e5m2", scales="row", out_dtype="fp16", k=256),
+]  # fmt: skip
+"""Rows that fit into registers."""
+GROUPED = narrow(swap=1, split_k=2, stagger=0)
+"""A narrow kernel whose sums stay in the matrix unit."""
+SERVED = [
+    *((template(KERNELS[1]), problem) for problem in CASES),
+    *((template(), problem) for problem in (*CASES, *PLAIN)),
+    *((narrow(split_k=split, rows=rows), problem) for split, rows in ((1, "mask"), (2, "wrap"))
+      for problem in (*CASES, *PLAIN, *FEW) if problem.k >= 128 * split),
+    *((GROUPED, problem) for problem in (*CASES, *PLAIN, *FEW) if problem.numerics.fast),
+    *((gemv(), problem) for problem in FEW),
+]  # fmt: skip
 
 
 def run(problem: Problem, config: Config | None) -> str:
@@ -94,11 +119,37 @@ def is_template(code: str) -> bool:
     return code.count("@triton_heuristics.template(") == 1 and not called
 
 
-@pytest.mark.parametrize(("kernel", "problem"), SERVED, ids=lambda value: getattr(value, "text", value))
-def test_a_template_is_served_as_one_choice(kit: Any, kernel: str, problem: Problem) -> None:
-    code = run(problem, template(kernel))
-    assert kit.served() == [template(kernel).text]
+@pytest.mark.parametrize(("config", "problem"), SERVED, ids=lambda value: getattr(value, "text", value))
+def test_a_template_is_served_as_one_choice(kit: Any, config: Config, problem: Problem) -> None:
+    code = run(problem, config)
+    assert kit.served() == [config.text]
     assert is_template(code)
+
+
+def test_the_matrix_units_own_accumulator_is_a_fast_accumulation(kit: Any) -> None:
+    code = run(scaled(scales="row", k=256), GROUPED)
+    assert "extern_kernels._scaled_mm(" in code
+    assert kit.served() == [ATEN.text]
+
+
+@pytest.mark.parametrize("config", [narrow(), narrow(split_k=2), GROUPED], ids=lambda config: config.text)
+def test_one_kernel_serves_any_number_of_rows(kit: Any, config: Config) -> None:
+    from gemmdb.generators.program import Product, operands
+    from gemmdb.generators.reference import reference
+    from gemmdb.generators.tolerance import tolerance
+
+    problems = [scaled(m=m, n=512, k=1024, scales="row", fast_accum=True) for m in (24, 9, 40)]
+    made = [operands(problem, torch.device("cuda"), 1) for problem in problems]
+    product = Product(problems[0], made[0])
+    compiled = torch.compile(product)
+    with gemmdb.inductor.force(config), torch.no_grad():
+        for problem, one in zip(problems, made, strict=True):
+            given = [tensor.clone() for tensor in Product(problem, one).inputs]
+            # The activation, and the scales of its rows.
+            for tensor in given[:2]:
+                torch._dynamo.mark_dynamic(tensor, 0, min=4, max=48)
+            assert reference(problem, one).error(compiled(*given)) <= tolerance(problem)
+    assert kit.served() == [config.text]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -171,15 +222,14 @@ def test_a_linear_that_quantises_its_activation(kit: Any, kernel: str) -> None:
     assert "extern_kernels._scaled_mm" not in code
 
 
-@pytest.mark.parametrize(("kernel", "problem"), SERVED, ids=lambda value: getattr(value, "text", value))
-def test_all_are_measured(kernel: str, problem: Problem) -> None:
+@pytest.mark.parametrize(("config", "problem"), SERVED, ids=lambda value: getattr(value, "text", value))
+def test_all_are_measured(config: Config, problem: Problem) -> None:
     """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
     from gemmdb.generators.cuda import session
-    from gemmdb.generators.cuda.emission import Emission
+    from gemmdb.generators.cuda.compile import parts
 
-    config = template(kernel)
     major, minor = torch.cuda.get_device_capability()
-    assert Emission(problem, config).build(10 * major + minor).failure == ""
+    assert [part.build(10 * major + minor).failure for part in parts(problem, config)] == [""]
     aten = session.load(problem, ATEN, PROTOCOL)
     assert aten.status is Status.OK, (problem.text, aten)
     loaded = session.load(problem, config, PROTOCOL)
@@ -194,20 +244,21 @@ def test_a_build_measures_aten_and_templates(tmp_path: Path) -> None:
 
     shapes = tmp_path / "shapes.json"
     shapes.write_text(
-        '[{"op": "scaled_mm", "m": 256, "n": 1024, "k": 1024, "scales": "row", "fast_accum": true},'
+        '[{"op": "scaled_mm", "m": [1, 256], "n": 1024, "k": 1024, "scales": "row", "fast_accum": true},'
         ' {"op": "scaled_mm", "m": 256, "n": 1000, "k": 1024}]'
     )
     out = tmp_path / "table.db"
     build(BuildRequest(arch="native", shapes=str(shapes), out=out))
-    problem, device = scaled(256, 1024, 1024, scales="row", fast_accum=True), cuda()
+    device = cuda()
     assert device is not None
+    for m, kernels in ((256, {*KERNELS}), (1, {"gemv", "narrow", "inductor_mm"})):
+        problem = scaled(m, 1024, 1024, scales="row", fast_accum=True)
+        with Table.open(out) as table:
+            rows, verdict = table.rows(problem, device), table.verdict(problem, device)
+        assert {row.config.kernel for row in rows if row.times} == {"default", *kernels}
+        assert {row.status for row in rows} <= {Status.OK, Status.SLOW}
+        assert verdict is not None
+        assert 0 < verdict.ratio <= 1
     with Table.open(out) as table:
-        rows, verdict = table.rows(problem, device), table.verdict(problem, device)
         (refused,) = table.rows(scaled(256, 1000, 1024), device)
-    timed = {row.config for row in rows if row.times}
-    assert ATEN in timed
-    assert {config.kernel for config in timed} == {"default", *KERNELS}
-    assert {row.status for row in rows} <= {Status.OK, Status.SLOW}
-    assert verdict is not None
-    assert 0 < verdict.ratio <= 1
     assert (refused.status, refused.config) == (Status.ILLEGAL, ATEN)

@@ -61,24 +61,24 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What is applied to the accumulator: it is multiplied by `alpha` and by the `scale`, and `beta` times the `bias`
-    is added. `scale` and `bias` are nodes of the IR that broadcast to [M, N], None without."""
+    """What is applied to the accumulator: it is multiplied by `alpha` and by each of the `scales`, and `beta` times the
+    `bias` is added. These are nodes of the IR that broadcast to [M, N]; no bias is None."""
 
-    scale: Any = None
+    scales: tuple[Any, ...] = ()
     bias: Any = None
     alpha: float = 1.0
     beta: float = 1.0
 
     def inputs(self, m: int, n: int) -> list[Any]:
         """The nodes in the order in which `apply` takes their values, in memory, seen as [m, n]."""
-        return [expanded(node, m, n) for node in (self.scale, self.bias) if node is not None]
+        return [expanded(node, m, n) for node in (*self.scales, self.bias) if node is not None]
 
     def apply(self, result: Any, *values: Any) -> Any:
         """The epilogue of a template: Inductor's operations on one element, for inputs in the order of `inputs`."""
         rest = list(values)
         if self.alpha != 1:
             result = V.ops.mul(result, V.ops.constant(self.alpha, torch.float32))
-        if self.scale is not None:
+        for _ in self.scales:
             result = V.ops.mul(result, rest.pop(0))
         if self.bias is not None:
             bias = rest.pop(0)
@@ -197,8 +197,8 @@ def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:
         result = lowerings[aten.sum.dim_IntList](partials, [0], dtype=partials.get_dtype())
     if epilogue.alpha != 1:
         result = times(result, epilogue.alpha)
-    if epilogue.scale is not None:
-        result = times(result, epilogue.scale)
+    for scale in epilogue.scales:
+        result = times(result, scale)
     if epilogue.bias is not None:
         bias = epilogue.bias
         if epilogue.beta != 1:

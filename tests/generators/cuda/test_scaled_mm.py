@@ -21,19 +21,43 @@ from gemmdb.operands import Operand
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 TEMPLATES = {"triton:inductor_mm", "triton:inductor_scaled_tma"}
+OURS = {"triton:narrow", "triton:gemv"}
 
 
 def scaled(m: int = 512, n: int = 4096, k: int = 4096, **rest: object) -> Problem:
     return Problem.gemm("scaled_mm", m=m, n=n, k=k, **rest)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("effort", ["quick", "standard", "full"])
-def test_every_effort_tries_aten_and_inductors_templates(effort: str) -> None:
-    found = CudaSpace().candidates(scaled(), H200, named(effort, "cuda"))
+@pytest.mark.parametrize(
+    ("effort", "m", "kernels"),
+    [
+        ("quick", 1, OURS), ("quick", 16, {"triton:narrow"}), ("quick", 512, set()),
+        ("standard", 2, {*OURS, "triton:inductor_mm"}), ("standard", 64, {"triton:narrow", *TEMPLATES}),
+        ("standard", 65, TEMPLATES), ("standard", 512, TEMPLATES), ("full", 512, TEMPLATES),
+    ],
+)  # fmt: skip
+def test_what_is_tried(effort: str, m: int, kernels: set[str]) -> None:
+    found = CudaSpace().candidates(scaled(m, fast_accum=True), H200, named(effort, "cuda"))
     assert found[0].config == ATEN
-    assert {one.config.name for one in found[1:]} == TEMPLATES
-    assert 8 <= len(found) <= 16
+    assert {one.config.name for one in found[1:]} == kernels
+    assert len(found) <= 64
     assert not any(one.illegal or one.estimated for one in found)
+
+
+def test_all_of_our_space_is_within_reach_of_few_rows() -> None:
+    found = [one.config for one in CudaSpace().candidates(scaled(1, fast_accum=True), H200, named("full", "cuda"))]
+    menu = CudaSpace().candidates(scaled(1, fast_accum=True), H200, named("standard", "cuda"))
+    assert len(found) == len(set(found)) == len(menu) + 300
+    assert {config.name for config in found[len(menu) :]} == OURS
+
+
+@pytest.mark.parametrize("m", [1, 16, 48])
+def test_without_a_fast_accumulation_no_sum_stays_in_the_matrix_unit(m: int) -> None:
+    for fast, wanted in ((True, {True, False} if m <= 32 else {True}), (False, {False})):
+        found = CudaSpace().candidates(scaled(m, fast_accum=fast), H200, named("standard", "cuda"))
+        ours = [one.config.values for one in found if one.config.kernel == "narrow"]
+        assert {value["block_n" if value["swap"] else "block_m"] >= 64 for value in ours} <= wanted
+        assert not fast or ours
 
 
 @pytest.mark.parametrize(
@@ -46,6 +70,8 @@ def test_candidates_are_distinct_and_legal(rest: dict[str, str]) -> None:
             found = [one.config for one in CudaSpace().candidates(problem, H200, named("standard", "cuda"))[1:]]
             assert len(found) == len(set(found)) >= 5
             assert not any(illegal(config, problem, H200) for config in found)
+            assert m <= 32 or m > 64 or OURS.isdisjoint(config.name for config in found)
+            assert m > 32 or k < 64 or not OURS.isdisjoint(config.name for config in found)
             mapped = [config for config in found if config.kernel == "inductor_scaled_tma"]
             assert bool(mapped) == (m >= 17 and "bias" not in rest)
 
@@ -73,7 +99,7 @@ def test_no_fp8_before_ada() -> None:
     assert not CudaSpace().candidates(scaled(), l4, named("full", "cuda"))[0].illegal
 
 
-@pytest.mark.parametrize("problem", [scaled(constant_weight=True), scaled(m=0), scaled(k=16)])
+@pytest.mark.parametrize("problem", [scaled(constant_weight=True), scaled(m=0), scaled(n=0), scaled(k=16)])
 def test_where_there_is_no_template_aten_is_alone(problem: Problem) -> None:
     assert [one.config for one in CudaSpace().candidates(problem, H200, named("full", "cuda"))] == [ATEN]
 
@@ -81,6 +107,7 @@ def test_where_there_is_no_template_aten_is_alone(problem: Problem) -> None:
 def test_the_templates_are_parts_of_emitted_code() -> None:
     problem = scaled()
     for candidate in CudaSpace().candidates(problem, H200, named("standard", "cuda"))[1:]:
+        assert candidate.config.name in TEMPLATES
         assert only_emitted(candidate.config)
         assert compiling.parts(problem, candidate.config) == [Emission(problem, candidate.config)]
     keys = {Emission(one, candidate.config).key for one in (problem, scaled(scales="row"), scaled(fast_accum=True))}
