@@ -3,8 +3,8 @@
     python benchmarks/h200_ship.py [FOLDER...]
 
 FOLDER: of archives, as `h200_build.py` writes them; default: all of benchmarks/results/h200. Their rows are united,
-without those that hold no more: of kernels whose source has changed since, of the first protocol, which timed operands
-at one address, and of problems that no graph asks for. Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest,
+without those that hold no more: of our kernels whose source has changed since (which of Inductor's templates a torch
+has, lookups ask), of the first protocol, which timed operands at one address, and of problems that no graph asks for. Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest,
 and as large a sample of the rest as the wheel has room for) and `tables/manifest.json`.
 """
 
@@ -39,8 +39,8 @@ KEEPS = tuple(Keep(top, sample) for top, sample in ((8, 16), (8, 11), (8, 10), (
 
 def holds(row: Measurement) -> bool:
     """Whether a row says something about what would run now."""
-    current = row.protocol.version >= OLDEST and sources.is_current(row.config, row.toolchain.source)
-    return current and asked(row.problem)
+    current = row.config.kernel in sources.INDUCTOR or sources.is_current(row.config, row.toolchain.source)
+    return current and row.protocol.version >= OLDEST and asked(row.problem)
 
 
 def asked(problem: Problem) -> bool:

@@ -25,6 +25,8 @@ from gemmdb.problem import Problem
 from gemmdb.table import Table
 from gemmdb.verdict import TIE
 
+ANSWERED = (*OPS, "scaled_mm")
+"""The ops whose neighbours answer: those of the model, and fp8. What a batch changes, nobody has tried."""
 FARTHEST = {"cuda": 2.0}
 """Doublings to the nearest neighbour beyond which nothing is answered, by kind of device."""
 UNTRIED = 0.6
@@ -70,7 +72,7 @@ def near(ask: Ask) -> Step:
 
 def forecast_near(ask: Ask) -> Forecast | str:
     """The forecast from the neighbours in use, or why there is none."""
-    if ask.problem.op not in OPS:
+    if ask.problem.op not in ANSWERED:
         return f"what a size changes is not known of products of the op {ask.problem.op}"
     candidates = _candidates(ask)
     if not candidates:

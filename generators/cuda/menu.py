@@ -171,13 +171,11 @@ _NARROW_MM = (
 _NARROW_FP8 = (
     (16, _narrow(
         16,
-        (64, 128, 4, (4, 8), (STAGGERED, MASKED)), (128, 256, 4, (2,), (MASKED, STAGGERED)),
-        (32, 256, 4, (4,), (MASKED,)), (64, 256, 4, (2, 4), (MASKED, STAGGERED)), (64, 512, 4, (2,), (WRAPPED,)),
-        (32, 128, 2, (4,), (STAGGERED,)), (64, 256, 2, (4,), (WRAPPED,)), (16, 256, 2, (4,), (WRAPPED,)),
-        (128, 128, 4, (4, 2), (MASKED,)), (32, 256, 2, (4,), (MASKED,)), (16, 512, 2, (4,), (MASKED,)),
-        (64, 128, 4, (4, 2), (MASKED,), SWAPPED), (64, 256, 4, (4, 2), (MASKED, STAGGERED), SWAPPED),
-        (128, 128, 4, (4, 2), (MASKED,), SWAPPED), (128, 256, 4, (2, 1), (MASKED,), SWAPPED),
-        (64, 512, 4, (2,), (MASKED,), SWAPPED),
+        (64, 128, 4, (8, 4, 2), (MASKED,), SWAPPED), (64, 256, 4, (4, 2), (MASKED, STAGGERED), SWAPPED),
+        (128, 256, 4, (2, 1), (MASKED,), SWAPPED), (128, 128, 4, (4, 2), (MASKED,), SWAPPED),
+        (64, 128, 4, (8, 4), (STAGGERED,)), (128, 256, 4, (2,), (MASKED,)), (64, 256, 4, (4, 2), (MASKED,)),
+        (16, 256, 2, (4,), (WRAPPED,)), (16, 512, 2, (4,), (MASKED,)), (32, 256, 2, (4,), (MASKED,)),
+        (128, 128, 4, (4,), (MASKED,)), (32, 128, 2, (4,), (STAGGERED,)),
     )),
     (32, _narrow(
         32,

@@ -16,6 +16,7 @@ from gemmdb.legality_fp8 import FIRST_ARCH  # noqa: E402
 from gemmdb.measurement import Protocol, Status  # noqa: E402
 from gemmdb.operands import Operand  # noqa: E402
 
+NAME = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 MULTIPLIED = torch.cuda.is_available() and torch.cuda.get_device_capability() >= divmod(FIRST_ARCH, 10)
 pytestmark = [
     pytest.mark.usefixtures("clean"),
@@ -190,6 +191,16 @@ def test_a_table_serves_aten(kit: Any, tmp_path: Path) -> None:
     assert "extern_kernels._scaled_mm(" in run(problem, None)
     (entry,) = gemmdb.inductor.stats()["products"]
     assert (entry["rung"], entry["config"]) == ("exact", ATEN.text)
+
+
+@pytest.mark.skipif("H200" not in NAME, reason="the shipped table of fp8 products is an H200's")
+@pytest.mark.parametrize(("m", "kernels"), [(1, {"gemv"}), (16, {"narrow"}), (2048, {"default"})])
+def test_the_shipped_table_serves_a_step_of_llama(m: int, kernels: set[str]) -> None:
+    gemmdb.inductor.enable(on_miss="error")
+    run(scaled(m, 4096, 14336, scales="row", fast_accum=True), None)
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert entry["rung"] == "exact"
+    assert {entry["kernel"]} == kernels
 
 
 @pytest.mark.parametrize("times", [{template(): 50.0}, {}], ids=["a template", "ATen"])

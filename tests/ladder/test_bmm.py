@@ -122,3 +122,17 @@ def test_the_shipped_table_still_answers_as_it_did(monkeypatch, tmp_path):
         assert hit.rung == "exact"
         assert hit.table.endswith("sm90-nvidia-h200.db")
     assert gemmdb.lookup(bmm(device="NVIDIA H200")) is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "kernel", "gain"),
+    [
+        ({"batch": 512, "m": 128, "n": 128, "k": 64, "layout": "nt"}, "inductor_bmm", 1.15),
+        ({"batch": 32, "m": 2048, "n": 2048, "k": 128, "layout": "nt"}, "default", 1.0),
+    ],
+)
+def test_the_shipped_table_has_batches(monkeypatch, tmp_path, problem, kernel, gain):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    hit = gemmdb.lookup(Problem.gemm("bmm", device="NVIDIA H200", **problem))
+    assert (hit.rung, hit.config.kernel) == ("exact", kernel)
+    assert hit.speedup >= gain

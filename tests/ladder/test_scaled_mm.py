@@ -1,4 +1,5 @@
-"""Products of fp8 operands on the ladder: answered by what was measured of themselves, never by formulas."""
+"""Products of fp8 operands on the ladder: answered by what was measured of themselves or near them, never by what was
+measured of other ops, classes or numerics."""
 
 from dataclasses import replace
 
@@ -21,6 +22,11 @@ H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 23
 VALUES = {"block_m": 128, "block_n": 128, "block_k": 128, "group_m": 8, "stages": 3, "warps": 4}
 TEMPLATE = Config.of("triton", "inductor_mm", **VALUES)
 MAPPED = Config.of("triton", "inductor_scaled_tma", **VALUES)
+NARROW = Config.of(
+    "triton", "narrow", block_m=16, block_n=64, block_k=128, split_k=1, swap=1, stagger=0, rows="mask", dequant="cast",
+    warps=4, stages=5,
+)
+GEMV = Config.of("triton", "gemv", block_n=8, block_k=256, unroll=1, dequant="cast", warps=2, stages=3)
 
 
 def scaled(m: int = 512, n: int = 4096, k: int = 4096, **rest: object) -> Problem:
@@ -62,10 +68,26 @@ def test_no_other_family_is(lab, ask, other):
     assert ask(other, rows) is None
 
 
-def test_near_sizes_do_not_answer(lab, ask):
-    assert ask(scaled(), around(lab, {MAPPED: 0.5})) is None
-    steps = explain(lab.query(scaled(), H200), lab.catalog(around(lab, {MAPPED: 0.5})), Policy())
-    assert "products of the op scaled_mm" in {step.rung: step.reason for step in steps}["near"]
+def test_near_sizes_answer(lab, ask):
+    hit = ask(scaled(), around(lab, {MAPPED: 0.5}))
+    assert (hit.rung, hit.config) == ("near", MAPPED)
+    assert hit.speedup == pytest.approx(2, rel=0.1)
+    assert ask(scaled(), around(lab, {})).config == ATEN
+
+
+def test_a_matrix_vector_product_is_near_those_alone(lab, ask):
+    fast = {"fast_accum": True, "scales": "row", "out_dtype": "fp16"}
+    rows = [row for n in (3072, 5120) for row in lab.rows(scaled(1, n, **fast), {GEMV: 0.5}, device=H200)]
+    assert ask(scaled(1, **fast), rows).config == GEMV
+    assert ask(scaled(2, **fast), rows) is None
+
+
+def test_a_range_is_served_by_a_kernel_of_any_number_of_rows(lab, ask):
+    fast = {"fast_accum": True}
+    rows = [row for m in (2, 4, 8, 16) for row in lab.rows(scaled(m, **fast), {NARROW: 0.5}, device=H200)]
+    hit = ask(scaled(8, **fast), rows, ranges={"m": (2, 16)})
+    assert hit.config == NARROW
+    assert "accumulation" in str(illegal(NARROW, scaled(8), H200))
 
 
 def test_the_model_says_nothing(lab):
@@ -132,6 +154,34 @@ def test_what_one_of_them_cannot_run_says_why(config, problem, reason):
     assert reason in (illegal(config, problem, H200) or "")
 
 
-def test_the_shipped_table_has_none_yet(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("config", "problem", "reason"),
+    [
+        (NARROW, scaled(), "the fast accumulation"),
+        (NARROW, scaled(fast_accum=True), None),
+        (Config.of(NARROW.backend, NARROW.kernel, **{**NARROW.values, "swap": 0}), scaled(), None),
+        (Config.of(NARROW.backend, NARROW.kernel, **{**NARROW.values, "warps": 2}), scaled(), None),
+        (Config.of(NARROW.backend, NARROW.kernel, **{**NARROW.values, "block_k": 16}), scaled(fast_accum=True),
+         "32 fp8_e4m3 of K at once"),
+        (NARROW, scaled(k=4088, fast_accum=True), "multiples of 16"),
+        (GEMV, scaled(8), None),
+        (GEMV, scaled(9), "more than 8"),
+        (GEMV, scaled(1, dtype="fp8_e5m2"), "no two e5m2"),
+    ],
+)  # fmt: skip
+def test_what_our_kernels_multiply(config, problem, reason):
+    found = illegal(config, problem, H200)
+    assert found is None if reason is None else reason in found
+    assert "sm80 multiplies no fp8" in illegal(config, problem, A100)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "kernels", "gain"),
+    [(1, 4096, 14336, {"gemv"}, 2.0), (16, 4096, 14336, {"narrow"}, 1.7), (2048, 28672, 4096, {"default"}, 1.0)],
+)
+def test_the_shipped_table_has_them(monkeypatch, tmp_path, m, n, k, kernels, gain):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert gemmdb.lookup(scaled(device="NVIDIA H200")) is None
+    hit = gemmdb.lookup(scaled(m, n, k, scales="row", fast_accum=True, device="NVIDIA H200"))
+    assert hit.rung == "exact"
+    assert hit.config.kernel in kernels
+    assert hit.speedup >= gain

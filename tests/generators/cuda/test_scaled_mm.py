@@ -68,12 +68,12 @@ def test_candidates_are_distinct_and_legal(rest: dict[str, str]) -> None:
         for n, k in ((28672, 4096), (4096, 14336), (16, 32), (48, 4080)):
             problem = scaled(m, n, k, **rest)
             found = [one.config for one in CudaSpace().candidates(problem, H200, named("standard", "cuda"))[1:]]
-            assert len(found) == len(set(found)) >= 5
+            assert len(found) == len(set(found)) >= 3
             assert not any(illegal(config, problem, H200) for config in found)
             assert m <= 32 or m > 64 or OURS.isdisjoint(config.name for config in found)
             assert m > 32 or k < 64 or not OURS.isdisjoint(config.name for config in found)
             mapped = [config for config in found if config.kernel == "inductor_scaled_tma"]
-            assert bool(mapped) == (m >= 17 and "bias" not in rest)
+            assert bool(mapped) == (m >= 33 and "bias" not in rest)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_what_follows_is_that_of_a_product_in_the_outputs_dtype(rest: dict[str, 
 
 def test_the_preset() -> None:
     problems = shapes.load("h200-scaled", "cuda")
-    assert len(problems) == 65
+    assert len(problems) == 115
     assert {problem.op for problem in problems} == {"scaled_mm"}
-    assert {problem.m for problem in problems} == {1, 8, 16, 64, 512, 2048, 8192}
+    assert {problem.m for problem in problems} == {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048, 8192}
     kinds = Counter((problem.scales, problem.numerics.fast) for problem in problems)
-    assert kinds["row", True] >= 30
+    assert kinds["row", True] >= 80
     assert min(kinds.values()) >= 5
     assert len(kinds) == 4
     assert {problem.fusion for problem in problems} == {"none", "pointwise"}
@@ -137,4 +137,4 @@ def test_the_preset() -> None:
     for problem in problems:
         assert problem.bytes <= MOST_BYTES
         assert problem.flops < 2e12
-        assert len(CudaSpace().candidates(problem, H200, named(None, "cuda"))) >= 7
+        assert len(CudaSpace().candidates(problem, H200, named(None, "cuda"))) >= 4
