@@ -23,8 +23,18 @@ VALUES = {"block_m": 128, "block_n": 128, "block_k": 128, "group_m": 8, "stages"
 TEMPLATE = Config.of("triton", "inductor_mm", **VALUES)
 MAPPED = Config.of("triton", "inductor_scaled_tma", **VALUES)
 NARROW = Config.of(
-    "triton", "narrow", block_m=16, block_n=64, block_k=128, split_k=1, swap=1, stagger=0, rows="mask", dequant="cast",
-    warps=4, stages=5,
+    "triton",
+    "narrow",
+    block_m=16,
+    block_n=64,
+    block_k=128,
+    split_k=1,
+    swap=1,
+    stagger=0,
+    rows="mask",
+    dequant="cast",
+    warps=4,
+    stages=5,
 )
 GEMV = Config.of("triton", "gemv", block_n=8, block_k=256, unroll=1, dequant="cast", warps=2, stages=3)
 
