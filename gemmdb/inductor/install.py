@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.inductor import lowering, padding, passes, ranks, searching, session
-from gemmdb.inductor.adapter import hooks, state
+from gemmdb.inductor.adapter import fusing, hooks, state
 from gemmdb.inductor.journal import BENCHMARKS, JOURNAL
 
 _lock = threading.Lock()
@@ -26,6 +26,7 @@ def install() -> None:
         lowering.register()
         padding.keep_from_timing()
         searching.register()
+        fusing.see_through_views()
         BENCHMARKS.reader = state.benchmarks
         BENCHMARKS.clear()
         _done = True

@@ -14,6 +14,8 @@ from torch._inductor.kernel import bmm, mm
 from torch._inductor.utils import TMA_DESCRIPTOR_SIZE, get_num_sms, get_tma_workspace_arg
 from torch.utils._triton import has_triton_stable_tma_api
 
+from gemmdb.inductor.adapter import fusing
+
 _TEMPLATES = {
     "inductor_mm": (mm, "mm_template"),
     "inductor_persistent_tma": (mm, "persistent_tma_mm_template"),
@@ -91,7 +93,7 @@ def _generated(choice: Choice, nodes: Sequence[Any], layout: Any, options: Mappi
     )  # fmt: skip
     if generated is None:
         raise RuntimeError("the template cannot be generated")
-    return generated.output_node()
+    return fusing.choice(generated.output_node())
 
 
 def _tma_options(a: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, Tri
 from torch._inductor.virtualized import V
 
 from gemmdb import kernels_triton
+from gemmdb.inductor.adapter import fusing
 from gemmdb.inductor.legality import MOST_COUNTERS
 
 aten = torch.ops.aten
@@ -182,7 +183,7 @@ def product(
     )  # fmt: skip
     if choice is None:
         raise RuntimeError("the template cannot be generated")
-    return choice.output_node()
+    return fusing.choice(choice.output_node())
 
 
 def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:
