@@ -1,12 +1,14 @@
 """Compile time of a Llama-3-8B-shaped model in default mode, with gemmdb and with max-autotune, in fresh processes.
 
-    python benchmarks/compile.py --out FILE.json [--layers 4] [--rows 16] [--repeats 2] [--gpus 1] [--skip max-autotune]
+    python benchmarks/compile.py --out FILE.json [--layers 4] [--rows 16] [--repeats 2] [--gpus 1] [--each 1] [--cold]
+        [--skip max-autotune]
 
 Every measurement is a process of its own: `cold` starts with empty caches (Inductor's, Triton's), `warm` is the same
 program again with the caches that the cold one left. Seconds are those of the first call. The kernels that gemmdb chose
 are compared between all processes. `overhead` is what `import gemmdb` with `enable()` adds to a program that compiles
-nothing, and to a compile without GEMMs. With `--gpus`, so many repeats run side by side, each on its own GPU with its
-part of the processors. FILE is written anew after every repeat, so that nothing is lost.
+nothing, and to a compile without GEMMs. With `--gpus` and `--each`, so many repeats run side by side, on so many GPUs
+and on each of them, each with its part of the processors. FILE is written anew after every repeat, so that nothing is
+lost.
 """
 
 from __future__ import annotations
@@ -112,7 +114,8 @@ def in_process(arguments: list[str], caches: Path, gpu: str) -> dict[str, Any]:
 def compiles(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Cold and warm compiles of every kind and mode, as the repeats are done, each on a GPU that is free."""
     free: queue.Queue[str] = queue.Queue()
-    for gpu in visible(options.gpus):
+    lanes = visible(options.gpus) * options.each
+    for gpu in lanes:
         free.put(gpu)
 
     def on_a_gpu(number: int) -> list[dict[str, Any]]:
@@ -122,7 +125,7 @@ def compiles(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         finally:
             free.put(gpu)
 
-    with ThreadPoolExecutor(options.gpus) as pool:
+    with ThreadPoolExecutor(len(lanes)) as pool:
         for done in as_completed([pool.submit(on_a_gpu, number) for number in range(options.repeats)]):
             yield from done.result()
 
@@ -140,7 +143,7 @@ def repeat(options: argparse.Namespace, number: int, gpu: str) -> Iterator[dict[
             if mode in options.skip or (mode == "max-autotune" and number):
                 continue
             with tempfile.TemporaryDirectory() as caches:
-                for state in ("cold", "warm"):
+                for state in ("cold",) if options.cold else ("cold", "warm"):
                     arguments = [__file__, "--child", mode, kind, str(options.layers), str(options.rows)]
                     result = in_process(arguments, Path(caches), gpu)
                     found = {"repeat": number, "kind": kind, "mode": mode, "state": state, **result}
@@ -197,19 +200,22 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--gpus", type=int, default=1, help="repeats side by side")
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs with repeats of their own, side by side")
+    parser.add_argument("--each", type=int, default=1, help="repeats side by side on one GPU")
+    parser.add_argument("--cold", action="store_true", help="leave out the programs that find filled caches")
     parser.add_argument("--skip", default="", help="a mode to leave out")
     options = parser.parse_args()
     from gemmdb import hardware
     from gemmdb.toolchain import installed
 
     # Repeats side by side would otherwise start as many compilers each as there are processors.
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(min(32, max(2, (os.cpu_count() or 2) // options.gpus))))
+    cores = (os.cpu_count() or 2) // (options.gpus * options.each)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(min(32, max(2, cores))))
     device, toolchain = hardware.cuda(), installed("cuda")
     result: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "device": device and device.text, "toolchain": toolchain and toolchain.text, "layers": options.layers,
-        "rows": options.rows, "cores": os.cpu_count(), "gpus": options.gpus, "compiles": [],
+        "rows": options.rows, "cores": os.cpu_count(), "gpus": options.gpus, "each": options.each, "compiles": [],
     }  # fmt: skip
     for found in compiles(options):
         result["compiles"].append(found)

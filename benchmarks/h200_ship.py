@@ -4,8 +4,9 @@
 
 FOLDER: of archives, as `h200_build.py` writes them; default: all of benchmarks/results/h200. Their rows are united,
 without those that hold no more: of our kernels whose source has changed since (which of Inductor's templates a torch
-has, lookups ask), of the first protocol, which timed operands at one address, and of problems that no graph asks for. Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest,
-and as large a sample of the rest as the wheel has room for) and `tables/manifest.json`.
+has, lookups ask), of the first protocol, which timed operands at one address, and of problems that no graph asks for.
+Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest, and as large a sample of the rest as the wheel has room
+for) and `tables/manifest.json`.
 """
 
 from __future__ import annotations

@@ -205,6 +205,35 @@ def test_what_comes_after(config: Config) -> None:
         assert (one.double() - other).abs().max() <= 0.02 * other.abs().max()
 
 
+BEHIND: dict[str, Callable[[Any, Any], tuple[Any, ...]]] = {
+    "relu": lambda y, r: (y.relu(),),
+    "gelu": lambda y, r: (torch.nn.functional.gelu(y),),
+    "silu_mul": lambda y, r: (torch.nn.functional.silu(y) * r,),
+    "add": lambda y, r: (y + r,),
+    "two": lambda y, r: (y.relu(), y + r),
+    "heads": lambda y, r: (y.view(*y.shape[:-1], 4, 64) * 0.125,),
+}
+"""Elementwise work behind a linear of three dimensions."""
+
+
+@pytest.mark.parametrize("sizes", [(2, 12), (1, 24), (3, 1, 7)], ids=str)
+@pytest.mark.parametrize("tail", BEHIND)
+@pytest.mark.parametrize("config", [TILE, NARROW, FIXUP, PERSISTENT], ids=str, indirect=True)
+def test_elementwise_work_behind_views_is_the_epilogue(config: Config, tail: str, sizes: tuple[int, ...]) -> None:
+    x, w = torch.randn(*sizes, 512, device="cuda", dtype=BF16), torch.randn(256, 512, device="cuda", dtype=BF16) / 16
+    residual = torch.randn(*sizes, 256, device="cuda", dtype=BF16)
+
+    def model(x: Any, w: Any, residual: Any) -> Any:
+        return BEHIND[tail](torch.nn.functional.linear(x, w), residual)
+
+    wanted = model(x.double(), w.double(), residual.double())
+    found, code = run(model, x, w, residual, config=config)
+    for one, other in zip(found, wanted, strict=True):
+        assert (one.double() - other).abs().max() <= 0.02 * other.abs().max()
+    assert " fusion=pointwise " in gemmdb.inductor.stats()["products"][0]["problem"]
+    assert len(re.findall(r"def (triton_\w+)\(", code)) == 1
+
+
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("config", [TILE], ids=str, indirect=True)
 def test_a_residual_sum_before_a_norm_is_part_of_the_norm(config: Config, norm: bool) -> None:

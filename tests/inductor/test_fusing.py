@@ -1,0 +1,85 @@
+"""What shares memory with the output of a choice, for Inductor's scheduler: the places, in whatever loops."""
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import sympy  # noqa: E402
+from torch._inductor import scheduler  # noqa: E402
+from torch._inductor.dependencies import MemoryDep, StarDep  # noqa: E402
+from torch._inductor.sizevars import SizeVarAllocator  # noqa: E402
+from torch._inductor.virtualized import V  # noqa: E402
+
+import gemmdb.inductor  # noqa: E402
+from gemmdb.inductor.adapter import fusing  # noqa: E402
+
+A, B, C = sympy.symbols("c0 c1 c2", integer=True, nonnegative=True)
+ROWS = MemoryDep("out", 256 * A + B, (A, B), (24, 256))
+BATCHED = MemoryDep("out", 3072 * A + 256 * B + C, (A, B, C), (2, 12, 256))
+TURNED = MemoryDep("out", 3072 * A + B + 256 * C, (A, B, C), (2, 256, 12))
+OTHER = MemoryDep("residual", 3072 * A + 256 * B + C, (A, B, C), (2, 12, 256))
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    """What Inductor asks for the sizes of loops."""
+    with V.set_graph_handler(SimpleNamespace(sizevars=SizeVarAllocator())):
+        yield
+
+
+def node(*, reads=(), writes=(), template=None):
+    return SimpleNamespace(
+        read_writes=SimpleNamespace(reads={*reads}, writes={*writes}),
+        is_template=lambda: template is not None,
+        get_template_node=lambda: template,
+    )
+
+
+def test_the_same_places_in_other_loops_are_shared():
+    product = node(writes=[ROWS])
+    assert fusing.shared(product, node(reads=[BATCHED, OTHER])) == {BATCHED.normalize()}
+    assert fusing.shared(product, node(reads=[ROWS, OTHER])) == {ROWS.normalize()}
+    assert fusing.shared(product, node(reads=[TURNED, OTHER])) == set()
+    assert fusing.shared(product, node(reads=[OTHER, StarDep("out")])) == set()
+
+
+@pytest.fixture
+def score(monkeypatch):
+    """Inductor's score, as that of torch 2.11 is, with what gemmdb puts around it."""
+
+    def exact(self, node1, node2, both=False):
+        first, second = ({*one.read_writes.reads, *one.read_writes.writes} for one in (node1, node2))
+        found = sum(self.dep_size_hint(dep) for dep in first & second)
+        return (found, False) if both else found
+
+    monkeypatch.setattr(scheduler.Scheduler, "score_fusion_memory", exact)
+    fusing.see_through_views()
+    fusing.see_through_views()
+    inductor = SimpleNamespace(dep_size_hint=lambda dep: 2 * int(sympy.prod(dep.size)))
+    return lambda *args, **options: scheduler.Scheduler.score_fusion_memory(inductor, *args, **options)
+
+
+def test_only_our_choices_are_seen_through(score):
+    template = SimpleNamespace()
+    box = SimpleNamespace(data=SimpleNamespace(data=template))
+    consumer = node(reads=[BATCHED, OTHER])
+    assert score(node(writes=[ROWS], template=template), consumer) == 0
+    assert fusing.choice(box) is box
+    product = node(writes=[ROWS], template=template)
+    assert score(product, consumer) == score(consumer, product) == 2 * 24 * 256
+    assert score(product, consumer, both=True) == (2 * 24 * 256, False)
+    assert score(product, node(reads=[TURNED])) == 0
+    assert score(node(writes=[ROWS]), consumer) == 0
+
+
+def test_what_inductor_finds_by_itself_is_left(score):
+    product = node(writes=[ROWS], template=SimpleNamespace(_gemmdb_choice=True))
+    assert score(product, node(reads=[ROWS, BATCHED])) == 2 * 24 * 256
+
+
+def test_inductor_is_wrapped_when_the_first_graph_is_compiled(kit):
+    gemmdb.inductor.enable()
+    kit.compiled(lambda a, b: a @ b, torch.ones(4, 8), torch.ones(8, 4))
+    assert scheduler.Scheduler.score_fusion_memory._gemmdb
