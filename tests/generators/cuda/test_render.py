@@ -56,6 +56,24 @@ def test_the_weight_is_dequantised_in_the_kernel(make, weight, dtype, dequant):
         assert ("scale", f"*{dtype}") in launch.unit.args
 
 
+@pytest.mark.parametrize(("weight", "pointer"), [("fp8_e4m3", "*fp8e4nv"), ("fp8_e5m2", "*fp8e5")])
+@pytest.mark.parametrize(("scales", "places"), [("tensor", ("", "")), ("row", (" + idx_m", " + idx_n"))])
+def test_fp8_operands_are_scaled_in_the_epilogue(make, scales, places, weight, pointer):
+    problem = gemm("scaled_mm", m=8, n=512, k=208, weight_dtype=weight, scales=scales, bias="1d", out_dtype="fp16")
+    for config in (make.gemv(), make.narrow(), make.narrow(split_k=2), make.narrow(swap=1)):
+        (launch,) = plan(problem, config).launches
+        source = check(launch)
+        types = dict(launch.unit.args)
+        assert (types["A"], types["B"], types["out"]) == ("*fp8e4nv", pointer, "*fp16")
+        assert types["scale_a"] == types["scale_b"] == "*fp32"
+        scaled = [f"tl.load(scale_{name}{place}" for name, place in zip("ab", places, strict=True)]
+        last = [source.index(one) for one in (*scaled, "tl.load(bias", "tl.store(out")]
+        assert last == sorted(last)
+        assert "other=0.0" in source  # Triton casts no integer to fp8.
+        assert source.count("scale_a") == 2
+    assert "scale_a" not in check(plan(gemm("int_mm", m=32, n=512, k=208), make.narrow()).launches[0])
+
+
 @pytest.mark.parametrize("config", ["tile", "gemv", "narrow"])
 def test_one_unit_serves_all_sizes_of_a_divisibility_class(make, config):
     chosen = getattr(make, config)()
