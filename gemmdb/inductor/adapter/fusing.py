@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
 from torch._inductor import scheduler
 from torch._inductor.dependencies import MemoryDep
 
 _MARK = "_gemmdb_choice"
+_GOES_BY_NAMES = (2, 12)
+"""The first torch whose scheduler asks a template's reader for the name of what it reads, and not for its loops."""
 
 
 def choice(output: Any) -> Any:
@@ -19,12 +22,16 @@ def choice(output: Any) -> Any:
 
 
 def see_through_views() -> None:
-    """Let the scheduler find what an elementwise kernel shares with our choice whose output it reads. Once per process.
+    """Let the scheduler find what an elementwise kernel shares with our choice whose output it reads, where it does not
+    by itself: that of torch 2.11 compares the loops of both as they were written before it fuses, and those over the
+    [B, S, N] behind a linear are not those over [M, N], so that nothing of a batch of sequences was fused. Whether they
+    read and write the same places it asks with merged loops in any case."""
+    if torch.torch_version.TorchVersion(torch.__version__) < _GOES_BY_NAMES:
+        wrap_score()
 
-    The scheduler of torch 2.11 compares the loops of both as they were written before it fuses, and those over the
-    [B, S, N] behind a linear are not those over [M, N]: nothing of a batch of sequences was fused. Whether they read
-    and write the same places it asks with merged loops in any case. That of torch 2.13 goes by names here.
-    """
+
+def wrap_score() -> None:
+    """Put `shared` beside Inductor's own score of two nodes, for those of our choices. Once per process."""
     original = scheduler.Scheduler.score_fusion_memory
     if getattr(original, "_gemmdb", False):
         return
