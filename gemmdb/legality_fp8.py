@@ -14,6 +14,11 @@ FIRST_ARCH = 89
 LEAST_DEPTH = 32
 """Elements of K that one instruction of the matrix unit takes of fp8 operands, and of int8."""
 _MULTIPLE = 16
+FEW_ROWS = 64
+"""With more, none of our own kernels is tried: ATen and Inductor's templates use the matrix unit as well as can be."""
+_CONVERTED = ("sm90", "sm100")
+"""Where Triton turns the fp8 of small tiles into fp16, whose products are summed in fp32. Elsewhere it takes fp8
+instructions, and Ada's keep few bits of a sum, too (SageAttention2, arXiv 2411.10958)."""
 
 
 def unmultiplied(problem: Problem, device: Device) -> str | None:
@@ -43,6 +48,12 @@ def template(config: Config, problem: Problem, device: Device) -> str | None:
     if config.kernel == TMA and problem.bias is not None:
         return "the template with tensor maps takes no bias"
     return None
+
+
+def summed_in_full(device: Device, grouped: bool) -> bool:
+    """Whether a Triton kernel that leaves its sums of fp8 products to the matrix unit has them in fp32. `grouped`: its
+    tiles go to the instructions of Hopper's warp groups, which keep about 14 bits (see `generators.tolerance`)."""
+    return device.arch in _CONVERTED and not grouped
 
 
 def _capability(device: Device) -> int:

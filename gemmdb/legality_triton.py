@@ -8,7 +8,7 @@ from collections.abc import Collection
 from gemmdb.config import Config
 from gemmdb.device import Device
 from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
-from gemmdb.legality_fp8 import LEAST_DEPTH, unmultiplied
+from gemmdb.legality_fp8 import LEAST_DEPTH, summed_in_full, unmultiplied
 from gemmdb.operands import Operand
 from gemmdb.problem import Problem
 
@@ -105,9 +105,8 @@ def _epilogue_bytes(config: Config, problem: Problem, buffers: int) -> int:
     return kept + 4 * n * min(m, 16 * int(value["warps"]))
 
 
-def _summed_fast(config: Config, problem: Problem) -> bool:
-    """Whether Hopper's warp-group instructions sum the fp8 products of a tile, which keep about 14 bits (see
-    `generators.tolerance`). The smaller ones of before add up in fp32."""
+def _grouped(config: Config, problem: Problem) -> bool:
+    """`warpgroup` of a config that has tiles."""
     left = int(config.values["block_n" if config.values["swap"] else "block_m"])
     return warpgroup(problem, left, int(config.values["warps"]))
 
@@ -131,7 +130,8 @@ def _blocks(config: Config, problem: Problem, device: Device) -> str | None:
         return f"the matrix unit takes {LEAST_DEPTH} {problem.a.dtype} of K at once"
     if problem.op != "mixed_mm" and config.values["dequant"] != "cast":
         return "there is nothing to dequantise"
-    if problem.op == "scaled_mm" and not problem.numerics.fast and _summed_fast(config, problem):
+    slow = problem.op == "scaled_mm" and not problem.numerics.fast
+    if slow and not summed_in_full(device, _grouped(config, problem)):
         return "the sums stay in the matrix unit's accumulator, which is the fast accumulation"
     if shared_bytes(config, problem) > int(device.figures.get("smem_bytes", SHARED_BYTES)):
         return "the pipeline's stages do not fit into shared memory"

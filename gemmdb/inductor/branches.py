@@ -36,7 +36,7 @@ def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     them. None, with a note in the journal, where that is not to be."""
     node = state.current_node()
     place = _places().get(node.target)
-    if place is None:
+    if place is None or any(isinstance(arg, torch.fx.Node) for arg in node.kwargs.values()):
         decision.event.refuse("only a plain product is divided among kernels")
         return None
     tensors = [i for i, arg in enumerate(node.args) if isinstance(arg, torch.fx.Node)]
@@ -56,7 +56,8 @@ def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 def _places() -> dict[Any, int]:
     """Where A is among the arguments of the operators that can be divided."""
-    return {aten.mm.default: 0, aten._int_mm.default: 0, aten.addmm.default: 1, ops.register(): 0}
+    plain = {aten.mm.default: 0, aten._int_mm.default: 0, aten.addmm.default: 1, aten._scaled_mm.default: 0}
+    return {**plain, ops.register(): 0}
 
 
 def _unlike(m: Any, fakes: list[torch.Tensor]) -> str:

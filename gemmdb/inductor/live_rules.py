@@ -7,6 +7,7 @@ import importlib.util
 
 from gemmdb.inductor.adapter import ranks
 from gemmdb.kernels import GPU_ALONE, INDUCTOR_ALONE
+from gemmdb.legality_fp8 import FEW_ROWS
 from gemmdb.problem import Query
 from gemmdb.settings import Policy
 
@@ -30,8 +31,8 @@ def objection(query: Query, policy: Policy) -> str:
         return f"{took}, and {policy.live_s:.0f} s are allowed; GEMMDB_ON_MISS=live allows it"
     if symbolic:
         return "its sizes are symbolic"
-    if op in INDUCTOR_ALONE:
-        took = f"{INDUCTOR_ALONE[op]} have Inductor's templates alone, and what compiles them has to load torch first"
+    if op in INDUCTOR_ALONE or (op == "scaled_mm" and query.problem.m > FEW_ROWS):
+        took = f"{GPU_ALONE[op]} have Inductor's templates alone, and what compiles them has to load torch first"
         return f"{took}; GEMMDB_ON_MISS=live allows it"
     if ranks.several():
         return "the ranks of a job could come to different kernels; GEMMDB_ON_MISS=live with one user table allows it"

@@ -188,6 +188,8 @@ _NARROW_FP8 = (
         (64, 128, 4, (4, 2), (MASKED,), BOTH), (64, 256, 4, (2, 1), (MASKED, STAGGERED), BOTH),
         (128, 128, 4, (2, 1), (MASKED,), BOTH), (32, 256, 4, (2,), (MASKED,)), (128, 256, 4, (1,), (MASKED,), BOTH),
         (128, 128, 8, (2,), (MASKED,), SWAPPED),
+        # What is left without a fast accumulation.
+        (64, 128, 2, (4, 2), (MASKED,)), (32, 256, 2, (4,), (MASKED,)),
     )),
 )  # fmt: skip
 

@@ -29,7 +29,7 @@ BEYOND = 300
 @dataclass(frozen=True)
 class CudaSpace:
     """The space of a GPU. `breadth` 0 tries what is likely of the menu (`likely`), 1 also what Inductor itself makes of
-    a product (of INDUCTOR_ALONE that is all there is, at any breadth), 2 all of the menu and a sample of everything
+    a product (where the menu has nothing, that is tried at any breadth), 2 all of the menu and a sample of everything
     besides.
 
     `cutlass`: from breadth 1 on also the menu of our CUTLASS kernel, for a machine that can compile it.
@@ -47,7 +47,7 @@ class CudaSpace:
         whole = from_menu(problem, device)
         tried = likely(whole, problem, device) if effort.breadth < 2 else whole
         ours = [Candidate(config, estimated=len(tried) < len(whole)) for config in tried]
-        others = self._others(problem, device, effort) if effort.breadth or problem.op in INDUCTOR_ALONE else []
+        others = self._others(problem, device, effort) if effort.breadth or not whole else []
         beyond = _beyond(problem, device, {*tried, *others}) if effort.breadth == 2 else []
         return [Candidate(ATEN), *ours, *map(Candidate, [*others, *beyond])]
 
@@ -72,7 +72,6 @@ def from_menu(problem: Problem, device: Device) -> list[Config]:
             found[gemv(n, k, way, warps, stages)] = None
     found |= dict.fromkeys(_narrow(problem, device))
     if problem.op == "scaled_mm":
-        # With more rows ATen and Inductor's templates use the matrix unit as well as it can be.
         return _legal(found, problem, device)
     found |= dict.fromkeys(_persistent(problem))
     for entry in menu.tiles(problem.op, problem.m):

@@ -33,6 +33,8 @@ BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
         (replace(BATCH, device=hardware.cpu()), 300.0, "on GPUs alone"),
         (SCALED, 20.0, ""),
         (SCALED, 300.0, ""),
+        (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 20.0, "fp8 have Inductor's templates alone"),
+        (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 300.0, ""),
         (replace(SCALED, ranges=SOME), 300.0, "at fixed sizes"),
         (replace(SCALED, device=hardware.cpu()), 300.0, "products of fp8 are measured on GPUs alone"),
     ],

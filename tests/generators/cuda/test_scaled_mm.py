@@ -31,7 +31,7 @@ def scaled(m: int = 512, n: int = 4096, k: int = 4096, **rest: object) -> Proble
 @pytest.mark.parametrize(
     ("effort", "m", "kernels"),
     [
-        ("quick", 1, OURS), ("quick", 16, {"triton:narrow"}), ("quick", 512, set()),
+        ("quick", 1, OURS), ("quick", 16, {"triton:narrow"}), ("quick", 512, TEMPLATES),
         ("standard", 2, {*OURS, "triton:inductor_mm"}), ("standard", 64, {"triton:narrow", *TEMPLATES}),
         ("standard", 65, TEMPLATES), ("standard", 512, TEMPLATES), ("full", 512, TEMPLATES),
     ],
@@ -53,11 +53,18 @@ def test_all_of_our_space_is_within_reach_of_few_rows() -> None:
 
 @pytest.mark.parametrize("m", [1, 16, 48])
 def test_without_a_fast_accumulation_no_sum_stays_in_the_matrix_unit(m: int) -> None:
-    for fast, wanted in ((True, {True, False} if m <= 32 else {True}), (False, {False})):
-        found = CudaSpace().candidates(scaled(m, fast_accum=fast), H200, named("standard", "cuda"))
+    for fast, wanted in ((True, {True, False}), (False, {False})):
+        found = CudaSpace().candidates(scaled(m, fast_accum=fast), H200, named("quick", "cuda"))
         ours = [one.config.values for one in found if one.config.kernel == "narrow"]
-        assert {value["block_n" if value["swap"] else "block_m"] >= 64 for value in ours} <= wanted
-        assert not fast or ours
+        grouped = {value["block_n" if value["swap"] else "block_m"] >= 64 and value["warps"] % 4 == 0 for value in ours}
+        assert grouped == wanted
+
+
+def test_what_an_arch_does_with_small_tiles_is_not_taken_for_granted() -> None:
+    l4 = Device("cuda", "sm89", "NVIDIA L4", 58, 24)
+    for fast, kernels in ((True, OURS), (False, {"triton:gemv"})):
+        found = CudaSpace().candidates(scaled(1, fast_accum=fast), l4, named("quick", "cuda"))
+        assert {one.config.name for one in found[1:]} == kernels
 
 
 @pytest.mark.parametrize(
@@ -70,8 +77,7 @@ def test_candidates_are_distinct_and_legal(rest: dict[str, str]) -> None:
             found = [one.config for one in CudaSpace().candidates(problem, H200, named("standard", "cuda"))[1:]]
             assert len(found) == len(set(found)) >= 3
             assert not any(illegal(config, problem, H200) for config in found)
-            assert m <= 32 or m > 64 or OURS.isdisjoint(config.name for config in found)
-            assert m > 32 or k < 64 or not OURS.isdisjoint(config.name for config in found)
+            assert k < 64 or OURS.isdisjoint(config.name for config in found) == (m > 64)
             mapped = [config for config in found if config.kernel == "inductor_scaled_tma"]
             assert bool(mapped) == (m >= 33 and "bias" not in rest)
 
