@@ -62,4 +62,8 @@ def test_every_kernel_source_in_a_shipped_table_is_the_present_one(path):
     pairs = {(c.kernel, Toolchain.parse(toolchain).source): c for c, toolchain in
              ((Config.parse(text), toolchain) for text, toolchain in found)}  # fmt: skip
     assert pairs
-    assert [pair for pair, config in pairs.items() if not pair[1] or not sources.is_current(config, pair[1])] == []
+    # Inductor's templates are those of the torch that the rows were measured with, whatever is installed here.
+    theirs = {pair: config for pair, config in pairs.items() if config.kernel in sources.INDUCTOR}
+    assert all(source for _, source in theirs)
+    ours = {pair: config for pair, config in pairs.items() if pair not in theirs}
+    assert [pair for pair, config in ours.items() if not pair[1] or not sources.is_current(config, pair[1])] == []
