@@ -77,13 +77,12 @@ def shared_bytes(config: Config, problem: Problem) -> int:
     """
     value = config.values
     m, n, k, stages = (int(value[name]) for name in ("block_m", "block_n", "block_k", "stages"))
-    swap = int(value["swap"])
     ahead = max(stages - 1, 1)
-    buffers = stages if warpgroup(problem, n if swap else m, int(value["warps"])) else ahead
+    buffers = stages if _grouped(config, problem) else ahead
     pipeline = stage_bytes(problem, m, n, k) * buffers
     if config.kernel != "persistent" and value.get("load") != "tma":
         return pipeline
-    loop = pipeline + turned_bytes(problem, (m, n, k), swap)
+    loop = pipeline + turned_bytes(problem, (m, n, k), int(value["swap"]))
     return 8 * ahead + max(loop, _epilogue_bytes(config, problem, buffers))
 
 
