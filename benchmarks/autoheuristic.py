@@ -30,14 +30,14 @@ from typing import Any
 import torch
 from offtable_model import against_rules
 
-from gemmdb import registry
-from gemmdb.config import ATEN, Config
-from gemmdb.generators.modelled_space import rank, setting_of
-from gemmdb.ladder.model_cost import FITTED
-from gemmdb.ladder.model_machine import machine
-from gemmdb.ladder.model_menu import runs_on
-from gemmdb.ladder.model_work import Setting, tile_of
-from gemmdb.problem import Problem
+from gemmdb.cost.machine import machine
+from gemmdb.cost.menu import runs_on
+from gemmdb.cost.model import FITTED
+from gemmdb.cost.work import Setting, tile_of
+from gemmdb.devices import registry
+from gemmdb.generators.modelled.space import rank, setting_of
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
 from gemmdb.settings import Policy
 
 SKU = "NVIDIA A100-SXM4-80GB"

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 # The processes that compile import this module: what imports torch is imported where it is needed.
 if TYPE_CHECKING:
-    from gemmdb.config import Config
-    from gemmdb.generators.progress import State
-    from gemmdb.problem import Problem
+    from gemmdb.generators.build.progress import State
+    from gemmdb.kernels.config import Config
+    from gemmdb.key.problem import Problem
 
 COLD_S = {"triton": 0.55, "inductor": 1.5, "cutlass": 40.0}
 WARM_S = {"triton": 0.004, "inductor": 0.05, "cutlass": 0.005}
@@ -68,7 +68,7 @@ def simulated(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One build, as JSON."""
     import sleeping
 
-    from gemmdb.generators.build import BuildRequest, build
+    from gemmdb.generators.build.pipeline import BuildRequest, build
 
     (folder / "load").write_bytes(bytes(sleeping.PIDS))
     os.environ |= {
@@ -100,14 +100,14 @@ def backend(options: argparse.Namespace) -> Any:
     """That of an H200 host, whose compilers and GPUs sleep."""
     import sleeping
 
-    from gemmdb.device import Device
-    from gemmdb.generators.cuda import compile
-    from gemmdb.generators.cuda.backend import CudaBackend
-    from gemmdb.generators.cuda.compiling import CompilePool
-    from gemmdb.generators.cuda.measurer import CudaMeasurer
-    from gemmdb.generators.cuda.space import CudaSpace
-    from gemmdb.generators.effort import Effort
-    from gemmdb.toolchain import Toolchain
+    from gemmdb.generators.build.effort import Effort
+    from gemmdb.generators.measure.cuda import compile
+    from gemmdb.generators.measure.cuda.backend import CudaBackend
+    from gemmdb.generators.measure.cuda.compiling import CompilePool
+    from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
+    from gemmdb.generators.measure.cuda.space import CudaSpace
+    from gemmdb.key.device import Device
+    from gemmdb.key.toolchain import Toolchain
 
     seconds = WARM_S if options.warm else COLD_S
 

@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators.stats import interval
+from gemmdb.generators.measure.stats import interval
 
 MODES = ("default", "gemmdb", "max-autotune")
 KINDS = ("bf16", "int8")
@@ -205,13 +205,13 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="leave out the programs that find filled caches")
     parser.add_argument("--skip", default="", help="a mode to leave out")
     options = parser.parse_args()
-    from gemmdb import hardware
-    from gemmdb.toolchain import installed
+    from gemmdb.devices import detect
+    from gemmdb.key.toolchain import installed
 
     # Repeats side by side would otherwise start as many compilers each as there are processors.
     cores = (os.cpu_count() or 2) // (options.gpus * options.each)
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(min(32, max(2, cores))))
-    device, toolchain = hardware.cuda(), installed("cuda")
+    device, toolchain = detect.cuda(), installed("cuda")
     result: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "device": device and device.text, "toolchain": toolchain and toolchain.text, "layers": options.layers,

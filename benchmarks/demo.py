@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gemmdb.hardware import cuda
+from gemmdb.devices.detect import cuda
 
 HERE = Path(__file__).parent
 DEMO = HERE.parent / ".demo"
@@ -66,7 +66,7 @@ def compare() -> dict[str, Any]:
     import torch._inductor.config
     from demo_model import parts
 
-    import gemmdb.hardware
+    import gemmdb.devices.detect
     import gemmdb.inductor
 
     torch._inductor.config.freezing = True
@@ -91,7 +91,7 @@ def compare() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "gemmdb": gemmdb.__version__,
-        "device": gemmdb.hardware.cpu(torch.get_num_threads()).text,
+        "device": gemmdb.devices.detect.cpu(torch.get_num_threads()).text,
         "threads": torch.get_num_threads(),
         "compile_s": compile_s,
         "run_us": runs,

@@ -22,20 +22,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
-from gemmdb.generators import shapes
-from gemmdb.generators.build import BuildReport, BuildRequest, build
-from gemmdb.generators.cuda.backend import CudaBackend
-from gemmdb.generators.cuda.space import everything
-from gemmdb.generators.effort import Effort, named
-from gemmdb.generators.interfaces import Candidate, Job, Space
+from gemmdb.cost.machine import machine
+from gemmdb.cost.model import FITTED
+from gemmdb.cost.work import Setting, tile_of
+from gemmdb.generators.build.effort import Effort, named
+from gemmdb.generators.build.pipeline import BuildReport, BuildRequest, build
+from gemmdb.generators.measure.cuda.backend import CudaBackend
+from gemmdb.generators.measure.cuda.space import everything
+from gemmdb.generators.measure.interfaces import Candidate, Job, Space
+from gemmdb.generators.shapes import loading
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
 from gemmdb.ladder.model import uncovered
-from gemmdb.ladder.model_cost import FITTED
-from gemmdb.ladder.model_machine import machine
-from gemmdb.ladder.model_work import Setting, tile_of
-from gemmdb.problem import Problem
-from gemmdb.table import Table
+from gemmdb.table.reader import Table
 
 SAMPLES = 60
 """Of the two picks against each other."""
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=5.0, help="of the larger build")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    problems = shapes.load(options.shapes, "cuda")[: options.problems]
+    problems = loading.load(options.shapes, "cuda")[: options.problems]
     listed = options.out / "problems.jsonl"
     listed.write_text("".join(json.dumps({"problem": problem.text}) + "\n" for problem in problems))
     wide = CudaBackend()
@@ -84,7 +84,7 @@ def main() -> None:
     reports = {}
     for name, backend in (("effort", CudaBackend()), ("everything", wide)):
         request = BuildRequest(
-            shapes=str(listed), effort=options.effort, out=options.out / f"{name}.db", minutes=options.minutes
+            loading=str(listed), effort=options.effort, out=options.out / f"{name}.db", minutes=options.minutes
         )
         reports[name] = build(request, backend=backend)
     found = compare(options, problems)

@@ -33,11 +33,11 @@ from typing import Any
 import h200_peers_report
 from h200_results import SHIPPED, STRATA, STREAMED, anywhere, lines, run, streamed, with_cuda_kernels
 
-from gemmdb.appending import append_lines
-from gemmdb.measurement import one_line
-from gemmdb.problem import Problem
-from gemmdb.table import Table
-from gemmdb.toolchain import installed
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import installed
+from gemmdb.table.measurement import one_line
+from gemmdb.table.reader import Table
+from gemmdb.workload.appending import append_lines
 
 GRACE_S = 45.0
 """How long a problem that has been begun may still take when the time is up."""

@@ -12,15 +12,15 @@ import torch
 from h200_results import streamed
 
 import gemmdb.inductor
-from gemmdb.generators.cuda.backend import UNROLL, VERSION
-from gemmdb.generators.cuda.bench import set_up
-from gemmdb.generators.cuda.graphs import capture, elapsed
-from gemmdb.generators.cuda.session import floor_us
-from gemmdb.generators.program import Operands, Product
-from gemmdb.generators.reference import Reference
-from gemmdb.generators.tolerance import tolerance
-from gemmdb.measurement import Protocol, one_line
-from gemmdb.problem import Problem
+from gemmdb.generators.measure.cuda.backend import UNROLL, VERSION
+from gemmdb.generators.measure.cuda.bench import set_up
+from gemmdb.generators.measure.cuda.graphs import capture, elapsed
+from gemmdb.generators.measure.cuda.session import floor_us
+from gemmdb.generators.measure.program import Operands, Product
+from gemmdb.generators.measure.reference import Reference
+from gemmdb.generators.measure.tolerance import tolerance
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Protocol, one_line
 
 LARGEST_PACKED = 120e6
 """Elements of a weight up to which the weight-only pattern's kernel is timed: it takes milliseconds."""

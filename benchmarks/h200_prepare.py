@@ -22,13 +22,13 @@ from pathlib import Path
 from h200_peers import draw, population
 from h200_results import SHIPPED
 
-from gemmdb.config import Config
-from gemmdb.generators.cuda.compile import parts
-from gemmdb.generators.cuda.emission import Emitted, only_emitted
-from gemmdb.generators.cuda.part import Built, Part
-from gemmdb.generators.remeasure import sample
-from gemmdb.problem import Problem
-from gemmdb.table import Table
+from gemmdb.generators.measure.cuda.compile import parts
+from gemmdb.generators.measure.cuda.emission import Emitted, only_emitted
+from gemmdb.generators.measure.cuda.part import Built, Part
+from gemmdb.generators.measure.remeasure import sample
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
+from gemmdb.table.reader import Table
 
 ROWS = (1, 2048)
 """Of the model's projections."""

@@ -5,8 +5,8 @@
 
 DIR receives `first.db` and `second.db`, which hold the raw rows, and `repeat.json`. Each is a `gemmdb build` of the
 first `problems` of the shapes; both resume, so the command can be repeated. `--compare` prints how far any two of some
-archives (`generators/archive.py`) agree. The target: of 50 problems at least 49 have the same verdict or one inside the
-tie set of the other run, and the medians agree within 1%.
+archives (`generators/files/archive.py`) agree. The target: of 50 problems at least 49 have the same verdict or one
+inside the tie set of the other run, and the medians agree within 1%.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators import archive, shapes
-from gemmdb.generators.store import Store
-from gemmdb.measurement import Status
-from gemmdb.problem import Problem
-from gemmdb.table import Table
-from gemmdb.verdict import Verdict, pool
+from gemmdb.generators.files import archive
+from gemmdb.generators.shapes import loading
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Status
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import Verdict, pool
+from gemmdb.table.writer import Store
 
 
 def main() -> None:
@@ -46,7 +47,7 @@ def main() -> None:
         print(json.dumps(pairwise(options.compare), indent=1))
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    problems = shapes.load(options.shapes, "cuda")[: options.problems]
+    problems = loading.load(options.shapes, "cuda")[: options.problems]
     listed = options.out / "problems.jsonl"
     listed.write_text("".join(json.dumps({"problem": problem.text}) + "\n" for problem in problems))
     reports = [_build(options, listed, name) for name in ("first", "second")]

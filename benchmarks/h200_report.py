@@ -23,14 +23,14 @@ from typing import Any
 import h200_peers_report as peers
 from h200_results import FIGURES, PEERS, SHIPPED, Member, builds, lines, mean, of, parts, run
 
-from gemmdb.config import ATEN
-from gemmdb.generators import archive
-from gemmdb.generators.cuda.backend import VERSION
-from gemmdb.legality_triton import counts_arrivals
-from gemmdb.measurement import EMITTED, Measurement, Status
-from gemmdb.problem import Problem
-from gemmdb.table import Table
-from gemmdb.verdict import Verdict, decide_all
+from gemmdb.generators.files import archive
+from gemmdb.generators.measure.cuda.backend import VERSION
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.triton.legality import counts_arrivals
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import EMITTED, Measurement, Status
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import Verdict, decide_all
 
 SPLITS: tuple[tuple[str, Member], ...] = (
     ("int_mm, scale", of("int_mm", fusion="scale")),

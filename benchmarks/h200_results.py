@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import GemmdbError
-from gemmdb.problem import Problem
+from gemmdb.key.problem import Problem
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "h200"

@@ -22,14 +22,14 @@ from typing import Any
 
 from h200_results import ROOT, SHIPPED, folders, parts
 
-from gemmdb import sources
-from gemmdb.generators import archive
-from gemmdb.generators.compact import Keep, compact
-from gemmdb.generators.manifest import write_manifest
-from gemmdb.generators.store import Store
-from gemmdb.measurement import Measurement
-from gemmdb.problem import Problem
-from gemmdb.table import Table
+from gemmdb.generators.files import archive
+from gemmdb.generators.files.compact import Keep, compact
+from gemmdb.generators.files.manifest import write_manifest
+from gemmdb.kernels import sources
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Measurement
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 MOST_BYTES = 16 * 2**20
 """What the table may take of the wheel."""

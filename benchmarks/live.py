@@ -85,12 +85,12 @@ def shares(table: Path, served: dict[str, str], minutes: float) -> list[dict[str
     """What the generator finds for the problems of a table, beside what was served."""
     from contextlib import closing
 
-    from gemmdb.config import Config
-    from gemmdb.generators import backends
-    from gemmdb.generators.build import BuildRequest, build
-    from gemmdb.generators.merge import merge
-    from gemmdb.problem import Problem
-    from gemmdb.table import Table
+    from gemmdb.generators.build.pipeline import BuildRequest, build
+    from gemmdb.generators.files.merge import merge
+    from gemmdb.generators.measure import backends
+    from gemmdb.kernels.config import Config
+    from gemmdb.key.problem import Problem
+    from gemmdb.table.reader import Table
 
     listed, searched, both = (table.with_name(name) for name in ("problems.jsonl", "search.db", "both.db"))
     listed.write_text("".join(json.dumps({"problem": text}) + "\n" for text in served))

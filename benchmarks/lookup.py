@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import gemmdb
-from gemmdb import Config, Device, Measurement, Problem, Protocol, Status, Toolchain, hardware
-from gemmdb.config import ATEN
-from gemmdb.generators.store import Store, verdict_values
-from gemmdb.measurement import Times
-from gemmdb.table import Table
-from gemmdb.verdict import Verdict
+from gemmdb import Config, Device, Measurement, Problem, Protocol, Status, Toolchain
+from gemmdb.devices import detect
+from gemmdb.kernels.config import ATEN
+from gemmdb.table.measurement import Times
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import Verdict
+from gemmdb.table.writer import Store, verdict_values
 
 DEVICE = Device("cpu", "cpu", "Benchmark CPU", 2)
 PROTOCOL = Protocol("host", "cold", 10, 30)
@@ -50,7 +51,7 @@ import json, sys, time
 start = time.perf_counter()
 from pathlib import Path
 from gemmdb import Device, Problem
-from gemmdb.table import Table
+from gemmdb.table.reader import Table
 imported = time.perf_counter()
 problem, device = Problem.parse(sys.argv[2]), Device.parse(sys.argv[3])
 ready = time.perf_counter()
@@ -87,7 +88,7 @@ def _report(path: Path, sizes: Sequence[tuple[int, int, int]]) -> dict[str, Any]
             "gemmdb": gemmdb.__version__,
             "python": platform.python_version(),
             "sqlite": sqlite3.sqlite_version,
-            "cpu": hardware.cpu().sku,
+            "cpu": detect.cpu().sku,
         },
         "key_us": _quantiles(_times(lambda problem: problem.key, sizes)),
         "warm_us": {

@@ -26,14 +26,15 @@ os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="induct
 import torch
 
 import gemmdb.inductor
-from gemmdb import Config, Problem, Protocol, hardware
-from gemmdb.generators.cuda.calls import aten, ours
-from gemmdb.generators.cuda.graphs import capture, elapsed
-from gemmdb.generators.cuda.render import plan
-from gemmdb.generators.program import Product, operands
-from gemmdb.generators.reference import reference
-from gemmdb.generators.tolerance import tolerance
-from gemmdb.toolchain import installed
+from gemmdb import Config, Problem, Protocol
+from gemmdb.devices import detect
+from gemmdb.generators.measure.cuda.calls import aten, ours
+from gemmdb.generators.measure.cuda.graphs import capture, elapsed
+from gemmdb.generators.measure.cuda.render import plan
+from gemmdb.generators.measure.program import Product, operands
+from gemmdb.generators.measure.reference import reference
+from gemmdb.generators.measure.tolerance import tolerance
+from gemmdb.key.toolchain import installed
 
 PROTOCOL = Protocol("graph", "cold", 10, 25, version=2)
 COPIED_BYTES = 2**30
@@ -151,7 +152,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=150)
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
-    device, toolchain = hardware.cuda(), installed("cuda")
+    device, toolchain = detect.cuda(), installed("cuda")
     header = {"date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "gpu": smi(),
               "device": device and device.text, "toolchain": toolchain and toolchain.text}  # fmt: skip
     results: list[dict[str, Any]] = []

@@ -30,9 +30,9 @@ import torch
 from h200_results import anywhere
 
 import gemmdb.inductor
-from gemmdb import hardware
-from gemmdb.generators.stats import interval
-from gemmdb.toolchain import installed
+from gemmdb.devices import detect
+from gemmdb.generators.measure.stats import interval
+from gemmdb.key.toolchain import installed
 
 PEERS = ("default", "max-autotune")
 HOPELESS = 20
@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60, help="after that no further variant is begun")
     options = parser.parse_args()
     shape = llama.Shape(layers=options.layers)
-    device, toolchain = hardware.cuda(), installed("cuda")
+    device, toolchain = detect.cuda(), installed("cuda")
     cases = [(int(rows), 1, options.context) for rows in options.rows.split(",") if rows]
     cases += [(1, options.prefill, options.prefill)] if options.prefill else []
     with torch.no_grad():

@@ -26,18 +26,19 @@ from typing import Any
 
 from offtable_folds import PARTS, part_of, without
 
-from gemmdb.config import ATEN, Config
-from gemmdb.generators import archive, fit, fit_write
-from gemmdb.generators.fit import Sample
-from gemmdb.generators.store import Store
+from gemmdb.generators.files import archive
+from gemmdb.generators.fit import coefficients, write
+from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.candidates import proposals
 from gemmdb.ladder.near import forecast_near, near
-from gemmdb.ladder.proposals import proposals
-from gemmdb.legality import illegal
-from gemmdb.problem import Problem, Query
 from gemmdb.settings import Policy
-from gemmdb.table import Table
-from gemmdb.verdict import Pooled
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import Pooled
+from gemmdb.table.writer import Store
 
 POLICY = Policy()
 MEASUREMENTS = 4
@@ -88,7 +89,7 @@ def main() -> None:
         archive.restore(parts, whole)
         with Store.open(whole) as store:
             store.refresh()
-        samples = fit.samples(fit_write.rows(args.folders))
+        samples = coefficients.samples(write.rows(args.folders))
         rows = list(hold_out(whole, args.most, samples))
     args.out.mkdir(parents=True, exist_ok=True)
     with gzip.open(args.out / f"{name}.jsonl.gz", "wt", encoding="utf-8", compresslevel=9) as file:

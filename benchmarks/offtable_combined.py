@@ -11,7 +11,7 @@ than 1:
 - `near or model`: what `near` serves, else what the model puts first, else ATen where it expects no gain; over all
   problems that either answers. `default policy`: what the two rungs serve under the default policy, ATen where they
   decline, over all problems.
-- `live`: the best of ATen and four proposals, as live tuning would find: the first of `gemmdb.ladder.proposals`, else
+- `live`: the best of ATen and four proposals, as live tuning would find: the first of `gemmdb.ladder.candidates`, else
   of the generator's menu, those that were timed. `live, quick`: where only what needs no nvcc is proposed, and no torch
   where the model covers the problem, as within 20 s. `quick, at best`: the best of all that was timed of these, and
   ATen: no choice of proposals can do better.
@@ -40,20 +40,21 @@ from offtable import MEASUREMENTS, POLICY, Truth, problems
 from offtable_folds import PARTS, part_of, without
 from offtable_peers import scores
 
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
-from gemmdb.generators import archive, fit
-from gemmdb.generators.cuda.space import CudaSpace
-from gemmdb.generators.effort import named
-from gemmdb.generators.fit_write import rows
-from gemmdb.generators.store import Store
+from gemmdb.generators.build.effort import named
+from gemmdb.generators.files import archive
+from gemmdb.generators.fit import coefficients
+from gemmdb.generators.fit.write import rows
+from gemmdb.generators.measure.cuda.space import CudaSpace
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.sources import INDUCTOR
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import model
 from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.candidates import proposals
 from gemmdb.ladder.near import near
-from gemmdb.ladder.proposals import proposals
-from gemmdb.problem import Problem, Query
-from gemmdb.sources import INDUCTOR
-from gemmdb.table import Table
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 QUICKLY = 9
 """As in live tuning: kernels that cost more to compile are not proposed."""
@@ -93,7 +94,7 @@ def main() -> None:
 
 def answered(whole: Path, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """One row per problem."""
-    samples = list(fit.samples(rows(folders)))
+    samples = list(coefficients.samples(rows(folders)))
     with closing(Table.open(whole, immutable=True)) as table:
         (device,) = table.devices()
         truths = [Truth(problem, table.pooled(problem, device)) for problem in problems(table)]

@@ -23,10 +23,10 @@ from typing import Any
 from h200_results import folders, parts, run
 from offtable import Truth, answer, chosen, fold, problems
 
-from gemmdb.config import ATEN
-from gemmdb.generators import archive
-from gemmdb.generators.store import Store
-from gemmdb.table import Table
+from gemmdb.generators.files import archive
+from gemmdb.kernels.config import ATEN
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 
 def main() -> None:

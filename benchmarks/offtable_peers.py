@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gemmdb.config import Config
-from gemmdb.ladder.model_work import tile_of
-from gemmdb.problem import Problem
+from gemmdb.cost.work import tile_of
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
 
 Kind = tuple[str, ...]
 TRITON: Kind = ("tile", "inductor_mm", "persistent", "inductor_persistent_tma")

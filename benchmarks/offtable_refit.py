@@ -2,7 +2,7 @@
 
     python benchmarks/offtable_refit.py benchmarks/results/h200/DATE... --out benchmarks/results/offtable
 
-DATE...: folders of archives, which make one table together. Runs, one after the other, `gemmdb.generators.fit_write`
+DATE...: folders of archives, which make one table together. Runs, one after the other, `gemmdb.generators.fit.write`
 with `--write`, `offtable_combined.py` (near and model together, live tuning, peers without tables),
 `offtable_model.py` (the model alone), `offtable.py` (near, and peers with tables), and `autoheuristic.py` (agreement
 with heuristics for the A100). All raw results go to the folder, the tables of all to `tables.md` in it. The held-out
@@ -67,7 +67,7 @@ def main() -> None:
     folders = [folder.resolve().relative_to(ROOT) for folder in options.folders]
     out = options.out.resolve()
     if options.write:
-        run("-m", "gemmdb.generators.fit_write", *folders, "--out", LADDER)
+        run("-m", "gemmdb.generators.fit.write", *folders, "--out", LADDER)
     combined = run(HERE / "offtable_combined.py", *folders, "--out", out)
     run(HERE / "offtable_model.py", *folders, "--out", out)
     run(HERE / "offtable.py", *folders, "--out", out, "--most", str(options.most))

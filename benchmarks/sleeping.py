@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmdb.config import ATEN, Config
-from gemmdb.generators.cuda.part import Built
-from gemmdb.generators.cuda.trial import Loaded, Trial
-from gemmdb.measurement import Protocol, Status
-from gemmdb.problem import Problem
+from gemmdb.generators.measure.cuda.part import Built
+from gemmdb.generators.measure.cuda.trial import Loaded, Trial
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Protocol, Status
 
 LOAD, CORES, SECONDS = "GEMMDB_SIMULATED_LOAD", "GEMMDB_SIMULATED_CORES", "GEMMDB_SIMULATED_SECONDS"
 """The environment of the processes: a file with one byte per process id, 1 while it builds; how many processors there

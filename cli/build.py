@@ -18,15 +18,15 @@ from gemmdb.cli.options import JsonFlag, takes
 from gemmdb.cli.output import note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
 from gemmdb.errors import InputError
-from gemmdb.generators import workload
-from gemmdb.measurement import TIMED
-from gemmdb.problem import Problem
+from gemmdb.key.problem import Problem
 from gemmdb.settings import data_home
-from gemmdb.table import Table
-from gemmdb.verdict import TIE
+from gemmdb.table.measurement import TIMED
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import TIE
+from gemmdb.workload import entries
 
 if TYPE_CHECKING:
-    from gemmdb.generators.build import BuildReport, BuildRequest
+    from gemmdb.generators.build.pipeline import BuildReport, BuildRequest
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class BuildOptions:
 
     def request(self) -> BuildRequest:
         """What the library is asked to build."""
-        from gemmdb.generators.build import BuildRequest
+        from gemmdb.generators.build.pipeline import BuildRequest
 
         return BuildRequest(
             self.arch,
@@ -122,8 +122,8 @@ def build(options: BuildOptions) -> None:
     """
     _check_installed(options.modelled)
     # The generators load sqlite-utils, and more, which other commands do without.
-    from gemmdb.generators import shapes
-    from gemmdb.generators.build import build as build_table
+    from gemmdb.generators.build.pipeline import build as build_table
+    from gemmdb.generators.shapes import loading as shapes
 
     request = options.request()
     with BuildProgress() as progress, terminable():
@@ -210,7 +210,7 @@ def _costs(report: BuildReport) -> list[tuple[str, str]]:
 def _next(request: BuildRequest) -> str:
     """The command that goes on from here."""
     try:
-        workload.read(Path(request.shapes or ""))
+        entries.read(Path(request.shapes or ""))
     except InputError:
         return "gemmdb tables"
     return f"gemmdb coverage {request.shapes}"

@@ -15,10 +15,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmdb import hardware, kernels_cutlass
-from gemmdb.catalog import Catalog
+from gemmdb.devices import detect
 from gemmdb.errors import GemmdbError
+from gemmdb.kernels import cutlass
 from gemmdb.settings import ENVIRONMENT, Settings
+from gemmdb.table.catalog import Catalog
 
 OK, MISSING, BROKEN = "ok", "missing", "broken"
 PROBE_SECONDS = 180
@@ -98,7 +99,7 @@ def _torch_compile() -> Check:
 
 def _triton() -> Check:
     if importlib.util.find_spec("triton") is None:
-        needed = hardware.cuda() is not None
+        needed = detect.cuda() is not None
         detail = "GPU kernels need it" if needed else "only GPU kernels need it"
         return Check("triton", MISSING, detail, "it comes with the CUDA wheel of torch" if needed else "")
     done = _probe([sys.executable, "-c", "import triton, triton.language; print(triton.__version__)"])
@@ -123,7 +124,7 @@ def _compiler() -> Check:
 
 
 def _nvcc() -> Check:
-    path = kernels_cutlass.compiler()
+    path = cutlass.compiler()
     if path is None:
         detail = "compiling CUTLASS kernels needs it; without it ATen or a Triton kernel is served"
         return Check("nvcc", MISSING, detail, "install the CUDA toolkit, then set CUDA_HOME or PATH")
@@ -165,7 +166,7 @@ def _catalog() -> list[Check]:
     for table in catalog.tables:
         devices = ", ".join(device.sku for device in table.devices())
         found.append(Check("table", OK, f"{table.path}: {devices}"))
-    device = hardware.native()
+    device = detect.native()
     covering = [str(table.path) for table in catalog.tables if device in table.devices()]
     if covering:
         return [*found, Check("this device", OK, f"{device.sku} ({device.arch}): covered by {', '.join(covering)}")]

@@ -10,10 +10,10 @@ import typer
 from gemmdb.api import current_catalog
 from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import count, microseconds, note, one_line, say, say_json, say_table
-from gemmdb.generators import workload as workloads
 from gemmdb.generators.coverage import Coverage, Miss
 from gemmdb.generators.coverage import coverage as coverage_of
 from gemmdb.settings import Policy
+from gemmdb.workload import entries as workloads
 
 
 def coverage(

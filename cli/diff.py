@@ -9,8 +9,8 @@ import typer
 
 from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import count, say, say_json, say_table
-from gemmdb.generators.diff import Diff
-from gemmdb.generators.diff import diff as diff_of
+from gemmdb.generators.files.diff import Diff
+from gemmdb.generators.files.diff import diff as diff_of
 
 
 def diff(

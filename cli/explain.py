@@ -5,15 +5,15 @@ from __future__ import annotations
 import typer
 
 from gemmdb.api import current_catalog
-from gemmdb.catalog import Catalog
 from gemmdb.cli.lookup import hit_facts
 from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
 from gemmdb.cli.output import evidence_facts, one_line, say, say_facts, say_json
+from gemmdb.key.problem import Query
+from gemmdb.key.toolchain import installed
 from gemmdb.ladder import Step
 from gemmdb.ladder import explain as explain_query
-from gemmdb.problem import Query
 from gemmdb.settings import Policy
-from gemmdb.toolchain import installed
+from gemmdb.table.catalog import Catalog
 
 
 @takes(ProblemOptions)

@@ -7,8 +7,8 @@ import typer
 import gemmdb
 from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
 from gemmdb.cli.output import evidence_facts, microseconds, note, say, say_facts, say_json
-from gemmdb.config import ATEN, Config
 from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
 
 
 @takes(ProblemOptions)

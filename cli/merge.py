@@ -28,7 +28,7 @@ def merge(
     Exit codes: 0 done, 2 bad usage or bad input.
     """
     # The writer is built on sqlite-utils, which takes 0.25 s to import: other commands do without.
-    from gemmdb.generators.merge import merge as merge_tables
+    from gemmdb.generators.files.merge import merge as merge_tables
 
     if out.exists() and not any(path.exists() and path.samefile(out) for path in inputs):
         raise InputError(f"{out} exists and would be replaced: name it as an input too, or give another --out")

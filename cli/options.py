@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from gemmdb.errors import InputError
-from gemmdb.problem import Problem
+from gemmdb.key.problem import Problem
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else, on stdout.")]
 

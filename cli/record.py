@@ -11,8 +11,8 @@ import typer
 from gemmdb.cli.output import count, note
 from gemmdb.cli.recording import run
 from gemmdb.errors import InputError
-from gemmdb.generators import workload
 from gemmdb.settings import Settings
+from gemmdb.workload import entries
 
 
 def record(
@@ -54,5 +54,5 @@ def _recorded(path: Path) -> tuple[int, list[str]]:
     is no file yet. Raises InputError when it is no workload."""
     if not path.exists():
         return 0, []
-    found = workload.read(path)
+    found = entries.read(path)
     return len({entry.problem for entry in found.entries}), sorted(found.uncovered)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gemmdb.catalog import Catalog
 from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import note, say_json, say_table
+from gemmdb.table.catalog import Catalog
 
 
 def tables(json: JsonFlag = False) -> None:

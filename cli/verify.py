@@ -15,8 +15,8 @@ from gemmdb.cli.output import microseconds, one_line, say, say_json, say_table
 from gemmdb.errors import InputError
 
 if TYPE_CHECKING:
-    from gemmdb.generators.remeasure import Remeasured
-    from gemmdb.generators.verify import Finding
+    from gemmdb.generators.files.verify import Finding
+    from gemmdb.generators.measure.remeasure import Remeasured
 
 
 def verify(
@@ -44,8 +44,8 @@ def verify(
     Exit codes: 0 nothing found, 1 faults found or a verdict that no longer holds, 2 bad usage or bad input.
     """
     # The writer's modules are built on sqlite-utils, which takes 0.25 s to import: other commands do without.
-    from gemmdb.generators.remeasure import remeasure as remeasure_sample
-    from gemmdb.generators.verify import verify as verify_rows
+    from gemmdb.generators.files.verify import verify as verify_rows
+    from gemmdb.generators.measure.remeasure import remeasure as remeasure_sample
 
     if remeasure and importlib.util.find_spec("torch") is None:
         raise InputError("--remeasure times with torch, which is not installed: pip install torch 'gemmdb[build]'")
@@ -81,7 +81,7 @@ def _say(file: Path, faults: Sequence[Finding], result: Remeasured | None) -> No
 
 
 def _say_times(result: Remeasured) -> None:
-    from gemmdb.generators.remeasure import TOLERANCE
+    from gemmdb.generators.measure.remeasure import TOLERANCE
 
     times = f"{result.within} of {result.rows} times are within {TOLERANCE:.0%} of the recorded"
     say(f"{result.held} of {result.problems} verdicts hold; {times}")

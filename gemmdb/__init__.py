@@ -13,14 +13,14 @@ from gemmdb.errors import GemmdbError, InputError, MissError, TableError
 
 if TYPE_CHECKING:
     from gemmdb.api import lookup
-    from gemmdb.config import Config
-    from gemmdb.device import Device
     from gemmdb.hit import Hit
-    from gemmdb.measurement import Measurement, Protocol, Status
-    from gemmdb.problem import Problem, Query
+    from gemmdb.kernels.config import Config
+    from gemmdb.key.device import Device
+    from gemmdb.key.problem import Problem, Query
+    from gemmdb.key.toolchain import Toolchain
     from gemmdb.settings import Policy
-    from gemmdb.toolchain import Toolchain
-    from gemmdb.verdict import Verdict
+    from gemmdb.table.measurement import Measurement, Protocol, Status
+    from gemmdb.table.verdict import Verdict
 
 __version__ = "0.1.0"
 
@@ -44,17 +44,17 @@ __all__ = [
 ]
 
 _ON_DEMAND = {
-    "Config": "config",
-    "Device": "device",
+    "Config": "kernels.config",
+    "Device": "key.device",
     "Hit": "hit",
-    "Measurement": "measurement",
+    "Measurement": "table.measurement",
     "Policy": "settings",
-    "Problem": "problem",
-    "Protocol": "measurement",
-    "Query": "problem",
-    "Status": "measurement",
-    "Toolchain": "toolchain",
-    "Verdict": "verdict",
+    "Problem": "key.problem",
+    "Protocol": "table.measurement",
+    "Query": "key.problem",
+    "Status": "table.measurement",
+    "Toolchain": "key.toolchain",
+    "Verdict": "table.verdict",
     "lookup": "api",
 }
 """Names and their modules, imported at first use: a program that never asks a table pays next to nothing."""

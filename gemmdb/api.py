@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmdb import toolchain
 from gemmdb.hit import Hit
-from gemmdb.problem import Problem, Query
+from gemmdb.key import toolchain
+from gemmdb.key.problem import Problem, Query
 from gemmdb.settings import Policy, Settings, data_home, shipped_tables
 
 if TYPE_CHECKING:
-    from gemmdb.catalog import Catalog
+    from gemmdb.table.catalog import Catalog
 
 
 def lookup(problem: Problem, device: str | None = None) -> Hit | None:
@@ -40,7 +40,7 @@ def current_catalog() -> Catalog:
 
 @functools.lru_cache(maxsize=1)
 def _load(settings: Settings, state: tuple[tuple[str, int, int], ...]) -> Catalog:
-    from gemmdb.catalog import Catalog
+    from gemmdb.table.catalog import Catalog
 
     return Catalog.load(settings)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gemmdb.config import Config, Value
+from gemmdb.kernels.config import Config, Value
 
 Branches = tuple[tuple[int | None, Config], ...]
 """Of a Hit for a range of M that several configs share: up to which M each is run, in order; None is without end."""

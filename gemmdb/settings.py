@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gemmdb import canonical
 from gemmdb.errors import InputError
+from gemmdb.key import canonical
 
 ON_MISS = ("aten", "live", "error")
 LIVE_S, ASKED_S = 20.0, 300.0

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gemmdb.catalog import Catalog
-from gemmdb.device import Device
-from gemmdb.generators.workload import Entry, Workload
+from gemmdb.cost.roofline import roofline_us
 from gemmdb.hit import RUNGS, Hit
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Query
+from gemmdb.key.toolchain import installed
 from gemmdb.ladder import lookup
-from gemmdb.ladder.roofline import roofline_us
-from gemmdb.problem import Query
 from gemmdb.settings import Policy
-from gemmdb.toolchain import installed
+from gemmdb.table.catalog import Catalog
+from gemmdb.workload.entries import Entry, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 import gemmdb
-from gemmdb.generators.manifest import check_manifest
-from gemmdb.generators.verify import verify
+from gemmdb.generators.files.manifest import check_manifest
+from gemmdb.generators.files.verify import verify
 from gemmdb.settings import shipped_tables
-from gemmdb.table import Table
+from gemmdb.table.reader import Table
 
 TABLES = sorted(shipped_tables().glob("*.db"))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.inductor import asking, entry, session
+from gemmdb.inductor import entry, session, session_factory
 from gemmdb.settings import Policy, Settings
 
 _OWN = "gemmdb."
@@ -54,7 +54,7 @@ def _session(own: Mapping[str, Any]) -> session.Session:
 
 @functools.lru_cache(maxsize=8)
 def _cached(policy: Policy, tables: tuple[Path, ...], settings: Settings, stamp: Any) -> session.Session:
-    return asking.from_tables(policy, tables, settings)
+    return session_factory.from_tables(policy, tables, settings)
 
 
 def _stamp(settings: Settings, tables: tuple[Path, ...]) -> tuple[Any, ...]:

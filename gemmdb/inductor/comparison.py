@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gemmdb.config import ATEN
 from gemmdb.errors import InputError
 from gemmdb.hit import Hit
-from gemmdb.inductor import asking, entry, journal, session
+from gemmdb.inductor import entry, journal, session, session_factory
 from gemmdb.inductor.backend import gemmdb
-from gemmdb.problem import Query
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Query
 from gemmdb.settings import Settings
 
 SLOWER = 1.01
@@ -66,9 +66,9 @@ def compare(
     model = functools.partial(model, **kwargs) if kwargs else model
     before = _copied(inputs)
     entry.install()
-    served = session.steering() or asking.from_tables(entry.policy_of(None, None, Settings.read()))
+    served = session.steering() or session_factory.from_tables(entry.policy_of(None, None, Settings.read()))
     with torch.no_grad():
-        plain = _compile(model, inputs, asking.from_chooser(lambda problem: None, None))
+        plain = _compile(model, inputs, session_factory.from_chooser(lambda problem: None, None))
         journal.reset_stats()
         ours = _compile(model, inputs, served)
         configs = {item["problem"]: str(item["config"]) for item in journal.stats()["products"]}

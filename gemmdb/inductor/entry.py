@@ -22,9 +22,9 @@ from gemmdb.inductor import session
 from gemmdb.settings import Policy, Settings
 
 if TYPE_CHECKING:
-    from gemmdb.config import Config
     from gemmdb.inductor.recording import Recording
-    from gemmdb.problem import Problem
+    from gemmdb.kernels.config import Config
+    from gemmdb.key.problem import Problem
 
 _TRIGGER = "torch._inductor.compile_fx"
 
@@ -112,9 +112,9 @@ def install() -> None:
 
 
 def _asking() -> Any:
-    from gemmdb.inductor import asking  # What a lookup needs, the first compile imports.
+    from gemmdb.inductor import session_factory  # What a lookup needs, the first compile imports.
 
-    return asking
+    return session_factory
 
 
 def _wrap() -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gemmdb.config import ATEN
 from gemmdb.hit import RUNGS
+from gemmdb.kernels.config import ATEN
 
 
 @dataclass

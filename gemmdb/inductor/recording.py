@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from gemmdb.appending import append_lines
 from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.workload.appending import append_lines
 
 log = logging.getLogger("gemmdb")
 INTERVAL_S = 10.0

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from gemmdb.settings import Policy, Settings
 
 if TYPE_CHECKING:
-    from gemmdb.config import Config
     from gemmdb.hit import Branches, Hit
     from gemmdb.inductor.journal import Event
-    from gemmdb.problem import Problem, Query
-    from gemmdb.table import Table
+    from gemmdb.kernels.config import Config
+    from gemmdb.key.problem import Problem, Query
+    from gemmdb.table.reader import Table
 
 log = logging.getLogger("gemmdb")
 

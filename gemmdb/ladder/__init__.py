@@ -9,12 +9,12 @@ import functools
 from collections.abc import Callable, Iterator
 from importlib import import_module
 
-from gemmdb.catalog import Catalog
 from gemmdb.hit import RUNGS, Hit
+from gemmdb.key.problem import Query
+from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder.ask import Ask, Step
-from gemmdb.problem import Query
 from gemmdb.settings import Policy
-from gemmdb.toolchain import Toolchain
+from gemmdb.table.catalog import Catalog
 
 __all__ = ["Step", "explain", "lookup"]
 

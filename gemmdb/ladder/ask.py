@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from gemmdb.device import Device
 from gemmdb.errors import TableError
 from gemmdb.hit import Hit
-from gemmdb.problem import Problem, Query
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import Toolchain
 from gemmdb.settings import Policy
-from gemmdb.table import Table
-from gemmdb.toolchain import Toolchain
+from gemmdb.table.reader import Table
 
 LOG = logging.getLogger("gemmdb")
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gemmdb.config import ATEN, Config
 from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.forecast import Forecast
-from gemmdb.ladder.gate import required_gain
-from gemmdb.problem import Problem
+from gemmdb.ladder.policy_filter import required_gain
+from gemmdb.ladder.prediction import Forecast
 
 MOST = 3
 """Kernels that a range is divided among at most: each is one more to compile, and one more comparison per call."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemmdb.config import ATEN, Config
 from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.ladder.ask import Ask, Step
-from gemmdb.ladder.gate import gain, objection, required_gain, verified
-from gemmdb.table import Table
-from gemmdb.verdict import Verdict
+from gemmdb.ladder.policy_filter import gain, objection, required_gain, verified
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import Verdict
 
 
 def exact(ask: Ask) -> Step:

@@ -10,21 +10,21 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from gemmdb.config import ATEN, Config
+from gemmdb.cost.features import OPS
+from gemmdb.cost.machine import machine
+from gemmdb.cost.menu import choices
+from gemmdb.cost.model import FITTED
+from gemmdb.cost.trees import Corrected
+from gemmdb.cost.work import Setting, Tile, Work
 from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.exact import barred
-from gemmdb.ladder.gate import gain, objection
-from gemmdb.ladder.model_cost import FITTED
-from gemmdb.ladder.model_features import OPS
-from gemmdb.ladder.model_machine import machine
-from gemmdb.ladder.model_menu import choices
-from gemmdb.ladder.model_trees import Corrected
-from gemmdb.ladder.model_work import Setting, Tile, Work
-from gemmdb.layout import ITEM_SIZES, VECTOR_BYTES
-from gemmdb.problem import Problem
-from gemmdb.table import Table
-from gemmdb.verdict import Verdict
+from gemmdb.ladder.policy_filter import gain, objection
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import Verdict
 
 PROPOSALS = 4
 """Candidates that live tuning is given."""

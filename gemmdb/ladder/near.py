@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from gemmdb.config import ATEN, Config
+from gemmdb.cost.features import OPS
 from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
-from gemmdb.ladder.forecast import Forecast, predicted
-from gemmdb.ladder.gate import required_gain
-from gemmdb.ladder.model_features import OPS
-from gemmdb.ladder.refine import refined
-from gemmdb.ladder.surface import Surface, surface
-from gemmdb.problem import Problem
-from gemmdb.table import Table
-from gemmdb.verdict import TIE
+from gemmdb.ladder.policy_filter import required_gain
+from gemmdb.ladder.prediction import Forecast, predicted
+from gemmdb.ladder.timings import Surface, surface
+from gemmdb.ladder.tree_correction import refined
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import TIE
 
 ANSWERED = (*OPS, "scaled_mm")
 """The ops whose neighbours answer: those of the model, and fp8. What a batch changes, nobody has tried."""

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
 
-from gemmdb.config import ATEN, Config
 from gemmdb.errors import InputError
 from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
 from gemmdb.ladder import dispatching
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.exact import exact
-from gemmdb.ladder.forecast import Forecast, measured
-from gemmdb.ladder.gate import required_gain
 from gemmdb.ladder.near import forecast_near, near
-from gemmdb.problem import Problem
+from gemmdb.ladder.policy_filter import required_gain
+from gemmdb.ladder.prediction import Forecast, measured
 
 LARGEST = 65536
 """Where an open range is taken to end: `mark_dynamic` leaves [2, inf), and nothing is measured far above this."""

@@ -11,19 +11,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
+from gemmdb.cost.machine import Machine, machine
+from gemmdb.cost.transfer import programs
 from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.exact import barred
-from gemmdb.ladder.forecast import Forecast, measured
-from gemmdb.ladder.gate import gain, objection, required_gain
-from gemmdb.ladder.model_machine import Machine, machine
 from gemmdb.ladder.near import forecast_near
-from gemmdb.ladder.transfer import programs
-from gemmdb.problem import Problem
-from gemmdb.table import Table
-from gemmdb.verdict import TIE
+from gemmdb.ladder.policy_filter import gain, objection, required_gain
+from gemmdb.ladder.prediction import Forecast, measured
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import TIE
 
 
 @dataclass(frozen=True, slots=True)

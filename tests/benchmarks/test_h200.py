@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from gemmdb.generators import archive
-from gemmdb.generators.manifest import check_manifest
-from gemmdb.generators.store import Store
-from gemmdb.operands import Bias
-from gemmdb.problem import Problem
-from gemmdb.table import Table
+from gemmdb.generators.files import archive
+from gemmdb.generators.files.manifest import check_manifest
+from gemmdb.key.operands import Bias
+from gemmdb.key.problem import Problem
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 ROOT = Path(__file__).parents[2]
 TAKEN = 12
@@ -193,9 +193,9 @@ def test_the_usual_spelling_is_the_one_that_inductors_pattern_takes(script: Any,
     torch = pytest.importorskip("torch")
     from torch._dynamo.utils import counters
 
-    from gemmdb.generators.program import operands
-    from gemmdb.generators.reference import reference
-    from gemmdb.generators.tolerance import tolerance
+    from gemmdb.generators.measure.program import operands
+    from gemmdb.generators.measure.reference import reference
+    from gemmdb.generators.measure.tolerance import tolerance
 
     lane: ModuleType = script("h200_peers_lane")
     problem = Problem.gemm("mixed_mm", m=4, n=64, k=128, fusion="scale")

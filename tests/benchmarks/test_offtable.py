@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gemmdb.config import ATEN, Config
-from gemmdb.problem import Problem
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

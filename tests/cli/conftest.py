@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb import catalog
 from gemmdb.cli.app import run
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
-from gemmdb.generators.store import Store
-from gemmdb.measurement import Measurement, Protocol, Status, Times
-from gemmdb.problem import Problem
-from gemmdb.toolchain import Toolchain, installed
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain, installed
+from gemmdb.table import catalog
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+from gemmdb.table.writer import Store
 
 DEVICE = Device("cpu", "cpu", "Example CPU", 2, isa="avx2")
 PROTOCOL = Protocol("host", "cold", 1, 30)

@@ -15,9 +15,9 @@ import pytest
 
 from gemmdb.cli.build import terminable
 from gemmdb.cli.progress import BuildProgress, left, sizes
-from gemmdb.generators.progress import State
-from gemmdb.problem import Problem
-from gemmdb.table import Table
+from gemmdb.generators.build.progress import State
+from gemmdb.key.problem import Problem
+from gemmdb.table.reader import Table
 
 
 @pytest.mark.parametrize(

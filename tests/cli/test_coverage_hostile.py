@@ -6,7 +6,7 @@ import pytest
 
 from gemmdb import InputError, Problem
 from gemmdb.cli.coverage import coverage
-from gemmdb.generators import workload
+from gemmdb.workload import entries
 
 
 def test_names_of_what_is_not_steered_cannot_steer_the_terminal(tmp_path, monkeypatch, capsys):
@@ -25,4 +25,4 @@ def test_absurd_counts_are_bad_input(tmp_path, name):
     path = tmp_path / "w.jsonl"
     path.write_text(json.dumps({"problem": problem, name: 10**400}) + "\n")
     with pytest.raises(InputError, match=rf"w\.jsonl:1: {name} must be an integer of at least 0 and below"):
-        workload.read(path)
+        entries.read(path)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb import hardware
 from gemmdb.cli.checks import BROKEN, MISSING, OK, Check, checks
+from gemmdb.devices import detect
 
 
 def found(name: str) -> list[Check]:
@@ -63,10 +63,10 @@ def test_a_broken_table_is_exit_1(gemmdb, monkeypatch, tmp_path: Path):
 def test_a_table_for_this_device_is_named(environment, table, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert found("this device")[0].state == MISSING
-    from gemmdb.table import Table
+    from gemmdb.table.reader import Table
 
     (device,) = Table.open(table).devices()
-    monkeypatch.setattr(hardware, "native", lambda: device)
+    monkeypatch.setattr(detect, "native", lambda: device)
     (check,) = found("this device")
     assert check.state == OK
     assert str(table) in check.detail

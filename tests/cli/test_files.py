@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.table import Table
+from gemmdb.table.reader import Table
 
 
 def test_merge_is_the_union(gemmdb, make_table):

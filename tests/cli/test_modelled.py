@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from gemmdb import hardware
+from gemmdb.devices import detect
 
-pytestmark = pytest.mark.skipif(hardware.cuda() is not None, reason="this machine has a GPU")
+pytestmark = pytest.mark.skipif(detect.cuda() is not None, reason="this machine has a GPU")
 
 
 def test_without_modelled_it_is_refused_with_one_line_that_says_what_modelled_does(gemmdb):

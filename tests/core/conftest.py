@@ -6,16 +6,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from gemmdb.config import Config
-from gemmdb.device import KINDS, Device
-from gemmdb.fp8 import FP8, OUTPUTS, SCALES
-from gemmdb.kernels import KERNELS, IntRange, Kernel
-from gemmdb.layout import ITEM_SIZES, ORDERS, Layout
-from gemmdb.measurement import Measurement, Protocol, Status, Times
-from gemmdb.operands import BIAS_KINDS, Bias, Numerics, Operand
-from gemmdb.problem import Problem
-from gemmdb.problem_rules import FLOATS, FUSIONS, OPS, SCALAR_CLASSES, WEIGHT_DTYPES
-from gemmdb.toolchain import Toolchain
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.registry import KERNELS, IntRange, Kernel
+from gemmdb.key.device import KINDS, Device
+from gemmdb.key.fp8 import FP8, OUTPUTS, SCALES
+from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
+from gemmdb.key.operands import BIAS_KINDS, Bias, Numerics, Operand
+from gemmdb.key.problem import Problem
+from gemmdb.key.rules import FLOATS, FUSIONS, OPS, SCALAR_CLASSES, WEIGHT_DTYPES
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 
 # Other work on the machine must not fail a test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -7,10 +7,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
-from gemmdb.generators.synthesis import literal
-from gemmdb.layout import Layout, classify
-from gemmdb.operands import Bias, Operand, TensorInfo
-from gemmdb.problem import Problem
+from gemmdb.generators.shapes.literals import literal
+from gemmdb.key.layout import Layout, classify
+from gemmdb.key.operands import Bias, Operand, TensorInfo
+from gemmdb.key.problem import Problem
 
 SIZES = st.integers(1, 12)
 GEMM = Problem.gemm

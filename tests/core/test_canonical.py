@@ -7,14 +7,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gemmdb import canonical
-from gemmdb.config import Config
-from gemmdb.device import Device
 from gemmdb.errors import InputError
-from gemmdb.measurement import Protocol
-from gemmdb.operands import Bias, Operand
-from gemmdb.problem import Problem
-from gemmdb.toolchain import Toolchain
+from gemmdb.kernels.config import Config
+from gemmdb.key import canonical
+from gemmdb.key.device import Device
+from gemmdb.key.operands import Bias, Operand
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table.measurement import Protocol
 
 KINDS = [
     (Problem, "problems"),

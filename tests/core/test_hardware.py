@@ -4,7 +4,7 @@ import platform
 
 import pytest
 
-from gemmdb import hardware
+from gemmdb.devices import detect
 
 ARM = """\
 processor\t: 0
@@ -26,8 +26,8 @@ def cpu(monkeypatch):
     """The Device of a CPU with this /proc/cpuinfo."""
 
     def read(text):
-        monkeypatch.setattr(hardware, "_cpuinfo", lambda: hardware.parse_cpuinfo(text))
-        return hardware.cpu(4)
+        monkeypatch.setattr(detect, "_cpuinfo", lambda: detect.parse_cpuinfo(text))
+        return detect.cpu(4)
 
     return read
 

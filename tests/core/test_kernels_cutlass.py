@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from gemmdb import kernels_cutlass, sources
-from gemmdb.config import Config
 from gemmdb.errors import InputError
-from gemmdb.problem import Problem
+from gemmdb.kernels import cutlass, sources
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
 
 BASE: dict[str, str | int] = {
     "tile_m": 32, "tile_n": 128, "tile_k": 64, "cluster_m": 1, "cluster_n": 2, "schedule": "cooperative", "split_k": 4,
@@ -23,7 +23,7 @@ PROBLEMS = [
 
 
 def test_the_weight_on_the_left():
-    names = kernels_cutlass.macros(CONFIG, PROBLEMS[0])
+    names = cutlass.macros(CONFIG, PROBLEMS[0])
     assert names == {
         "LEFT": "uint8_t", "RIGHT": "cutlass::half_t", "OUT": "cutlass::half_t", "ACCUMULATOR": "float",
         "COMPUTE": "float", "TILE_ROWS": 128, "TILE_COLUMNS": 32, "TILE_DEPTH": 64, "CLUSTER_ROWS": 2,
@@ -34,24 +34,24 @@ def test_the_weight_on_the_left():
 
 def test_the_activation_on_the_left():
     config = Config.of("cutlass", "gemm", **{**BASE, "swap": 0, "tile_m": 128, "split_k": 1})
-    names = kernels_cutlass.macros(config, PROBLEMS[3])
+    names = cutlass.macros(config, PROBLEMS[3])
     assert (names["LEFT_ALONG_DEPTH"], names["RIGHT_ALONG_DEPTH"]) == (0, 0)
     assert (names["TILE_ROWS"], names["TILE_COLUMNS"], names["CLUSTER_COLUMNS"]) == (128, 128, 2)
     assert (names["BIAS"], names["STREAM_K"], names["SCALE"]) == (2, 0, 0)
 
 
 def test_only_a_bare_integer_product_stays_integer():
-    computed = [kernels_cutlass.macros(CONFIG, problem)["COMPUTE"] for problem in PROBLEMS[1:3]]
+    computed = [cutlass.macros(CONFIG, problem)["COMPUTE"] for problem in PROBLEMS[1:3]]
     assert computed == ["int32_t", "float"]
-    assert kernels_cutlass.macros(CONFIG, PROBLEMS[2], "bf16")["SCALE_TYPE"] == "cutlass::bfloat16_t"
+    assert cutlass.macros(CONFIG, PROBLEMS[2], "bf16")["SCALE_TYPE"] == "cutlass::bfloat16_t"
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text[:40])
 def test_every_macro_is_a_number_or_a_type_and_every_one_that_is_read_is_there(problem):
-    text = kernels_cutlass.render(CONFIG, problem)
+    text = cutlass.render(CONFIG, problem)
     written = re.findall(r"^#define GEMMDB_([A-Z_]+) (.*)$", text, re.MULTILINE)
     assert all(re.fullmatch(r"\d+|[a-z0-9_:]+", value) for _, value in written)
-    assert {name for name, _ in written} == set(re.findall(r"GEMMDB_([A-Z_]+)", kernels_cutlass.source())) - {""}
+    assert {name for name, _ in written} == set(re.findall(r"GEMMDB_([A-Z_]+)", cutlass.source())) - {""}
 
 
 @pytest.mark.parametrize("name", sorted(BASE))
@@ -63,23 +63,23 @@ def test_a_hostile_config_cannot_be_built(name, value):
 
 def test_how_k_is_split_and_the_order_of_tiles_are_arguments():
     other = Config.of("cutlass", "gemm", **{**BASE, "split_k": 0, "swizzle": 8, "raster": "n"})
-    assert kernels_cutlass.render(CONFIG, PROBLEMS[0]) == kernels_cutlass.render(other, PROBLEMS[0])
-    assert kernels_cutlass.order(CONFIG) == (4, 2, 1)
-    assert kernels_cutlass.order(other) == (0, 8, 2)
+    assert cutlass.render(CONFIG, PROBLEMS[0]) == cutlass.render(other, PROBLEMS[0])
+    assert cutlass.order(CONFIG) == (4, 2, 1)
+    assert cutlass.order(other) == (0, 8, 2)
 
 
 def test_inside_and_outside_of_the_kernel():
     relu, mixed = PROBLEMS[3], Problem.gemm("mixed_mm", m=32, n=512, k=512, fusion="scale", bias="1d")
-    rest = kernels_cutlass.outside(relu)
-    assert kernels_cutlass.inside(relu).fusion == "none"
-    assert kernels_cutlass.inside(relu).bias == relu.bias
+    rest = cutlass.outside(relu)
+    assert cutlass.inside(relu).fusion == "none"
+    assert cutlass.inside(relu).bias == relu.bias
     assert rest is not None
     assert (rest.op, rest.fusion, rest.bias) == ("mm", "pointwise", None)
-    rest = kernels_cutlass.outside(mixed)
-    assert (kernels_cutlass.inside(mixed).fusion, kernels_cutlass.inside(mixed).bias) == ("scale", None)
+    rest = cutlass.outside(mixed)
+    assert (cutlass.inside(mixed).fusion, cutlass.inside(mixed).bias) == ("scale", None)
     assert rest is not None
     assert (rest.fusion, rest.bias) == ("none", mixed.bias)
-    assert kernels_cutlass.outside(PROBLEMS[0]) is None
+    assert cutlass.outside(PROBLEMS[0]) is None
 
 
 def test_rows_hold_while_the_source_stays_the_same():
@@ -90,7 +90,7 @@ def test_rows_hold_while_the_source_stays_the_same():
 
 
 def test_no_scratch_without_a_split():
-    assert kernels_cutlass.workspace_bound(Config.of("cutlass", "gemm", **{**BASE, "split_k": 1}), PROBLEMS[0]) == 0
+    assert cutlass.workspace_bound(Config.of("cutlass", "gemm", **{**BASE, "split_k": 1}), PROBLEMS[0]) == 0
     # One row of four tiles, in bands of two by clusters of two.
     expected = 2 * 4 * (32 * 128 * 4 + 8) + 256
-    assert kernels_cutlass.workspace_bound(CONFIG, PROBLEMS[0]) == expected
+    assert cutlass.workspace_bound(CONFIG, PROBLEMS[0]) == expected

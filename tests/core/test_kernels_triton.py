@@ -4,9 +4,9 @@ import ast
 
 import pytest
 
-from gemmdb import kernels_triton
-from gemmdb.config import Config
-from gemmdb.problem import Problem
+from gemmdb.kernels import triton
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
 
 TILE = {
     "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 8, "split_k": 4, "reduce": "fixup", "swap": 1,
@@ -25,7 +25,7 @@ MIXED = Problem.gemm("mixed_mm", m=5, n=1000, k=768, dtype="fp16", weight_dtype=
 
 
 def test_a_tile():
-    names = kernels_triton.names(Config.of("triton", "tile", **TILE), MIXED)
+    names = triton.names(Config.of("triton", "tile", **TILE), MIXED)
     assert names == {
         "BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP_M": 8, "SPLIT_K": 4, "SWAP": True, "TMA": True,
         "FIXUP": True, "MIXED": True, "INTEGER": False, "BITS": True, "A_DTYPE": "tl.float16", "B_SIGNED": False,
@@ -35,24 +35,24 @@ def test_a_tile():
 
 @pytest.mark.parametrize(("m", "rows"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8)])
 def test_a_gemv_has_room_for_its_rows(m, rows):
-    names = kernels_triton.names(Config.of("triton", "gemv", **GEMV), MIXED.resized(m, 1000, 770))
+    names = triton.names(Config.of("triton", "gemv", **GEMV), MIXED.resized(m, 1000, 770))
     assert (names["ROWS"], names["EVEN_K"], names["STAGES"], names["UNROLL"]) == (rows, False, 5, 2)
 
 
 def test_a_narrow_kernel_scales_the_weight_itself():
     config = Config.of("triton", "narrow", **NARROW)
-    names = kernels_triton.names(config, MIXED)
+    names = triton.names(config, MIXED)
     assert names == {
         "BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "SPLIT_K": 1, "SWAP": False, "STAGGER": True, "MIXED": True,
         "INTEGER": False, "BITS": True, "A_DTYPE": "tl.float16", "B_SIGNED": False, "A_ROW": True, "B_ROW": False,
         "EVEN_K": True, "M_EVEN": False, "N_EVEN": False, "TF32": False, "SCALED": False, "MASK": True,
     }  # fmt: skip
     scaled = {op: Problem.gemm(op, m=32, n=512, k=512, fusion="scale") for op in ("mixed_mm", "int_mm")}
-    assert [kernels_triton.names(config, problem)["SCALED"] for problem in scaled.values()] == [True, False]
+    assert [triton.names(config, problem)["SCALED"] for problem in scaled.values()] == [True, False]
 
 
 def test_a_persistent_kernel_does_not_ask_how_many_programs_there_are():
-    names = kernels_triton.names(Config.of("triton", "persistent", **PERSISTENT), MIXED)
+    names = triton.names(Config.of("triton", "persistent", **PERSISTENT), MIXED)
     assert names == {
         "BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "SWAP": False, "RESIDENT": 2, "MIXED": True,
         "INTEGER": False, "BITS": True, "A_DTYPE": "tl.float16", "B_SIGNED": False, "A_ROW": True, "B_ROW": False,
@@ -64,13 +64,13 @@ def test_a_persistent_kernel_does_not_ask_how_many_programs_there_are():
     ("kernel", "values"), [("tile", TILE), ("gemv", GEMV), ("persistent", PERSISTENT), ("narrow", NARROW)]
 )
 def test_every_value_is_an_expression(kernel, values):
-    for name, value in kernels_triton.names(Config.of("triton", kernel, **values), MIXED).items():
+    for name, value in triton.names(Config.of("triton", kernel, **values), MIXED).items():
         expression = ast.parse(f"{name}: tl.constexpr = {value}").body[0].value
         free = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
         assert free <= {"tl"}, (name, value)
 
 
 def test_digests_tell_sources_apart():
-    digests = [kernels_triton.digest(name) for name in kernels_triton.TEMPLATES]
+    digests = [triton.digest(name) for name in triton.TEMPLATES]
     assert len(set(digests)) == len(digests)
     assert all(len(digest) == 16 for digest in digests)

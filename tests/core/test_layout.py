@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
-from gemmdb.layout import ITEM_SIZES, Layout, alignment, classify, contiguous
+from gemmdb.key.layout import ITEM_SIZES, Layout, alignment, classify, contiguous
 
 DTYPES = st.sampled_from(sorted(ITEM_SIZES))
 

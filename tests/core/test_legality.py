@@ -4,13 +4,13 @@ import os
 
 import pytest
 
-from gemmdb import hardware
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
+from gemmdb.cost.roofline import roofline_us
+from gemmdb.devices import detect
 from gemmdb.hit import Hit
-from gemmdb.ladder.roofline import roofline_us
-from gemmdb.legality import illegal
-from gemmdb.problem import Problem
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
 
 AUTO = dict.fromkeys(("threads_m", "threads_n", "threads_k", "blocks_m", "blocks_n", "blocks_k"), 0)
 CPU = Device("cpu", "cpu", "Some CPU", 4)
@@ -91,15 +91,15 @@ def test_a_hit_prints_what_the_command_line_promises():
 
 
 def test_this_machines_cpu(monkeypatch):
-    device = hardware.cpu(3)
+    device = detect.cpu(3)
     assert (device.kind, device.arch, device.units) == ("cpu", "cpu", 3)
     assert Device.parse(device.text) == device
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert hardware.cpu().units == 5
+    assert detect.cpu().units == 5
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert 1 <= hardware.cpu().units <= (os.cpu_count() or 1)
-    assert hardware.last_level_cache_bytes() > 0
+    assert 1 <= detect.cpu().units <= (os.cpu_count() or 1)
+    assert detect.last_level_cache_bytes() > 0
 
 
 def test_native_is_the_gpu_where_there_is_one():
-    assert hardware.native() == (hardware.cuda() or hardware.cpu())
+    assert detect.native() == (detect.cuda() or detect.cpu())

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.config import Config
-from gemmdb.device import Device
-from gemmdb.layout import Layout
-from gemmdb.legality import illegal
-from gemmdb.operands import Operand
-from gemmdb.problem import Problem
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.device import Device
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Operand
+from gemmdb.key.problem import Problem
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 BASE = {

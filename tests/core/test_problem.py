@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
-from gemmdb.layout import ITEM_SIZES
-from gemmdb.operands import Bias, Numerics, TensorInfo, default_numerics
-from gemmdb.problem import Problem
+from gemmdb.key.layout import ITEM_SIZES
+from gemmdb.key.operands import Bias, Numerics, TensorInfo, default_numerics
+from gemmdb.key.problem import Problem
 
 SIZES = st.integers(0, 300)
 LETTERS = st.sampled_from(["nn", "nt", "tn", "tt"])

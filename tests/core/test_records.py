@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmdb import toolchain
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
 from gemmdb.errors import InputError
-from gemmdb.measurement import Measurement, Protocol, Status, Times, one_line
-from gemmdb.problem import Problem
-from gemmdb.toolchain import Toolchain
-from gemmdb.verdict import decide, pool
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key import toolchain
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times, one_line
+from gemmdb.table.verdict import decide, pool
 
 AUTO = dict.fromkeys(("threads_m", "threads_n", "threads_k", "blocks_m", "blocks_n", "blocks_k"), 0)
 CPP = Config.of("cpp", "packed_gemm", **AUTO)

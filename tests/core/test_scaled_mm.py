@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
-from gemmdb.kernels import INDUCTOR_ALONE, KERNELS
-from gemmdb.layout import Layout
-from gemmdb.operands import Bias, Numerics, Operand, TensorInfo
-from gemmdb.problem import Problem
-from gemmdb.problem_rules import OPS
+from gemmdb.kernels.registry import INDUCTOR_ALONE, KERNELS
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Bias, Numerics, Operand, TensorInfo
+from gemmdb.key.problem import Problem
+from gemmdb.key.rules import OPS
 
 SIZES = st.integers(1, 70)
 TEXT = (

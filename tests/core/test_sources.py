@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb import kernels_triton, sources
-from gemmdb.config import ATEN, Config
+from gemmdb.kernels import sources, triton
+from gemmdb.kernels.config import ATEN, Config
 
 TILE = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "stages": 3, "warps": 4}
 MM = Config.of("triton", "inductor_mm", **TILE)
@@ -54,7 +54,7 @@ def test_our_own_templates_and_kernels_without_one() -> None:
     tile = Config.of(
         "triton", "gemv", block_n=8, block_k=256, unroll=1, dequant="cast", warps=4, stages=3,
     )  # fmt: skip
-    assert sources.digest(tile) == kernels_triton.digest("gemv")
+    assert sources.digest(tile) == triton.digest("gemv")
     assert sources.digest(ATEN) == ""
     assert sources.is_current(ATEN, "anything")
     assert sources.is_current(tile, "")

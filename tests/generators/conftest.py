@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
-from gemmdb.generators.build import BuildRequest
-from gemmdb.generators.cpu.space import AUTO, template
-from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces import Candidate, Job
-from gemmdb.generators.replay import Replay
-from gemmdb.measurement import Measurement, Protocol, Status, Times
-from gemmdb.problem import Problem
-from gemmdb.toolchain import Toolchain
+from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.build.pipeline import BuildRequest
+from gemmdb.generators.measure.cpu.space import AUTO, template
+from gemmdb.generators.measure.interfaces import Candidate, Job
+from gemmdb.generators.measure.replay import Replay
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 
 DEVICE = Device("cpu", "cpu", "Test CPU", 2, isa="avx2")
 TOOLCHAIN = Toolchain(torch="2.13.0", gemmdb="0.1.0")
@@ -117,10 +117,10 @@ def recorded() -> Callable[..., Measurement]:
 @pytest.fixture
 def shapes_file(tmp_path: Path, problems: list[Problem]) -> Path:
     """The problems as a workload."""
-    from gemmdb.generators import workload
+    from gemmdb.workload import entries
 
     path = tmp_path / "shapes.jsonl"
-    workload.append(path, [workload.Entry(problem) for problem in problems])
+    entries.append(path, [entries.Entry(problem) for problem in problems])
     return path
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.config import ATEN
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.build import BuildRequest, build
-from gemmdb.generators.cpu.space import AUTO, template
-from gemmdb.generators.interfaces import Candidate
-from gemmdb.generators.progress import State
-from gemmdb.generators.replay import Replay
-from gemmdb.generators.store import Store
-from gemmdb.measurement import Status
-from gemmdb.table import Table
+from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.build.progress import State
+from gemmdb.generators.measure.cpu.space import AUTO, template
+from gemmdb.generators.measure.interfaces import Candidate
+from gemmdb.generators.measure.replay import Replay
+from gemmdb.kernels.config import ATEN
+from gemmdb.table.measurement import Status
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 CPP, SPLIT_N = template(AUTO, AUTO), template((1, 2, 1), AUTO)
 

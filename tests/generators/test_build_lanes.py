@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from gemmdb.config import ATEN, Config
 from gemmdb.errors import GemmdbError
-from gemmdb.generators import effort, feed
-from gemmdb.generators.build import build
-from gemmdb.generators.interfaces import Job, Outcome, ignore
-from gemmdb.generators.replay import Replay
-from gemmdb.measurement import EMITTED, Protocol, Status
-from gemmdb.table import Table
+from gemmdb.generators.build import effort, scheduler
+from gemmdb.generators.build.pipeline import build
+from gemmdb.generators.measure.interfaces import Job, Outcome, ignore
+from gemmdb.generators.measure.replay import Replay
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.table.measurement import EMITTED, Protocol, Status
+from gemmdb.table.reader import Table
 
 
 class Slow(Replay):
@@ -187,7 +187,7 @@ class Never(Emitting):
 
 
 def test_without_time_the_code_of_winners_is_waited_for_a_moment_only(request_, replay_backend, rows, monkeypatch):
-    monkeypatch.setattr(feed, "GRACE_S", 0.2)
+    monkeypatch.setattr(scheduler, "GRACE_S", 0.2)
     backend = replay_backend(rows, replay=Never)
     backend.overlap = True
     report = build(replace(request_, minutes=0.01), backend=backend)
@@ -220,7 +220,7 @@ def test_an_interrupt_waits_for_no_compiler(request_, replay_backend, rows):
     backend.overlap = True
     report = build(request_, Interrupt(), backend)
     assert (report.interrupted, report.measured) == (True, 7)
-    assert report.seconds < feed.GRACE_S / 2
+    assert report.seconds < scheduler.GRACE_S / 2
 
 
 def test_no_lane_idles_while_a_problem_is_ready(request_, replay_backend, rows):
@@ -269,12 +269,12 @@ class Three:
 def test_winners_of_an_earlier_build_take_their_turn_with_races_and_those_of_this_one_go_first(problems):
     jobs = [Job(problem, Protocol("host", "cold", 1, 30), ()) for problem in problems[:5]]
     earlier = [replace(job, raced=(Outcome(ATEN, Status.ERROR),)) for job in jobs[3:]]
-    feeding = feed.Feed(Three(jobs[:3]), lambda jobs, ready: list(map(ready, jobs)), effort.named("quick"), 1)
-    feeding.won(feed.Won(earlier[0], (), ()), earlier[0])
+    feeding = scheduler.Feed(Three(jobs[:3]), lambda jobs, ready: list(map(ready, jobs)), effort.named("quick"), 1)
+    feeding.won(scheduler.Won(earlier[0], (), ()), earlier[0])
     feeding.run()
-    feeding.won(feed.Won(earlier[1], (), ()), None)
+    feeding.won(scheduler.Won(earlier[1], (), ()), None)
     assert feeding.upcoming().job == earlier[0]
-    feeding.won(feed.Won(jobs[0], (), ()), jobs[0])
+    feeding.won(scheduler.Won(jobs[0], (), ()), jobs[0])
     assert feeding.upcoming().job == jobs[0]
     order = []
     while (task := feeding.next()) is not None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import GemmdbError
-from gemmdb.generators import queue
-from gemmdb.generators.build import BuildRequest, build
-from gemmdb.generators.effort import named
-from gemmdb.table import Table
+from gemmdb.generators.build import queue
+from gemmdb.generators.build.effort import named
+from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.table.reader import Table
 
 
 def contents(path: Path) -> set[tuple[str, str, str]]:
@@ -36,10 +36,10 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from conftest import ReplayBackend, record, CONFIGS
-from gemmdb.generators.build import BuildRequest, build
+from gemmdb.generators.build.pipeline import BuildRequest, build
 from gemmdb.generators import shapes
-from gemmdb.generators.replay import Replay
-from gemmdb.measurement import Status
+from gemmdb.generators.measure.replay import Replay
+from gemmdb.table.measurement import Status
 
 class Slow(Replay):
     def measure(self, *args):

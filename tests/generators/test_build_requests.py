@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.generators.build import BuildRequest, build
-from gemmdb.table import Table
+from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.table.reader import Table
 
 
 @pytest.mark.parametrize(

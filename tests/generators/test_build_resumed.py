@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.config import ATEN, Config
-from gemmdb.generators import feed
-from gemmdb.generators.build import build
-from gemmdb.generators.cpu.space import AUTO, template
-from gemmdb.generators.interfaces import ignore
-from gemmdb.generators.replay import Replay
-from gemmdb.generators.store import Store
-from gemmdb.measurement import EMITTED, Status
-from gemmdb.table import Table
+from gemmdb.generators.build import scheduler
+from gemmdb.generators.build.pipeline import build
+from gemmdb.generators.measure.cpu.space import AUTO, template
+from gemmdb.generators.measure.interfaces import ignore
+from gemmdb.generators.measure.replay import Replay
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.table.measurement import EMITTED, Status
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 CPP, SPLIT_N = template(AUTO, AUTO), template((1, 2, 1), AUTO)
 
@@ -48,7 +48,7 @@ class Stopped(Emitting):
 def test_winners_that_were_not_confirmed_are_confirmed_when_it_goes_on(
     request_, replay_backend, rows, monkeypatch, replay
 ):
-    monkeypatch.setattr(feed, "GRACE_S", 0.0)
+    monkeypatch.setattr(scheduler, "GRACE_S", 0.0)
     stopped = replay_backend(rows, replay=Stopped)
     stopped.overlap = True
     first = build(replace(request_, minutes=0.01), backend=stopped)
@@ -65,7 +65,7 @@ def test_winners_that_were_not_confirmed_are_confirmed_when_it_goes_on(
 
 
 def test_what_was_raced_before_and_could_not_be_confirmed_now_is_left(request_, replay_backend, rows, monkeypatch):
-    monkeypatch.setattr(feed, "GRACE_S", 0.0)
+    monkeypatch.setattr(scheduler, "GRACE_S", 0.0)
     reports = []
     for _ in range(2):
         backend = replay_backend(rows, replay=Stopped)

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gemmdb.config import ATEN, Config
-from gemmdb.generators.cpu.space import AUTO, template
-from gemmdb.generators.cuda.emission import Emitted
-from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces import Candidate, Job, Outcome
-from gemmdb.generators.queue import known
-from gemmdb.generators.replay import Replay
-from gemmdb.generators.search import CONFIRMED, confirm, race, unconfirmed
-from gemmdb.measurement import EMITTED, Protocol, Status, Times
+from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.build.queue import known
+from gemmdb.generators.build.search import CONFIRMED, confirm, race, unconfirmed
+from gemmdb.generators.measure.cpu.space import AUTO, template
+from gemmdb.generators.measure.cuda.emission import Emitted
+from gemmdb.generators.measure.interfaces import Candidate, Job, Outcome
+from gemmdb.generators.measure.replay import Replay
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.table.measurement import EMITTED, Protocol, Status, Times
 
 PROTOCOL = Protocol("host", "cold", 1, 30)
 EFFORT = Effort("test", 0, samples=30, estimate=5, drop=9.0, keep=9, states=("cold",), compile_s=1, measure_s=1)

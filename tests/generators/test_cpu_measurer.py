@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.config import ATEN
-from gemmdb.generators.cpu.measurer import CpuMeasurer
-from gemmdb.generators.cpu.space import AUTO, template
-from gemmdb.generators.effort import named
-from gemmdb.generators.interfaces import Candidate, Job
-from gemmdb.generators.pool import Limits
+from gemmdb.generators.build.effort import named
+from gemmdb.generators.measure.cpu.measurer import CpuMeasurer
+from gemmdb.generators.measure.cpu.space import AUTO, template
+from gemmdb.generators.measure.interfaces import Candidate, Job
 from gemmdb.inductor.adapter import vector_units
-from gemmdb.measurement import Protocol, Status
-from gemmdb.problem import Problem
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Problem
+from gemmdb.processes.pool import Limits
+from gemmdb.table.measurement import Protocol, Status
 
 PROBLEM = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32", constant_weight=True)
 PROTOCOL = Protocol("host", "hot", 1, 7)
@@ -21,11 +21,11 @@ GOOD, SEGFAULT, LATER, MEMORY, RAISE, WRONG, HANG, AT_ONCE = (template(AUTO, (1 
 SABOTAGE = f"""
     import ctypes, sys, time
 
-    if "gemmdb.generators.worker" in " ".join(getattr(sys, "orig_argv", [])):
+    if "gemmdb.processes.child" in " ".join(getattr(sys, "orig_argv", [])):
         from dataclasses import replace
         import torch
-        import gemmdb.generators.cpu.session as session
-        from gemmdb.config import ATEN
+        import gemmdb.generators.measure.cpu.session as session
+        from gemmdb.kernels.config import ATEN
         original = session.compile_candidate
 
         def misbehave(mode, calls):

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.config import ATEN, Config
-from gemmdb.generators.cpu import session
-from gemmdb.generators.cpu.measurer import machine
-from gemmdb.generators.cpu.space import AUTO, template
-from gemmdb.generators.pool import Stopped, Worker
-from gemmdb.generators.tolerance import acceptable
-from gemmdb.layout import Layout
-from gemmdb.measurement import Protocol, Status
-from gemmdb.operands import Numerics, Operand
-from gemmdb.problem import Problem
+from gemmdb.generators.measure.cpu import session
+from gemmdb.generators.measure.cpu.measurer import machine
+from gemmdb.generators.measure.cpu.space import AUTO, template
+from gemmdb.generators.measure.tolerance import acceptable
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Numerics, Operand
+from gemmdb.key.problem import Problem
+from gemmdb.processes.pool import Stopped, Worker
+from gemmdb.table.measurement import Protocol, Status
 
 SIZES = {"m": 24, "n": 48, "k": 64}
 GEMM = Problem.gemm

@@ -6,14 +6,15 @@ import math
 
 import pytest
 
-from gemmdb import registry
-from gemmdb.config import ATEN
+from gemmdb.cost.model import FITTED
+from gemmdb.cost.trees import parse
+from gemmdb.devices import registry
 from gemmdb.errors import InputError
-from gemmdb.generators import fit, fit_trees
-from gemmdb.generators.modelled_space import rank, setting_of
-from gemmdb.ladder.model_cost import FITTED
-from gemmdb.ladder.model_trees import parse
-from gemmdb.problem import Problem
+from gemmdb.generators.fit import coefficients
+from gemmdb.generators.fit import trees as fit_trees
+from gemmdb.generators.modelled.space import rank, setting_of
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Problem
 
 H200 = registry.find("NVIDIA H200")
 SKLEARN = importlib.util.find_spec("sklearn") is not None
@@ -28,7 +29,7 @@ def samples():
             times = {one.config: one.us * (1.5 if one.tile.warps == 8 else 1.0) for one in rank(problem, H200)[:60]}
             times[ATEN] = FITTED.predict_aten(setting_of(problem, H200))
             best = min(times.values())
-            yield from (fit.Sample(problem, H200, config, us, best / us) for config, us in times.items())
+            yield from (coefficients.Sample(problem, H200, config, us, best / us) for config, us in times.items())
 
 
 @needs_sklearn

@@ -1,10 +1,10 @@
 """What the rows of a build say of the software that they were measured with."""
 
-from gemmdb import kernels_triton
-from gemmdb.config import ATEN, Config
-from gemmdb.generators.interfaces import Candidate, Job, Outcome, row
-from gemmdb.measurement import Protocol, Status, Times
-from gemmdb.problem import Problem
+from gemmdb.generators.measure.interfaces import Candidate, Job, Outcome, row
+from gemmdb.kernels import triton
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Protocol, Status, Times
 
 
 def test_a_row_of_our_own_kernel_names_the_kernels_source(replay_backend):
@@ -13,5 +13,5 @@ def test_a_row_of_our_own_kernel_names_the_kernels_source(replay_backend):
     times, backend = Times(50.0, 49.0, 51.0, 30, 100.0), replay_backend([])
     found = {c: row(job, Outcome(c, Status.OK, times), backend, "run").toolchain for c in (ATEN, gemv)}
     assert found[ATEN] == backend.toolchain
-    assert found[gemv].source == kernels_triton.digest("gemv")
+    assert found[gemv].source == triton.digest("gemv")
     assert found[gemv].klass == backend.toolchain.klass

@@ -11,27 +11,28 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gemmdb import hardware, registry
-from gemmdb.config import ATEN, Config
+from gemmdb.devices import detect, registry
 from gemmdb.errors import GemmdbError
-from gemmdb.generators import backends, live, live_process
-from gemmdb.generators.cuda.space import CudaSpace, from_menu
-from gemmdb.measurement import Protocol
-from gemmdb.problem import Problem
+from gemmdb.generators.live import client, process
+from gemmdb.generators.measure import backends
+from gemmdb.generators.measure.cuda.space import CudaSpace, from_menu
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
 from gemmdb.settings import Policy
-from gemmdb.table import Table
+from gemmdb.table.measurement import Protocol
+from gemmdb.table.reader import Table
 
-CPU = hardware.cpu()
+CPU = detect.cpu()
 H200 = registry.find("sm90")
 SMALL = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32", constant_weight=True)
 LARGE = SMALL.resized(4096, 4096, 4096)
 
 
 def job(problem, *proposals, budget_s=1.0):
-    request = live.Request(problem, CPU, Path("unused.db"), proposals, budget_s)
+    request = client.Request(problem, CPU, Path("unused.db"), proposals, budget_s)
     backend = backends.backend_for(CPU)
-    made = live_process.job(request, backend)
-    return made, live_process.within(request, backend, made)
+    made = process.job(request, backend)
+    return made, process.within(request, backend, made)
 
 
 def blocking(n):
@@ -48,7 +49,7 @@ def test_at_most_four_proposals_are_tried_the_illegal_ones_left_out():
 def test_without_proposals_the_head_of_the_menu_is_tried():
     made, _ = job(SMALL)
     assert made.legal[0] == ATEN
-    assert 1 < len(made.legal) <= 1 + live_process.PROPOSALS
+    assert 1 < len(made.legal) <= 1 + process.PROPOSALS
 
 
 def test_what_nvcc_has_to_compile_is_not_tried():
@@ -58,12 +59,12 @@ def test_what_nvcc_has_to_compile_is_not_tried():
     )  # fmt: skip
     large = Problem.gemm("mm", m=512, n=1024, k=1024)
     backend = SimpleNamespace(device=H200, protocols=lambda chosen: [Protocol("graph", "cold", 10, 10)])
-    request = live.Request(large, H200, Path("user.db"), (slow,))
-    assert live_process.job(request, backend).legal == (ATEN,)
+    request = client.Request(large, H200, Path("user.db"), (slow,))
+    assert process.job(request, backend).legal == (ATEN,)
     patient = replace(request, policy=Policy(live_cost=slow.spec.cost))
-    assert live_process.job(patient, backend).legal == (ATEN, slow)
+    assert process.job(patient, backend).legal == (ATEN, slow)
     strict = replace(request, policy=Policy(live_cost=slow.spec.cost, compile_cost=1))
-    assert live_process.job(strict, backend).legal == (ATEN,)
+    assert process.job(strict, backend).legal == (ATEN,)
 
 
 class Gpu:
@@ -80,40 +81,40 @@ class Gpu:
 def test_where_rows_are_misaligned_a_padded_product_is_among_the_four(proposals):
     """Inductor's own pass, which would time one, is kept from it."""
     misaligned = Problem.gemm("mm", m=512, n=4096, k=4093)
-    request = live.Request(misaligned, H200, Path("user.db"), proposals)
-    legal = live_process.job(request, Gpu()).legal
-    assert len(legal) == 1 + live_process.PROPOSALS
+    request = client.Request(misaligned, H200, Path("user.db"), proposals)
+    legal = process.job(request, Gpu()).legal
+    assert len(legal) == 1 + process.PROPOSALS
     assert [config.kernel for config in legal].count("padded") == 1
     assert legal[1:-1] == (proposals[:3] or legal[1:-1])
     aligned = replace(request, problem=misaligned.resized(512, 4096, 4096))
-    assert "padded" not in [config.kernel for config in live_process.job(aligned, Gpu()).legal]
+    assert "padded" not in [config.kernel for config in process.job(aligned, Gpu()).legal]
     denied = replace(request, policy=Policy(deny="padded"))
-    assert "padded" not in [config.kernel for config in live_process.job(denied, Gpu()).legal]
+    assert "padded" not in [config.kernel for config in process.job(denied, Gpu()).legal]
 
 
 def test_the_head_of_the_menu_is_what_the_policy_lets_through():
-    request = live.Request(
+    request = client.Request(
         Problem.gemm("mm", m=64, n=1024, k=1024), H200, Path("user.db"), policy=Policy(deny="triton")
     )
-    assert live_process.job(request, Gpu()).legal == (ATEN,)
+    assert process.job(request, Gpu()).legal == (ATEN,)
 
 
 @pytest.mark.parametrize(("size", "most"), [(1024, 4), (4096, 4), (8192, 1), (16384, 0)])
 def test_of_a_large_product_fewer_are_tried(size, most):
-    request = live.Request(Problem.gemm("mm", m=size, n=size, k=size), H200, Path("user.db"))
-    made = live_process.job(request, Gpu())
+    request = client.Request(Problem.gemm("mm", m=size, n=size, k=size), H200, Path("user.db"))
+    made = process.job(request, Gpu())
     assert len(made.legal) == 1 + most
-    why = live_process.too_large(made, request, Gpu())
+    why = process.too_large(made, request, Gpu())
     assert why == ("" if most else "ATen and one more would take longer than 1 s of the device")
 
 
 def test_whoever_has_a_gpu_measured_need_not_load_torch():
     program = """
         import sys
-        from gemmdb.config import ATEN
+        from gemmdb.kernels.config import ATEN
         from gemmdb.generators import live_process
-        from gemmdb.generators.cuda import backend, compile
-        from gemmdb.problem import Problem
+        from gemmdb.generators.measure.cuda import backend, compile
+        from gemmdb.key.problem import Problem
         assert compile.parts(Problem.gemm("mixed_mm", m=8, n=64, k=64, fusion="scale"), ATEN)
         print("torch" in sys.modules)
     """
@@ -122,20 +123,20 @@ def test_whoever_has_a_gpu_measured_need_not_load_torch():
 
 
 def test_when_time_is_over_nothing_is_begun(tmp_path):
-    request = live.Request(SMALL, CPU, tmp_path / "user.db")
-    tuned = live.tune([request], limit_s=0.001)
+    request = client.Request(SMALL, CPU, tmp_path / "user.db")
+    tuned = client.tune([request], limit_s=0.001)
     assert (dict(tuned.verdicts), tuned.late) == ({}, True)
     with Table.open(request.table) as table:
         assert list(table.measurements()) == []
-    live.close()
+    client.close()
 
 
 def test_a_failure_in_the_process_is_an_error_here(tmp_path):
-    request = live.Request(SMALL, CPU, tmp_path / "user.db")
+    request = client.Request(SMALL, CPU, tmp_path / "user.db")
     request.table.write_text("this is no table")
     with pytest.raises(GemmdbError, match=r"user\.db"):
-        live.tune([request])
-    live.close()
+        client.tune([request])
+    client.close()
 
 
 def test_the_budget_limits_the_samples_and_leaves_the_protocol_alone():
@@ -143,5 +144,5 @@ def test_the_budget_limits_the_samples_and_leaves_the_protocol_alone():
     same, short = job(SMALL, budget_s=0.01)
     assert made.protocol == same.protocol
     assert generous.samples == made.protocol.samples
-    assert short.samples == live_process.FEWEST_SAMPLES
+    assert short.samples == process.FEWEST_SAMPLES
     assert job(LARGE)[1].samples < generous.samples

@@ -5,17 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb import ladder, registry
-from gemmdb.catalog import Catalog
-from gemmdb.config import ATEN
-from gemmdb.generators import modelled_compile, modelled_space
-from gemmdb.generators.build import BuildRequest, build
-from gemmdb.generators.modelled import KEPT, PROTOCOL
-from gemmdb.generators.verify import verify
-from gemmdb.legality import illegal
-from gemmdb.problem import Problem, Query
+from gemmdb import ladder
+from gemmdb.devices import registry
+from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.files.verify import verify
+from gemmdb.generators.modelled import compile, space
+from gemmdb.generators.modelled.build import KEPT, PROTOCOL
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.problem import Problem, Query
 from gemmdb.settings import Policy, Settings, shipped_tables
-from gemmdb.table import Table
+from gemmdb.table.catalog import Catalog
+from gemmdb.table.reader import Table
 
 ARCHS = ("sm80", "sm89", "sm100")
 SHAPES = [
@@ -82,7 +83,7 @@ def test_lookup_and_explain_say_that_it_is_modelled(request_of):
 def test_candidates_are_ranked_and_within_the_arch(arch):
     device = registry.find(arch)
     for op in ("mm", "mixed_mm", "int_mm"):
-        ranked = modelled_space.rank(Problem.gemm(op, m=64, n=4096, k=4096), device)
+        ranked = space.rank(Problem.gemm(op, m=64, n=4096, k=4096), device)
         assert len(ranked) > KEPT
         assert [one.us for one in ranked] == sorted(one.us for one in ranked)
         assert len({one.config for one in ranked}) == len(ranked)
@@ -90,9 +91,9 @@ def test_candidates_are_ranked_and_within_the_arch(arch):
 
 def test_what_a_compiled_kernel_takes_counts():
     problem, device = Problem.gemm("mixed_mm", m=16, n=28672, k=8192), registry.find("sm80")
-    first = modelled_space.rank(problem, device)[0]
-    setting = modelled_space.setting_of(problem, device)
-    greedy = modelled_space.compiled(first, setting, 255, int(device.figures["smem_bytes"]) - 2048)
+    first = space.rank(problem, device)[0]
+    setting = space.setting_of(problem, device)
+    greedy = space.compiled(first, setting, 255, int(device.figures["smem_bytes"]) - 2048)
     assert greedy.us > first.us
 
 
@@ -114,14 +115,14 @@ def test_the_shipped_modelled_tables_are_small_compiled_and_answer_as_a_model(na
     catalog.close()
 
 
-@pytest.mark.skipif(not modelled_compile.available(), reason="needs triton, which compiles without a GPU")
+@pytest.mark.skipif(not compile.available(), reason="needs triton, which compiles without a GPU")
 def test_cross_compiling_tells_registers_shared_memory_and_what_does_not_fit(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     problem, device = Problem.gemm("mixed_mm", m=16, n=4096, k=4096), registry.find("sm80")
-    config = modelled_space.rank(problem, device)[0].config
-    fits = modelled_compile.CrossCompiler(80, int(device.figures["smem_bytes"])).resources(problem, config)
+    config = space.rank(problem, device)[0].config
+    fits = compile.CrossCompiler(80, int(device.figures["smem_bytes"])).resources(problem, config)
     assert fits.amiss == ""
     assert 16 <= fits.registers <= 255
     assert 0 < fits.shared <= 163 * 1024
-    tight = modelled_compile.CrossCompiler(80, fits.shared - 1).resources(problem, config)
+    tight = compile.CrossCompiler(80, fits.shared - 1).resources(problem, config)
     assert "bytes of shared memory" in tight.amiss

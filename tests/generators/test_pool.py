@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from gemmdb.generators.pool import Limits, Stopped, Worker, spread
-from gemmdb.generators.worker import Task
-from gemmdb.measurement import Status
+from gemmdb.processes.child import Task
+from gemmdb.processes.pool import Limits, Stopped, Worker, spread
+from gemmdb.table.measurement import Status
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_closing_ends_a_call_in_another_thread(worker):
 
 def test_a_worker_ends_with_its_parent(python):
     script = (
-        "import os, sys, time; from gemmdb.generators.pool import Worker; w = Worker();"
+        "import os, sys, time; from gemmdb.processes.pool import Worker; w = Worker();"
         "print(w.call(20, os.getpid).value, flush=True); w.call(60, time.sleep, 60)"
     )
     parent = subprocess.Popen([python, "-c", script], stdout=subprocess.PIPE, text=True)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gemmdb.generators.program import Product, operands
-from gemmdb.generators.reference import poison, reference
-from gemmdb.generators.tolerance import acceptable, tolerance
-from gemmdb.layout import Layout
-from gemmdb.operands import Numerics, Operand
-from gemmdb.problem import Problem
+from gemmdb.generators.measure.program import Product, operands
+from gemmdb.generators.measure.reference import poison, reference
+from gemmdb.generators.measure.tolerance import acceptable, tolerance
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Numerics, Operand
+from gemmdb.key.problem import Problem
 
 CPU = torch.device("cpu")
 GEMM = Problem.gemm
@@ -80,7 +80,7 @@ def test_eager_is_right_and_one_wrong_element_is_not(problem):
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)
 def test_operands_have_the_classes_of_the_problem(problem):
-    from gemmdb.layout import classify
+    from gemmdb.key.layout import classify
 
     given = operands(problem, CPU, seed=1)
     for tensor, operand in ((given.a, problem.a), (given.b, problem.b)):

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.errors import InputError
-from gemmdb.generators.build import BuildRequest, build
-from gemmdb.generators.cuda.emission import Emitted
-from gemmdb.generators.remeasure import remeasure
-from gemmdb.generators.replay import Replay
-from gemmdb.measurement import Status, Times
+from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.measure.cuda.emission import Emitted
+from gemmdb.generators.measure.remeasure import remeasure
+from gemmdb.generators.measure.replay import Replay
+from gemmdb.table.measurement import Status, Times
 
 
 @pytest.fixture

@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gemmdb.config import ATEN
-from gemmdb.generators.cpu import space
-from gemmdb.generators.effort import named
-from gemmdb.generators.program import Operands, multiply_scaled, operands
-from gemmdb.generators.reference import reference
-from gemmdb.generators.tolerance import acceptable, tolerance
-from gemmdb.hardware import cpu
-from gemmdb.layout import Layout
-from gemmdb.operands import Numerics, Operand
-from gemmdb.problem import Problem
-from gemmdb.toolchain import Toolchain
+from gemmdb.devices.detect import cpu
+from gemmdb.generators.build.effort import named
+from gemmdb.generators.measure.cpu import space
+from gemmdb.generators.measure.program import Operands, multiply_scaled, operands
+from gemmdb.generators.measure.reference import reference
+from gemmdb.generators.measure.tolerance import acceptable, tolerance
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Numerics, Operand
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
 
 CPU = torch.device("cpu")
 

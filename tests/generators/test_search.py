@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.config import ATEN, Config
-from gemmdb.generators.cpu.space import AUTO, template
-from gemmdb.generators.effort import EFFORTS, Effort
-from gemmdb.generators.interfaces import Candidate, Job
-from gemmdb.generators.replay import Replay
-from gemmdb.generators.search import confirm, race, winner
-from gemmdb.measurement import Protocol, Status
+from gemmdb.generators.build.effort import EFFORTS, Effort
+from gemmdb.generators.build.search import confirm, race, winner
+from gemmdb.generators.measure.cpu.space import AUTO, template
+from gemmdb.generators.measure.interfaces import Candidate, Job
+from gemmdb.generators.measure.replay import Replay
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.table.measurement import Protocol, Status
 
 PROTOCOL = Protocol("host", "cold", 1, 30)
 EFFORT = Effort("test", 0, samples=30, estimate=5, drop=2.0, keep=2, states=("cold",), compile_s=1, measure_s=1)

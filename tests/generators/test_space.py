@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmdb.config import ATEN
-from gemmdb.device import Device
-from gemmdb.generators.cpu.space import AUTO, CpuSpace, excluded, template, threadings
-from gemmdb.generators.effort import EFFORTS, named
-from gemmdb.problem import Problem
+from gemmdb.generators.build.effort import EFFORTS, named
+from gemmdb.generators.measure.cpu.space import AUTO, CpuSpace, excluded, template, threadings
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
 
 SPACE = CpuSpace()
 

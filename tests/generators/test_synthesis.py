@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
-from gemmdb.generators.synthesis import literal, literal_bias
-from gemmdb.layout import Layout, classify
-from gemmdb.operands import Bias, Operand
+from gemmdb.generators.shapes.literals import literal, literal_bias
+from gemmdb.key.layout import Layout, classify
+from gemmdb.key.operands import Bias, Operand
 
 DTYPES = st.sampled_from(["fp32", "bf16", "int8", "uint8"])
 SIZES = st.integers(1, 70)

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb import hardware
-from gemmdb.device import Device
+from gemmdb.devices import detect
 from gemmdb.errors import InputError
-from gemmdb.generators import target, workload
-from gemmdb.generators.build import BuildRequest, build
-from gemmdb.problem import Problem
-from gemmdb.table import Table
+from gemmdb.generators.build import target
+from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.table.reader import Table
+from gemmdb.workload import entries
 
 GPU = Device("cuda", "sm90", "NVIDIA H200", 132, 141)
 PROBLEM = Problem.gemm("mm", m=4, n=64, k=64, dtype="fp32")
@@ -21,8 +22,8 @@ PROBLEM = Problem.gemm("mm", m=4, n=64, k=64, dtype="fp32")
 def cpu(monkeypatch):
     """This machine's CPU with two threads, no GPU beside it."""
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    monkeypatch.setattr(hardware, "cuda", lambda index=0: None)
-    return hardware.cpu()
+    monkeypatch.setattr(detect, "cuda", lambda index=0: None)
+    return detect.cpu()
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def recorded(tmp_path):
 
     def write(*devices):
         path = tmp_path / "workload.jsonl"
-        workload.append(path, [workload.Entry(PROBLEM, device=device.text if device else "") for device in devices])
+        entries.append(path, [entries.Entry(PROBLEM, device=device.text if device else "") for device in devices])
         return str(path)
 
     return write
@@ -65,7 +66,7 @@ def test_what_cannot_be_told_is_an_error(cpu, recorded, monkeypatch):
         target.choose("cpu", several)
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert target.choose("cpu", several)[0].units == 4
-    monkeypatch.setattr(hardware, "cuda", lambda index=0: GPU)
+    monkeypatch.setattr(detect, "cuda", lambda index=0: GPU)
     with pytest.raises(InputError, match="say --arch cpu or --arch sm90"):
         target.choose("native", several)
 

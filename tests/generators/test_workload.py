@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from gemmdb.errors import InputError
-from gemmdb.generators import workload
-from gemmdb.generators.workload import Entry
-from gemmdb.problem import Problem
+from gemmdb.key.problem import Problem
+from gemmdb.workload import entries
+from gemmdb.workload.entries import Entry
 
 PROBLEM = Problem.gemm("mm", m=1, n=8, k=8)
 OTHER = Problem.gemm("mm", m=2, n=8, k=8)
@@ -18,21 +18,21 @@ OTHER = Problem.gemm("mm", m=2, n=8, k=8)
 def test_round_trip_and_merge(tmp_path):
     path = tmp_path / "workload.jsonl"
     ranged = Entry(PROBLEM, 1, 1, "", (("m", 2, None),))
-    workload.append(path, [Entry(PROBLEM, 2, 10, "cpu"), Entry(OTHER, 1, 5), ranged])
-    workload.append(path, [Entry(PROBLEM, 3, 7, "cpu")])
-    assert workload.read(path).entries == (Entry(PROBLEM, 5, 17, "cpu"), Entry(OTHER, 1, 5), ranged)
+    entries.append(path, [Entry(PROBLEM, 2, 10, "cpu"), Entry(OTHER, 1, 5), ranged])
+    entries.append(path, [Entry(PROBLEM, 3, 7, "cpu")])
+    assert entries.read(path).entries == (Entry(PROBLEM, 5, 17, "cpu"), Entry(OTHER, 1, 5), ranged)
 
 
 def test_unknown_fields_and_defaults(tmp_path):
     path = tmp_path / "workload.jsonl"
     path.write_text(json.dumps({"problem": PROBLEM.text, "new": [1]}) + "\n\n")
-    assert workload.read(path).entries == (Entry(PROBLEM, 1, 0),)
+    assert entries.read(path).entries == (Entry(PROBLEM, 1, 0),)
 
 
 def test_what_is_not_steered_is_counted_by_name(tmp_path):
     path = tmp_path / "workload.jsonl"
     path.write_text('{"uncovered": "bmm", "count": 2, "calls": 4}\n{"uncovered": "bmm", "count": 1, "calls": 1}\n')
-    assert workload.read(path) == workload.Workload((), {"bmm": (3, 5)})
+    assert entries.read(path) == entries.Workload((), {"bmm": (3, 5)})
 
 
 @pytest.mark.parametrize(
@@ -54,22 +54,22 @@ def test_bad_lines(tmp_path, line, message):
     path = tmp_path / "workload.jsonl"
     path.write_text(json.dumps({"problem": PROBLEM.text}) + "\n" + line)
     with pytest.raises(InputError, match=f"workload.jsonl:2: .*{message}"):
-        workload.read(path)
+        entries.read(path)
 
 
 def test_missing_file_and_unwritable_file(tmp_path):
     with pytest.raises(InputError, match="cannot read"):
-        workload.read(tmp_path / "missing.jsonl")
+        entries.read(tmp_path / "missing.jsonl")
     with pytest.raises(InputError, match="cannot write"):
-        workload.append(tmp_path / "missing" / "workload.jsonl", [Entry(PROBLEM)])
+        entries.append(tmp_path / "missing" / "workload.jsonl", [Entry(PROBLEM)])
 
 
 def test_concurrent_writers_lose_nothing(tmp_path):
     path = tmp_path / "workload.jsonl"
     script = (
-        "import sys; from pathlib import Path; from gemmdb.generators.workload import *;"
+        "import sys; from pathlib import Path; from gemmdb.workload.entries import *;"
         f"e = Entry(Problem.parse({PROBLEM.text!r})); [append(Path(sys.argv[1]), [e] * 20) for _ in range(20)]"
     )
     writers = [subprocess.Popen([sys.executable, "-c", script, str(path)]) for _ in range(3)]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    assert workload.read(path).entries == (Entry(PROBLEM, 1200, 0),)
+    assert entries.read(path).entries == (Entry(PROBLEM, 1200, 0),)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from gemmdb.config import ATEN, Config
-from gemmdb.measurement import Measurement, Protocol, Status, Times
-from gemmdb.problem import Problem
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 
 # Before torch is imported: parts of Inductor read it once.
 if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
@@ -129,11 +129,11 @@ def close(found: Any, wanted: Any, tolerance: float = 0.02) -> None:
 
 def table(path: Path, times: Mapping[Problem, Mapping[Config, float]]) -> Path:
     """A table about this GPU: microseconds by problem and config; ATen takes 100."""
-    from gemmdb import hardware
-    from gemmdb.generators.store import Store
-    from gemmdb.toolchain import installed
+    from gemmdb.devices import detect
+    from gemmdb.key.toolchain import installed
+    from gemmdb.table.writer import Store
 
-    device, toolchain, protocol = hardware.cuda(), installed("cuda"), Protocol("graph", "cold", 10, 25, version=2)
+    device, toolchain, protocol = detect.cuda(), installed("cuda"), Protocol("graph", "cold", 10, 25, version=2)
     assert device is not None
     assert toolchain is not None
     with Store.open(path) as store:

@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config  # noqa: E402
-from gemmdb.config import ATEN  # noqa: E402
-from gemmdb.kernels_cutlass import compiler, headers  # noqa: E402
+from gemmdb.kernels.config import ATEN  # noqa: E402
+from gemmdb.kernels.cutlass import compiler, headers  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)
 

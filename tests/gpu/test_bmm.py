@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.config import ATEN  # noqa: E402
-from gemmdb.layout import Layout  # noqa: E402
-from gemmdb.measurement import Protocol, Status  # noqa: E402
+from gemmdb.kernels.config import ATEN  # noqa: E402
+from gemmdb.key.layout import Layout  # noqa: E402
+from gemmdb.table.measurement import Protocol, Status  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("clean")
 PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
@@ -58,9 +58,9 @@ def run(problem: Problem, config: Config | None) -> tuple[Any, str]:
     within the problem's tolerance against float64."""
     from torch._inductor.utils import run_and_get_code
 
-    from gemmdb.generators.program import Product, operands, set_numerics
-    from gemmdb.generators.reference import poison, reference
-    from gemmdb.generators.tolerance import tolerance
+    from gemmdb.generators.measure.program import Product, operands, set_numerics
+    from gemmdb.generators.measure.reference import poison, reference
+    from gemmdb.generators.measure.tolerance import tolerance
 
     set_numerics(problem)
     device = torch.device("cuda")
@@ -168,8 +168,8 @@ def test_the_backward_takes_the_template_too(kit: Any) -> None:
 @pytest.mark.parametrize("problem", CASES, ids=lambda problem: problem.text)
 def test_both_are_measured(problem: Problem) -> None:
     """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
-    from gemmdb.generators.cuda import session
-    from gemmdb.generators.cuda.emission import Emission
+    from gemmdb.generators.measure.cuda import session
+    from gemmdb.generators.measure.cuda.emission import Emission
 
     built = Emission(problem, template()).build(90)
     assert built.failure == ""
@@ -180,9 +180,9 @@ def test_both_are_measured(problem: Problem) -> None:
 
 
 def test_a_build_measures_aten_and_templates(tmp_path: Path) -> None:
-    from gemmdb.generators.build import BuildRequest, build
-    from gemmdb.hardware import cuda
-    from gemmdb.table import Table
+    from gemmdb.devices.detect import cuda
+    from gemmdb.generators.build.pipeline import BuildRequest, build
+    from gemmdb.table.reader import Table
 
     shapes = tmp_path / "shapes.json"
     shapes.write_text('[{"op": "bmm", "batch": 32, "m": 128, "n": 128, "k": 64, "dtype": "fp16"}]')

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 import gemmdb
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
-from gemmdb.generators import effort
-from gemmdb.generators.build import BuildRequest, build
-from gemmdb.generators.cuda.render import plan
-from gemmdb.generators.interfaces import Candidate
-from gemmdb.generators.remeasure import remeasure
-from gemmdb.measurement import Status
-from gemmdb.problem import Problem
-from gemmdb.table import Table
+from gemmdb.generators.build import effort
+from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.measure.cuda.render import plan
+from gemmdb.generators.measure.interfaces import Candidate
+from gemmdb.generators.measure.remeasure import remeasure
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Status
+from gemmdb.table.reader import Table
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -60,7 +60,7 @@ class Space:
 @pytest.fixture
 def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """The real backend with a few configs, broken kernels in the place of some, and short time limits."""
-    from gemmdb.generators.cuda.backend import CudaBackend
+    from gemmdb.generators.measure.cuda.backend import CudaBackend
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     (tmp_path / "triton" / "gemmdb").mkdir(parents=True)

@@ -10,11 +10,11 @@ torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.config import ATEN  # noqa: E402
-from gemmdb.kernels_cutlass import compiler, headers, workspace_bound  # noqa: E402
-from gemmdb.layout import Layout  # noqa: E402
-from gemmdb.measurement import Protocol, Status  # noqa: E402
-from gemmdb.operands import Operand  # noqa: E402
+from gemmdb.kernels.config import ATEN  # noqa: E402
+from gemmdb.kernels.cutlass import compiler, headers, workspace_bound  # noqa: E402
+from gemmdb.key.layout import Layout  # noqa: E402
+from gemmdb.key.operands import Operand  # noqa: E402
+from gemmdb.table.measurement import Protocol, Status  # noqa: E402
 
 pytestmark = pytest.mark.skipif(compiler() is None or headers() is None, reason="needs nvcc and nvidia-cutlass")
 PROTOCOL = Protocol("graph", "cold", 10, 25)
@@ -48,7 +48,7 @@ CASES = [
 
 @pytest.mark.parametrize(("problem", "configs"), CASES, ids=[problem.text[:60] for problem, _ in CASES])
 def test_it_is_right_under_the_generator(problem: Problem, configs: list[Config]) -> None:
-    from gemmdb.generators.cuda import session
+    from gemmdb.generators.measure.cuda import session
 
     assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
     for one in configs:
@@ -58,8 +58,8 @@ def test_it_is_right_under_the_generator(problem: Problem, configs: list[Config]
 
 
 def test_the_workspace_is_never_larger_than_its_bound() -> None:
-    from gemmdb import kernels_cutlass
-    from gemmdb.generators.cuda import cutlass_build
+    from gemmdb.generators.measure.cuda import cutlass_build
+    from gemmdb.kernels import cutlass
 
     problem = CASES[1][0]
     part = cutlass_build.library(problem, SPLIT)
@@ -70,7 +70,7 @@ def test_the_workspace_is_never_larger_than_its_bound() -> None:
         for split in (0, 2, 5, 16):
             for swizzle in (1, 8):
                 one = config(tile_n=128, schedule="cooperative", split_k=split, swizzle=swizzle)
-                needed = library.gemmdb_workspace(m, n, k, k, k, *kernels_cutlass.order(one))
+                needed = library.gemmdb_workspace(m, n, k, k, k, *cutlass.order(one))
                 assert needed <= workspace_bound(one, problem.resized(m, n, k)), (m, n, k, one.text)
                 asked = max(asked, needed)
     assert asked > 0
@@ -115,9 +115,9 @@ SERVED = [
 
 @pytest.mark.parametrize(("problem", "one"), SERVED, ids=[problem.text[:60] for problem, _ in SERVED])
 def test_inductor_makes_that_one_choice(problem: Problem, one: Config, clean: None) -> None:
-    from gemmdb.generators.program import Product, operands
-    from gemmdb.generators.reference import poison, reference
-    from gemmdb.generators.tolerance import tolerance
+    from gemmdb.generators.measure.program import Product, operands
+    from gemmdb.generators.measure.reference import poison, reference
+    from gemmdb.generators.measure.tolerance import tolerance
 
     device = torch.device("cuda")
     made = operands(problem, device, 1)

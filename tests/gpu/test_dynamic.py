@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config  # noqa: E402
-from gemmdb.config import ATEN  # noqa: E402
 from gemmdb.hit import Hit  # noqa: E402
 from gemmdb.inductor import entry, session  # noqa: E402
+from gemmdb.kernels.config import ATEN  # noqa: E402
 from gemmdb.settings import Policy  # noqa: E402
 
 Variant = tuple[str, dict[str, str | int]]

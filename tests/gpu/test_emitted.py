@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.config import ATEN  # noqa: E402
-from gemmdb.measurement import EMITTED, Protocol, Status  # noqa: E402
+from gemmdb.kernels.config import ATEN  # noqa: E402
+from gemmdb.table.measurement import EMITTED, Protocol, Status  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("clean")
 PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
@@ -44,8 +44,8 @@ CASES = [
 
 def measured(problem: Problem, config: Config) -> None:
     """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
-    from gemmdb.generators.cuda import session
-    from gemmdb.generators.cuda.emission import Emission
+    from gemmdb.generators.measure.cuda import session
+    from gemmdb.generators.measure.cuda.emission import Emission
 
     built = Emission(problem, config).build(90)
     assert built.failure == ""
@@ -68,7 +68,7 @@ def test_inductors_templates_are_measured(problem: Problem, config: Config) -> N
     ids=lambda problem: problem.text,
 )  # fmt: skip
 def test_our_kernels_are_measured_as_emitted_code(problem: Problem, config: Config) -> None:
-    from gemmdb.generators.cuda.emission import Emitted
+    from gemmdb.generators.measure.cuda.emission import Emitted
 
     measured(problem, Emitted.code_of(config))
 
@@ -77,9 +77,9 @@ def test_our_kernels_are_measured_as_emitted_code(problem: Problem, config: Conf
 def test_inductors_templates_are_served_as_one_choice(problem: Problem, config: Config) -> None:
     from torch._inductor.utils import run_and_get_code
 
-    from gemmdb.generators.program import Product, operands, set_numerics
-    from gemmdb.generators.reference import poison, reference
-    from gemmdb.generators.tolerance import tolerance
+    from gemmdb.generators.measure.program import Product, operands, set_numerics
+    from gemmdb.generators.measure.reference import poison, reference
+    from gemmdb.generators.measure.tolerance import tolerance
 
     set_numerics(problem)
     device = torch.device("cuda")
@@ -111,8 +111,8 @@ def test_alpha_and_beta_reach_the_template() -> None:
 
 def test_a_process_that_generates_code_allocates_nothing_on_the_gpu() -> None:
     """It generates code on operands without memory and never loads a kernel, so it disturbs no timing."""
-    from gemmdb.generators.cuda.emission import Emission
-    from gemmdb.generators.pool import Worker
+    from gemmdb.generators.measure.cuda.emission import Emission
+    from gemmdb.processes.pool import Worker
 
     worker = Worker()
     try:
@@ -125,8 +125,8 @@ def test_a_process_that_generates_code_allocates_nothing_on_the_gpu() -> None:
 
 
 def test_a_build_confirms_winners_as_emitted_code(tmp_path: Path) -> None:
-    from gemmdb.generators.build import BuildRequest, build
-    from gemmdb.table import Table
+    from gemmdb.generators.build.pipeline import BuildRequest, build
+    from gemmdb.table.reader import Table
 
     shapes = tmp_path / "shapes.json"
     shapes.write_text('[{"op": "mixed_mm", "m": 8, "n": 4096, "k": 4096, "fusion": "scale"}]')

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from gemmdb.config import ATEN, Config
-from gemmdb.generators.cuda.compiling import CompilePool
-from gemmdb.generators.cuda.measurer import CudaMeasurer
-from gemmdb.generators.cuda.render import plan
-from gemmdb.generators.effort import Effort
-from gemmdb.measurement import Protocol, Status
-from gemmdb.problem import Problem
+from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.measure.cuda.compiling import CompilePool
+from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
+from gemmdb.generators.measure.cuda.render import plan
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Protocol, Status
 
 PROTOCOL = Protocol("graph", "cold", 10, 7)
 PROBLEM = Problem.gemm("mm", m=16, n=512, k=512)
@@ -85,9 +85,9 @@ def test_two_processes_agree(kit: Any, measurer: CudaMeasurer) -> None:
 
 
 def test_a_build_on_this_gpu_fills_a_table_that_answers(tmp_path: Path) -> None:
-    from gemmdb.generators.build import BuildRequest, build
-    from gemmdb.hardware import cuda
-    from gemmdb.table import Table
+    from gemmdb.devices.detect import cuda
+    from gemmdb.generators.build.pipeline import BuildRequest, build
+    from gemmdb.table.reader import Table
 
     device = cuda()
     assert device is not None

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.config import ATEN, Config
-from gemmdb.legality_triton import illegal
-from gemmdb.measurement import Protocol, Status
-from gemmdb.problem import Problem
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.triton.legality import illegal
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Protocol, Status
 
 PROTOCOL = Protocol("graph", "cold", 10, 25)
 Make = Callable[..., Config]
@@ -47,10 +47,10 @@ ALL = [*TILES, *NARROW, *TMA]
 
 
 def check(problem: Problem, config: Config) -> None:
-    from gemmdb import hardware
-    from gemmdb.generators.cuda import session
+    from gemmdb.devices import detect
+    from gemmdb.generators.measure.cuda import session
 
-    device = hardware.cuda()
+    device = detect.cuda()
     assert device is not None
     if (reason := illegal(config, problem, device)) is not None:
         pytest.skip(reason)

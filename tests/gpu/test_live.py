@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import gemmdb.inductor
-from gemmdb import hardware
-from gemmdb.generators import live as generator
-from gemmdb.inductor import live
+from gemmdb.devices import detect
+from gemmdb.generators.live import client as generator
+from gemmdb.inductor.live import tuning
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_measured_once_then_exact(compile_live):
 
 def test_nothing_is_measured_with_little_memory_free(compile_live, monkeypatch):
     # Not by taking the memory: other processes on this GPU would fail, or free some of theirs meanwhile.
-    monkeypatch.setattr(live, "FREE_BYTES", torch.cuda.mem_get_info()[1] + 1)
+    monkeypatch.setattr(tuning, "FREE_BYTES", torch.cuda.mem_get_info()[1] + 1)
     (product,) = compile_live()["products"]
     assert product["config"] == "aten:default"
     assert "MiB are free" in product["note"]
@@ -49,5 +49,5 @@ def test_nothing_is_measured_with_little_memory_free(compile_live, monkeypatch):
 
 def test_nothing_is_measured_while_a_graph_is_captured():
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        hindered = live.hindrance(hardware.cuda())
+        hindered = tuning.hindrance(detect.cuda())
     assert hindered == "a CUDA graph is being captured"

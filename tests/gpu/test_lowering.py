@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.layout import Layout  # noqa: E402
+from gemmdb.key.layout import Layout  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("clean")
 BF16, INT8 = torch.bfloat16, torch.int8
@@ -56,9 +56,9 @@ def run(model: Callable[..., Any], *inputs: Any, config: Config) -> tuple[Any, s
 
 
 def check(problem: Problem, config: Config, seed: int = 1) -> str:
-    from gemmdb.generators.program import FP32_MODES, Product, operands
-    from gemmdb.generators.reference import poison, reference
-    from gemmdb.generators.tolerance import tolerance
+    from gemmdb.generators.measure.program import FP32_MODES, Product, operands
+    from gemmdb.generators.measure.reference import poison, reference
+    from gemmdb.generators.measure.tolerance import tolerance
 
     torch.set_float32_matmul_precision(FP32_MODES[problem.numerics.fp32])
     try:

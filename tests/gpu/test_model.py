@@ -8,10 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
-from gemmdb import hardware  # noqa: E402
-from gemmdb.generators.build import BuildRequest, build  # noqa: E402
+from gemmdb.devices import detect  # noqa: E402
+from gemmdb.generators.build.pipeline import BuildRequest, build  # noqa: E402
 from gemmdb.settings import Policy  # noqa: E402
-from gemmdb.table import Table  # noqa: E402
+from gemmdb.table.reader import Table  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("clean")
 POLICY = Policy(near=False)
@@ -33,7 +33,7 @@ def test_a_weight_only_product_off_the_table_is_served_by_the_model_and_right(m:
 
 
 def test_a_build_with_modelled_measures_where_the_gpu_is(tmp_path: Path) -> None:
-    shapes, gpu = tmp_path / "one.json", hardware.cuda()
+    shapes, gpu = tmp_path / "one.json", detect.cuda()
     assert gpu is not None
     shapes.write_text('[{"op": "mixed_mm", "m": 16, "n": 1024, "k": 1024, "fusion": "scale"}]')
     report = build(BuildRequest(gpu.arch, shapes=str(shapes), out=tmp_path / "t.db", modelled=True))

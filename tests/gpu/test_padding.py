@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.config import ATEN  # noqa: E402
-from gemmdb.measurement import Protocol, Status  # noqa: E402
+from gemmdb.kernels.config import ATEN  # noqa: E402
+from gemmdb.table.measurement import Protocol, Status  # noqa: E402
 
 PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
 gemm = Problem.gemm
@@ -43,8 +43,8 @@ CASES = [
 
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_padding_is_measured(problem: Problem, config: Config) -> None:
-    from gemmdb.generators.cuda import session
-    from gemmdb.generators.cuda.emission import Emission
+    from gemmdb.generators.measure.cuda import session
+    from gemmdb.generators.measure.cuda.emission import Emission
 
     assert Emission(problem, config).build(90).failure == ""
     assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
@@ -55,9 +55,9 @@ def test_padding_is_measured(problem: Problem, config: Config) -> None:
 
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_padding_is_served(problem: Problem, config: Config) -> None:
-    from gemmdb.generators.program import Product, operands, set_numerics
-    from gemmdb.generators.reference import poison, reference
-    from gemmdb.generators.tolerance import tolerance
+    from gemmdb.generators.measure.program import Product, operands, set_numerics
+    from gemmdb.generators.measure.reference import poison, reference
+    from gemmdb.generators.measure.tolerance import tolerance
 
     set_numerics(problem)
     device = torch.device("cuda")

@@ -10,11 +10,11 @@ torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.config import ATEN  # noqa: E402
-from gemmdb.layout import Layout  # noqa: E402
-from gemmdb.legality_fp8 import FIRST_ARCH  # noqa: E402
-from gemmdb.measurement import Protocol, Status  # noqa: E402
-from gemmdb.operands import Operand  # noqa: E402
+from gemmdb.kernels.config import ATEN  # noqa: E402
+from gemmdb.kernels.legality_fp8 import FIRST_ARCH  # noqa: E402
+from gemmdb.key.layout import Layout  # noqa: E402
+from gemmdb.key.operands import Operand  # noqa: E402
+from gemmdb.table.measurement import Protocol, Status  # noqa: E402
 
 NAME = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 MULTIPLIED = torch.cuda.is_available() and torch.cuda.get_device_capability() >= divmod(FIRST_ARCH, 10)
@@ -91,9 +91,9 @@ def run(problem: Problem, config: Config | None) -> str:
     the problem's tolerance against float64."""
     from torch._inductor.utils import run_and_get_code
 
-    from gemmdb.generators.program import Product, operands, set_numerics
-    from gemmdb.generators.reference import poison, reference
-    from gemmdb.generators.tolerance import tolerance
+    from gemmdb.generators.measure.program import Product, operands, set_numerics
+    from gemmdb.generators.measure.reference import poison, reference
+    from gemmdb.generators.measure.tolerance import tolerance
 
     set_numerics(problem)
     device = torch.device("cuda")
@@ -135,9 +135,9 @@ def test_the_matrix_units_own_accumulator_is_a_fast_accumulation(kit: Any) -> No
 
 @pytest.mark.parametrize("config", [narrow(), narrow(split_k=2), GROUPED], ids=lambda config: config.text)
 def test_one_kernel_serves_any_number_of_rows(kit: Any, config: Config) -> None:
-    from gemmdb.generators.program import Product, operands
-    from gemmdb.generators.reference import reference
-    from gemmdb.generators.tolerance import tolerance
+    from gemmdb.generators.measure.program import Product, operands
+    from gemmdb.generators.measure.reference import reference
+    from gemmdb.generators.measure.tolerance import tolerance
 
     problems = [scaled(m=m, n=512, k=1024, scales="row", fast_accum=True) for m in (24, 9, 40)]
     made = [operands(problem, torch.device("cuda"), 1) for problem in problems]
@@ -236,8 +236,8 @@ def test_a_linear_that_quantises_its_activation(kit: Any, kernel: str) -> None:
 @pytest.mark.parametrize(("config", "problem"), SERVED, ids=lambda value: getattr(value, "text", value))
 def test_all_are_measured(config: Config, problem: Problem) -> None:
     """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
-    from gemmdb.generators.cuda import session
-    from gemmdb.generators.cuda.compile import parts
+    from gemmdb.generators.measure.cuda import session
+    from gemmdb.generators.measure.cuda.compile import parts
 
     major, minor = torch.cuda.get_device_capability()
     assert [part.build(10 * major + minor).failure for part in parts(problem, config)] == [""]
@@ -249,9 +249,9 @@ def test_all_are_measured(config: Config, problem: Problem) -> None:
 
 
 def test_a_build_measures_aten_and_templates(tmp_path: Path) -> None:
-    from gemmdb.generators.build import BuildRequest, build
-    from gemmdb.hardware import cuda
-    from gemmdb.table import Table
+    from gemmdb.devices.detect import cuda
+    from gemmdb.generators.build.pipeline import BuildRequest, build
+    from gemmdb.table.reader import Table
 
     shapes = tmp_path / "shapes.json"
     shapes.write_text(

@@ -10,8 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem, hardware  # noqa: E402
-from gemmdb.legality import illegal  # noqa: E402
+from gemmdb import Config, Problem  # noqa: E402
+from gemmdb.devices import detect  # noqa: E402
+from gemmdb.kernels.legality import illegal  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("clean")
 F = torch.nn.functional
@@ -195,7 +196,7 @@ def test_s20_int_mm_and_mixed_mm_of_odd_sizes(kit: Any, tile: Any) -> None:
 
 
 def test_s24_legality_comes_from_the_devices_own_limit(kit: Any, tile: Any) -> None:
-    device = hardware.cuda()
+    device = detect.cuda()
     assert device is not None
     large = tile(block_m=128, block_n=128, block_k=64, warps=8, stages=4)
     problem = Problem.gemm("mm", m=512, n=512, k=512)

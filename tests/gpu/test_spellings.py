@@ -116,14 +116,14 @@ def test_an_early_scale_in_fp16(kit: Any, name: str, config: Config, weight: str
 def test_an_early_scale_in_fp16_where_no_kernel_is_possible(kit: Any, make: Any, name: str) -> None:
     """The weight is scaled first, and rounded as it is without gemmdb: what turns out to be impossible only when the
     product is lowered has been rewritten by then."""
-    from gemmdb.inductor import triton_kernels
+    from gemmdb.inductor.lower import triton
 
     def refuse(*operands: Any) -> None:
-        raise triton_kernels.Refused("the test refuses it")
+        raise triton.Refused("the test refuses it")
 
     x, w, s = heavy(kit, "int8")
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triton_kernels, "lower", refuse)
+        patch.setattr(triton, "lower", refuse)
         found, _ = kit.compiled(EARLY[name], x, w, s, config=make("tile"))
         kit.close(found, EARLY[name](x.double(), w, s.double()), 0.005)
     assert gemmdb.inductor.stats()["products"][0]["note"] == "the test refuses it"

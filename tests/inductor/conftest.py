@@ -19,9 +19,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Measurement, Problem, Protocol, Status, hardware  # noqa: E402
-from gemmdb.measurement import Times  # noqa: E402
-from gemmdb.toolchain import installed  # noqa: E402
+from gemmdb import Config, Measurement, Problem, Protocol, Status  # noqa: E402
+from gemmdb.devices import detect  # noqa: E402
+from gemmdb.key.toolchain import installed  # noqa: E402
+from gemmdb.table.measurement import Times  # noqa: E402
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["torch._dynamo", "torch._inductor.compile_fx"])
@@ -52,7 +53,7 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vector_units: None) -
 
 def rows(problem: Problem, times: Mapping[Config, float], aten_us: float = 100.0) -> list[Measurement]:
     """Measurements of one problem on this CPU: microseconds by config, ATen included."""
-    device, toolchain = hardware.cpu(torch.get_num_threads()), installed("cpu")
+    device, toolchain = detect.cpu(torch.get_num_threads()), installed("cpu")
     assert toolchain is not None
     return [
         Measurement(problem, config, device, PROTOCOL, toolchain, "test", Status.OK, Times(us, us, us, 10, aten_us))
@@ -63,8 +64,8 @@ def rows(problem: Problem, times: Mapping[Config, float], aten_us: float = 100.0
 @pytest.fixture
 def table(tmp_path: Path) -> Callable[..., Path]:
     """Write a table in which each of the given problem texts is won by a config: table({text: config}, name)."""
-    pytest.importorskip("gemmdb.catalog")
-    store = pytest.importorskip("gemmdb.generators.store")
+    pytest.importorskip("gemmdb.table.catalog")
+    store = pytest.importorskip("gemmdb.table.writer")
 
     def write(winners: Mapping[str, Config], name: str = "table.db") -> Path:
         path = tmp_path / name

@@ -18,10 +18,12 @@ from torch._inductor.kernel import bmm  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.device import Device  # noqa: E402
-from gemmdb.inductor import extract, force, triton_kernels  # noqa: E402
+from gemmdb.inductor import force  # noqa: E402
 from gemmdb.inductor.adapter import inductor_templates  # noqa: E402
-from gemmdb.inductor.inductor_templates import constants  # noqa: E402
+from gemmdb.inductor.lower import triton  # noqa: E402
+from gemmdb.inductor.lower.inductor_templates import constants  # noqa: E402
+from gemmdb.inductor.match import extract  # noqa: E402
+from gemmdb.key.device import Device  # noqa: E402
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 TEMPLATE = Config.of("triton", "inductor_bmm", block_m=64, block_n=64, block_k=32, group_m=8, stages=3, warps=4)
@@ -179,7 +181,7 @@ def generated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def stop(choice: Any, operands: Any, out: Any, bias: Any) -> object:
         found.append((choice, [[int(size) for size in one.get_size()] for one in operands], out, bias))
-        raise triton_kernels.Refused("that far")
+        raise triton.Refused("that far")
 
     monkeypatch.setattr(extract, "device", lambda of: H200)
     monkeypatch.setattr(inductor_templates, "product", stop)

@@ -13,12 +13,13 @@ from torch._inductor.utils import run_and_get_code
 
 import gemmdb.inductor
 from gemmdb import Config
-from gemmdb.config import ATEN
-from gemmdb.generators.store import Store
 from gemmdb.hit import Hit
-from gemmdb.inductor import asking, branches, entry, session
-from gemmdb.problem import Problem, Query
+from gemmdb.inductor import entry, session, session_factory
+from gemmdb.inductor.lower import branches
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Problem, Query
 from gemmdb.settings import Policy
+from gemmdb.table.writer import Store
 
 PACK = Config.of("aten", "int8pack_mm")
 WEIGHT = torch.randint(-128, 128, (96, 64), dtype=torch.int8)
@@ -124,8 +125,8 @@ def test_addmm_keeps_its_scalars_in_every_branch(kit, dividing):
 
 
 def test_a_branch_that_cannot_be_lowered_is_aten_and_says_so(kit, dividing, monkeypatch):
-    monkeypatch.setattr(asking, "refusal", lambda hit, query: None)
-    monkeypatch.setattr(sys.modules["gemmdb.inductor.passes"], "refusal", lambda hit, query: None)
+    monkeypatch.setattr(session_factory, "refusal", lambda hit, query: None)
+    monkeypatch.setattr(sys.modules["gemmdb.inductor.match.passes"], "refusal", lambda hit, query: None)
     tile = Config.of(
         "triton", "tile", block_m=16, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0,
         load="pointer", dequant="cast", warps=4, stages=3,
@@ -237,7 +238,7 @@ def test_a_table_divides_a_range_and_bounds_narrow_it(kit, tmp_path: Path):
         for m in (2, 4, 8, 16, 32, 64, 128, 256):
             store.add(kit.rows(replace(problem, m=m), {PACK: 50.0 if m <= 64 else 150.0}))
         store.refresh()
-    with session.use(asking.from_tables(Policy(near=False), [path])):
+    with session.use(session_factory.from_tables(Policy(near=False), [path])):
         run = torch.compile(model)
         check(kit, run, (32, 64, 65, 300))
         (product,) = gemmdb.inductor.stats()["products"]

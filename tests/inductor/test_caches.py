@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from gemmdb import Config, hardware
-from gemmdb.generators import workload
+from gemmdb import Config
+from gemmdb.devices import detect
 from gemmdb.inductor.adapter import slots
+from gemmdb.workload import entries
 
 # A graph without pointwise code, so that a process compiles no C++.
 PROGRAM = """
@@ -110,7 +111,7 @@ def test_record_on_warm_caches(kit, cache, tmp_path):
     for name in ("cold", "warm"):
         path = tmp_path / f"{name}.jsonl"
         kit.forked(PROGRAM, {**cache, "CHOICE": "record", "WORKLOAD": str(path)})
-        lines.append(set(workload.read(path).entries))
+        lines.append(set(entries.read(path).entries))
     assert lines[0] == lines[1]
     assert {(entry.calls, entry.count, entry.problem.op) for entry in lines[0]} == {(3, 1, "mm")}
     assert all(entry.device.startswith("device ") for entry in lines[0])
@@ -185,4 +186,4 @@ def test_what_the_products_are_asked_for_is_part_of_the_key(name, restored):
 
 
 def test_the_cpu_is_part_of_the_key():
-    assert hardware.cpu(torch.get_num_threads()).text in slots.surroundings()
+    assert detect.cpu(torch.get_num_threads()).text in slots.surroundings()

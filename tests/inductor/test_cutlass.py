@@ -21,11 +21,12 @@ from torch.utils._sympy.value_ranges import ValueRanges  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.device import Device  # noqa: E402
-from gemmdb.inductor import cutlass_kernels, legality  # noqa: E402
 from gemmdb.inductor.adapter import cutlass, emitting  # noqa: E402
-from gemmdb.inductor.triton_kernels import Operands, Refused  # noqa: E402
-from gemmdb.problem import Query  # noqa: E402
+from gemmdb.inductor.lower import cutlass as cutlass_kernels  # noqa: E402
+from gemmdb.inductor.lower import legality  # noqa: E402
+from gemmdb.inductor.lower.triton import Operands, Refused  # noqa: E402
+from gemmdb.key.device import Device  # noqa: E402
+from gemmdb.key.problem import Query  # noqa: E402
 
 CONFIG = Config.of(
     "cutlass", "gemm", tile_m=32, tile_n=128, tile_k=128, cluster_m=1, cluster_n=1, schedule="cooperative", split_k=0,

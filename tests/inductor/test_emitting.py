@@ -8,8 +8,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb import Config, Problem
-from gemmdb.inductor import inductor_templates
 from gemmdb.inductor.adapter import emitting
+from gemmdb.inductor.lower import inductor_templates
 
 KERNELS = """
 first = async_compile.triton('first', '''

@@ -15,9 +15,10 @@ from torch._inductor.fx_passes import mkldnn_fusion  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.device import Device  # noqa: E402
-from gemmdb.inductor import extract, triton_kernels  # noqa: E402
 from gemmdb.inductor.adapter import cutlass, inductor_templates, templates  # noqa: E402
+from gemmdb.inductor.lower import triton  # noqa: E402
+from gemmdb.inductor.match import extract  # noqa: E402
+from gemmdb.key.device import Device  # noqa: E402
 
 linear = torch.nn.functional.linear
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
@@ -55,7 +56,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def stop(kernel: Any, *rest: object) -> object:
         found.append(getattr(kernel, "template", "other"))
-        raise triton_kernels.Refused("that far")
+        raise triton.Refused("that far")
 
     monkeypatch.setattr(graph, "should_assume_input_aligned", utils.tensor_is_aligned)
     # A CPU with bf16 instructions has a product of its own for frozen weights.

@@ -15,10 +15,10 @@ torch = pytest.importorskip("torch")
 from torch._inductor.kernel import mm  # noqa: E402
 
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.inductor import extract, products  # noqa: E402
-from gemmdb.inductor import fp8 as reading  # noqa: E402
 from gemmdb.inductor.adapter import inductor_templates  # noqa: E402
-from gemmdb.inductor.inductor_templates import constants  # noqa: E402
+from gemmdb.inductor.lower.inductor_templates import constants  # noqa: E402
+from gemmdb.inductor.match import extract, products  # noqa: E402
+from gemmdb.inductor.match import scaled_mm as reading  # noqa: E402
 
 VALUES = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "stages": 3, "warps": 4}
 TEMPLATE = Config.of("triton", "inductor_mm", **VALUES)

@@ -15,11 +15,11 @@ from torch._inductor.utils import run_and_get_code
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
-from gemmdb.config import ATEN
-from gemmdb.generators.store import Store
 from gemmdb.hit import Hit
-from gemmdb.inductor import asking, entry, session
+from gemmdb.inductor import entry, session, session_factory
+from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy, Settings
+from gemmdb.table.writer import Store
 
 PACK = Config.of("aten", "int8pack_mm")
 WEIGHT = torch.randint(-128, 128, (96, 64), dtype=torch.int8)
@@ -92,7 +92,7 @@ def few(tmp_path: Path, kit: SimpleNamespace) -> session.Session:
         for m in (1, 2, 4, 8, 16, 32, 64, 100, 128, 200, 256):
             store.add(kit.rows(replace(problem, m=m), {PACK: 50.0 if m <= 16 else 150.0}))
         store.refresh()
-    return asking.from_tables(Policy(near=False), [tmp_path / "table.db"])
+    return session_factory.from_tables(Policy(near=False), [tmp_path / "table.db"])
 
 
 def product() -> dict[str, Any]:

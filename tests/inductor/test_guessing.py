@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("torch")
 
 from gemmdb import Config, Problem
-from gemmdb.device import Device
-from gemmdb.inductor import legality
 from gemmdb.inductor.adapter import guessing
-from gemmdb.problem import Query
+from gemmdb.inductor.lower import legality
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Query
 
 
 def test_a_sum_over_what_data_say_may_be_empty():

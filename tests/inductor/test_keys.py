@@ -6,7 +6,8 @@ import torch._inductor.config as inductor_config
 from torch import nn
 
 import gemmdb.inductor
-from gemmdb.inductor import epilogues, force
+from gemmdb.inductor import force
+from gemmdb.inductor.match import epilogues
 
 
 def watch(model, *inputs, **options):

@@ -12,24 +12,25 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
-from gemmdb import hardware, registry
-from gemmdb.config import ATEN
-from gemmdb.generators import live as generator
+from gemmdb.devices import detect, registry
+from gemmdb.generators.live import client as generator
 from gemmdb.hit import Hit
-from gemmdb.inductor import install, live, session
+from gemmdb.inductor import install, session
 from gemmdb.inductor.journal import JOURNAL, Event
-from gemmdb.measurement import Protocol
-from gemmdb.problem import Problem, Query
+from gemmdb.inductor.live import tuning
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import installed
 from gemmdb.settings import Policy, Settings
-from gemmdb.table import Table
-from gemmdb.toolchain import installed
-from gemmdb.verdict import Verdict
+from gemmdb.table.measurement import Protocol
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import Verdict
 
 
 @pytest.fixture(autouse=True)
 def anew(monkeypatch):
     """A process that has not tried yet."""
-    monkeypatch.setattr(live, "_late", "")
+    monkeypatch.setattr(tuning, "_late", "")
     yield
     JOURNAL.drop()
 
@@ -53,7 +54,7 @@ def compile_live(kit):
 @pytest.fixture
 def without_generator(monkeypatch):
     """As installed without the libraries of `gemmdb[build]`: the module cannot be imported."""
-    monkeypatch.setattr(live, "GENERATOR", "gemmdb.generators.not_installed")
+    monkeypatch.setattr(tuning, "GENERATOR", "gemmdb.generators.not_installed")
 
 
 def stored():
@@ -69,7 +70,7 @@ def test_a_product_is_measured_once_and_nothing_else_is_benchmarked(compile_live
     (product,) = first["products"]
     assert product["config"] == product["evidence"]["ties"][0]
     rows, generation = stored()
-    assert 2 <= len({row.config for row in rows}) <= 1 + live.PROPOSALS
+    assert 2 <= len({row.config for row in rows}) <= 1 + tuning.PROPOSALS
     assert all(row.protocol.l2 == "cold" and row.times.samples >= 5 for row in rows if row.times)
     assert generation == 0  # Compiled graphs stay valid.
     second = compile_live("aten")
@@ -87,7 +88,7 @@ def test_by_default_a_cpu_is_not_kept_waiting(compile_live):
 
 
 def test_where_tuning_came_to_nothing_the_table_answers_as_without_it(compile_live, monkeypatch):
-    monkeypatch.setattr(live, "_late", "20 s were not enough for live tuning before")
+    monkeypatch.setattr(tuning, "_late", "20 s were not enough for live tuning before")
     stats = compile_live()
     (product,) = stats["products"]
     assert (stats["rungs"], product["config"]) == ({"aten": 1}, ATEN.text)
@@ -95,22 +96,22 @@ def test_where_tuning_came_to_nothing_the_table_answers_as_without_it(compile_li
 
 
 def test_waiting_for_others_does_not_switch_live_tuning_off(tmp_path):
-    device, problem = hardware.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
+    device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
     asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
     group = [session.Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
     late = generator.Tuned(late=True, waited=True)
     JOURNAL.drop()
-    live._measure(SimpleNamespace(Request=generator.Request, tune=lambda requests, limit_s: late), group)
-    assert live.hindrance(device) is None
+    tuning._measure(SimpleNamespace(Request=generator.Request, tune=lambda requests, limit_s: late), group)
+    assert tuning.hindrance(device) is None
     assert JOURNAL.provisional
 
 
 def test_what_is_not_worth_measuring_says_why(tmp_path):
-    device, problem = hardware.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
+    device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
     asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
     group = [session.Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
     declined = generator.Tuned(declined={problem: "it is too large"})
-    live._measure(SimpleNamespace(Request=generator.Request, tune=lambda requests, limit_s: declined), group)
+    tuning._measure(SimpleNamespace(Request=generator.Request, tune=lambda requests, limit_s: declined), group)
     assert group[0].config == ATEN
     assert group[0].event.note == "not tuned: it is too large"
 
@@ -119,43 +120,43 @@ def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatc
     """With stand-ins for two GPUs of different kinds."""
     first, second = registry.find("sm80"), registry.find("sm90")
     free = {0: 64 << 30, 1: 5 << 30}
-    monkeypatch.setattr(live, "_late", "")
-    monkeypatch.setattr(live.hardware, "cuda", lambda number: (first, second)[number])
+    monkeypatch.setattr(tuning, "_late", "")
+    monkeypatch.setattr(tuning.hardware, "cuda", lambda number: (first, second)[number])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number: (free[number], 80 << 30))
-    assert [live._gpu(device) for device in (first, second)] == [0, 1]
-    assert live.hindrance(second) is None
+    assert [tuning._gpu(device) for device in (first, second)] == [0, 1]
+    assert tuning.hindrance(second) is None
     small, large = (Problem.gemm("mm", m=16, n=n, k=8192) for n in (1024, 57344))
     asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
     group = [session.Decision(asked, Query(p, second), None, Event(p.text, "live", note="")) for p in (small, large)]
-    assert live._with_room(second, group) == group[:1]
+    assert tuning._with_room(second, group) == group[:1]
     assert group[1].event.note.startswith("not tuned: only 5120 MiB are free on the GPU, measuring it takes ")
     free[1] = 3 << 30
-    assert live.hindrance(second) == "only 3072 MiB are free on the GPU"
-    assert live.hindrance(first) is None
+    assert tuning.hindrance(second) == "only 3072 MiB are free on the GPU"
+    assert tuning.hindrance(first) is None
 
 
 def test_a_large_weight_needs_more_memory_free_than_a_small_one():
     small, large = (Problem.gemm("mm", m=16, n=n, k=8192) for n in (1024, 57344))
-    assert live.bytes_needed(small) < live.FREE_BYTES
-    assert live.bytes_needed(large) > 16 * 57344 * 8192
+    assert tuning.bytes_needed(small) < tuning.FREE_BYTES
+    assert tuning.bytes_needed(large) > 16 * 57344 * 8192
 
 
 @pytest.mark.parametrize("done", [0, 1])
 def test_what_was_not_done_in_time_is_served_as_without_tuning(done, tmp_path):
     """With a stand-in for the generator, which cannot be made to be late at a given moment."""
-    device, seen = hardware.cpu(), Protocol("host", "cold", 1, 10)
+    device, seen = detect.cpu(), Protocol("host", "cold", 1, 10)
     problems = [Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32") for m in (3, 5)]
     asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
     group = [session.Decision(asked, Query(p, device), None, Event(p.text, "live", note="no row")) for p in problems]
     found = {p: Verdict(p, device, seen, installed("cpu"), (ATEN,), 1.0, 0.01, 10.0, 1) for p in problems[:done]}
     late = generator.Tuned(found, None, late=True)
     JOURNAL.drop()
-    live._measure(SimpleNamespace(Request=generator.Request, tune=lambda requests, limit_s: late), group)
+    tuning._measure(SimpleNamespace(Request=generator.Request, tune=lambda requests, limit_s: late), group)
     assert JOURNAL.provisional is bool(done)
-    assert bool(live.hindrance(device)) is not bool(done)
+    assert bool(tuning.hindrance(device)) is not bool(done)
     assert [decision.config for decision in group] == [ATEN, ATEN]
     assert [decision.event.rung for decision in group] == ["live"] * done + ["aten"] * (2 - done)
     assert group[1].event.note == "not tuned: 5 s were not enough"
@@ -210,7 +211,7 @@ def test_a_single_number_is_stored_with_an_interval(compile_live, without_genera
 
 def test_the_first_miss_of_a_graph_is_told_early_and_no_other_is_looked_up_for_it(monkeypatch):
     asked, told = [], []
-    monkeypatch.setattr(live, "expect", told.append)
+    monkeypatch.setattr(tuning, "expect", told.append)
     looking = session.Session(asked.append, Policy(on_miss="live"), "key")
     x, w = torch.randn(8, 16), torch.randn(16, 16)
     traced = make_fx(lambda x, w: torch.mm(torch.mm(torch.mm(x, w), w), w))(x, w)

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb import hardware, registry
-from gemmdb.generators import store
-from gemmdb.inductor import asking, live, live_rules, session
+from gemmdb.devices import detect, registry
+from gemmdb.inductor import session, session_factory
 from gemmdb.inductor.journal import Event
-from gemmdb.problem import Problem, Query
+from gemmdb.inductor.live import rules, tuning
+from gemmdb.kernels.sources import INDUCTOR
+from gemmdb.key.problem import Problem, Query
 from gemmdb.settings import Policy
-from gemmdb.sources import INDUCTOR
+from gemmdb.table import writer
 
 H200 = registry.find("NVIDIA H200")
 PLAIN = Query(Problem.gemm("mm", m=7, n=5000, k=3000, dtype="bf16", layout="nt"), H200)
@@ -25,30 +26,30 @@ BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
         (PLAIN, 20.0, ""),
         (replace(PLAIN, ranges=SOME), 20.0, "symbolic"),
         (replace(PLAIN, ranges=SOME), 300.0, ""),
-        (replace(PLAIN, device=hardware.cpu()), 20.0, "on a CPU"),
-        (replace(PLAIN, device=hardware.cpu()), 300.0, ""),
+        (replace(PLAIN, device=detect.cpu()), 20.0, "on a CPU"),
+        (replace(PLAIN, device=detect.cpu()), 300.0, ""),
         (BATCH, 20.0, "load torch first"),
         (BATCH, 300.0, ""),
         (replace(BATCH, ranges=SOME), 300.0, "at fixed sizes"),
-        (replace(BATCH, device=hardware.cpu()), 300.0, "on GPUs alone"),
+        (replace(BATCH, device=detect.cpu()), 300.0, "on GPUs alone"),
         (SCALED, 20.0, ""),
         (SCALED, 300.0, ""),
         (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 20.0, "fp8 have Inductor's templates alone"),
         (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 300.0, ""),
         (replace(SCALED, ranges=SOME), 300.0, "at fixed sizes"),
-        (replace(SCALED, device=hardware.cpu()), 300.0, "products of fp8 are measured on GPUs alone"),
+        (replace(SCALED, device=detect.cpu()), 300.0, "products of fp8 are measured on GPUs alone"),
     ],
 )
 def test_what_is_not_tuned_by_default(query, live_s, reason):
-    found = live_rules.objection(query, Policy(on_miss="live", live_s=live_s))
+    found = rules.objection(query, Policy(on_miss="live", live_s=live_s))
     assert reason in found if reason else found == ""
 
 
 def test_without_the_libraries_nothing_is_tuned_by_default(monkeypatch):
-    monkeypatch.setattr(live_rules, "NEEDED", ("a_library_that_nobody_has",))
-    live_rules.missing.cache_clear()
-    assert "a_library_that_nobody_has is not installed" in live_rules.objection(PLAIN, Policy(live_s=20.0))
-    live_rules.missing.cache_clear()
+    monkeypatch.setattr(rules, "NEEDED", ("a_library_that_nobody_has",))
+    rules.missing.cache_clear()
+    assert "a_library_that_nobody_has is not installed" in rules.objection(PLAIN, Policy(live_s=20.0))
+    rules.missing.cache_clear()
 
 
 def test_proposals_for_a_gpu_are_quick_to_compile():
@@ -56,9 +57,9 @@ def test_proposals_for_a_gpu_are_quick_to_compile():
     found = {}
     for problem in (PLAIN.problem, PLAIN.problem.resized(2048, 4096, 4160)):
         query = replace(PLAIN, problem=problem)
-        asked = asking.from_tables(Policy(on_miss="live"))
-        found |= live.proposals([session.Decision(asked, query, None, Event(problem.text, "live"))])
-    assert [len(configs) for configs in found.values()] == [live.PROPOSALS] * 2
+        asked = session_factory.from_tables(Policy(on_miss="live"))
+        found |= tuning.proposals([session.Decision(asked, query, None, Event(problem.text, "live"))])
+    assert [len(configs) for configs in found.values()] == [tuning.PROPOSALS] * 2
     assert {config.backend for configs in found.values() for config in configs} == {"triton"}
     assert not any(config.kernel in INDUCTOR for configs in found.values() for config in configs)
 
@@ -66,10 +67,10 @@ def test_proposals_for_a_gpu_are_quick_to_compile():
 def test_where_rows_are_not_aligned_what_is_the_best_there_is_proposed():
     """That is padding and Inductor's templates, though these take loading torch to compile."""
     problem = Problem.gemm("mm", m=512, n=4096, k=4093)
-    asked = asking.from_tables(Policy(on_miss="live"))
+    asked = session_factory.from_tables(Policy(on_miss="live"))
     query = replace(PLAIN, problem=problem, device=replace(PLAIN.device, sku="Some GPU"))
-    (found,) = live.proposals([session.Decision(asked, query, None, Event(problem.text, "live"))]).values()
-    assert 1 < len(found) <= live.PROPOSALS
+    (found,) = tuning.proposals([session.Decision(asked, query, None, Event(problem.text, "live"))]).values()
+    assert 1 < len(found) <= tuning.PROPOSALS
     assert any(config.kernel in INDUCTOR or config.kernel == "padded" for config in found)
     assert "cutlass" not in {config.backend for config in found}
 
@@ -81,14 +82,14 @@ def test_proposals_come_from_the_tables_of_the_session(kit, tmp_path, monkeypatc
     asked = replace(PLAIN, problem=measured.resized(9, 48, 64), device=kit.rows(measured, {})[0].device)
 
     def proposed(*tables):
-        looking = asking.from_tables(Policy(on_miss="live", live_s=300.0), tables)
+        looking = session_factory.from_tables(Policy(on_miss="live", live_s=300.0), tables)
         found = []
         for _ in range(2):
-            found += live.proposals([session.Decision(looking, asked, None, Event("", "live"))]).values()
-            store.record_live(tmp_path / "user.db", kit.rows(measured, {kit.CPP: 50.0}))
+            found += tuning.proposals([session.Decision(looking, asked, None, Event("", "live"))]).values()
+            writer.record_live(tmp_path / "user.db", kit.rows(measured, {kit.CPP: 50.0}))
         return found
 
-    with store.Store.open(tmp_path / "named.db") as opened:
+    with writer.Store.open(tmp_path / "named.db") as opened:
         opened.add(kit.rows(measured, {kit.CPP: 50.0}))
         opened.refresh()
     assert proposed(tmp_path / "named.db")[0] == (kit.CPP,)
@@ -100,9 +101,9 @@ def test_what_was_measured_answers_the_next_graph_of_the_process(kit, tmp_path, 
     monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "user.db"))
     problem = Problem.gemm("mm", m=8, n=48, k=64, dtype="fp32", constant_weight=True)
     rows = kit.rows(problem, {kit.CPP: 50.0})
-    looking = asking.from_tables(Policy(on_miss="live", live_s=300.0))
+    looking = session_factory.from_tables(Policy(on_miss="live", live_s=300.0))
     assert looking.find(Query(problem, rows[0].device)) is None
-    store.record_live(tmp_path / "user.db", rows)
+    writer.record_live(tmp_path / "user.db", rows)
     hit = looking.find(Query(problem, rows[0].device))
     assert (hit.rung, hit.config) == ("exact", kit.CPP)
-    assert asking.from_tables(looking.policy).identity == looking.identity
+    assert session_factory.from_tables(looking.policy).identity == looking.identity

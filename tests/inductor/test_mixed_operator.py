@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gemmdb import registry
-from gemmdb.config import ATEN
+from gemmdb.devices import registry
+from gemmdb.kernels.config import ATEN
 
 N, K = 32, 64
 
@@ -42,7 +42,8 @@ def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(m
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from gemmdb.inductor import asking, extract, install, ops
+    from gemmdb.inductor import install, ops, session_factory
+    from gemmdb.inductor.match import extract
 
     cpu = extract.device(torch.device("cpu"))
     h200 = registry.find("NVIDIA H200")
@@ -53,7 +54,7 @@ def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(m
             x = torch.empty(8, K, dtype=dtype, device=device)
             w, s = torch.empty(N, K, dtype=weight, device=device), torch.empty(N, dtype=x.dtype, device=device)
             traced = make_fx(lambda x, w, s: (x @ w.t().to(x.dtype)) * s, select_decomp_table())(x, w, s)
-        made = asking.from_chooser(lambda problem: config, "key")
+        made = session_factory.from_chooser(lambda problem: config, "key")
         install.slots(made)["joint_custom_pre_pass"](traced.graph)
         return any(node.target is ops.register() for node in traced.graph.nodes)
 
@@ -78,7 +79,8 @@ def test_only_an_fp16_weight_has_to_be_scaled_first(dtype):
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from gemmdb.inductor import mixed, ops
+    from gemmdb.inductor import ops
+    from gemmdb.inductor.match import mixed
 
     for name, function in SCALED.items():
         with FakeTensorMode():
@@ -97,7 +99,7 @@ def test_a_number_that_is_on_the_cpu_scales_no_product_of_a_gpu(function):
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from gemmdb.inductor import mixed
+    from gemmdb.inductor.match import mixed
 
     def scale(device):
         with FakeTensorMode():

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import gemmdb.inductor
-from gemmdb.config import ATEN, Config
-from gemmdb.inductor import legality, triton_kernels
 from gemmdb.inductor.adapter import templates
+from gemmdb.inductor.lower import legality, triton
+from gemmdb.kernels.config import ATEN, Config
 
 TILE = {
     "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 8, "split_k": 1, "reduce": "none", "swap": 0,
@@ -30,7 +30,7 @@ def test_constants_hold_for_every_value_of_a_symbolic_size(name: str, kit, monke
 
     def stop(kernel: templates.Kernel, operands: object, out: tuple[object, list[object]], *rest: object) -> object:
         asked.append((kernel, list(out[1])))
-        raise triton_kernels.Refused("that far")
+        raise triton.Refused("that far")
 
     monkeypatch.setattr(legality, "objection", lambda config, query: None)
     monkeypatch.setattr(templates, "product", stop)
@@ -55,7 +55,7 @@ def test_a_multiple_of_a_symbol_keeps_its_constants(kit, monkeypatch: pytest.Mon
 
     def stop(kernel: templates.Kernel, *rest: object) -> object:
         asked.append(kernel)
-        raise triton_kernels.Refused("that far")
+        raise triton.Refused("that far")
 
     monkeypatch.setattr(legality, "objection", lambda config, query: None)
     monkeypatch.setattr(templates, "product", stop)

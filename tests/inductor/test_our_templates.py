@@ -8,18 +8,19 @@ import jinja2
 import pytest
 from torch._inductor.codegen.common import KernelTemplate
 
-from gemmdb import kernels_triton
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
-from gemmdb.generators.store import Store
-from gemmdb.inductor import asking, legality
+from gemmdb.inductor import session_factory
 from gemmdb.inductor.adapter import slots, templates
-from gemmdb.layout import Layout
-from gemmdb.measurement import Measurement, Protocol, Status, Times
-from gemmdb.operands import Operand
-from gemmdb.problem import Problem, Query
+from gemmdb.inductor.lower import legality
+from gemmdb.kernels import triton
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Operand
+from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import Toolchain
 from gemmdb.settings import Policy
-from gemmdb.toolchain import Toolchain
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+from gemmdb.table.writer import Store
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 
@@ -43,14 +44,14 @@ GEMV = {"block_n": 8, "block_k": 256, "unroll": 2, "dequant": "cast", "warps": 4
 )
 def test_the_hooks_are_those_that_inductor_gives(kernel: str, values: dict[str, str | int]) -> None:
     problem = Problem.gemm("mixed_mm", m=4, n=512, k=512, fusion="scale")
-    template = KernelTemplate._template_from_string(kernels_triton.source(kernel))
+    template = KernelTemplate._template_from_string(triton.source(kernel))
     hooks = {
         "def_kernel": lambda *names: f"def kernel({', '.join(names)}):",
         "size": lambda name, dim: f"{name}.size{dim}",
         "stride": lambda name, dim: f"{name}.stride{dim}",
         "store_output": lambda indices, value, mask, indent_width=4, val_shape=None: f"store({value}, {mask})",
     }
-    names = kernels_triton.names(Config.of("triton", kernel, **values), problem)
+    names = triton.names(Config.of("triton", kernel, **values), problem)
     text = template.render(**names, **hooks)
     function = ast.parse(text.strip()).body[0]
     assert isinstance(function, ast.FunctionDef)
@@ -81,10 +82,10 @@ PADDED = replace(query().problem, a=Operand("bf16", Layout("row-padded", 8)))
 
 
 def test_a_template_is_registered_once_under_a_name_that_holds_its_source() -> None:
-    for name in kernels_triton.TEMPLATES:
+    for name in triton.TEMPLATES:
         template = templates.registered(name)
         assert template is templates.registered(name)
-        assert template.name == f"gemmdb_{name}_{kernels_triton.digest(name)}"
+        assert template.name == f"gemmdb_{name}_{triton.digest(name)}"
         assert template.name.isidentifier()
 
 
@@ -153,12 +154,12 @@ def write(path: Path, problems: Problem | list[Problem], times: dict[Config, flo
 def test_the_next_best_is_served_for_what_cannot_be_lowered(tmp_path: Path) -> None:
     best, other, slow = tile(load="tma"), tile(split_k=2, reduce="kernel"), tile()
     path = write(tmp_path / "table.db", query(1).problem, {best: 50.0, other: 60.0, slow: 90.0})
-    found = asking.from_tables(Policy(), [path]).find(query(1))
+    found = session_factory.from_tables(Policy(), [path]).find(query(1))
     assert found is not None
     assert (found.config, found.evidence["pick"]) == (other, best.text)
     assert list(found.evidence["left_out"]) == [best.text]
     assert found.expected_us == pytest.approx(60.0)
-    denied = asking.from_tables(Policy(deny="reduce=kernel"), [path]).find(query(1))
+    denied = session_factory.from_tables(Policy(deny="reduce=kernel"), [path]).find(query(1))
     assert denied is not None
     assert denied.config == slow
 
@@ -199,7 +200,7 @@ def test_the_next_best_that_holds_over_the_range_is_served(tmp_path: Path) -> No
     counting, steady = tile(split_k=2, reduce="fixup"), tile()
     problems = [query().problem.resized(2**e, 512, 512) for e in range(17)]
     path = write(tmp_path / "table.db", problems, {counting: 49.9, steady: 50.0})
-    one = asking.from_tables(Policy(), [path])
+    one = session_factory.from_tables(Policy(), [path])
     found = one.find(over((2, 64)))
     assert found is not None
     assert found.config in (counting, steady)

@@ -9,9 +9,9 @@ from torch._inductor.codegen.cuda import device_op_overrides  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config  # noqa: E402
-from gemmdb.config import ATEN  # noqa: E402
-from gemmdb.inductor import legality, triton_kernels  # noqa: E402
 from gemmdb.inductor.adapter import inductor_templates, templates  # noqa: E402
+from gemmdb.inductor.lower import legality, triton  # noqa: E402
+from gemmdb.kernels.config import ATEN  # noqa: E402
 
 TILE = {"block_m": 16, "block_n": 16, "block_k": 16, "group_m": 8, "warps": 4, "stages": 3}
 OURS = {"split_k": 1, "reduce": "none", "swap": 0, "dequant": "cast"}
@@ -30,7 +30,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     def stop(kernel: object, *rest: object) -> object:
         found.append(kernel)
-        raise triton_kernels.Refused("that far")
+        raise triton.Refused("that far")
 
     monkeypatch.setattr(graph, "should_assume_input_aligned", utils.tensor_is_aligned)
     monkeypatch.setattr(legality, "objection", lambda config, query: None)

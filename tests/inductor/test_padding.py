@@ -10,13 +10,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
-from gemmdb.config import ATEN
-from gemmdb.generators.program import Product, operands
-from gemmdb.generators.reference import reference
-from gemmdb.generators.tolerance import tolerance
-from gemmdb.inductor import legality, live, padding, session
+from gemmdb.generators.measure.program import Product, operands
+from gemmdb.generators.measure.reference import reference
+from gemmdb.generators.measure.tolerance import tolerance
+from gemmdb.inductor import session
 from gemmdb.inductor.adapter import padding as adapter
+from gemmdb.inductor.live import tuning as live
+from gemmdb.inductor.lower import legality, padding
 from gemmdb.inductor.session import Session
+from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy
 
 CPU = torch.device("cpu")

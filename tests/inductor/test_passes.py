@@ -5,7 +5,7 @@ import torch._inductor.config as inductor_config
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from gemmdb.inductor import asking, force
+from gemmdb.inductor import force, session_factory
 
 X, W = torch.randn(8, 64), torch.randn(64, 32)
 
@@ -40,7 +40,7 @@ def test_uuids_of_user_passes_are_folded_in():
     from gemmdb.inductor.adapter import slots
 
     def ours(key):
-        bodies = install.slots(asking.from_chooser(lambda problem: None, key))
+        bodies = install.slots(session_factory.from_chooser(lambda problem: None, key))
         return slots.GraphPass(bodies["joint_custom_pre_pass"])
 
     mine = ours("key")

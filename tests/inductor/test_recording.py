@@ -8,7 +8,7 @@ from torch import nn
 
 import gemmdb.inductor
 from gemmdb import Problem
-from gemmdb.generators import workload
+from gemmdb.workload import entries
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def test_record_as_a_block_and_as_a_function(kit, linear, tmp_path):
         for _ in range(4):
             run(x)
     kit.compiled(model, x)
-    (entry,) = workload.read(tmp_path / "block.jsonl").entries
+    (entry,) = entries.read(tmp_path / "block.jsonl").entries
     problem = Problem.gemm("addmm", m=8, n=32, k=64, dtype="fp32")
     assert (entry.problem.text, entry.count, entry.calls, entry.ranges) == (problem.text, 1, 4, ())
     program = f"""
@@ -37,7 +37,7 @@ def test_record_as_a_block_and_as_a_function(kit, linear, tmp_path):
         print(1)
     """
     kit.run(program)
-    found = workload.read(tmp_path / "function.jsonl")
+    found = entries.read(tmp_path / "function.jsonl")
     (entry,) = found.entries
     assert (entry.calls, entry.ranges[1]) == (2, ("m", 2, None))
     assert list(found.uncovered) == ["baddbmm"]
@@ -52,7 +52,7 @@ def test_a_program_that_is_killed_has_recorded_what_it_compiled(kit, tmp_path):
     """
     with pytest.raises(AssertionError):
         kit.run(program)
-    (entry,) = workload.read(tmp_path / "killed.jsonl").entries
+    (entry,) = entries.read(tmp_path / "killed.jsonl").entries
     assert (entry.problem.k, entry.count) == (3, 1)
 
 
@@ -66,7 +66,7 @@ def test_a_forked_child_writes_only_its_own_calls(kit, tmp_path):
             recording.write()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-    (entry,) = workload.read(tmp_path / "w.jsonl").entries
+    (entry,) = entries.read(tmp_path / "w.jsonl").entries
     assert (entry.count, entry.calls) == (1, 3)
 
 
@@ -77,7 +77,7 @@ def test_two_recordings_are_stopped_one_by_one(kit, tmp_path):
     first.stop()
     first.stop()
     kit.compiled(lambda x, w: x @ w, torch.ones(2, 5), torch.ones(5, 4))
-    (entry,) = workload.read(tmp_path / "first.jsonl").entries
+    (entry,) = entries.read(tmp_path / "first.jsonl").entries
     assert (entry.problem.k, entry.calls) == (3, 1)
     assert not (tmp_path / "second.jsonl").exists()
 
@@ -88,7 +88,7 @@ def test_calls_after_the_end_of_a_recording_are_not_recorded(kit, tmp_path, monk
     with gemmdb.inductor.record(tmp_path / "w.jsonl"):
         run(torch.ones(2, 3), torch.ones(3, 4))
     run(torch.ones(2, 3), torch.ones(3, 4))
-    (entry,) = workload.read(tmp_path / "w.jsonl").entries
+    (entry,) = entries.read(tmp_path / "w.jsonl").entries
     assert entry.calls == 1
 
 

@@ -12,10 +12,11 @@ import torch._inductor.config as inductor_config
 from torch import nn
 
 import gemmdb.inductor
-from gemmdb import MissError, Policy, Problem, Query, TableError, hardware
-from gemmdb.appending import append_lines
-from gemmdb.inductor import asking, entry, force, session
-from gemmdb.inductor.passes import decide
+from gemmdb import MissError, Policy, Problem, Query, TableError
+from gemmdb.devices import detect
+from gemmdb.inductor import entry, force, session, session_factory
+from gemmdb.inductor.match.passes import decide
+from gemmdb.workload.appending import append_lines
 
 X, W = torch.randn(8, 64), torch.randn(64, 32)
 
@@ -40,7 +41,7 @@ def test_a_crash_in_the_lookup_never_fails_the_compile(kit):
 
 
 def test_a_crash_in_the_extraction_never_fails_the_compile(kit, monkeypatch):
-    from gemmdb.inductor import extract
+    from gemmdb.inductor.match import extract
 
     def broken(*_):
         raise ZeroDivisionError("extraction")
@@ -69,7 +70,7 @@ def test_strict_mode_is_content_with_hits(kit):
 
 
 def force_find(config):
-    return asking.from_chooser(lambda problem: config, None).find
+    return session_factory.from_chooser(lambda problem: config, None).find
 
 
 def root(error, kind):
@@ -82,7 +83,7 @@ def root(error, kind):
 
 
 def test_a_corrupted_table_is_left_out(kit, tmp_path):
-    pytest.importorskip("gemmdb.catalog")
+    pytest.importorskip("gemmdb.table.catalog")
     path = tmp_path / "broken.db"
     path.write_bytes(b"SQLite format 3\x00" + bytes(range(256)) * 20)
     gemmdb.inductor.enable(tables=[path])
@@ -164,7 +165,7 @@ def test_a_template_that_refuses_leaves_aten_and_a_note(kit, monkeypatch):
 
 def test_a_decision_is_not_copied_and_not_pickled_with_its_graph(kit):
     problem = Problem.gemm("mm", m=8, n=32, k=64, dtype="fp32")
-    decision = decide(asking.from_chooser(lambda problem: kit.ATEN, None), Query(problem, hardware.cpu()))
+    decision = decide(session_factory.from_chooser(lambda problem: kit.ATEN, None), Query(problem, detect.cpu()))
     assert copy.deepcopy(decision) is decision
     assert pickle.loads(pickle.dumps(decision)) is None
 
@@ -181,13 +182,13 @@ def test_events_survive_a_failed_compile(kit):
 
 
 def test_live_searches_the_missed_product_only_and_keeps_the_timings(kit, tmp_path, monkeypatch):
-    monkeypatch.setattr("gemmdb.inductor.live.GENERATOR", "gemmdb.generators.not_installed")
-    pytest.importorskip("gemmdb.generators.store")
-    from gemmdb.table import Table
+    monkeypatch.setattr("gemmdb.inductor.live.tuning.GENERATOR", "gemmdb.generators.not_installed")
+    pytest.importorskip("gemmdb.table.writer")
+    from gemmdb.table.reader import Table
 
     path = tmp_path / "user.db"
     model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 40)).eval()
-    chosen = asking.from_chooser(lambda problem: kit.ATEN if problem.n == 48 else None, None)
+    chosen = session_factory.from_chooser(lambda problem: kit.ATEN if problem.n == 48 else None, None)
     entry.install()
     options = {"freezing": True, "autotune_local_cache": False}
     live = session.Session(chosen.find, Policy(on_miss="live"), None, path)

@@ -8,7 +8,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
-from gemmdb.inductor import extract, ops, scaled  # noqa: E402
+from gemmdb.inductor import ops  # noqa: E402
+from gemmdb.inductor.match import extract, int_mm_scale  # noqa: E402
 
 A, B = (torch.randint(-9, 9, size, dtype=torch.int8) for size in ((16, 32), (32, 24)))
 VECTOR = torch.rand(24)
@@ -44,7 +45,7 @@ CHAINS = {
 def test_an_integer_product_and_its_scale_become_one_node(chain):
     graph = graph_of(chain, A, B, VECTOR)
     (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
-    new = scaled.absorb(node)
+    new = int_mm_scale.absorb(node)
     graph.graph.eliminate_dead_code()
     graph.graph.lint()
     graph.recompile()
@@ -63,14 +64,14 @@ def test_activations_of_three_dimensions_may_have_any_sizes():
     """As linears of int8 weights and activations are written; the views then take symbols besides the product."""
     graph = graph_of(batched, A.view(2, 8, 32), B, VECTOR, tracing_mode="symbolic")
     (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
-    assert scaled.absorb(node) is not None
+    assert int_mm_scale.absorb(node) is not None
     graph.graph.eliminate_dead_code()
     assert not [n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default]
 
 
 @pytest.mark.filterwarnings("error:Raw SymInt")
 def test_inductor_lowers_them_for_all_sizes(kit, monkeypatch):
-    monkeypatch.setattr(scaled, "wanted", lambda decision: True)
+    monkeypatch.setattr(int_mm_scale, "wanted", lambda decision: True)
     refused = gemmdb.inductor.force(kit.INT8PACK)
     with torch.no_grad(), refused:
         run = torch.compile(batched)
@@ -100,7 +101,7 @@ def test_anything_else_is_left_alone(function):
     graph = graph_of(function, A, B, VECTOR)
     before = str(graph.graph)
     (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
-    assert scaled.absorb(node) is None
+    assert int_mm_scale.absorb(node) is None
     assert str(graph.graph) == before
 
 
@@ -114,7 +115,7 @@ def test_a_number_that_is_on_the_cpu_scales_no_product_of_a_gpu():
     for device, graph in traced.items():
         (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
         assert (extract.scale_user(node) is None) == (device == "cpu")
-        assert (scaled.absorb(node) is None) == (device == "cpu")
+        assert (int_mm_scale.absorb(node) is None) == (device == "cpu")
 
 
 def test_the_operator_of_its_own():

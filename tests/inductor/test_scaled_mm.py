@@ -15,9 +15,11 @@ from torch._inductor.lowering import lowerings  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.device import Device  # noqa: E402
-from gemmdb.inductor import extract, force, triton_kernels  # noqa: E402
+from gemmdb.inductor import force  # noqa: E402
 from gemmdb.inductor.adapter import inductor_templates, templates  # noqa: E402
+from gemmdb.inductor.lower import triton  # noqa: E402
+from gemmdb.inductor.match import extract  # noqa: E402
+from gemmdb.key.device import Device  # noqa: E402
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 VALUES = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "stages": 3, "warps": 4}
@@ -137,7 +139,7 @@ def test_a_table_answers_for_a_model_with_aten(kit, table):
 @ROWS
 def test_what_is_recorded_is_built_and_served(kit, tmp_path, monkeypatch):
     """The whole way on a CPU: a workload, a table of it, and a compile that takes its answer from there."""
-    from gemmdb.generators.build import BuildRequest, build
+    from gemmdb.generators.build.pipeline import BuildRequest, build
 
     model, x = Linear(64, 32), torch.randn(8, 64).to(BF16)
     with gemmdb.inductor.record(tmp_path / "workload.jsonl"), torch.no_grad():
@@ -233,7 +235,7 @@ def generated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def stop(choice: Any, operands: Any, out: Any, rest: Any) -> object:
         found.append((choice, out, [[int(size) for size in one.get_size()] for one in (*operands, *rest)]))
-        raise triton_kernels.Refused("that far")
+        raise triton.Refused("that far")
 
     # Inductor has to think of inputs on a CPU as it does of those on a GPU, of which it says where they begin.
     monkeypatch.setattr(graph, "should_assume_input_aligned", utils.tensor_is_aligned)

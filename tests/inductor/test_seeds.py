@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.catalog import Catalog
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
 from gemmdb.errors import InputError
-from gemmdb.generators.cuda.space import CudaSpace
-from gemmdb.generators.effort import named
-from gemmdb.generators.interfaces import Candidate, Job
-from gemmdb.generators.selection import select
-from gemmdb.generators.store import Store
-from gemmdb.inductor import asking
+from gemmdb.generators.build.effort import named
+from gemmdb.generators.build.selection import select
+from gemmdb.generators.measure.cuda.space import CudaSpace
+from gemmdb.generators.measure.interfaces import Candidate, Job
+from gemmdb.inductor import session_factory
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.layout import alignment
+from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder import lookup
-from gemmdb.layout import alignment
-from gemmdb.measurement import Measurement, Protocol, Status, Times
-from gemmdb.problem import Problem, Query
 from gemmdb.settings import Policy, Settings
-from gemmdb.toolchain import Toolchain
+from gemmdb.table.catalog import Catalog
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+from gemmdb.table.writer import Store
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 PROTOCOL = Protocol("graph", "cold", 10, 25)
@@ -48,7 +48,7 @@ def measured(tmp_path: Path) -> Path:
 
 def served(path: Path, **policy: object) -> Config:
     query = Query(PROBLEM, H200, {})
-    found = asking.from_tables(Policy(**policy), [path]).find(query)  # type: ignore[arg-type]
+    found = session_factory.from_tables(Policy(**policy), [path]).find(query)  # type: ignore[arg-type]
     catalog = Catalog.load(Settings((), path.with_name("user.db"), "aten", False, ""), tables=[path])
     hit = lookup(query, catalog, Policy(**policy))  # type: ignore[arg-type]
     assert hit is not None

@@ -11,8 +11,8 @@ from torch import nn
 
 import gemmdb.inductor
 from gemmdb import InputError
-from gemmdb.generators import workload
 from gemmdb.inductor import force
+from gemmdb.workload import entries
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_backend_serves_its_hits_while_it_is_recorded(kit, table, linear, tm
     with gemmdb.inductor.record(tmp_path / "w.jsonl"), torch.no_grad(), inductor_config.patch(freezing=True):
         kit.close(kit.compiled(model, x, backend="gemmdb"), model(x))
     assert kit.lowered() == [kit.CPP]
-    assert [entry.problem.text for entry in workload.read(tmp_path / "w.jsonl").entries] == [key()]
+    assert [entry.problem.text for entry in entries.read(tmp_path / "w.jsonl").entries] == [key()]
 
 
 def test_options_and_mode_of_the_backend(kit, table, linear):

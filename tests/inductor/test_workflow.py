@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 import gemmdb.inductor
-from gemmdb.generators.build import BuildRequest, build
-from gemmdb.measurement import Status
-from gemmdb.table import Table
+from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.table.measurement import Status
+from gemmdb.table.reader import Table
 
 N, K = 64, 64
 SPELLINGS = {

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from gemmdb.catalog import Catalog
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
-from gemmdb.generators.store import Store
-from gemmdb.measurement import Measurement, Protocol, Status, Times
-from gemmdb.problem import Problem, Query
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import Toolchain
 from gemmdb.settings import Settings
-from gemmdb.toolchain import Toolchain
+from gemmdb.table.catalog import Catalog
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+from gemmdb.table.writer import Store
 
 AUTO = dict.fromkeys(("threads_m", "threads_n", "threads_k", "blocks_m", "blocks_n", "blocks_k"), 0)
 CPU = Device("cpu", "cpu", "Some CPU", 2)

@@ -6,10 +6,11 @@ import sys
 import pytest
 
 import gemmdb
-from gemmdb import api, hardware
+from gemmdb import api
+from gemmdb.devices import detect
 from gemmdb.errors import InputError
-from gemmdb.generators.store import Store
-from gemmdb.measurement import Status
+from gemmdb.table.measurement import Status
+from gemmdb.table.writer import Store
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_the_readmes_call_works_in_a_fresh_process():
 def test_the_native_device_is_made_once_for_a_number_of_threads(monkeypatch):
     """A lookup would pay for its texts and keys again."""
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    three = hardware.cpu()
-    assert hardware.cpu() is three
+    three = detect.cpu()
+    assert detect.cpu() is three
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert (three.units, hardware.cpu().units) == (3, 5)
+    assert (three.units, detect.cpu().units) == (3, 5)

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from gemmdb.device import Device
 from gemmdb.errors import InputError
 from gemmdb.generators.coverage import coverage
-from gemmdb.generators.workload import Entry, Workload
+from gemmdb.key.device import Device
 from gemmdb.settings import Policy
+from gemmdb.workload.entries import Entry, Workload
 
 GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
 

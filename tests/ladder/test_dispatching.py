@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.config import ATEN, Config
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
 from gemmdb.ladder import lookup
 from gemmdb.ladder.dispatching import MOST
-from gemmdb.problem import Problem
 from gemmdb.settings import Policy
 
 POLICY = Policy()
@@ -21,7 +21,7 @@ NARROW, WIDE, OTHER, LAST = (Config.of("triton", "tile", **TILE | {"block_m": si
 
 @pytest.fixture
 def gpu():
-    from gemmdb.device import Device
+    from gemmdb.key.device import Device
 
     return Device("cuda", "sm90", "Some GPU", 132, 140, figures={"smem_bytes": 232448.0})
 

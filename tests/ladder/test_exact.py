@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gemmdb.config import ATEN
 from gemmdb.errors import TableError
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder import explain, lookup
-from gemmdb.measurement import Status
 from gemmdb.settings import Policy
-from gemmdb.toolchain import Toolchain
-from gemmdb.verdict import decide
+from gemmdb.table.measurement import Status
+from gemmdb.table.verdict import decide
 
 EXACT = Policy(near=False, model=False)
 FILES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

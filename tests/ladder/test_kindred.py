@@ -2,16 +2,16 @@
 
 import pytest
 
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.kindred import NAMED, kindred
+from gemmdb.ladder.candidates import proposals
 from gemmdb.ladder.model import uncovered
-from gemmdb.ladder.proposals import proposals
-from gemmdb.legality import illegal
-from gemmdb.measurement import Status
-from gemmdb.problem import Problem
+from gemmdb.ladder.similar import NAMED, kindred
 from gemmdb.settings import Policy
+from gemmdb.table.measurement import Status
 
 GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
 ASKED = Problem.gemm("mm", m=16, n=2560, k=4093)
@@ -30,7 +30,7 @@ def tile(split=1, **changes):
 @pytest.fixture
 def ask(lab, monkeypatch, tmp_path):
     """An ask about ASKED with tables of (problem, ratios) pairs; a config with no ratio crashed."""
-    monkeypatch.setattr("gemmdb.catalog.shipped_tables", lambda: tmp_path / "none")
+    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
 
     def ask(*known, problem=ASKED, device=GPU, **policy):
         rows = []
@@ -104,7 +104,7 @@ def test_few_are_named_and_another_device_is_not_asked(ask, lab):
 
 
 def test_a_modelled_table_goes_before_the_formula(lab, monkeypatch, tmp_path):
-    monkeypatch.setattr("gemmdb.catalog.shipped_tables", lambda: tmp_path / "none")
+    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
     device = Device("cuda", "sm80", "NVIDIA A100-SXM4-80GB", 108, 80)
     asked = Problem.gemm("mm", m=64, n=1024, k=2048)
     bare = Ask(lab.query(asked, device), (), Policy(), None)

@@ -6,20 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb import registry
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
-from gemmdb.generators.cuda.space import from_menu
-from gemmdb.ladder import explain, lookup, model_menu
+from gemmdb.cost import menu
+from gemmdb.cost.library import bound, library
+from gemmdb.cost.machine import machine
+from gemmdb.cost.menu import choices
+from gemmdb.cost.model import FITTED, telling, traits
+from gemmdb.cost.work import Setting, tile_of, work
+from gemmdb.devices import registry
+from gemmdb.generators.measure.cuda.space import from_menu
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.model import Proposals, propose, uncovered
-from gemmdb.ladder.model_cost import FITTED, telling, traits
-from gemmdb.ladder.model_library import bound, library
-from gemmdb.ladder.model_machine import machine
-from gemmdb.ladder.model_menu import choices
-from gemmdb.ladder.model_work import Setting, tile_of, work
-from gemmdb.legality import illegal
-from gemmdb.problem import Problem, Query
 from gemmdb.settings import Policy
 
 H200, A100, L4, B200 = (registry.find(name) for name in ("NVIDIA H200", "sm80", "NVIDIA L4", "sm100"))
@@ -35,7 +36,7 @@ LOOP = Config.of(
 @pytest.fixture(autouse=True)
 def no_shipped_tables(tmp_path, monkeypatch):
     """Tables of these very devices ship."""
-    monkeypatch.setattr("gemmdb.catalog.shipped_tables", lambda: tmp_path / "none")
+    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
 
 
 def ask(problem, device=H200, **policy):
@@ -169,7 +170,7 @@ def test_the_menu_of_one_device_says_nothing_of_anothers():
         return {one.config for one in choices(Setting.of(PROBLEMS[1], machine(device)))}
 
     first = {device: found(device) for device in (H200, A100, L4)}
-    model_menu._entries.cache_clear()
+    menu._entries.cache_clear()
     assert {device: found(device) for device in (L4, A100, H200)} == first
     assert len(set(map(frozenset, first.values()))) == 3
 

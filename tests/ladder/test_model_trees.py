@@ -9,16 +9,17 @@ from random import Random
 
 import pytest
 
-from gemmdb import registry
-from gemmdb.ladder import lookup, model_trees
+from gemmdb.cost import trees as model_trees
+from gemmdb.cost.features import FEATURES, of_problem, of_tile
+from gemmdb.cost.machine import machine
+from gemmdb.cost.model import FITTED
+from gemmdb.cost.trees import DATA, Corrected, parse, shipped
+from gemmdb.cost.work import Setting, work
+from gemmdb.devices import registry
+from gemmdb.key.problem import Problem, Query
+from gemmdb.ladder import lookup
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.model import FIRST, allowed, propose
-from gemmdb.ladder.model_cost import FITTED
-from gemmdb.ladder.model_features import FEATURES, of_problem, of_tile
-from gemmdb.ladder.model_machine import machine
-from gemmdb.ladder.model_trees import DATA, Corrected, parse, shipped
-from gemmdb.ladder.model_work import Setting, work
-from gemmdb.problem import Problem, Query
 from gemmdb.settings import Policy
 
 H200, A100, H100 = (registry.find(name) for name in ("NVIDIA H200", "sm80", "NVIDIA H100 80GB HBM3"))
@@ -42,9 +43,9 @@ def document(**other):
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     """The path of another file in the place of the package's."""
-    monkeypatch.setattr(model_trees, "DATA", tmp_path / "model_trees.json")
+    monkeypatch.setattr(model_trees, "DATA", tmp_path / "trees.json")
     shipped.cache_clear()
-    yield tmp_path / "model_trees.json"
+    yield tmp_path / "trees.json"
     shipped.cache_clear()
 
 

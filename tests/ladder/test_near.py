@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.config import ATEN
+from gemmdb.kernels.config import ATEN
 from gemmdb.ladder import explain, lookup
-from gemmdb.measurement import Status
 from gemmdb.settings import Policy
+from gemmdb.table.measurement import Status
 
 POLICY = Policy()
 

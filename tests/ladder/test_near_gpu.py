@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from gemmdb.config import Config
-from gemmdb.device import Device
-from gemmdb.generators.store import record_live
+from gemmdb.cost.transfer import family, members, programs
+from gemmdb.kernels.config import Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
 from gemmdb.ladder import lookup
-from gemmdb.ladder.transfer import family, members, programs
-from gemmdb.measurement import Status
-from gemmdb.problem import Problem
 from gemmdb.settings import Policy
+from gemmdb.table.measurement import Status
+from gemmdb.table.writer import record_live
 
 GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
 POLICY = Policy(model=False)

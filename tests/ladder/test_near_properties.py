@@ -6,11 +6,11 @@ from dataclasses import replace
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from gemmdb.config import ATEN
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Numerics, Operand
+from gemmdb.key.problem import Problem
 from gemmdb.ladder import lookup
-from gemmdb.layout import Layout
-from gemmdb.operands import Numerics, Operand
-from gemmdb.problem import Problem
 from gemmdb.settings import Policy
 
 POLICY = Policy()

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb import registry
-from gemmdb.config import ATEN, Config
+from gemmdb.devices import registry
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
-from gemmdb.measurement import Status
-from gemmdb.problem import Problem
 from gemmdb.settings import Policy
+from gemmdb.table.measurement import Status
 
 H100, H200 = registry.find("NVIDIA H100 80GB HBM3"), registry.find("NVIDIA H200")
 PCIE, A100 = registry.find("NVIDIA H100 PCIe"), registry.find("NVIDIA A100-SXM4-80GB")
@@ -22,7 +22,7 @@ WIDE = Problem.gemm("mm", m=2048, n=4096, k=4096)
 @pytest.fixture(autouse=True)
 def no_shipped_tables(tmp_path, monkeypatch):
     """The shipped table has rows of a real H200."""
-    monkeypatch.setattr("gemmdb.catalog.shipped_tables", lambda: tmp_path / "none")
+    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
 
 
 def tile(n, m=16):

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.config import ATEN, Config
 from gemmdb.errors import InputError
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.ranges import LARGEST, buckets
-from gemmdb.problem import Problem
 from gemmdb.settings import Policy
 
 POLICY = Policy()

@@ -5,22 +5,22 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb import registry
-from gemmdb.config import ATEN
-from gemmdb.device import Device
+from gemmdb.devices import registry
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.device import Device
+from gemmdb.key.operands import Numerics
+from gemmdb.key.problem import Problem
 from gemmdb.ladder import lookup
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.forecast import Forecast
+from gemmdb.ladder.candidates import TIMES_MORE, proposals
 from gemmdb.ladder.model import FIRST, propose, uncovered
-from gemmdb.ladder.model_rest import usual
 from gemmdb.ladder.near import forecast_near, near
-from gemmdb.ladder.proposals import TIMES_MORE, proposals
-from gemmdb.ladder.refine import BESIDE, OWN, SPREAD, refined
-from gemmdb.legality import illegal
-from gemmdb.measurement import Status
-from gemmdb.operands import Numerics
-from gemmdb.problem import Problem
+from gemmdb.ladder.prediction import Forecast
+from gemmdb.ladder.tree_correction import BESIDE, OWN, SPREAD, refined
+from gemmdb.ladder.unmodelled import usual
 from gemmdb.settings import Policy
+from gemmdb.table.measurement import Status
 
 GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
 OLD = Device("cuda", "sm80", "Some older GPU", 108, 80)
@@ -31,7 +31,7 @@ ASKED = KNOWN.resized(16, 2560, 5120)
 @pytest.fixture
 def asks(lab, monkeypatch, tmp_path):
     """Asks about ASKED with one measured neighbour, on which the model's first configs were timed or failed."""
-    monkeypatch.setattr("gemmdb.catalog.shipped_tables", lambda: tmp_path / "none")
+    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
 
     def asks(device=GPU, status=Status.OK, count=3, problem=ASKED, **policy):
         bare = Ask(lab.query(KNOWN, device), (), Policy(**policy), None)

@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 
 import gemmdb
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
 from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.device import Device
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Operand
+from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.proposals import proposals
-from gemmdb.layout import Layout
-from gemmdb.legality import illegal
-from gemmdb.operands import Operand
-from gemmdb.problem import Problem
+from gemmdb.ladder.candidates import proposals
 from gemmdb.settings import Policy
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb import kernels_triton, sources
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
+from gemmdb.kernels import sources, triton
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder import lookup
 from gemmdb.settings import Policy, shipped_tables
-from gemmdb.toolchain import Toolchain
 
 GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
 RUNNING = Toolchain(torch="2.11.0", triton="3.6.0", cuda="13.0")
@@ -18,7 +18,7 @@ TILE = Config.of(
     "triton", "tile", block_m=16, block_n=64, block_k=128, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
     dequant="cast", warps=4, stages=3,
 )  # fmt: skip
-FORMER = next(old for old, new in kernels_triton.EQUIVALENT.items() if new == kernels_triton.digest("tile"))
+FORMER = next(old for old, new in triton.EQUIVALENT.items() if new == triton.digest("tile"))
 
 
 def served(lab, source, m=16, ratio=0.97):
@@ -33,7 +33,7 @@ def served(lab, source, m=16, ratio=0.97):
 
 
 @pytest.mark.parametrize("m", [16, 24])
-@pytest.mark.parametrize("source", ["", FORMER, kernels_triton.digest("tile")])
+@pytest.mark.parametrize("source", ["", FORMER, triton.digest("tile")])
 def test_rows_of_the_present_kernel_are_verified(lab, source, m):
     hit = served(lab, source, m, ratio=0.9)
     assert (hit.config, hit.evidence["verified"]) == (TILE, True)
@@ -48,7 +48,7 @@ def test_rows_of_another_kernel_need_the_gain_of_unverified_ones(lab, m):
 
 
 def test_a_row_of_another_template_does_not_hold():
-    assert not kernels_triton.is_current("tile", kernels_triton.digest("gemv"))
+    assert not triton.is_current("tile", triton.digest("gemv"))
 
 
 @pytest.mark.parametrize("path", sorted(shipped_tables().glob("*.db")), ids=lambda path: path.name)

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb import kernels_cutlass, kernels_triton, sources
-from gemmdb.config import ATEN, Config
-from gemmdb.device import Device
+from gemmdb.kernels import cutlass, sources
+from gemmdb.kernels import triton as kernels_triton
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder import lookup
 from gemmdb.settings import Policy
-from gemmdb.toolchain import Toolchain
 
 GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
 MEASURED = Toolchain("2.11.0", "3.6.0", "13.0", "4.2.0.0", "580.1", "0.1.0")
@@ -62,7 +63,7 @@ def test_each_kind_of_kernel_has_its_own_conditions(lab, template, change, backe
         (PADDED, ""),
         (TILE, kernels_triton.digest("tile")),
         (TEMPLATE, template),
-        (CUTLASS, kernels_cutlass.digest("gemm")),
+        (CUTLASS, cutlass.digest("gemm")),
     ):
         holds = config.backend in backends
         assert answer(lab, config, source, running, 0.9) == (config, holds), config

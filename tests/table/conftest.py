@@ -10,10 +10,10 @@ import pytest
 from hypothesis import strategies as st
 
 from gemmdb import Config, Device, Measurement, Problem, Protocol, Status, Toolchain
-from gemmdb.config import ATEN
-from gemmdb.generators.store import Store
-from gemmdb.measurement import EMITTED, TIMED, Times
-from gemmdb.table import Table
+from gemmdb.kernels.config import ATEN
+from gemmdb.table.measurement import EMITTED, TIMED, Times
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 
 def packed(threads_k: int) -> Config:

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gemmdb import InputError
-from gemmdb.generators import archive
-from gemmdb.generators.store import Store
-from gemmdb.generators.verify import verify
+from gemmdb.generators.files import archive
+from gemmdb.generators.files.verify import verify
+from gemmdb.table.writer import Store
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -6,13 +6,14 @@ import sqlite3
 
 import pytest
 
-from gemmdb import Config, Problem, TableError, canonical
-from gemmdb.generators import archive
-from gemmdb.generators.diff import diff
-from gemmdb.generators.merge import merge
-from gemmdb.generators.store import Store
-from gemmdb.generators.verify import verify
-from gemmdb.table import Table
+from gemmdb import Config, Problem, TableError
+from gemmdb.generators.files import archive
+from gemmdb.generators.files.diff import diff
+from gemmdb.generators.files.merge import merge
+from gemmdb.generators.files.verify import verify
+from gemmdb.key import canonical
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 TEMPLATE = Config.of("triton", "inductor_bmm", block_m=64, block_n=64, block_k=64, group_m=8, stages=3, warps=4)
 SMALL, LARGE = (Problem.gemm("bmm", batch=batch, m=16, n=64, k=64) for batch in (8, 64))

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb import Config, Device, Policy, Protocol, Query, TableError, canonical, ladder, rows, schema
-from gemmdb.catalog import Catalog, Source
-from gemmdb.generators.store import Store
-from gemmdb.generators.verify import verify
-from gemmdb.table import Table
+from gemmdb import Config, Device, Policy, Protocol, Query, TableError, ladder
+from gemmdb.generators.files.verify import verify
+from gemmdb.key import canonical
+from gemmdb.table import rows, schema
+from gemmdb.table.catalog import Catalog, Source
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 
 def fill(path, *statements):

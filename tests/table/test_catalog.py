@@ -8,10 +8,12 @@ import shutil
 
 import pytest
 
-from gemmdb import Device, InputError, TableError, catalog, hardware
-from gemmdb.catalog import Catalog, sources
-from gemmdb.generators.store import Store, record_live
+from gemmdb import Device, InputError, TableError
+from gemmdb.devices import detect
 from gemmdb.settings import Settings
+from gemmdb.table import catalog
+from gemmdb.table.catalog import Catalog, sources
+from gemmdb.table.writer import Store, record_live
 
 
 @pytest.fixture
@@ -161,7 +163,7 @@ def test_rows_without_verdicts_yet_do_not_change_the_identity(kit, home):
 def test_a_name_is_resolved_to_the_device_of_the_tables(kit, home, monkeypatch):
     small = Device("cuda", "sm90", "NVIDIA H20", 78, 96)
     native = Device("cpu", "cpu", "This CPU", 4)
-    monkeypatch.setattr(hardware, "native", lambda: native)
+    monkeypatch.setattr(detect, "native", lambda: native)
     first = kit.write(home / "a.db", [kit.row(device=small), kit.row(device=kit.device)])
     found = Catalog.load(tables=[first, kit.write(home / "b.db", [kit.row(device=kit.other)])])
     assert found.resolve(None) == native
@@ -177,7 +179,7 @@ def test_a_name_is_resolved_to_the_device_of_the_tables(kit, home, monkeypatch):
 
 
 def test_of_one_arch_this_machines_own_device_comes_first(kit, home, monkeypatch):
-    monkeypatch.setattr(hardware, "native", lambda: kit.other)
+    monkeypatch.setattr(detect, "native", lambda: kit.other)
     small = Device("cuda", "sm90", "NVIDIA H20", 78, 96)
     found = Catalog.load(tables=[kit.write(home / "a.db", [kit.row(device=small), kit.row(device=kit.other)])])
     assert found.resolve("sm90") == kit.other

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmdb import Config, InputError, TableError, schema
-from gemmdb.generators.store import Store
-from gemmdb.rows import pack
-from gemmdb.table import Table
+from gemmdb import Config, InputError, TableError
+from gemmdb.table import schema
+from gemmdb.table.reader import Table
+from gemmdb.table.rows import pack
+from gemmdb.table.writer import Store
 
 
 def edit(path, *statements):

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gemmdb import InputError, Status, TableError
-from gemmdb.generators.compact import Keep, compact
-from gemmdb.generators.diff import diff
-from gemmdb.generators.merge import merge
-from gemmdb.generators.store import Store
-from gemmdb.generators.verify import verify
-from gemmdb.measurement import EMITTED
-from gemmdb.table import Table
+from gemmdb.generators.files.compact import Keep, compact
+from gemmdb.generators.files.diff import diff
+from gemmdb.generators.files.merge import merge
+from gemmdb.generators.files.verify import verify
+from gemmdb.table.measurement import EMITTED
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -11,9 +11,9 @@ from contextlib import closing
 import pytest
 
 from gemmdb import InputError, TableError
-from gemmdb.generators.store import Store, record_live
-from gemmdb.generators.verify import verify
-from gemmdb.table import Table
+from gemmdb.generators.files.verify import verify
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store, record_live
 
 context = multiprocessing.get_context("fork")
 

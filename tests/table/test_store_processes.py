@@ -13,10 +13,10 @@ import time
 import pytest
 
 from gemmdb import TableError
-from gemmdb.generators.merge import merge
-from gemmdb.generators.store import Store
-from gemmdb.generators.verify import verify
-from gemmdb.table import Table
+from gemmdb.generators.files.merge import merge
+from gemmdb.generators.files.verify import verify
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 context = multiprocessing.get_context("fork")
 

@@ -17,10 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmdb import Problem, Status, nearest, schema
-from gemmdb.config import ATEN
-from gemmdb.generators.store import Store
-from gemmdb.table import Table
+from gemmdb import Problem, Status
+from gemmdb.kernels.config import ATEN
+from gemmdb.table import nearest, schema
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 
 def plan(path, sql, args=()):
@@ -219,5 +220,7 @@ def _connection(table):
 
 
 def test_reading_loads_neither_the_writer_nor_sqlite_utils():
-    code = "import sys, gemmdb.table, gemmdb.catalog; print([m for m in sys.modules if 'sqlite_utils' in m])"
+    code = (
+        "import sys, gemmdb.table.reader, gemmdb.table.catalog; print([m for m in sys.modules if 'sqlite_utils' in m])"
+    )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb import Config, Status
-from gemmdb.measurement import EMITTED
-from gemmdb.verdict import decide, decide_all, pool, pool_slow
+from gemmdb.table.measurement import EMITTED
+from gemmdb.table.verdict import decide, decide_all, pool, pool_slow
 
 
 @given(data=st.data())

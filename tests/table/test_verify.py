@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb import InputError, Status, TableError, schema
-from gemmdb.generators.manifest import check_manifest, write_manifest
-from gemmdb.generators.store import Store
-from gemmdb.generators.verify import verify
+from gemmdb import InputError, Status, TableError
+from gemmdb.generators.files.manifest import check_manifest, write_manifest
+from gemmdb.generators.files.verify import verify
+from gemmdb.table import schema
+from gemmdb.table.writer import Store
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from gemmdb import TableError
-from gemmdb.generators.store import Store
-from gemmdb.table import Table
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from torch._inductor.codegen.cutlass.utils import DTYPE_TO_CUTLASS_TYPE
 from torch._inductor.utils import Placeholder
 from torch._inductor.virtualized import V
 
-from gemmdb import kernels_cutlass
+from gemmdb.kernels import cutlass
 
 PROBE_S = 60
 """An empty source compiles in a second or two."""
@@ -126,7 +126,7 @@ def include_headers() -> None:
 
     @functools.wraps(original)
     def paths() -> list[str]:
-        ours = kernels_cutlass.headers()
+        ours = cutlass.headers()
         return list(original()) if _users_own() or ours is None else [str(ours)]
 
     paths._gemmdb = True  # type: ignore[attr-defined]
@@ -148,7 +148,7 @@ def missing() -> str:
     if _users_own():
         if "#define CUTLASS_MAJOR 4\n" not in _version_file().read_text():
             return "the CUTLASS that Inductor is set up with is not version 4"
-    elif kernels_cutlass.headers() is None:
+    elif cutlass.headers() is None:
         return "the nvidia-cutlass package is not installed"
     with tempfile.TemporaryDirectory(prefix="gemmdb-nvcc-") as folder:
         source = Path(folder, "empty.cu")

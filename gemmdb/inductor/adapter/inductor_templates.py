@@ -26,8 +26,8 @@ _TEMPLATES = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What one kernel is generated from: its name in `gemmdb.kernels`, the constants that the template reads, warps and
-    pipeline stages."""
+    """What one kernel is generated from: its name in `gemmdb.kernels.registry`, the constants that the template
+    reads, warps and pipeline stages."""
 
     kernel: str
     constants: Mapping[str, Any]

@@ -17,9 +17,9 @@ from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
 from gemmdb.inductor.adapter import guessing
-from gemmdb.layout import VECTOR_BYTES, classify
-from gemmdb.operands import Operand
-from gemmdb.problem import Problem
+from gemmdb.key.layout import VECTOR_BYTES, classify
+from gemmdb.key.operands import Operand
+from gemmdb.key.problem import Problem
 
 
 def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:

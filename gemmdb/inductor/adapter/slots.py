@@ -13,7 +13,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from gemmdb import hardware
+from gemmdb.devices import detect
 from gemmdb.inductor.adapter import state
 
 
@@ -22,13 +22,17 @@ def code_digest() -> str:
     """A digest of the sources that choose and lower, and of the cost model's data: another version of gemmdb must not
     be served old graphs."""
     digest = hashlib.blake2b(digest_size=8)
-    package = Path(__file__).parents[2]
-    parts = (package.glob("*.py"), (package / "ladder").glob("*.json"),
-             *((package / name).rglob("*.py") for name in ("ladder", "inductor")),
-             *((package / name).iterdir() for name in ("kernels_triton", "kernels_cutlass")))  # fmt: skip
-    for path in sorted(path for part in parts for path in part if path.is_file()):
+    for path in sources(Path(__file__).parents[2]):
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def sources(package: Path) -> list[Path]:
+    """The files of the library in `package`: all but the command line, the offline phase and the tables, which change
+    nothing about what an existing table makes of a graph."""
+    rooms = (path for path in package.iterdir() if path.name not in ("cli", "generators", "tables", "__pycache__"))
+    files = (file for room in rooms for file in (room.rglob("*") if room.is_dir() else [room]))
+    return sorted(file for file in files if file.is_file() and "__pycache__" not in file.parts)
 
 
 _MATMUL = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction",
@@ -38,8 +42,8 @@ _MATMUL = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precisi
 def surroundings() -> str:
     """What a lookup depends on beside the graph: the devices with the number of threads (the C++ template bakes it in)
     and torch's settings of precision and determinism. Inductor's own key lacks most of it."""
-    devices = [hardware.cpu(torch.get_num_threads()).text]
-    if torch.cuda.is_initialized() and (gpu := hardware.cuda(torch.cuda.current_device())):
+    devices = [detect.cpu(torch.get_num_threads()).text]
+    if torch.cuda.is_initialized() and (gpu := detect.cuda(torch.cuda.current_device())):
         devices.append(gpu.text)
     matmul, mkldnn = torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)
     settings = {name: _setting(functools.partial(getattr, matmul, name, None)) for name in _MATMUL}

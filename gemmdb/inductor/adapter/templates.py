@@ -16,9 +16,9 @@ from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, TritonTemplateKernel, realize_inputs
 from torch._inductor.virtualized import V
 
-from gemmdb import kernels_triton
 from gemmdb.inductor.adapter import fusing
-from gemmdb.inductor.legality import MOST_COUNTERS
+from gemmdb.inductor.lower.legality import MOST_COUNTERS
+from gemmdb.kernels import triton
 
 aten = torch.ops.aten
 
@@ -120,9 +120,9 @@ def registered(name: str) -> Any:
 
     Inductor keeps every template by name and refuses a name twice, also when this module is loaded again.
     """
-    full = f"gemmdb_{name}_{kernels_triton.digest(name)}"
+    full = f"gemmdb_{name}_{triton.digest(name)}"
     known = TritonTemplate.all_templates.get(full)
-    return known or _Template(name=full, grid=_GRIDS[name], source=kernels_triton.source(name))
+    return known or _Template(name=full, grid=_GRIDS[name], source=triton.source(name))
 
 
 def multiprocessors(node: Any) -> int:

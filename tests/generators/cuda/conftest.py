@@ -2,8 +2,8 @@
 
 import pytest
 
-from gemmdb.config import Config
-from gemmdb.device import Device
+from gemmdb.kernels.config import Config
+from gemmdb.key.device import Device
 
 
 class Make:

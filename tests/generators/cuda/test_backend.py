@@ -2,11 +2,11 @@
 
 import pytest
 
-from gemmdb import registry
-from gemmdb.generators.cuda import backend
-from gemmdb.generators.cuda.backend import CudaBackend
-from gemmdb.generators.effort import named
-from gemmdb.toolchain import Toolchain
+from gemmdb.devices import registry
+from gemmdb.generators.build.effort import named
+from gemmdb.generators.measure.cuda import backend
+from gemmdb.generators.measure.cuda.backend import CudaBackend
+from gemmdb.key.toolchain import Toolchain
 
 OTHER, WANTED = registry.find("sm80"), registry.find("sm90")
 

@@ -7,19 +7,19 @@ import pytest
 import torch
 
 from gemmdb import Problem
-from gemmdb.config import ATEN
-from gemmdb.device import Device
-from gemmdb.generators import shapes
-from gemmdb.generators.coverage_draw import MOST_BYTES, MOST_US, call_us
-from gemmdb.generators.cuda import compile as compiling
-from gemmdb.generators.cuda import elementwise
-from gemmdb.generators.cuda.bench import moved
-from gemmdb.generators.cuda.emission import Emission, only_emitted
-from gemmdb.generators.cuda.space import CudaSpace
-from gemmdb.generators.effort import named
-from gemmdb.layout import Layout
-from gemmdb.legality import illegal
-from gemmdb.operands import Operand
+from gemmdb.generators.build.effort import named
+from gemmdb.generators.measure.cuda import compile as compiling
+from gemmdb.generators.measure.cuda import elementwise
+from gemmdb.generators.measure.cuda.bench import moved
+from gemmdb.generators.measure.cuda.emission import Emission, only_emitted
+from gemmdb.generators.measure.cuda.space import CudaSpace
+from gemmdb.generators.shapes import loading
+from gemmdb.generators.shapes.drawing import MOST_BYTES, MOST_US, call_us
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.device import Device
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Operand
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 SIZES = [1, 2, 13, 16, 17, 33, 64, 65, 197, 4096]
@@ -83,7 +83,7 @@ def test_a_copy_lies_as_the_original(strides: tuple[int, ...]) -> None:
 
 
 def test_the_preset() -> None:
-    problems = shapes.load("h200-bmm", "cuda")
+    problems = loading.load("h200-bmm", "cuda")
     assert len(problems) == 59
     assert {problem.op for problem in problems} == {"bmm"}
     assert {8, 16, 64, 32, 256, 512} <= {problem.batch for problem in problems}

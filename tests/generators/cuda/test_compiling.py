@@ -12,28 +12,27 @@ from queue import SimpleQueue
 
 import pytest
 
-from gemmdb.config import ATEN
-from gemmdb.generators.cuda import compiling, cutlass_menu
-from gemmdb.generators.cuda.compiling import CompilePool
-from gemmdb.generators.cuda.dispatch import Priority
-from gemmdb.generators.cuda.emission import Emitted
-from gemmdb.generators.interfaces import Candidate, Job, Outcome
-from gemmdb.generators.pool import Stopped
-from gemmdb.measurement import Protocol, Status
-from gemmdb.problem import Problem
+from gemmdb.generators.measure.cuda import compiling, cutlass_menu
+from gemmdb.generators.measure.cuda.compile_pool import Priority
+from gemmdb.generators.measure.cuda.compiling import CompilePool
+from gemmdb.generators.measure.cuda.emission import Emitted
+from gemmdb.generators.measure.interfaces import Candidate, Job, Outcome
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Problem
+from gemmdb.processes.pool import Stopped
+from gemmdb.table.measurement import Protocol, Status
 
 
 def test_processes_that_compile_do_not_import_torch():
-    script = (
-        "import sys, gemmdb.generators.cuda.background, gemmdb.generators.cuda.units; print('torch' in sys.modules)"
-    )
+    modules = "gemmdb.generators.measure.cuda.background, gemmdb.generators.measure.cuda.units"
+    script = f"import sys, {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
 PARTS = """
 import dataclasses, os, time
-from gemmdb.generators.cuda.part import Built
+from gemmdb.generators.measure.cuda.part import Built
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from gemmdb.generators import shapes
-from gemmdb.generators.coverage_draw import MOST_BYTES, MOST_US, call_us, spread
-from gemmdb.generators.coverage_pools import core_pairs, core_products
-from gemmdb.generators.coverage_shapes import FLOORS, first_model, items
-from gemmdb.generators.models import DECODE, DENSE, MODELS, PREFILL
-from gemmdb.problem import Problem
+from gemmdb.generators.shapes import loading
+from gemmdb.generators.shapes.architectures import DECODE, DENSE, MODELS, PREFILL
+from gemmdb.generators.shapes.drawing import MOST_BYTES, MOST_US, call_us, spread
+from gemmdb.generators.shapes.h200 import FLOORS, first_model, items
+from gemmdb.generators.shapes.pools import core_pairs, core_products
+from gemmdb.key.problem import Problem
 
 FIRST_PART = 4780
 """How many problems the preset began with: builds and reports refer to them by their place."""
@@ -19,7 +19,7 @@ FIRST_PART = 4780
 
 @pytest.fixture(scope="module")
 def problems() -> list[Problem]:
-    return shapes.load("h200", "cuda")
+    return loading.load("h200", "cuda")
 
 
 def test_every_op_has_as_many_problems_as_the_table_promises(problems: list[Problem]) -> None:

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.config import ATEN
-from gemmdb.generators.cuda import likely
-from gemmdb.generators.cuda.space import MOST_GEMV_ROWS, CudaSpace, everything, from_menu
-from gemmdb.generators.effort import EFFORTS
-from gemmdb.legality import illegal
-from gemmdb.legality_triton import shared_bytes
-from gemmdb.problem import Problem
+from gemmdb.generators.build.effort import EFFORTS
+from gemmdb.generators.measure.cuda import likely
+from gemmdb.generators.measure.cuda.space import MOST_GEMV_ROWS, CudaSpace, everything, from_menu
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.legality import illegal
+from gemmdb.kernels.triton.legality import shared_bytes
+from gemmdb.key.problem import Problem
 
 PROBLEMS = [
     Problem.gemm("mixed_mm", m=1, n=14336, k=4096, fusion="scale"),

@@ -2,13 +2,13 @@
 
 import pytest
 
-from gemmdb.config import ATEN
-from gemmdb.generators.cuda import cutlass_build, cutlass_menu
-from gemmdb.generators.cuda.compile import compiler, parts
-from gemmdb.generators.cuda.space import CudaSpace
-from gemmdb.generators.effort import EFFORTS
-from gemmdb.legality import illegal
-from gemmdb.problem import Problem
+from gemmdb.generators.build.effort import EFFORTS
+from gemmdb.generators.measure.cuda import cutlass_build, cutlass_menu
+from gemmdb.generators.measure.cuda.compile import compiler, parts
+from gemmdb.generators.measure.cuda.space import CudaSpace
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.problem import Problem
 
 ROWS = (1, 16, 17, 32, 64, 100, 128, 256, 1000, 4096)
 OPS = [

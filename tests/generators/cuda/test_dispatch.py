@@ -9,12 +9,12 @@ from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from gemmdb.generators.cuda.dispatch import PRELOAD, WEIGHTS, Dispatcher, Priority
+from gemmdb.generators.measure.cuda.compile_pool import PRELOAD, WEIGHTS, Dispatcher, Priority
 
 PARTS = """
 import dataclasses, os, sys, time
 from pathlib import Path
-from gemmdb.generators.cuda.part import Built
+from gemmdb.generators.measure.cuda.part import Built
 
 
 @dataclasses.dataclass(frozen=True)

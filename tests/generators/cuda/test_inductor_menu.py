@@ -6,18 +6,18 @@ from dataclasses import replace
 import pytest
 
 from gemmdb import Config, Problem
-from gemmdb.config import ATEN
-from gemmdb.device import Device
 from gemmdb.errors import InputError
-from gemmdb.generators.cuda import compile as compiling
-from gemmdb.generators.cuda import inductor_menu
-from gemmdb.generators.cuda.compiling import CompilePool
-from gemmdb.generators.cuda.emission import Emission, Emitted, only_emitted
-from gemmdb.generators.cuda.emitted import share_gpus
-from gemmdb.generators.cuda.measurer import CudaMeasurer
-from gemmdb.generators.effort import named
-from gemmdb.legality import illegal
-from gemmdb.legality_inductor import misaligned, padded_sizes
+from gemmdb.generators.build.effort import named
+from gemmdb.generators.measure.cuda import compile as compiling
+from gemmdb.generators.measure.cuda import inductor_menu
+from gemmdb.generators.measure.cuda.compiling import CompilePool
+from gemmdb.generators.measure.cuda.emission import Emission, Emitted, only_emitted
+from gemmdb.generators.measure.cuda.emitted import share_gpus
+from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.inductor.legality import misaligned, padded_sizes
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.device import Device
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 gemm = Problem.gemm

@@ -5,21 +5,21 @@ import sys
 
 import pytest
 
-from gemmdb.config import ATEN
-from gemmdb.generators.cuda.compiling import CompilePool
-from gemmdb.generators.cuda.emission import Emitted
-from gemmdb.generators.cuda.measurer import CudaMeasurer
-from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces import Candidate, Job
-from gemmdb.generators.pool import Stopped
-from gemmdb.measurement import Protocol, Status
-from gemmdb.problem import Problem
+from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.measure.cuda.compiling import CompilePool
+from gemmdb.generators.measure.cuda.emission import Emitted
+from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
+from gemmdb.generators.measure.interfaces import Candidate, Job
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Problem
+from gemmdb.processes.pool import Stopped
+from gemmdb.table.measurement import Protocol, Status
 
 SESSION = """
 import os, time
-from gemmdb.config import ATEN
-from gemmdb.generators.cuda.trial import Loaded, Trial
-from gemmdb.measurement import Status
+from gemmdb.kernels.config import ATEN
+from gemmdb.generators.measure.cuda.trial import Loaded, Trial
+from gemmdb.table.measurement import Status
 
 ENDS = {128: Loaded(Status.CRASH, detail="illegal address", fatal=True), 256: Loaded(Status.WRONG, 0.5)}
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.generators import archive
-from gemmdb.generators.cuda import session
-from gemmdb.generators.cuda.bench import moved
-from gemmdb.generators.cuda.compiling import CompilePool
-from gemmdb.measurement import Protocol, Status
-from gemmdb.problem import Problem
+from gemmdb.generators.files import archive
+from gemmdb.generators.measure.cuda import session
+from gemmdb.generators.measure.cuda.bench import moved
+from gemmdb.generators.measure.cuda.compiling import CompilePool
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Protocol, Status
 
 ROOT = Path(__file__).parents[3]
 RESULTS = sorted((ROOT / "benchmarks" / "results" / "h200").glob("*/rows-*.jsonl.xz"))

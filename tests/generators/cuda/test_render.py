@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.generators.cuda import elementwise
-from gemmdb.generators.cuda.render import Launch, plan
-from gemmdb.problem import Problem
+from gemmdb.generators.measure.cuda import elementwise
+from gemmdb.generators.measure.cuda.render import Launch, plan
+from gemmdb.key.problem import Problem
 
 gemm = Problem.gemm
 SPLIT = {"split_k": 4, "reduce": "kernel"}

@@ -6,18 +6,18 @@ from dataclasses import replace
 import pytest
 
 from gemmdb import Problem
-from gemmdb.config import ATEN
-from gemmdb.device import Device
-from gemmdb.generators import shapes
-from gemmdb.generators.coverage_draw import MOST_BYTES
-from gemmdb.generators.cuda import compile as compiling
-from gemmdb.generators.cuda import elementwise
-from gemmdb.generators.cuda.emission import Emission, only_emitted
-from gemmdb.generators.cuda.space import CudaSpace
-from gemmdb.generators.effort import named
-from gemmdb.layout import Layout
-from gemmdb.legality import illegal
-from gemmdb.operands import Operand
+from gemmdb.generators.build.effort import named
+from gemmdb.generators.measure.cuda import compile as compiling
+from gemmdb.generators.measure.cuda import elementwise
+from gemmdb.generators.measure.cuda.emission import Emission, only_emitted
+from gemmdb.generators.measure.cuda.space import CudaSpace
+from gemmdb.generators.shapes import loading
+from gemmdb.generators.shapes.drawing import MOST_BYTES
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.device import Device
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Operand
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 TEMPLATES = {"triton:inductor_mm", "triton:inductor_scaled_tma"}
@@ -130,7 +130,7 @@ def test_what_follows_is_that_of_a_product_in_the_outputs_dtype(rest: dict[str, 
 
 
 def test_the_preset() -> None:
-    problems = shapes.load("h200-scaled", "cuda")
+    problems = loading.load("h200-scaled", "cuda")
     assert len(problems) == 115
     assert {problem.op for problem in problems} == {"scaled_mm"}
     assert {problem.m for problem in problems} == {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048, 8192}

@@ -1,0 +1,61 @@
+"""What the trees on top of the cost model see of a config: numbers in a fixed order, named in FEATURES."""
+
+from __future__ import annotations
+
+import math
+
+from gemmdb.cost.work import Setting, Tile, Work
+
+OPS = ("mm", "addmm", "int_mm", "mixed_mm")
+ORDERS = ("row", "row-padded", "col", "col-padded")
+KERNELS = ("tile", "gemv", "gemm", "narrow", "persistent", "inductor_mm", "inductor_persistent_tma")
+REDUCES = ("none", "fixup", "kernel")
+OF_PROBLEM = ("op", "m", "n", "k", "fused", "biased", "a_order", "b_order", "align", "a_bytes", "b_bytes", "dram")
+OF_TILE = (
+    "kernel", "tile_m", "tile_n", "tile_k", "split", "warps", "stages", "reduce", "swap", "tma", "bits", "mask",
+    "stagger", "resident", "cluster", "filled", "last_wave", "depth", "last_step", "last_row", "used_rows", "waves",
+    "latency", "l2", "steps", "cores", "shared", "dequant", "output",
+)  # fmt: skip
+FEATURES = (*OF_PROBLEM, "over", *OF_TILE)
+"""Their names. Sizes, times and ratios are logarithms to the base of two. `over`: the time that the cost model expects,
+relative to `dram`; `filled`: programs per SM; `depth`: steps along K of a program; `last_wave`, `last_step`,
+`last_row`: what is over after the last full one; `used_rows`: the share of the tiles' rows that are the problem's;
+`waves`, `latency`, and relative to `dram` the rest: as in `work.Work`."""
+_LIBRARY = (-1.0,) * len(OF_TILE)
+"""ATen's kernels are the library's secret."""
+_SMALL = 1e-6
+
+
+def of_problem(setting: Setting) -> tuple[float, ...]:
+    """The values of OF_PROBLEM, which all configs of a problem share. Raises ValueError for layouts that the model does
+    not cover."""
+    p = setting.problem
+    return (
+        OPS.index(p.op), _log(p.m), _log(p.n), _log(p.k), p.fusion != "none", p.bias is not None,
+        ORDERS.index(p.a.layout.order), ORDERS.index(p.b.layout.order), p.b.layout.align, setting.a, setting.b,
+        _log(setting.dram),
+    )  # fmt: skip
+
+
+def of_aten(setting: Setting, us: float) -> tuple[float, ...]:
+    """The values of what is not in OF_PROBLEM, for ATen, of which the cost model expects `us` microseconds."""
+    return (_log(us / setting.dram), *_LIBRARY)
+
+
+def of_tile(setting: Setting, tile: Tile, w: Work, us: float) -> tuple[float, ...]:
+    """The same for a tile with its Work, of which the cost model expects `us` microseconds."""
+    p, dram = setting.problem, setting.dram
+    rows, depth = math.ceil(p.m / tile.m), p.k / tile.k / tile.split
+    filled = rows * math.ceil(p.n / tile.n) * tile.split / setting.machine.sms
+    return (
+        _log(us / dram), KERNELS.index(tile.kernel), _log(tile.m), _log(tile.n), _log(tile.k), _log(tile.split),
+        tile.warps, tile.stages, REDUCES.index(tile.reduce), tile.swap, tile.tma, tile.bits, tile.mask, tile.stagger,
+        tile.resident, tile.cluster, _log(filled), filled % 1, _log(depth), depth % 1, p.m / tile.m % 1,
+        p.m / (rows * tile.m), w.waves, _log(w.latency), _log(w.l2 / dram), _log(w.steps / dram),
+        _log(max(w.sync, w.wide, w.fma) / dram), _log(w.shared / dram), _log((w.cast + w.bits) / dram),
+        _log(w.output / dram),
+    )  # fmt: skip
+
+
+def _log(value: float) -> float:
+    return math.log2(value) if value > _SMALL else -20.0

@@ -1,0 +1,39 @@
+"""What ATen has a GPU do: the library's product, and the kernels that are around it without a fused one."""
+
+from __future__ import annotations
+
+import math
+
+from gemmdb.cost.work import Setting, Tile, Work, work
+
+TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
+"""Rows and columns of tiles that cuBLAS is taken to choose from."""
+
+
+def library(setting: Setting) -> Work:
+    """The Work of ATen: the product in the best of a few tiles, as cuBLAS has them, and the kernels around it."""
+    p, machine = setting.problem, setting.machine
+    mixed, fused = p.op == "mixed_mm", p.fusion != "none"
+    plain = setting.a if mixed else setting.b
+    products = (_product(setting, m, n) for m, n in TILES)
+    best = min(products, key=lambda w: w.latency * 0.6 + w.wide + w.sync)
+    # The weight cast to the activation's dtype is written and read again; the product likewise before a fused step.
+    around = p.k * p.n * (setting.b + plain) if mixed else 0
+    around += p.m * p.n * (4 if p.op == "int_mm" else 2 * setting.a) if fused else 0
+    extra = (p.k * p.n * (plain - setting.b)) / machine.dram if mixed else 0.0
+    return best._replace(dram=best.dram + extra, second=float(mixed + fused), partial=around / machine.dram)
+
+
+def bound(setting: Setting, w: Work) -> float:
+    """Microseconds that ATen, of the Work `w`, takes at least, by the machine's public rates: for its bytes, with those
+    of a cast weight and of an output before a fused step, or for its operations."""
+    cores = setting.problem.flops / setting.rate / setting.machine.tensor / setting.machine.sms
+    return float(max(w.dram + w.partial + w.output, cores))
+
+
+def _product(setting: Setting, m: int, n: int) -> Work:
+    p, machine = setting.problem, setting.machine
+    tiles = math.ceil(p.m / m) * math.ceil(p.n / n)
+    split = max(1, min(machine.sms // tiles, p.k // 512))
+    tile = Tile("gemm", m, n, 128 // setting.a, 4 if n < 128 else 8, 5, split, "fixup" if split > 1 else "none")
+    return work(setting, tile)

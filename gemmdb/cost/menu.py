@@ -1,0 +1,117 @@
+"""The candidates of rung `model`: a compact menu of tiles, made to fit the problem and the device."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gemmdb.cost.machine import Machine
+from gemmdb.cost.menus import MENUS
+from gemmdb.cost.work import Setting, Tile, tile_of
+from gemmdb.kernels.config import Config, Value
+from gemmdb.key.canonical import lazy
+
+FAMILIES = {"mm": "mm", "addmm": "mm", "int_mm": "int_mm", "mixed_mm": "mixed_mm"}
+"""Ops that share a menu."""
+MENU_SHARED = 227 * 1024
+"""Shared memory of an SM of the GPU that the menus' pipelines were measured on."""
+MOST_STAGES, MOST_SPLIT = 8, 32
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A candidate: the `tile` that the model ranks, and the config of the menu that it comes from."""
+
+    tile: Tile
+    entry: Config
+
+    @lazy
+    def config(self) -> Config:
+        """The config itself: the entry with the stages and the split that fit."""
+        if self.entry.backend == "cutlass":
+            return self.entry
+        way = "bits" if self.tile.bits else "cast"
+        own: dict[str, Value] = {"stages": self.tile.stages, "split_k": self.tile.split, "dequant": way}
+        values = {name: own.get(name, value) for name, value in self.entry.params}
+        return Config(self.entry.backend, self.entry.kernel, tuple(values.items()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entry:
+    """A config of a menu and its tile, with the stages that fit a machine. `together`: how many programs are to share
+    an SM when K is split; 0 where it is not, or as the config says."""
+
+    config: Config
+    tile: Tile
+    together: int = 0
+
+
+def choices(setting: Setting) -> Iterator[Choice]:
+    """The candidates of a problem, without repeats; whether each is legal for the problem's layout is not looked at."""
+    family, rows = FAMILIES[setting.problem.op], setting.problem.m
+    menus = MENUS[family]
+    most = next(limit for limit in menus if rows <= limit)
+    seen: set[Tile] = set()
+    # Triton's own cast of int8 to bf16 is a few full-rate instructions; its other casts go through conversions.
+    slow = family == "mixed_mm" and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
+    for entry in _entries(family, most, slow, setting.machine, setting.a, setting.b):
+        for split in splits(setting, entry.tile, entry.together) if entry.together else (entry.tile.split,):
+            choice = _choice(entry, split)
+            if choice.tile not in seen:
+                seen.add(choice.tile)
+                yield choice
+
+
+@functools.lru_cache(maxsize=64)
+def _entries(family: str, most: int, slow: bool, machine: Machine, a: int, b: int) -> Sequence[_Entry]:
+    """What of a menu runs on a machine. `slow`: whether casts of weights are; `a`, `b`: as of a Setting."""
+    tiles = {config: tile_of(config) for config in map(Config.parse, MENUS[family][most])}
+    # A gemv has no tensor cores to wait for, so there all casts cost more than bit patterns.
+    gemv = family == "mixed_mm"
+    fitted = [
+        _fitted(config, tile._replace(bits=gemv if tile.kernel == "gemv" else slow), machine, a, b)
+        for config, tile in tiles.items()
+        if tile is not None and runs_on(tile, machine)
+    ]
+    return tuple(entry for entry in fitted if entry is not None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _choice(entry: _Entry, split: int) -> Choice:
+    # Problem after problem has the same ones, and making one and its config takes as long as ranking it.
+    return Choice(entry.tile._replace(split=split), entry.config)
+
+
+def runs_on(tile: Tile, machine: Machine) -> bool:
+    """Whether the arch has what the kernel is made of."""
+    # The copy engine came with Hopper; CUTLASS kernels are made of its instructions.
+    return machine.capability == 90 if tile.kernel == "gemm" else not tile.tma or machine.capability >= 90
+
+
+def _fitted(config: Config, tile: Tile, machine: Machine, a: int, b: int) -> _Entry | None:
+    """The entry with the stages that fit; None where too few do."""
+    stage = tile.k * (tile.m * a + tile.n * b)
+    if tile.kernel not in ("tile", "narrow"):
+        fits = tile.kernel in ("gemv", "gemm") or stage * tile.stages <= machine.smem
+        return _Entry(config, tile) if fits else None
+    # As many programs share an SM as where the menu was made, and their pipelines what shared memory there is.
+    grouped = (tile.n if tile.swap else tile.m) >= 64 and tile.warps % 4 == 0
+    together = max(MENU_SHARED // (stage * max(tile.stages - 1 + grouped, 1)), 1)
+    together = min(together, machine.warps // tile.warps)
+    stages = min(machine.smem // together // (stage + 512) + (not (grouped and machine.groups)), MOST_STAGES)
+    if stages < 2:
+        return None
+    if tile.reduce == "none":
+        return _Entry(config, tile._replace(stages=stages, split=1))
+    return _Entry(config, tile._replace(stages=stages), together)
+
+
+def splits(setting: Setting, tile: Tile, together: int) -> list[int]:
+    """Into how many slices to cut K so that `together` programs per SM fill all SMs once: exactly, and the power of two
+    nearest to that."""
+    p = setting.problem
+    tiles, steps = math.ceil(p.m / tile.m) * math.ceil(p.n / tile.n), math.ceil(p.k / tile.k)
+    full = setting.machine.sms * together // tiles
+    return [s for s in sorted({full, 1 << full.bit_length() >> 1} - {0, 1}) if s <= min(steps // 2, MOST_SPLIT)]

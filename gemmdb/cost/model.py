@@ -1,0 +1,168 @@
+"""The cost model: the microseconds of a config, and of ATen, on a problem and a machine.
+
+A time is what the work takes at fitted shares of the public rates (`microseconds`), times a correction for what
+counting does not see: how warps, pipeline and tile suit each other (`traits`) and of which kind the problem is
+(`kinds`). The coefficients are data: `data`, which `gemmdb.generators.fit.write` writes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import log2
+from operator import mul
+from typing import Any
+
+from gemmdb.cost import data
+from gemmdb.cost.library import bound, library
+from gemmdb.cost.machine import HOME
+from gemmdb.cost.work import Setting, Tile, Work, work
+from gemmdb.key.problem import Problem
+
+COEFFICIENTS = (
+    "launch", "wave", "output", "fixup", "second", "partial",
+    "dram", "l2", "latency", "sync", "wide", "fma", "shared", "cast", "bits", "steps", "power",
+)  # fmt: skip
+"""What `microseconds` takes, in order; all positive."""
+BLOCKS, BLOCK = ("int_mm", "mixed_mm"), 11
+"""Ops for which some traits of a tile count once more, BLOCK of them; they are zeros in the place of other ops."""
+
+
+def microseconds(w: Work, c: Sequence[float]) -> Any:
+    """The time of one call on cold caches, of work and coefficients in the order of COEFFICIENTS.
+
+    Written with operators alone: the same lines fit over arrays and answer a lookup over floats. Streams, latencies and
+    instructions overlap, as far as `power` says; what is launched before and after does not.
+    """
+    launch, wave, output, fixup, second, partial, dram, l2, latency, sync, wide, fma, shared, cast, bits, steps, p = c
+    fixed = launch + wave * w.waves + output * w.output + fixup * w.fixup + second * w.second + partial * w.partial
+    cores = sync * w.sync + wide * w.wide + fma * w.fma + shared * w.shared + cast * w.cast + bits * w.bits
+    parts = (dram * w.dram) ** p + (l2 * w.l2) ** p + (latency * w.latency) ** p + (cores + steps * w.steps) ** p
+    return fixed + parts ** (1 / p)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """The cost model of a group of kernels in a setting, with all that does not depend on the tile: `own` are the
+    coefficients of the `telling` traits, `level` is what the `kinds` come to."""
+
+    setting: Setting
+    rates: Sequence[float]
+    own: Sequence[float]
+    level: float
+
+    def us(self, tile: Tile, w: Work) -> float:
+        """Microseconds of a tile with its Work."""
+        log = dot(telling(self.setting, tile, w), self.own) + self.level
+        return float(microseconds(w, self.rates)) * math.exp(log)
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """What is fitted, by group of kernels (`tile`, `gemv`, `cutlass`, and `aten` without traits): `rates` in the order
+    of COEFFICIENTS, `own` of `traits` and `common` of `kinds`, the logarithm of the time per unit."""
+
+    rates: Mapping[str, Sequence[float]]
+    own: Mapping[str, Sequence[float]]
+    common: Mapping[str, Sequence[float]]
+
+    def predict(self, setting: Setting, tile: Tile) -> float:
+        """Microseconds of a tile in a setting."""
+        return self.of_work(setting, tile, work(setting, tile))
+
+    def of_work(self, setting: Setting, tile: Tile, w: Work) -> float:
+        """The same, where the Work of the tile is known already."""
+        return self.at(setting, tile.group).us(tile, w)
+
+    def each(self, setting: Setting, tiles: Iterable[Tile]) -> Iterator[tuple[float, Work]]:
+        """The microseconds and the Work of each of these tiles in a setting."""
+        at = functools.cache(functools.partial(self.at, setting))
+        for tile in tiles:
+            w = work(setting, tile)
+            yield at(tile.group).us(tile, w), w
+
+    def at(self, setting: Setting, group: str) -> Formula:
+        """The formula of a group in a setting."""
+        own = _of_op(self.own[group], setting.problem.op) if group == "tile" else self.own[group]
+        return Formula(setting, self.rates[group], own, dot(kinds(setting.problem), self.common[group]))
+
+    def predict_aten(self, setting: Setting) -> float:
+        """Microseconds of ATen in a setting.
+
+        Libraries have other kernels for every arch, and all are good ones: elsewhere ATen is taken to reach the same
+        share of the machine's bound as where it was measured. What launching costs is the same everywhere.
+        """
+        problem, rates = setting.problem, self.rates["aten"]
+        home = setting if setting.machine == HOME else Setting.of(problem, HOME)
+        w = library(home)
+        us = float(microseconds(w, rates)) * math.exp(dot(kinds(problem), self.common["aten"]))
+        launches = min(rates[0] + rates[4] * float(w.second), us)
+        here = w if home is setting else library(setting)
+        return launches + (us - launches) * bound(setting, here) / bound(home, w)
+
+
+FITTED = Coefficients(data.RATES, data.OWN, data.COMMON)
+"""The coefficients that come with the package."""
+
+
+def dot(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The sum of the products; there are as many weights as values."""
+    total: float = sum(map(mul, values, weights))
+    return total
+
+
+def kinds(p: Problem) -> tuple[float, ...]:
+    """What counts for the level of all times of a problem: op, rows, dtype, layouts, what is fused."""
+    rows = min(math.log2(max(p.m, 1)), 10.0)
+    integer, mixed = float(p.op == "int_mm"), float(p.op == "mixed_mm")
+    size = math.log2(max(p.n * p.k, 1)) / 10
+    fused = float(p.fusion != "none")
+    return (
+        1.0, integer, mixed, rows, rows * rows / 10, rows * integer, rows * mixed, float(p.m == 1),
+        size, size * float(p.m == 1), float(p.b.layout.order.startswith("row")),
+        float(p.a.layout.order.startswith("col")), fused, fused * rows, float(p.bias is not None),
+    )  # fmt: skip
+
+
+def traits(setting: Setting, tile: Tile, w: Work) -> tuple[float, ...]:
+    """What counts for the order of the configs of one problem."""
+    found, op = telling(setting, tile, w), setting.problem.op
+    if tile.group != "tile":
+        return found
+    plain, block = (found[:-BLOCK], found[-BLOCK:]) if op in BLOCKS else (found, ())
+    return (*plain, *chain(*(block if op == other else (0.0,) * BLOCK for other in BLOCKS)))
+
+
+def _of_op(own: Sequence[float], op: str) -> Sequence[float]:
+    """Of the coefficients of the traits of a tile those of its `telling` ones."""
+    plain = len(own) - BLOCK * len(BLOCKS)
+    begin = plain + BLOCK * BLOCKS.index(op) if op in BLOCKS else len(own)
+    return (*own[:plain], *own[begin : begin + BLOCK])
+
+
+def telling(setting: Setting, tile: Tile, w: Work) -> tuple[float, ...]:
+    """The traits without the zeros in the place of other ops."""
+    group = tile.group
+    if group == "gemv":
+        n, k, warps = log2(tile.n), log2(tile.k * setting.b), log2(tile.warps)
+        return n, k, warps, tile.stages, n * n, k * k, n * k, n * warps, k * warps, log2(w.waves)
+    m, n, warps, rows = log2(tile.m), log2(tile.n), log2(tile.warps), min(log2(max(setting.problem.m, 1)), 10.0)
+    k, split, swap, tma = log2(tile.k * setting.b), log2(tile.split), tile.swap, tile.tma
+    shape = (m, n, k, warps, m * m, n * n, k * k, warps * warps, m * n, m * k, n * k, m * warps, n * warps, k * warps)
+    if group == "cutlass":
+        return *shape, split, swap, tile.cluster, split * rows, m * rows, n * rows, swap * rows
+    second, wide, kernel = w.second, w.wide > 0, tile.kernel
+    own = (split, swap, tma, second, log2(w.waves), tile.stages, wide)
+    flags = (
+        kernel == "narrow", kernel == "persistent", kernel.startswith("inductor"),
+        tile.mask, tile.mask * warps, tile.stagger, tile.stagger * k, tile.stagger * n, tile.bits,
+    )  # fmt: skip
+    crossed = (
+        split * split, split * second, wide * tma, wide * swap, wide * n, wide * m, wide * warps,
+        rows * m, rows * n, rows * k, rows * warps, rows * split, rows * swap, rows * tma, rows * second, rows * wide,
+    )  # fmt: skip
+    block = (m, n, k, warps, *own) if setting.problem.op in BLOCKS else ()
+    return (*shape, *own, *flags, *crossed, *block)

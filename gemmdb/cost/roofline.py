@@ -1,0 +1,23 @@
+"""A rough time for a problem on a device: to scale a measured time to a nearby size, and to rank what has no time."""
+
+from __future__ import annotations
+
+from gemmdb.key.device import Device
+from gemmdb.key.layout import ITEM_SIZES
+from gemmdb.key.problem import Problem
+
+_PER_UNIT = {"cpu": (10.0, 0.05), "cuda": (32.0, 6.0), "hip": (17.0, 4.0)}
+"""GB/s and 16-bit TFLOP/s of one SM, compute unit or thread, from an H200 (4,300 GB/s, 790 TFLOP/s), an MI300X's data
+sheet and a server core: good to a factor of two, which a ratio of two near sizes does not feel."""
+
+_LAUNCH_US = 1.0
+"""No kernel is faster than its launch."""
+
+
+def roofline_us(problem: Problem, device: Device) -> float:
+    """Microseconds that moving the bytes or doing the operations takes at least, whichever is longer; never below 1."""
+    bandwidth, rate = _PER_UNIT[device.kind]
+    gb_per_s = device.figures.get("copy_gb_per_s") or bandwidth * device.units
+    tflops = device.figures.get("peak_tflops") or rate * device.units
+    tflops *= 2 / ITEM_SIZES[problem.a.dtype]
+    return max(problem.bytes / gb_per_s / 1e3, problem.flops / tflops / 1e6, _LAUNCH_US)

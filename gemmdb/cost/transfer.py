@@ -1,0 +1,127 @@
+"""Carrying a time from one size to another: what of it can be computed, so that only the rest is interpolated.
+
+`Scale` expects a time from the bytes, steps, waves and tiles of a config on a problem; a measured time divided by it
+varies slowly with the sizes. A `Family` is a config whose split of K is left open: the split that fills the
+multiprocessors at one size is the wrong one at another, so it is computed anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmdb.cost.machine import machine
+from gemmdb.cost.model import FITTED
+from gemmdb.cost.roofline import roofline_us
+from gemmdb.cost.work import Setting, Tile, tile_of
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+MOST_SPLITS = 32
+"""Parts that K is split into at most, and each has at least two steps."""
+_SPLIT = "split_k"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Family:
+    """A config up to its split of K. `resident`: 0 for a split that is part of the config (none, or the backend's own
+    choice), else how many programs per multiprocessor it is to come to; `config` then has a split of 2 in its place.
+    `like`: equal for the families of a kernel with the same tile. There is one object of each family, so that a lookup
+    need not hash configs."""
+
+    config: Config
+    resident: int
+    like: object
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Expected times on one problem and device, up to a factor that nearby problems share."""
+
+    roof: float
+    setting: Setting | None
+
+    @classmethod
+    def of(cls, problem: Problem, device: Device) -> Scale:
+        """The scale of a problem; by the roofline alone where the cost model does not know the device."""
+        known = machine(device)
+        return cls(roofline_us(problem, device), Setting.of(problem, known) if known else None)
+
+    def us(self, config: Config) -> float:
+        """Microseconds of one call."""
+        if self.setting is None:
+            return self.roof
+        shape = tile(config)
+        return FITTED.predict(self.setting, shape) if shape else FITTED.predict_aten(self.setting)
+
+
+def family(config: Config, problem: Problem, device: Device) -> Family:
+    """The family of a config that ran on a problem. A split that does not fill the multiprocessors stays as it is."""
+    split, shape = _split(config), tile(config)
+    if split < 2 or shape is None:
+        return _family(config, 0)
+    tiles, resident = _tiles(shape, problem), 1
+    while device.units * resident < tiles * split:
+        resident *= 2
+    if split not in _filling(tiles, resident, device):
+        return _family(config, 0)
+    return _family(_with_split(config, 2), resident)
+
+
+def _filling(tiles: int, resident: int, device: Device) -> set[int]:
+    full = device.units * resident // tiles
+    return {full, 1 << full.bit_length() >> 1}
+
+
+@functools.cache
+def _family(config: Config, resident: int) -> Family:
+    shape = tile(config)
+    return Family(config, resident, (config.kernel, shape.m, shape.n, shape.swap) if shape else config.text)
+
+
+def members(found: Family, problem: Problem, device: Device) -> Iterator[Config]:
+    """The configs of a family at a problem: the splits that fill the multiprocessors once, all of them or a power of
+    two, as a build tries them; none where K is too short or the tiles are too many to split."""
+    config, resident = found.config, found.resident
+    shape = tile(config)
+    if not resident or shape is None:
+        yield config
+        return
+    most = min(-(-problem.k // shape.k) // 2, MOST_SPLITS)
+    for split in sorted(_filling(_tiles(shape, problem), resident, device)):
+        if 1 < split <= most and split in config.spec.params[_SPLIT]:
+            yield _with_split(config, split)
+
+
+def programs(config: Config, problem: Problem) -> int | None:
+    """How many programs a config starts on a problem, None where that is not known: those of libraries, and those that
+    are as many as the multiprocessors hold."""
+    shape = tile(config)
+    if shape is None or shape.resident or (config.backend == "cutlass" and _split(config) == 0):
+        return None
+    return _tiles(shape, problem) * max(_split(config), 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def tile(config: Config) -> Tile | None:
+    """The tile of a config, None for one that the cost model does not know."""
+    return None if config == ATEN else tile_of(config)
+
+
+def _tiles(shape: Tile, problem: Problem) -> int:
+    if shape.kernel == "gemv":  # Its programs have all rows.
+        return math.ceil(problem.n / shape.n)
+    return math.ceil(problem.m / shape.m) * math.ceil(problem.n / shape.n)
+
+
+@functools.lru_cache(maxsize=4096)
+def _split(config: Config) -> int:
+    return int(config.values.get(_SPLIT, 1))
+
+
+@functools.lru_cache(maxsize=4096)
+def _with_split(config: Config, split: int) -> Config:
+    return Config.of(config.backend, config.kernel, **{**config.values, _SPLIT: split})

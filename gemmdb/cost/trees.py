@@ -1,0 +1,206 @@
+"""Regression trees on top of the cost model: by how much a measured time is off what the model expects.
+
+Fitted by `gemmdb.generators.fit.trees` to the rows of some archs, and used on these alone: a tree knows nothing beyond
+the values that it was fitted to, so on another GPU it would correct by what was wrong elsewhere. The data is one file
+of JSON, read when the first problem asks for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import math
+import struct
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import getitem
+from pathlib import Path
+from typing import Any
+
+from gemmdb.cost.data import CAPABILITIES
+from gemmdb.cost.features import FEATURES, OF_PROBLEM, of_aten, of_problem, of_tile
+from gemmdb.cost.model import FITTED
+from gemmdb.cost.work import Setting, Tile, Work, work
+
+LOG = logging.getLogger("gemmdb")
+FORMAT = 1
+DATA = Path(__file__).with_name("trees.json")
+MOST_NODES = 1 << 18
+"""Of all trees together: more could not be evaluated at compile time."""
+LARGEST = 1 << 31
+"""Of any number in the file, whichever its sign."""
+
+WORD = 64
+"""Leaves of a tree at most: each is a bit of the tree's word."""
+
+
+@dataclass(frozen=True)
+class Trees:
+    """`base`: what all predictions begin with. `leaves`: the values of each tree's, from that of the lowest values on,
+    counted from 1. `questions`: of each feature its thresholds in order, and for each number of them that are exceeded
+    the leaves that can still be reached. `firsts`: the first leaf of every tree. `checks`: rows of features with what
+    the fit itself predicts of them.
+
+    Trees are not walked. A word of bits stands for the leaves of each, all words are one integer, and what a feature
+    rules out is masked away at once; of what is left of a tree its first leaf is the one that a walk would come to
+    (QuickScorer: Lucchese et al., SIGIR 2015). In Python that takes less than half of the time.
+    """
+
+    base: float
+    leaves: Sequence[Sequence[float]]
+    questions: Sequence[tuple[Sequence[float], Sequence[int]]]
+    firsts: int
+    checks: Sequence[tuple[Sequence[float], float]] = ()
+
+    def log(self, values: Sequence[float]) -> float:
+        """The logarithm of the measured over the modelled time that is expected of these FEATURES."""
+        return self.total(self.reached(self.every, values))
+
+    @property
+    def every(self) -> int:
+        """All leaves."""
+        return (1 << WORD * len(self.leaves)) - 1
+
+    def reached(self, left: int, values: Sequence[float], begin: int = 0) -> int:
+        """Those of the leaves `left` that can be reached where `values` are those of FEATURES from `begin` on."""
+        for value, (thresholds, masks) in zip(values, self.questions[begin:], strict=False):
+            if exceeded := bisect_left(thresholds, value):  # Else nothing is ruled out.
+                left &= masks[exceeded]
+        return left
+
+    def total(self, left: int) -> float:
+        """The base, and of each tree the value of the first of these leaves."""
+        # Each tree has one at least, so what is subtracted from its word is borrowed from no other's.
+        lowest = left ^ (left & (left - self.firsts))
+        words = struct.unpack(f"<{len(self.leaves)}Q", lowest.to_bytes(WORD // 8 * len(self.leaves), "little"))
+        return sum(map(getitem, self.leaves, map(int.bit_length, words)), self.base)
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """The cost model's times on one problem and machine, corrected by trees. `left`: the leaves that can be reached on
+    that problem."""
+
+    setting: Setting
+    trees: Trees
+    left: int
+
+    @classmethod
+    def of(cls, setting: Setting) -> Corrected | None:
+        """None on a machine that no trees were fitted on."""
+        trees = shipped() if setting.machine.capability in CAPABILITIES else None
+        return None if trees is None else cls(setting, trees, trees.reached(trees.every, of_problem(setting)))
+
+    def us(self, tile: Tile) -> float:
+        """Microseconds of a tile."""
+        w = work(self.setting, tile)
+        return self.of_work(tile, w, FITTED.of_work(self.setting, tile, w))
+
+    def of_work(self, tile: Tile, w: Work, us: float) -> float:
+        """The same, where the Work of the tile and what the cost model expects are known already."""
+        return self._corrected(us, of_tile(self.setting, tile, w, us))
+
+    def aten_us(self) -> float:
+        """Microseconds of ATen."""
+        us = FITTED.predict_aten(self.setting)
+        return self._corrected(us, of_aten(self.setting, us))
+
+    def _corrected(self, us: float, values: Sequence[float]) -> float:
+        return us * math.exp(self.trees.total(self.trees.reached(self.left, values, len(OF_PROBLEM))))
+
+
+@functools.cache
+def shipped() -> Trees | None:
+    """The trees that come with the package; None, with a warning, where the file is missing or damaged: the cost model
+    answers without them."""
+    try:
+        return parse(json.loads(DATA.read_bytes()))
+    except (OSError, ValueError, RecursionError) as error:
+        LOG.warning("gemmdb: the cost model goes without its trees: %s: %s", DATA.name, error)
+        return None
+
+
+def parse(data: Any) -> Trees:
+    """The trees of a JSON document. Raises ValueError, which says what is wrong with it.
+
+    `cuts`: pairs of a feature's place and a threshold. `trees`: of each the nodes, children before parents and lower
+    ones first; an even number is twice the place of the cut of an inner node, an odd one a leaf, whose value is half of
+    it, rounded down, times `unit`.
+    """
+    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("features") != list(FEATURES):
+        raise ValueError(f"not trees of format {FORMAT} over the {len(FEATURES)} features of this version")
+    cuts = [_cut(one) for one in _list(data, "cuts")]
+    unit, codes = _number(data.get("unit")), _list(data, "trees")
+    if sum(len(one) for one in codes if isinstance(one, list)) > MOST_NODES:
+        raise ValueError(f"more than {MOST_NODES} nodes")
+    masks = [0] * len(cuts)
+    leaves = [_leaves(one, unit, masks, place) for place, one in enumerate(codes)]
+    checks = tuple(_check(one) for one in _list(data, "checks"))
+    firsts = int.from_bytes((1).to_bytes(WORD // 8, "little") * len(codes), "little")
+    return Trees(_number(data.get("base")), leaves, _questions(cuts, masks, len(codes)), firsts, checks)
+
+
+def _leaves(codes: Any, unit: float, masks: list[int], place: int) -> tuple[float, ...]:
+    """The leaves of the tree at `place`, counted from 1; at `masks`, by cut, those that are ruled out where its
+    threshold is exceeded are added."""
+    if not isinstance(codes, list) or not set(map(type, codes)) <= {int} or max(map(abs, codes), default=0) > LARGEST:
+        raise ValueError("a tree is a list of small integers")
+    values: list[float] = []
+    stack: list[tuple[int, int]] = []  # The first leaf of a node, and how many it has.
+    for code in codes:
+        if code & 1:
+            stack.append((len(values), 1))
+            values.append((code >> 1) * unit)
+        elif len(stack) < 2 or not 0 <= code < 2 * len(masks):
+            raise ValueError(f"no such node: {code}")
+        else:
+            (_, more), (first, lower) = stack.pop(), stack.pop()
+            masks[code >> 1] |= (1 << lower) - 1 << WORD * place + first
+            stack.append((first, lower + more))
+    if len(stack) != 1 or len(values) > WORD:
+        raise ValueError(f"a tree with {len(stack)} roots and {len(values)} leaves")
+    return math.nan, *values
+
+
+def _questions(
+    cuts: Sequence[tuple[int, float]], masks: Sequence[int], trees: int
+) -> list[tuple[Sequence[float], Sequence[int]]]:
+    found: list[tuple[Sequence[float], Sequence[int]]] = []
+    for feature in range(len(FEATURES)):
+        mine = sorted((threshold, mask) for (of, threshold), mask in zip(cuts, masks, strict=True) if of == feature)
+        left = [(1 << WORD * trees) - 1]
+        for _, mask in mine:
+            left.append(left[-1] & ~mask)
+        found.append((tuple(threshold for threshold, _ in mine), tuple(left)))
+    return found
+
+
+def _cut(value: Any) -> tuple[int, float]:
+    if not isinstance(value, list) or len(value) != 2 or type(value[0]) is not int:
+        raise ValueError("a cut is a feature and a threshold")
+    if not 0 <= value[0] < len(FEATURES):
+        raise ValueError(f"no feature {value[0]}")
+    return value[0], _number(value[1])
+
+
+def _check(value: Any) -> tuple[tuple[float, ...], float]:
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], list):
+        raise ValueError("a check is a row of features and a prediction")
+    if len(value[0]) != len(FEATURES):
+        raise ValueError("a check has one value for each feature")
+    return tuple(map(_number, value[0])), _number(value[1])
+
+
+def _list(data: Mapping[str, Any], name: str) -> list[Any]:
+    found = data.get(name)
+    if not isinstance(found, list):
+        raise ValueError(f"{name} is a list")
+    return found
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not -LARGEST <= value <= LARGEST:
+        raise ValueError(f"not a number in range: {value!r:.40}")
+    return float(value)

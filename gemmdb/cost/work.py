@@ -1,0 +1,196 @@
+"""What a kernel has a GPU do: the bytes, steps, waves and operations of a config on a problem, counted and divided by
+the machine's public rates, so that what the cost model fits has no unit but time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gemmdb.cost.machine import Machine
+from gemmdb.kernels.config import Config
+from gemmdb.key.layout import ITEM_SIZES
+from gemmdb.key.problem import Problem
+
+KERNELS = ("tile", "narrow", "persistent", "gemv", "inductor_mm", "inductor_persistent_tma", "gemm")
+"""The kernels that are modelled."""
+_GROUPS = {"gemv": "gemv", "gemm": "cutlass"}
+REGISTERS = 65_536
+"""32-bit registers of an SM, of every arch so far."""
+LARGEST_RESIDENT = 32
+"""Programs of an SM at most."""
+BESIDE = 48
+"""Registers of a thread for addresses, indices and operands on their way, of kernels that multiply tiles; of 32, 48 and
+64 the one that orders held-out H200 rows best."""
+CUTLASS_STAGES = 4
+"""CUTLASS takes as many as fit; four is what most of its tiles come to."""
+
+
+class Tile(NamedTuple):
+    """A config in the words of the model. `m`, `n`, `k`: the tile, of a gemv one row high; `split` of K with `reduce`
+    `none`, `kernel` or `fixup`; `tma`: tiles come by the copy engine; `bits`, `mask`, `stagger`, `swap`, `resident`:
+    the parameters of these names. `registers` of a thread and bytes of `shared` memory of a program as the compiled
+    kernel has them; 0 is estimated."""
+
+    kernel: str
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+    split: int = 1
+    reduce: str = "none"
+    swap: int = 0
+    tma: bool = False
+    bits: bool = False
+    mask: bool = False
+    stagger: int = 0
+    resident: int = 0
+    cluster: int = 1
+    registers: int = 0
+    shared: int = 0
+
+    @property
+    def group(self) -> str:
+        """Which coefficients apply: `tile`, `gemv` or `cutlass`."""
+        return _GROUPS.get(self.kernel, "tile")
+
+
+def tile_of(config: Config) -> Tile | None:
+    """The Tile of a config; None for a kernel that is not modelled."""
+    value: Mapping[str, Any] = config.values
+    name, split = config.kernel, value.get("split_k", 1)
+    if config.backend == "cutlass":
+        groups = 2 if value["schedule"] == "cooperative" else 1
+        return Tile(
+            name, value["tile_m"], value["tile_n"], value["tile_k"], 4 * groups, CUTLASS_STAGES, max(split, 1),
+            "none" if split == 1 else "fixup", value["swap"], True, cluster=value["cluster_m"] * value["cluster_n"],
+        )  # fmt: skip
+    if config.backend != "triton" or name not in KERNELS:
+        return None
+    rows = 1 if name == "gemv" else value["block_m"]
+    return Tile(
+        name, rows, value["block_n"], value["block_k"], value["warps"], value["stages"], split,
+        value.get("reduce", "fixup" if split > 1 else "none"), value.get("swap", 0),
+        value.get("load") == "tma" or name in ("persistent", "inductor_persistent_tma"),
+        value.get("dequant") == "bits", value.get("rows") == "mask", value.get("stagger", 0), value.get("resident", 0),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A problem on a machine: what all configs have in common. `a`, `b`: bytes of an element of the operands. `dram`,
+    `output`: microseconds that reading the operands once and writing the output takes. `rate`: how many times as fast
+    as 16-bit operands the tensor cores take the problem's."""
+
+    problem: Problem
+    machine: Machine
+    a: int
+    b: int
+    dram: float
+    output: float
+    rate: float
+
+    @classmethod
+    def of(cls, problem: Problem, machine: Machine) -> Setting:
+        """The setting of a problem."""
+        a, b, out = (ITEM_SIZES[dtype] for dtype in (problem.a.dtype, problem.b.dtype, problem.out))
+        output = problem.m * problem.n * out
+        read = (problem.bytes - output) / machine.dram
+        return cls(problem, machine, a, b, read, output / machine.dram, 2 / a)
+
+
+class Work(NamedTuple):
+    """What one config has the machine do: floats, or arrays of them. Microseconds at public rates, or counts.
+
+    `dram`: operands once; `l2`: all reads of tiles; `latency`: trips to memory that nothing hides, of the program that
+    is busiest; `waves` of programs; `sync`, `wide`, `fma`: operations by `mma.sync`, warp-group and fp32 instructions;
+    `shared`: operands from shared memory to registers; `cast`, `bits`: dequantised weights; `steps` along K; `output`;
+    `fixup`, `second`: 1 where K is split and reduced so; `partial`: the sums written and read. Of ATen `second`
+    counts the kernels around the product, and `partial` is what these move.
+    """
+
+    dram: Any
+    l2: Any
+    latency: Any
+    waves: Any
+    sync: Any
+    wide: Any
+    fma: Any
+    shared: Any
+    cast: Any
+    bits: Any
+    steps: Any
+    output: Any
+    fixup: Any
+    second: Any
+    partial: Any
+
+
+def work(setting: Setting, tile: Tile) -> Work:
+    """The Work of a tile in a setting."""
+    p, machine = setting.problem, setting.machine
+    gemv = tile.kernel == "gemv"
+    columns = math.ceil(p.n / tile.n)
+    steps = math.ceil(p.k / tile.k / tile.split)
+    programs = columns * tile.split * (1 if gemv else math.ceil(p.m / tile.m))
+    height = p.m if gemv else tile.m
+    wide = is_wide(setting, tile)
+    waves = math.ceil(programs / (machine.sms * residency(setting, tile, wide)))
+    # Programs on one SM share its cores; the fullest SM has that many of them one after the other.
+    turns = math.ceil(programs / machine.sms) * steps
+    on_cores = 2.0 * height * tile.n * tile.k * turns / setting.rate
+    weights = tile.n * tile.k * turns / (64 * machine.clock) if p.op == "mixed_mm" else 0.0
+    stage = tile.k * (height * setting.a + tile.n * setting.b)
+    return Work(
+        setting.dram,
+        stage * steps * programs / machine.l2,
+        waves * steps / max(tile.stages - 1, 1),
+        waves,
+        0.0 if wide or gemv else on_cores / machine.sync,
+        on_cores / machine.tensor if wide else 0.0,
+        on_cores * setting.rate / machine.fma if gemv else 0.0,
+        0.0 if wide or gemv else _registers_read(setting, tile) * turns / (128 * machine.clock),
+        0.0 if tile.bits else weights,
+        weights if tile.bits else 0.0,
+        waves * steps * 1000.0 / machine.clock,
+        setting.output,
+        float(tile.reduce == "fixup"),
+        float(tile.reduce == "kernel"),
+        8.0 * p.m * p.n * tile.split / machine.l2 if tile.split > 1 else 0.0,
+    )
+
+
+def is_wide(setting: Setting, tile: Tile) -> bool:
+    """Whether the tile goes to instructions of whole warp groups: 64 rows of the left operand and 4 warps at least."""
+    left = tile.n if tile.swap else tile.m
+    return setting.machine.groups and left >= 64 and tile.warps % 4 == 0
+
+
+def residency(setting: Setting, tile: Tile, wide: bool) -> int:
+    """Programs that share an SM: by shared memory, warps, and registers for the accumulator and what is beside it."""
+    machine, threads = setting.machine, 32 * tile.warps
+    if tile.kernel == "gemm":
+        return 1
+    if tile.kernel == "gemv":
+        loads = tile.n * tile.k * setting.b * tile.stages // 4 + tile.n * tile.k * setting.problem.m
+        shared, registers = 1024, loads // threads + 40
+    else:
+        stage = tile.k * (tile.m * setting.a + tile.n * setting.b)
+        shared = stage * (tile.stages if wide else max(tile.stages - 1, 1)) + 1024
+        registers = tile.m * tile.n // threads + BESIDE
+        if setting.problem.op == "mixed_mm":  # A weight tile is dequantised as a whole.
+            registers += tile.n * tile.k // 2 // threads
+    shared, registers = tile.shared + 1024 if tile.shared else shared, tile.registers or registers
+    fits = min(machine.smem // shared, machine.warps // tile.warps, REGISTERS // (min(registers, 255) * threads))
+    if tile.kernel in ("persistent", "inductor_persistent_tma"):
+        fits = min(fits, tile.resident or 1)
+    return max(1, min(fits, LARGEST_RESIDENT))
+
+
+def _registers_read(setting: Setting, tile: Tile) -> float:
+    """Bytes that the warps of a program read from shared memory in a step: without warp groups each takes its own part
+    of the tiles, one operand several times."""
+    along = max(1, min(tile.warps, tile.n // 16))
+    return tile.k * (tile.n * setting.b * max(1, tile.warps // along) + tile.m * setting.a * along)

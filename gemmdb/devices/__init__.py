@@ -1,0 +1,1 @@
+"""Devices: this machine's, read from its drivers, and the known GPUs, a row each."""

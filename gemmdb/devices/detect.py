@@ -1,0 +1,126 @@
+"""This machine's Device, read with the standard library alone: /proc/cpuinfo, the environment, libcuda by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+from gemmdb.key.device import Device
+
+_ISA_LEVELS = (
+    ("amx_bf16", "amx"),
+    ("avx512_fp16", "avx512_fp16"),
+    ("avx512_bf16", "avx512_bf16"),
+    ("avx512f", "avx512"),
+    ("avx2", "avx2"),
+    ("asimd", "neon"),
+)
+_MULTIPROCESSORS, _MAJOR, _MINOR, _L2, _SHARED, _CLOCK_KHZ = 16, 75, 76, 38, 97, 13
+"""CUdevice_attribute numbers (cuda.h)."""
+
+
+def native(threads: int | None = None) -> Device:
+    """The Device that torch would compile for here: the first GPU where there is one, else the CPU."""
+    return cuda() or cpu(threads)
+
+
+def cpu(threads: int | None = None) -> Device:
+    """The CPU, used with `threads` threads (default: what torch takes: OMP_NUM_THREADS, else the physical cores)."""
+    info = _cpuinfo()
+    flags = set(info.get("flags", info.get("Features", "")).split())
+    isa = next((level for flag, level in _ISA_LEVELS if flag in flags), "-")
+    sku = info.get("model name") or _arm(info) or platform.processor() or platform.machine()
+    return _cpu(sku.strip(), threads or _threads(info), isa)
+
+
+@functools.cache
+def _cpu(sku: str, threads: int, isa: str) -> Device:
+    """Cached, and with it the texts and keys made of the Device, which every lookup needs."""
+    return Device("cpu", "cpu", sku, threads, isa=isa)
+
+
+@functools.cache
+def cuda(index: int = 0) -> Device | None:
+    """GPU number `index` as the driver reports it, None without a driver or a GPU. Creates no CUDA context."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    handle, name, memory = (
+        ctypes.c_int(),
+        ctypes.create_string_buffer(128),
+        ctypes.c_size_t(),
+    )
+    calls: tuple[Callable[[], int], ...] = (
+        lambda: driver.cuInit(0),
+        lambda: driver.cuDeviceGet(ctypes.byref(handle), index),
+        lambda: driver.cuDeviceGetName(name, len(name), handle),
+        lambda: driver.cuDeviceTotalMem_v2(ctypes.byref(memory), handle),
+    )
+    if any(call() != 0 for call in calls):
+        return None
+
+    def attribute(number: int) -> int:
+        value = ctypes.c_int()
+        driver.cuDeviceGetAttribute(ctypes.byref(value), number, handle)
+        return value.value
+
+    sku = name.value.decode(errors="replace")
+    return Device(
+        "cuda",
+        f"sm{attribute(_MAJOR)}{attribute(_MINOR)}",
+        sku,
+        attribute(_MULTIPROCESSORS),
+        round(memory.value / 2**30),
+        mig="MIG" in sku,
+        figures={
+            "l2_bytes": attribute(_L2),
+            "smem_bytes": attribute(_SHARED),
+            "clock_mhz": attribute(_CLOCK_KHZ) / 1000,
+        },
+    )
+
+
+def last_level_cache_bytes() -> int:
+    """The size of this CPU's largest cache as Linux reports it; 32 MiB where it does not."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        unit = {"K": 2**10, "M": 2**20}.get(text[-1:], 1)
+        sizes.append(int(text.rstrip("KM")) * unit)
+    return max(sizes, default=32 * 2**20)
+
+
+def parse_cpuinfo(text: str) -> dict[str, str]:
+    """The fields of the first processor in the text of /proc/cpuinfo."""
+    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+@functools.cache
+def _cpuinfo() -> dict[str, str]:
+    try:
+        return parse_cpuinfo(Path("/proc/cpuinfo").read_text())
+    except OSError:
+        return {}
+
+
+def _arm(info: dict[str, str]) -> str:
+    """The numbers of designer and core: Linux gives no name on aarch64."""
+    numbers = [info.get("CPU implementer", ""), info.get("CPU part", "")]
+    return " ".join(("ARM", *numbers)) if all(numbers) else ""
+
+
+def _threads(info: dict[str, str]) -> int:
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdecimal() and int(wanted) > 0:
+        return int(wanted)
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    siblings, cores = info.get("siblings", ""), info.get("cpu cores", "")
+    if siblings.isdecimal() and cores.isdecimal() and int(cores):
+        usable = max(1, usable * int(cores) // int(siblings)) if int(siblings) else usable
+    return usable

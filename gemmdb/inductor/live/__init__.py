@@ -1,0 +1,1 @@
+"""Live tuning: products that no table answers are measured at compile time."""

@@ -1,0 +1,46 @@
+"""Where live tuning is not even tried, and why: what would take long, or could make processes disagree."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+
+from gemmdb.inductor.adapter import ranks
+from gemmdb.kernels.legality_fp8 import FEW_ROWS
+from gemmdb.kernels.registry import GPU_ALONE, INDUCTOR_ALONE
+from gemmdb.key.problem import Query
+from gemmdb.settings import Policy
+
+SLOW_S = 60.0
+"""Whoever lets a graph wait for that long gets everything tuned; what the rules below name takes about that."""
+NEEDED = ("sqlite_utils", "jinja2")
+"""The libraries of `gemmdb[build]` that measuring needs."""
+
+
+def objection(query: Query, policy: Policy) -> str:
+    """Why a query that misses is not tuned under `on_miss="live"`; empty when it is."""
+    symbolic = any(low != high for low, high in query.ranges.values())
+    op = query.problem.op
+    if op in GPU_ALONE and (query.device.kind != "cuda" or symbolic or missing()):
+        # What is left is Inductor's search, among kernels that no table could name.
+        return f"{GPU_ALONE[op]} are measured on GPUs alone, at fixed sizes, by gemmdb[build]"
+    if policy.live_s >= SLOW_S:
+        return ""
+    if query.device.kind != "cuda":
+        took = f"on a {query.device.kind.upper()} that takes {SLOW_S:.0f} s at first and 10 s for each problem"
+        return f"{took}, and {policy.live_s:.0f} s are allowed; GEMMDB_ON_MISS=live allows it"
+    if symbolic:
+        return "its sizes are symbolic"
+    if op in INDUCTOR_ALONE or (op == "scaled_mm" and query.problem.m > FEW_ROWS):
+        took = f"{GPU_ALONE[op]} have Inductor's templates alone, and what compiles them has to load torch first"
+        return f"{took}; GEMMDB_ON_MISS=live allows it"
+    if ranks.several():
+        return "the ranks of a job could come to different kernels; GEMMDB_ON_MISS=live with one user table allows it"
+    library = missing()
+    return f"{library} is not installed: pip install gemmdb[build]" if library else ""
+
+
+@functools.cache
+def missing() -> str:
+    """The first of the needed libraries that is not installed, empty when all are."""
+    return next((name for name in NEEDED if importlib.util.find_spec(name) is None), "")

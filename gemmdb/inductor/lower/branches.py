@@ -1,0 +1,111 @@
+"""Dispatch on M: a product that several kernels share, each for its part of the range of M."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from gemmdb.inductor import ops
+from gemmdb.inductor.adapter import branching, ir_view, state
+from gemmdb.inductor.journal import Event
+from gemmdb.inductor.match import extract
+from gemmdb.inductor.match.passes import DECISION
+from gemmdb.inductor.session import Decision
+
+aten = torch.ops.aten
+
+
+@dataclass
+class BranchEvent(Event):
+    """The event of one branch, which is no product of its own: what is refused is noted with that of the product."""
+
+    whole: Event = field(default_factory=lambda: Event("", ""), compare=False)
+
+    def refuse(self, why: str) -> None:
+        """ATen is lowered in this branch."""
+        super().refuse(why)
+        low, high = self.ranges["m"]
+        note = f"m from {low} to {'any' if high is None else high}: {why}"
+        self.whole.note = f"{self.whole.note}; {note}" if self.whole.note else note
+
+
+def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The product that is being lowered, in Inductor's IR: at run time the first branch of `decision` or the rest of
+    them. None, with a note in the journal, where that is not to be."""
+    node = state.current_node()
+    place = _places().get(node.target)
+    if place is None or any(isinstance(arg, torch.fx.Node) for arg in node.kwargs.values()):
+        decision.event.refuse("only a plain product is divided among kernels")
+        return None
+    tensors = [i for i, arg in enumerate(node.args) if isinstance(arg, torch.fx.Node)]
+    operands = [(args[i], node.args[i].meta["val"]) for i in tensors]
+    m = args[place].get_size()[0]
+    if reason := branching.unbranched() or _unlike(m, [fake for _, fake in operands]):
+        decision.event.refuse(reason)
+        return None
+    first, rest = _divided(decision)
+    limit = first.query.ranges["m"][1]
+    ways = (
+        branching.Way(f"{node.name}_up_to_{limit}", _graph(node, first, kwargs)),
+        branching.Way(f"{node.name}_above_{limit}", _graph(node, rest, kwargs)),
+    )
+    return branching.either(m <= limit, ways, operands, node.meta["val"])
+
+
+def _places() -> dict[Any, int]:
+    """Where A is among the arguments of the operators that can be divided."""
+    plain = {aten.mm.default: 0, aten._int_mm.default: 0, aten.addmm.default: 1, aten._scaled_mm.default: 0}
+    return {**plain, ops.register(): 0}
+
+
+def _unlike(m: Any, fakes: list[torch.Tensor]) -> str:
+    """Why the operands cannot be handed to a branch as they are, empty when they can."""
+    if ir_view.number(m) is not None:
+        return "M turned out to be fixed"
+    # A branch sees where an operand begins, and not how far into its storage that is.
+    offsets = [fake.storage_offset() for fake in fakes]
+    return "" if all(extract.known(one == 0) for one in offsets) else "an operand begins inside its storage"
+
+
+def _divided(decision: Decision) -> tuple[Decision, Decision]:
+    """The first branch, and all others."""
+    (limit, config), *others = decision.branches
+    low, high = decision.query.ranges["m"]
+    first = _branch(decision, (low, limit))
+    rest = _branch(decision, (limit + 1 if limit is not None else low, high))
+    return (
+        replace(first, config=config),
+        replace(rest, config=others[0][1], branches=tuple(others) if len(others) > 1 else ()),
+    )
+
+
+def _branch(decision: Decision, rows: tuple[int, int | None]) -> Decision:
+    whole = decision.event.whole if isinstance(decision.event, BranchEvent) else decision.event
+    event = BranchEvent(decision.problem.text, whole.rung, ranges={"m": rows}, whole=whole)
+    return replace(
+        decision, query=replace(decision.query, ranges={**decision.query.ranges, "m": rows}), event=event, branches=()
+    )
+
+
+def _graph(node: Any, decision: Decision, kwargs: Mapping[str, Any]) -> torch.fx.GraphModule:
+    """A graph of nothing but the operator of `node`, to be lowered by `decision`. It takes the tensors of `node`, and
+    the symbols of their shapes after them."""
+    graph = torch.fx.Graph()
+    fakes = []
+    inputs: dict[int, Any] = {}
+    for i, arg in enumerate(node.args):
+        if isinstance(arg, torch.fx.Node):
+            inputs[i] = graph.placeholder(f"operand_{i}")
+            inputs[i].meta["val"] = arg.meta["val"]
+            fakes.append(arg.meta["val"])
+    for i, size in enumerate(branching.symbols(fakes)):
+        graph.placeholder(f"size_{i}").meta["val"] = size
+    product = graph.call_function(
+        node.target, tuple(inputs.get(i, arg) for i, arg in enumerate(node.args)), dict(kwargs)
+    )
+    product.meta.update({"val": node.meta["val"], DECISION: decision})
+    graph.output((product,))
+    return torch.fx.GraphModule({}, graph)

@@ -1,0 +1,93 @@
+"""Lowers a product with a config of our CUTLASS kernel: one call, its scale and bias inside, nothing timed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from gemmdb.inductor.adapter import cutlass, ir_view
+from gemmdb.inductor.lower.triton import ANYWHERE, Operands, Refused, check
+from gemmdb.inductor.match import extract
+from gemmdb.kernels import cutlass as kernels_cutlass
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.triton import TL
+from gemmdb.key.layout import VECTOR_BYTES
+from gemmdb.key.operands import Operand
+from gemmdb.key.problem import Problem
+
+LARGEST = 2**31
+"""Inductor passes integers of 32 bits."""
+FLOATS = ("bf16", "fp16", "fp32")
+_BIASES = {"1d": lambda m, n: n, "column": lambda m, n: m, "full": lambda m, n: m * n}
+
+
+def register() -> None:
+    """Let Inductor's compiler find CUTLASS's headers, also for graphs that come from a cache. Idempotent."""
+    cutlass.include_headers()
+
+
+def lower(config: Config, problem: Problem, operands: Operands) -> Any:
+    """The product in Inductor's IR, in the dtype that the problem says. M may be symbolic: sizes are arguments of the
+    kernel.
+
+    Raises triton_kernels.Refused when the operands are not what the kernel takes, or it cannot be compiled here.
+    """
+    check(problem, operands, symbolic=True)
+    if reason := cutlass.unlinked() or cutlass.missing():
+        raise Refused(reason)
+    m, n = problem.m, problem.n
+    nodes = {"a": operands.a, "b": operands.b}
+    problem = kernels_cutlass.inside(problem)
+    scale = ""
+    if operands.scale is not None:
+        nodes["scale"] = _vector(operands.scale, n)
+        scale = extract.dtype_name(operands.scale.get_dtype())
+    if problem.bias is not None:
+        nodes["bias"] = _vector(operands.bias, _BIASES[problem.bias.kind](m, n))
+    bytes_ = _workspace(config, problem, operands)
+    for node in nodes.values():
+        if ir_view.anywhere(node):
+            raise Refused(ANYWHERE)
+        offset = int(node.get_layout().offset) * node.get_dtype().itemsize
+        if offset % VECTOR_BYTES or offset >= LARGEST:
+            raise Refused("an operand begins at no multiple of 16 bytes, or over 2 GiB into its storage")
+    source = kernels_cutlass.render(config, problem, scale)
+    leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
+    kernel = cutlass.Kernel(source, kernels_cutlass.order(config), leading, bytes_)
+    dtype = getattr(torch, TL[problem.out])
+    return cutlass.product(kernel, nodes, operands.sizes, dtype)
+
+
+def _workspace(config: Config, problem: Problem, operands: Operands) -> int:
+    """Bytes of scratch for the largest sizes that there can be."""
+    if not kernels_cutlass.streams(config):
+        return 0
+    found = kernels_cutlass.workspace_bound(config, operands.largest(problem))
+    if found >= LARGEST:
+        raise Refused("the workspace is over 2 GiB")
+    return found
+
+
+def _vector(node: Any, elements: int) -> Any:
+    """`node`, a scale or a bias, in memory without gaps. Raises Refused unless it has that many elements, of a dtype
+    that the kernel reads."""
+    stored = cutlass.dense(node)
+    found = ir_view.hinted(stored)
+    if found is None or math.prod(found[0]) != elements:
+        raise Refused(f"a scale or bias of {list(node.get_size())}, not of {elements} elements")
+    if extract.dtype_name(stored.get_dtype()) not in FLOATS:
+        raise Refused(f"a scale or bias of {stored.get_dtype()}")
+    return stored
+
+
+def _leading(node: Any, operand: Operand) -> int:
+    """Elements from one row of a row-major matrix, or column of a column-major one, to the next. Where there is only
+    one, its stride may be anything, and the tensor map wants it aligned: it is what it would be without gaps."""
+    across = 0 if operand.layout.order.startswith("row") else 1
+    size, stride, along = node.get_size()[across], node.get_stride()[across], node.get_size()[1 - across]
+    found = ir_view.number(stride if size != 1 else along)
+    if found is None:
+        raise Refused("rows of an operand are a symbolic length apart")
+    return found

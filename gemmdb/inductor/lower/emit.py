@@ -1,0 +1,113 @@
+"""How a lowering carries out the config of a Decision: confirmed for the IR's operands, then as Inductor's C++ template
+or as a generated kernel; None, with a note in the journal, where that turns out not to be possible."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gemmdb.errors import MissError, TableError
+from gemmdb.inductor.adapter import ir_view, state
+from gemmdb.inductor.journal import JOURNAL
+from gemmdb.inductor.lower import cutlass, inductor_templates, legality, padding, triton
+from gemmdb.inductor.match import passes
+from gemmdb.inductor.session import Decision
+from gemmdb.inductor.session_factory import is_default
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.sources import INDUCTOR
+from gemmdb.key.problem import Problem
+
+log = logging.getLogger("gemmdb")
+
+
+def confirmed(decision: Decision, args: tuple[Any, ...]) -> Config:
+    """The decided config, looked up again if the IR's operands are not those that the graph pass saw."""
+    assert decision.config is not None
+    problem = ir_view.confirm(decision.problem, args)
+    if problem == decision.problem:
+        return decision.config
+    again = passes.decide(decision.session, replace(decision.query, problem=problem))
+    event, new = decision.event, again.event
+    event.problem, event.rung, event.config, event.note = new.problem, new.rung, new.config, new.note
+    event.expected_us, event.speedup, event.table, event.evidence = (
+        new.expected_us, new.speedup, new.table, new.evidence,
+    )  # fmt: skip
+    return again.config or ATEN
+
+
+def bound_to_its_constants(decision: Decision) -> None:
+    """Keep the graph out of the compile caches where what was made of it holds for a constant's values, or for where it
+    begins: the caches only know its shape, and would serve the graph to another model."""
+    if decision.problem.constant:
+        JOURNAL.provisional = True
+
+
+def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
+    """The product as Inductor's C++ template with the config's blocking, which packs its weight while it is lowered;
+    None when it is not legal here."""
+    node = state.current_node()
+    if node is not None and node.target is torch.ops.aten.bmm.default:
+        # A mixed product that is spelled as a batch; Inductor has another template for these.
+        decision.event.refuse("the C++ template was measured on matrices, not on a batch")
+        return None
+    bound_to_its_constants(decision)
+    values = config.values
+    threads, blocks = (_factors(values, name) for name in ("threads", "blocks"))
+    since = state.operations()
+    try:
+        with state.only_cpp(threads, blocks):
+            result = lower()
+    except Exception as error:
+        decision.event.refuse(f"the C++ template refused: {type(error).__name__}")
+        return None
+    if not state.made_cpp_template(since):
+        decision.event.refuse("the C++ template is not legal here")
+    return result
+
+
+def generated(
+    decision: Decision, args: tuple[Any, ...], scale: Any = None, scalars: tuple[float, float] = (1, 1)
+) -> Any:
+    """The product as a Triton kernel or on padded operands, for the layouts that its operands have in the end; None,
+    with a note, when it is not to be that after all."""
+    try:
+        operands = triton.Operands.of(decision.query, args, scale)
+        pair = (operands.a, operands.b)
+        problem = ir_view.confirm(decision.problem, pair)
+        config = confirmed(decision, pair)
+        if is_default(config):
+            return None
+        refusal = legality.objection(config, replace(decision.query, problem=problem))
+        if refusal is None:
+            return _lower(config, problem, operands, scalars)
+        decision.event.refuse(refusal)
+    except (MissError, TableError):
+        raise
+    except triton.Refused as error:
+        decision.event.refuse(str(error))
+    except Exception as error:
+        log.debug("gemmdb: %s as %s", decision.problem.text, decision.event.config, exc_info=True)
+        decision.event.refuse(f"Inductor could not generate the kernel: {type(error).__name__}: {error}")
+    return None
+
+
+def _lower(config: Config, problem: Problem, operands: triton.Operands, scalars: tuple[float, float]) -> Any:
+    if config.kernel == "padded":
+        return padding.lower(config, problem, operands, scalars)
+    if config.backend == "cutlass":
+        return cutlass.lower(config, problem, operands)
+    if problem.op == "int_mm" and operands.scale is not None:
+        raise triton.Refused("only CUTLASS takes an integer product with its scale in one node")
+    if config.kernel in INDUCTOR:
+        return inductor_templates.lower(config, problem, operands, scalars)
+    return triton.lower(config, problem, operands, scalars)
+
+
+def _factors(values: Any, name: str) -> tuple[int, int, int] | None:
+    """(m, n, k) of a blocking parameter, None when any is 0: the template's own rule."""
+    found = (int(values[f"{name}_m"]), int(values[f"{name}_n"]), int(values[f"{name}_k"]))
+    return found if all(found) else None

@@ -1,0 +1,77 @@
+"""Lowers a product with a config of Inductor's own Triton templates: exactly one choice, whose epilogue it fuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gemmdb.inductor.adapter import inductor_templates, ir_view, templates
+from gemmdb.inductor.lower.triton import Operands, Refused, check, check_maps
+from gemmdb.inductor.match import extract
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.inductor.legality import MAPPED
+from gemmdb.kernels.triton import row_major
+from gemmdb.key import fp8
+from gemmdb.key.problem import Problem
+
+
+def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
+    """The product in Inductor's IR, in the dtype of A (int32 for int_mm, that of the problem's output for scaled_mm).
+    `scalars`: alpha and beta of an addmm.
+
+    Raises triton_kernels.Refused, or what Inductor raises when it cannot generate the kernel.
+    """
+    check(problem, operands)
+    if config.kernel in MAPPED:
+        check_maps(problem, operands)
+    value = config.values
+    choice = inductor_templates.Choice(
+        config.kernel, constants(config, problem), int(value["warps"]), int(value["stages"])
+    )
+    if problem.op == "scaled_mm":
+        rest = _scales_as_stored(problem, operands) if config.kernel in MAPPED else _epilogue(problem, operands)
+        out = extract.TORCH[problem.out]
+        return inductor_templates.scaled_product(choice, (operands.a, operands.b), out, rest)
+    dtype = torch.int32 if problem.op == "int_mm" else operands.a.get_dtype()
+    bias = None
+    if operands.bias is not None:
+        bias = (templates.expanded(operands.bias, problem.m, problem.n), *scalars)
+    return inductor_templates.product(choice, (operands.a, operands.b), dtype, bias)
+
+
+def _epilogue(problem: Problem, operands: Operands) -> list[Any]:
+    """The scales of A and B, and the bias, which the template's epilogue takes."""
+    nodes = (*operands.scales, operands.bias)
+    return [templates.expanded(node, problem.m, problem.n) for node in nodes if node is not None]
+
+
+def _scales_as_stored(problem: Problem, operands: Operands) -> list[Any]:
+    """The scales for a template that reads them by pointer, one number after the other. Raises Refused for others."""
+    found = [templates.settled(scale) for scale in operands.scales]
+    for scale in found:
+        stored = ir_view.literal(scale)
+        if stored is None or any(size > 1 and stride != 1 for size, stride in zip(*stored, strict=True)):
+            raise Refused("the scales have gaps in memory")
+    return found
+
+
+def constants(config: Config, problem: Problem) -> dict[str, Any]:
+    """What the template reads by name. What depends on sizes is computed here for the problem at hand: Inductor takes
+    EVEN_K as it is given, and a copied one would be a wrong result."""
+    value = config.values
+    found: dict[str, Any] = {
+        name.upper(): int(value[name]) for name in ("block_m", "block_n", "block_k", "group_m")
+    }  # fmt: skip
+    found |= {
+        "EVEN_K": problem.k % int(value["block_k"]) == 0,
+        "ALLOW_TF32": problem.numerics.fp32 == "tf32",
+        "USE_FAST_ACCUM": problem.numerics.fast,
+        "ACC_TYPE": "tl.int32" if problem.op == "int_mm" else "tl.float32",
+    }
+    if problem.op == "scaled_mm":
+        recipe = fp8.SCALES.index(problem.scales)
+        found |= {"SCALE_RECIPE_A": recipe, "SCALE_RECIPE_B": recipe}
+    if config.kernel in MAPPED:
+        found |= inductor_templates.tma_constants(row_major(problem.a), row_major(problem.b))
+    return found

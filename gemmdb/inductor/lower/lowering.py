@@ -1,0 +1,168 @@
+"""Lowerings: carry out the Decision that a pass left on the node, with exactly one choice, so nothing is timed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gemmdb.errors import MissError, TableError
+from gemmdb.inductor import ops
+from gemmdb.inductor.adapter import ir_view, state
+from gemmdb.inductor.live import searching
+from gemmdb.inductor.lower import branches, casting, cutlass, emit, legality
+from gemmdb.inductor.match import passes, scaled_mm
+from gemmdb.inductor.match.passes import DECISION
+from gemmdb.inductor.session import Decision
+from gemmdb.inductor.session_factory import is_default
+from gemmdb.kernels.config import ATEN, Config
+
+aten = torch.ops.aten
+
+
+def steered_targets() -> list[Any]:
+    """The operators whose lowering obeys a Decision on the node being lowered."""
+    targets: list[Any] = [aten.mm.default, aten.addmm.default, aten._int_mm.default, aten._weight_int8pack_mm]
+    targets += [aten.bmm.default, *scaled_mm.targets()]
+    if torch._C._has_mkldnn:
+        targets.append(torch.ops.mkldnn._linear_pointwise)
+        if torch._C.has_mkl:
+            targets.append(torch.ops.mkl._mkl_linear)
+    return targets
+
+
+def register() -> None:
+    """Wrap the lowerings of the steered operators and register that of `gemmdb::mixed_mm`. Idempotent."""
+    for target in steered_targets():
+        state.wrap_lowering(target, steer)
+    state.register_own(ops.register(), lower_mixed)
+    state.register_own(ops.register_scaled(), lower_scaled)
+    cutlass.register()
+
+
+def steer(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, except on nodes that carry a Decision."""
+
+    @functools.wraps(original)
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        node = state.current_node()
+        decision = node.meta.get(DECISION) if node is not None else None
+        if decision is None or node.target in (ops.register(), ops.register_scaled()):
+            return original(*args, **kwargs)
+        try:
+            return carry_out(decision, original, args, kwargs)
+        except (MissError, TableError):
+            raise
+        except Exception as error:
+            _failed(decision, error)
+        with state.only_aten():
+            return original(*args, **kwargs)
+
+    lower._gemmdb = True  # type: ignore[attr-defined]
+    return lower
+
+
+def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Lower one product as decided; ATen, with a note in the journal, where that turns out not to be possible."""
+    if decision.config is None:
+        return searching.search(decision, functools.partial(original, *map(ir_view.from_the_start, args), **kwargs))
+    if decision.branches:
+        result = branches.lower(decision, args, kwargs)
+        if result is not None:
+            return result
+    config = ATEN if decision.branches else emit.confirmed(decision, args)
+    if config.backend in ("cpp", "cutlass", "triton") or config.kernel == "padded":
+        if config.backend == "cpp":
+            from_the_start = map(ir_view.from_the_start, args)
+            result = emit.cpp(decision, config, functools.partial(original, *from_the_start, **kwargs))
+        else:
+            operands = _operands(decision, args, kwargs)
+            result = emit.generated(decision, operands, scalars=(kwargs.get("alpha", 1), kwargs.get("beta", 1)))
+        if result is not None:
+            return result
+    elif not is_default(config):
+        decision.event.refuse(f"{config.name} is not a choice of this operator")
+    with state.only_aten():
+        return original(*args, **kwargs)
+
+
+def _operands(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """What `triton_kernels.Operands.of` takes, of an operator's arguments."""
+    if decision.problem.op != "scaled_mm":
+        return args
+    return scaled_mm.read(state.current_node().target, args, kwargs).operands
+
+
+def _failed(decision: Decision, error: Exception) -> None:
+    passes.note_failure("lowering", error)
+    decision.event.refuse(f"the lowering failed: {type(error).__name__}")
+
+
+def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
+    """Lower `gemmdb::mixed_mm`. Whatever happens, no call of our operator is left in the output code."""
+    node = state.current_node()
+    decision = node.meta.get(DECISION) if node is not None else None
+    if decision is not None:
+        try:
+            result = _decided_mixed(decision, a, w, scale, scale_first)
+            if result is not None:
+                return result
+        except (MissError, TableError):
+            raise
+        except Exception as error:
+            _failed(decision, error)
+    with state.only_aten():
+        return casting.cast_product(a, w, scale, scale_first)
+
+
+def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
+    """Lower `gemmdb::int_mm_scaled`. Whatever happens, no call of our operator is left in the output code."""
+    node = state.current_node()
+    decision = node.meta.get(DECISION) if node is not None else None
+    result = emit.generated(decision, (a, b), scale) if decision is not None else None
+    if result is not None:
+        return result
+    with state.only_aten():
+        scaled = state.lowering_of(aten.mul.Tensor)(state.lowering_of(aten._int_mm.default)(a, b), scale)
+    return state.lowering_of(torch.ops.prims.convert_element_type.default)(scaled, dtype)
+
+
+def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
+    """The product as decided; None where that is ATen, or turns out not to be possible. `scale_first` is nothing to
+    kernels of ours, which scale the fp32 accumulator."""
+    if decision.config is None:
+        return searching.search(decision, functools.partial(casting.cast_product, a, w, scale, scale_first))
+    if decision.branches:
+        return branches.lower(decision, (a, w) if scale is None else (a, w, scale), {})
+    if is_default(decision.config):
+        return None
+    config = emit.confirmed(decision, (a, w))
+    refusal = legality.refuses(config, decision.problem)
+    if refusal is not None:
+        decision.event.refuse(refusal)
+        return None
+    if config.backend in ("cutlass", "triton"):
+        return emit.generated(decision, (a, w), scale)
+    return None if is_default(config) else _mixed_with(decision, config, (a, w, scale), scale_first)
+
+
+def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, Any], scale_first: bool) -> Any:
+    """The product by the C++ template, or as ATen's weight-only one, to which no fp16 comes: it scales last. None, with
+    a note, where that turns out not to be possible."""
+    a, w, scale = operands
+    if config.backend == "cpp" and (decision.problem.a.dtype, decision.problem.b.dtype) != ("bf16", "int8"):
+        # No micro kernel dequantises these, so the weight is cast once, at compile time.
+        lower: Callable[[], Any] = functools.partial(casting.constant_product, a, w, scale, scale_first)
+    else:
+        weight = ir_view.from_the_start(w) if config.backend == "cpp" else ir_view.aligned(w)
+        if weight is None:  # ATen's kernel loads 16 bytes of it at once, and would end the process.
+            decision.event.refuse("the weight may begin at no multiple of 16 bytes")
+            return None
+        lower = functools.partial(casting.weight_only, a, weight, scale, config.backend)
+    if config.backend == "cpp":
+        return emit.cpp(decision, config, lower)
+    emit.bound_to_its_constants(decision)
+    with state.only_aten():
+        return lower()

@@ -1,0 +1,82 @@
+"""Products on padded operands: lowered with Inductor's own means, and its padding pass kept from timing what gemmdb
+answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gemmdb.inductor import session
+from gemmdb.inductor.adapter import padding, state
+from gemmdb.inductor.live import tuning
+from gemmdb.inductor.lower.triton import Operands, check
+from gemmdb.inductor.match import passes, products
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.inductor.legality import padded_sizes
+from gemmdb.kernels.triton import row_major
+from gemmdb.key.problem import Problem, Query
+
+aten = torch.ops.aten
+
+
+def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
+    """The product in Inductor's IR, of operands padded with zeros: a copy of each that changes, ATen's product, and a
+    view of it. `scalars`: alpha and beta of an addmm; where the output is a view, its bias is added after the product.
+
+    Raises triton_kernels.Refused when the operands are not what the problem says.
+    """
+    check(problem, operands)
+    m, n, k = padded_sizes(problem, int(config.values["multiple"]))
+    a_row, b_row = row_major(problem.a), row_major(problem.b)
+    a = padding.padded(operands.a, (m, k), a_row)
+    b = padding.padded(operands.b, (k, n), b_row)
+    if operands.bias is not None and (m, n) == (problem.m, problem.n):
+        return padding.product(problem.op, a, b, (operands.bias, *scalars))
+    result = padding.sliced(padding.product(problem.op, a, b), problem.m, problem.n)
+    if operands.bias is not None:
+        return _with_bias(result, operands.bias, scalars)
+    # Dense, as the product is without padding; what comes after reads the padded rows instead.
+    return result if n == problem.n else state.lowering_of(aten.clone.default)(result)
+
+
+def _with_bias(result: Any, bias: Any, scalars: tuple[float, float]) -> Any:
+    multiply, add = state.lowering_of(aten.mul.Tensor), state.lowering_of(aten.add.Tensor)
+    result, bias = (
+        value if factor == 1 else multiply(value, factor) for value, factor in zip((result, bias), scalars, strict=True)
+    )
+    return add(result, bias)
+
+
+def keep_from_timing() -> None:
+    """From now on Inductor's padding pass leaves alone what a table answers. Idempotent."""
+    padding.keep_from_timing(_answered)
+
+
+def _answered(node: Any) -> bool:
+    """Whether the compile in progress has an answer for the product of `node`, or will find one by measuring, a padded
+    product too where rows are misaligned; as the product is or as it will be: on a GPU Inductor takes the bias of an
+    addmm out when something elementwise follows."""
+    asking = session.current()
+    if asking is None:
+        return False
+    try:
+        product = products.product(node)
+    except Exception:
+        # Whatever it is, it is none of ours.
+        return False
+    if product is None:
+        return False
+    asked = _asked(product.query)
+    return any(passes.ask(asking, query) for query in asked) or (
+        passes.to_tune(asking, product.query) and tuning.hindrance(product.query.device) is None
+    )
+
+
+def _asked(query: Query) -> list[Query]:
+    problem = query.problem
+    asked = [problem]
+    if problem.op == "addmm":
+        asked += [replace(problem, fusion="pointwise"), replace(problem, op="mm", bias=None, fusion="pointwise")]
+    return [replace(query, problem=one) for one in dict.fromkeys(asked)]

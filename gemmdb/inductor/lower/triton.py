@@ -1,0 +1,165 @@
+"""Lowers a product with a config of our own Triton kernels: exactly one choice, whose epilogue Inductor fuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from gemmdb.inductor.adapter import guessing, ir_view, templates
+from gemmdb.inductor.lower.legality import MOST_COUNTERS, copies_tiles, tiles
+from gemmdb.inductor.match import extract
+from gemmdb.kernels import triton
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.triton.legality import counts_arrivals
+from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.key.problem import Problem, Query
+
+LARGEST_OFFSET = 2**31
+ANYWHERE = "an operand may begin anywhere, and the tensor copy engine wants multiples of 16 bytes"
+
+
+class Refused(Exception):
+    """The operands that Inductor hands over are not what the kernel can take."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The operands of a product in Inductor's IR: `a` [M, K] and `b` [K, N], or batches of them, settled; a `scale`
+    over N or a number that multiplies it; a `bias` that is added and broadcasts to [M, N]. `ranges`: of the symbolic
+    sizes, as in a Query. `scales`: of a scaled_mm, those of A and B, each one number, or [M, 1] and [1, N]."""
+
+    a: Any
+    b: Any
+    scale: Any = None
+    bias: Any = None
+    ranges: Mapping[str, extract.Range] = field(default_factory=dict)
+    scales: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None) -> Operands:
+        """The operands of an operator's arguments, A and B with layouts that stay; of a scaled_mm the arguments are A,
+        B, their scales and the bias."""
+        if query.problem.op == "scaled_mm":
+            a, b, *scales, bias = args
+            settled = (templates.settled(a), templates.settled(b))
+            return cls(*settled, None, bias, query.ranges, tuple(scales))
+        bias, a, b = args if query.problem.op == "addmm" else (None, *args)
+        return cls(templates.settled(a), templates.settled(b), scale, bias, query.ranges)
+
+    @property
+    def sizes(self) -> tuple[Any, Any, Any]:
+        """(M, N, K): numbers, and expressions of Inductor's where they are symbolic."""
+        (m, k), (_, n) = self.a.get_size(), self.b.get_size()
+        return m, n, k
+
+    def largest(self, problem: Problem) -> Problem:
+        """`problem` at the upper ends of M and N. Raises Refused where there is none: scratch has a fixed size."""
+        low_high = {name: self.ranges.get(name, (0, getattr(problem, name))) for name in ("m", "n")}
+        m, n = (low_high[name][1] for name in ("m", "n"))
+        if m is None or n is None:
+            raise Refused("the workspace has a fixed size, and that of the product has no bound")
+        return problem.resized(m, n, problem.k)
+
+    def epilogue(self, scalars: tuple[float, float]) -> templates.Epilogue:
+        """What is applied to the accumulator, for (alpha, beta); a bias whose beta is zero is not even read. Raises
+        Refused for scalars that are not known."""
+        if not all(isinstance(value, int | float) for value in scalars):
+            raise Refused("alpha and beta are not numbers")
+        alpha, beta = scalars
+        scales = self.scales if self.scale is None else (self.scale,)
+        return templates.Epilogue(scales, self.bias if beta != 0 else None, alpha, beta)
+
+
+def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
+    """The product in Inductor's IR, in the dtype of A (int32 for int_mm, that of the problem's output for scaled_mm).
+    `scalars`: alpha and beta of an addmm.
+
+    Sizes may be symbolic; those of `problem` are then hints. Raises Refused, or what Inductor raises when it cannot
+    generate the kernel.
+    """
+    check(problem, operands, symbolic=True)
+    if copies_tiles(config):
+        check_maps(problem, operands)
+    value = config.values
+    constants = _constants(config, problem, operands)
+    acc, dtype = torch.float32, operands.a.get_dtype()
+    if problem.op == "int_mm":
+        acc = dtype = torch.int32
+    elif problem.op == "scaled_mm":
+        dtype = extract.TORCH[problem.out]
+    pair: tuple[Any, ...] = (operands.a, operands.b)
+    m, n, _ = operands.sizes
+    epilogue = operands.epilogue(scalars)
+    split, fixup = int(value.get("split_k", 1)), counts_arrivals(config)
+    if not ir_view.addressable((1 if fixup else split, m, n), pair):
+        unbounded = any(guessing.from_data(size) for size in operands.sizes)
+        raise Refused(f"offsets are 32 bits wide{', and what comes out of data has no bound' if unbounded else ''}")
+    partials = _partials(config, operands.largest(problem)) if fixup else 0
+    kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)
+    if split > 1 and not fixup:
+        sums = templates.product(kernel, pair, (acc, (split, m, n)))
+        return templates.summed(sums, epilogue, dtype)
+    if constants.get("SCALED"):
+        # The template names the scale among its operands, and applies it.
+        pair, epilogue = (*pair, templates.expanded(operands.scale, m, n)), replace(epilogue, scales=())
+    return templates.product(kernel, pair, (dtype, (m, n)), epilogue)
+
+
+def _constants(config: Config, problem: Problem, operands: Operands) -> dict[str, Any]:
+    """What the template reads by name. What depends on a symbolic size holds for all of its values, or is false."""
+    found: dict[str, Any] = dict(triton.names(config, problem))
+    m, n, k = operands.sizes
+    steps = {"EVEN_K": (k, config.values["block_k"]), "M_EVEN": (m, 16), "N_EVEN": (n, 16)}
+    for name, (size, step) in steps.items():
+        if ir_view.number(size) is None and found.get(name):
+            found[name] = ir_view.divides(int(step), size)
+    # Inductor reads the accumulator's dtype here, for what it fuses.
+    found["ACC_TYPE"] = "tl.int32" if problem.op == "int_mm" else "tl.float32"
+    if config.kernel == "persistent":
+        found["PROGRAMS"] = int(config.values["resident"]) * templates.multiprocessors(operands.a)
+    return found
+
+
+def _partials(config: Config, problem: Problem) -> int:
+    """Partial sums of a kernel that counts arrivals. Raises Refused where they are too many."""
+    count, value = tiles(config, problem), config.values
+    partials = count * int(value["split_k"]) * int(value["block_m"]) * int(value["block_n"])
+    if count > MOST_COUNTERS or partials >= LARGEST_OFFSET:
+        raise Refused("the workspace does not suffice for the largest sizes")
+    return partials
+
+
+def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
+    """Raise Refused unless the operands have the problem's sizes and dtypes, offsets that fit 32 bits, and, where they
+    are constants, the place in memory that Inductor takes for granted. `symbolic`: sizes may be symbols, and the
+    problem has their hints; whether offsets fit is then left to the caller."""
+    nodes = (operands.a, operands.b, operands.scale, operands.bias, *operands.scales)
+    if any(ir_view.misplaced(node) for node in nodes if node is not None):
+        raise Refused("a constant begins at no multiple of 16 bytes")
+    first, second, _ = problem.shapes
+    wanted = ((operands.a, problem.a, first), (operands.b, problem.b, second))
+    for node, operand, sizes in wanted:
+        fixed = ir_view.literal(node)
+        found = ir_view.hinted(node) if symbolic else fixed
+        if found is None:
+            raise Refused("symbolic sizes or strides")
+        if found[0] != sizes or extract.dtype_name(node.get_dtype()) != operand.dtype:
+            raise Refused(f"an operand is {node.get_dtype()} {found[0]}, not {operand.dtype} {sizes}")
+        if fixed and sum((size - 1) * stride for size, stride in zip(*fixed, strict=True)) >= LARGEST_OFFSET:
+            raise Refused("offsets within an operand are 32 bits wide")
+
+
+def check_maps(problem: Problem, operands: Operands) -> None:
+    """Raise Refused unless tensor maps of the operands hold whenever the kernel runs. What the problem says of how they
+    are aligned is what the graph was compiled with."""
+    if reason := templates.unmapped():
+        raise Refused(reason)
+    for node, operand in ((operands.a, problem.a), (operands.b, problem.b)):
+        if ir_view.anywhere(node):
+            raise Refused(ANYWHERE)
+        apart = node.get_stride()[0 if triton.row_major(operand) else 1]
+        if not ir_view.divides(VECTOR_BYTES // ITEM_SIZES[operand.dtype], apart):
+            raise Refused("rows of an operand are a symbolic length apart")

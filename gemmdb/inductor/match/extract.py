@@ -1,0 +1,245 @@
+"""FX values to the key: sizes to hints and ranges, strides and offset to layout classes, torch's state to numerics.
+
+Sympy and symbolic integers end here; what leaves is made of plain integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from gemmdb.devices import detect
+from gemmdb.inductor.adapter import guessing, state
+from gemmdb.key.device import Device
+from gemmdb.key.layout import VECTOR_BYTES, classify
+from gemmdb.key.operands import Bias, Numerics, TensorInfo, default_numerics
+from gemmdb.key.rules import LARGEST_SIZE
+
+DTYPES = {
+    torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
+    torch.int8: "int8", torch.uint8: "uint8", torch.int32: "int32",
+    torch.float8_e4m3fn: "fp8_e4m3", torch.float8_e5m2: "fp8_e5m2",
+}  # fmt: skip
+TORCH = {name: dtype for dtype, name in DTYPES.items()}
+
+Range = tuple[int, int | None]
+aten = torch.ops.aten
+
+
+class Unsupported(Exception):
+    """This product has no Problem: a dtype or a shape outside the key."""
+
+
+def value(node: Any) -> Any:
+    """The fake tensor of an FX node; raises Unsupported for anything else."""
+    val = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(val, torch.Tensor):
+        raise Unsupported("no tensor metadata")
+    return val
+
+
+def dtype_name(dtype: Any) -> str:
+    """The key's name of a torch dtype."""
+    if dtype not in DTYPES:
+        raise Unsupported(f"dtype {dtype}")
+    return DTYPES[dtype]
+
+
+def hint(size: Any) -> int:
+    """The size to look up by: itself, the hint of a symbolic one, a guess at one that comes out of data."""
+    if isinstance(size, int):
+        return size
+    node = size.node
+    if guessing.from_data(size):
+        return guessing.guess(node.expr, node.shape_env)
+    if node.hint is None:
+        raise Unsupported("a size without a hint")
+    return int(node.hint)
+
+
+def bounds(size: Any) -> Range | None:
+    """(smallest, largest or None) of a symbolic size, None for a plain one."""
+    if isinstance(size, int):
+        return None
+    from torch.utils._sympy.value_ranges import bound_sympy
+
+    shape_env = size.node.shape_env
+    if size.node.expr.is_number:
+        return None
+    found = bound_sympy(size.node.expr, shape_env.var_to_range)
+    # Anything but an integer is one of sympy's or torch's infinities; so is, in effect, what no int32 index reaches.
+    lower = int(found.lower) if found.lower.is_Integer else 0
+    upper = int(found.upper) if found.upper.is_Integer else LARGEST_SIZE
+    return max(lower, 0), None if upper >= LARGEST_SIZE else upper
+
+
+def tensor(val: Any, sizes: Sequence[int] | None = None, strides: Sequence[int] | None = None) -> TensorInfo:
+    """The literal description of a fake tensor, or of another view of it (`sizes`, `strides`)."""
+    for step in (*val.stride(), val.storage_offset()):
+        # The class of its alignment would be that of a guess.
+        if guessing.from_data(step) and not known(step * val.itemsize % VECTOR_BYTES == 0):
+            raise Unsupported("rows come out of data, and may begin at no multiple of 16 bytes")
+    if any(guessing.from_data(size) and hint(size) < 1 for size in val.shape):
+        raise Unsupported("a size comes out of data, and nothing is known that a guess could be made from")
+    return TensorInfo(
+        dtype_name(val.dtype),
+        tuple(hint(s) for s in val.shape) if sizes is None else tuple(sizes),
+        tuple(hint(s) for s in val.stride()) if strides is None else tuple(strides),
+        hint(val.storage_offset()),
+    )
+
+
+def matrix(val: Any) -> TensorInfo:
+    """`val` as [rows, last size]: how a linear sees an activation of any rank. Dimensions of size 1 do not count."""
+    info = tensor(val)
+    if len(info.sizes) == 2:
+        return info
+    if len(info.sizes) < 2:
+        raise Unsupported("a vector")
+    rows, columns = 1, info.sizes[-1]
+    for size in info.sizes[:-1]:
+        rows *= size
+    rest = [pair for pair in zip(info.sizes[:-1], info.strides[:-1], strict=True) if pair[0] != 1]
+    if any(stride != size * step for (_, stride), (size, step) in pairwise(rest)):
+        # They cannot be viewed as one: Inductor copies to dense rows.
+        return TensorInfo(info.dtype, (rows, columns), (columns, 1), 0)
+    inner = rest[-1][1] if rest else columns
+    return TensorInfo(info.dtype, (rows, columns), (inner, info.strides[-1]), info.offset)
+
+
+def bias(val: Any, m: int, n: int) -> Bias:
+    """The bias class of an addmm for an [m, n] output: `1d`, `full` or `column`, after broadcasting."""
+    info = tensor(val)
+    sizes, strides = info.sizes, info.strides
+    if len(sizes) < 2:
+        sizes, strides = (1,) * (2 - len(sizes)) + sizes, (0,) * (2 - len(strides)) + strides
+    broadcast_rows = sizes[0] == 1 or strides[0] == 0
+    broadcast_columns = (sizes[1] == 1 or strides[1] == 0) and n != 1
+    if broadcast_rows:
+        layout = classify((1, sizes[1]), (sizes[1], strides[1]), info.offset, info.dtype)
+        return Bias("1d", info.dtype, layout.align)
+    if broadcast_columns:
+        layout = classify((m, 1), (strides[0], 1), info.offset, info.dtype)
+        return Bias("column", info.dtype, layout.align)
+    return Bias("full", info.dtype, classify(sizes, strides, info.offset, info.dtype).align)
+
+
+def scalars(alpha: Any, beta: Any) -> str:
+    """The class of alpha and beta."""
+    if beta == 0:
+        return "beta0"
+    return "unit" if alpha == 1 and beta == 1 else "general"
+
+
+def numerics(dtype: str, device_type: str) -> Numerics:
+    """What torch's settings let the kernel do for inputs of `dtype` on a device."""
+    base = default_numerics(dtype)
+    fp32 = _fp32_mode(device_type) if dtype == "fp32" else "ieee"
+    reduced = base.reduced
+    if device_type == "cuda" and reduced:
+        name = "allow_fp16_reduced_precision_reduction" if dtype == "fp16" else "allow_bf16_reduced_precision_reduction"
+        reduced = bool(getattr(torch.backends.cuda.matmul, name))
+    return Numerics(fp32, base.acc, reduced, state.deterministic())
+
+
+def _fp32_mode(device_type: str) -> str:
+    if device_type == "cuda":
+        try:
+            return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+        except RuntimeError:
+            # torch forbids reading the old switch once the new one was set
+            return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+    mode = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", "none")
+    if mode in ("bf16", "tf32"):
+        return str(mode)
+    try:
+        return "bf16" if torch.get_float32_matmul_precision() == "medium" else "ieee"
+    except RuntimeError:
+        # as above: only CUDA's new switch was set, which leaves the CPU as it is
+        return "ieee"
+
+
+def device(of: Any) -> Device:
+    """The Device of a torch device; the CPU with the threads that torch uses now."""
+    if of.type == "cpu":
+        return detect.cpu(torch.get_num_threads())
+    found = detect.cuda(of.index or 0) if of.type == "cuda" else None
+    if found is None:
+        raise Unsupported(f"device {of.type}")
+    return found
+
+
+VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default,
+         aten.squeeze.default, aten.squeeze.dim, aten.expand.default)  # fmt: skip
+_CASTS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
+
+
+def users(node: Any) -> list[Any]:
+    """Who uses the value of `node`, looking through views."""
+    found = []
+    for user in node.users:
+        found += users(user) if user.target in VIEWS else [user]
+    return found
+
+
+def is_pointwise(node: Any) -> bool:
+    """Whether `node` is an elementwise operator, which Inductor can fuse into a template."""
+    tags = getattr(node.target, "tags", ())
+    return node.op == "call_function" and (torch.Tag.pointwise in tags or node.target in _CASTS)
+
+
+def known(condition: Any) -> bool:
+    """Whether a condition on sizes holds for sure; no guard is added, and an unbacked size raises nothing."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(condition))
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two tensors have the same dtype and device: a number in the memory of the CPU may multiply a tensor of a
+    GPU, and no kernel there can read it."""
+    return bool(one.dtype == other.dtype and one.device == other.device)
+
+
+def over_columns(val: Any, columns: Any) -> bool:
+    """Whether `val` is one number, or a vector over the last dimension of size `columns`, after broadcasting."""
+    shape = val.shape
+    return all(known(size == 1) for size in shape[:-1]) and (
+        not shape or known(shape[-1] == 1) or known(shape[-1] == columns)
+    )
+
+
+def keeps_columns(node: Any, columns: Any) -> bool:
+    """Whether the last dimension of `node`, a view of a product, still is the product's N of size `columns`."""
+    shape = value(node).shape
+    return bool(shape) and known(shape[-1] == columns)
+
+
+def scale_user(node: Any) -> Any:
+    """The multiplication by a per-channel or per-tensor scale that alone uses `node`, through views and casts."""
+    found, columns = users(node), value(node).shape[-1]
+    while len(found) == 1 and found[0].target in _CASTS:
+        found = users(found[0])
+    if len(found) != 1 or found[0].target is not aten.mul.Tensor:
+        return None
+    multiply = found[0]
+    try:
+        nodes = [arg for arg in multiply.args if isinstance(arg, torch.fx.Node)]
+        others = [arg for arg in nodes if not leads_to(arg, node, columns)]
+        # Not one: the product times itself, or times something after a view that takes its columns apart.
+        alone = len(nodes) - len(others) == 1
+        # Nor a number in the memory of the CPU, which may multiply a tensor of a GPU, and no kernel there can read.
+        readable = all(value(arg).device == value(node).device for arg in others)
+        return multiply if alone and readable and all(over_columns(value(arg), columns) for arg in others) else None
+    except Unsupported:
+        return None
+
+
+def leads_to(node: Any, source: Any, columns: Any) -> bool:
+    """Whether `node` is `source` through casts and views that keep its columns."""
+    while node is not source and node.target in (*VIEWS, *_CASTS) and keeps_columns(node, columns):
+        node = node.args[0]
+    return node is source

@@ -1,0 +1,243 @@
+"""Int8-weight products in the joint graph: every spelling of x @ w.to(x.dtype), with its scale and bias.
+
+Later is too late: freezing folds most casts into a 16-bit weight, and Inductor's weight-only pattern takes some of the
+rest. A product that is not rewritten is marked, so that the post-grad stage still knows what it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from gemmdb.inductor import ops
+from gemmdb.inductor.match import epilogues, extract, rewriting, weight_only
+from gemmdb.inductor.match.extract import Unsupported, value
+from gemmdb.key.operands import TensorInfo
+
+aten = torch.ops.aten
+_CAST = torch.ops.prims.convert_element_type.default
+_TRANSPOSES = (aten.t.default, aten.permute.default)
+_RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+_WEIGHTS = (torch.int8, torch.uint8)
+
+
+@dataclass
+class Mixed:
+    """One product. `weight`: the int8 or uint8 node; `transposed`: it is stored [N, K]. `scale`: per-channel or
+    per-tensor scale, applied before the product (`early`) or by `multiply` after it; None without. `factor`: a Python
+    number instead, which is applied before the product. `bias`: what addmm adds, or `addition` after it."""
+
+    node: Any
+    a: Any
+    weight: Any
+    transposed: bool
+    scale: Any = None
+    factor: float | None = None
+    early: bool = False
+    multiply: Any = None
+    bias: Any = None
+    addition: Any = None
+
+    def leave_mark(self, constant: bool) -> None:
+        """Tell the post-grad stage what it needs to build the same Problem: on the product, and on the addition that
+        may become an addmm with it."""
+        mark = self._mark(constant)
+        for node in (self.node, self.addition):
+            if node is not None:
+                # Of all metadata, Inductor hands this on to the nodes that replace a node.
+                node.meta["custom"] = {**node.meta.get("custom", {}), weight_only.MARK: mark}
+
+    def _mark(self, constant: bool) -> dict[str, Any]:
+        info = extract.tensor(value(self.weight))
+        if not self.transposed:
+            info = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
+        m, n = extract.matrix(value(self.a)).sizes[0], info.sizes[0]
+        bias = None if self.bias is None else extract.bias(value(self.bias), m, n).text
+        fused = "pointwise" if self.factor is not None else epilogues.fusion(self.node)
+        fused = "scale" if self.scale is not None else fused
+        return {
+            "dtype": info.dtype, "sizes": info.sizes, "strides": info.strides, "offset": info.offset,
+            "constant": constant, "fusion": "none" if bias and fused == "pointwise" else fused, "bias": bias,
+        }  # fmt: skip
+
+
+def find(node: Any) -> Mixed | None:
+    """The mixed product whose multiplication is `node`, None for anything else."""
+    if node.target in (aten.mm.default, aten.bmm.default):
+        a, b = node.args[:2]
+        bias = None
+    elif node.target is aten.addmm.default and set(node.kwargs.values()) <= {1}:
+        bias, a, b = node.args[:3]
+    else:
+        return None
+    try:
+        found = _weight(node, a, b)
+        dtype = value(a).dtype
+        if found is None or dtype not in (torch.float16, torch.bfloat16):
+            return None
+        if found.factor is not None and dtype is torch.float16:
+            # It would be multiplied by after the product, and the sums of the bare integers overflow fp16.
+            return None
+        found.bias = bias
+        return _with_users(found)
+    except Unsupported:
+        return None
+
+
+def _expanded(batch: Any) -> tuple[Any, bool]:
+    """(matrix, whether it is transposed) that a batch of matrices repeats, by views of its memory; the batch itself
+    where there is none. So a linear is decomposed whose activations cannot be viewed as one matrix."""
+    whole, node = value(batch), batch
+    if extract.known(whole.stride(0) == 0) or extract.known(whole.shape[0] == 1):
+        memory = StorageWeakRef(whole.untyped_storage())
+        while StorageWeakRef(value(node).untyped_storage()) == memory:
+            if value(node).dim() == 2:
+                rows, columns = zip(value(node).shape, value(node).stride(), strict=True)
+                wanted = tuple(zip(whole.shape[1:], whole.stride()[1:], strict=True))
+                for transposed, dims in ((False, (rows, columns)), (True, (columns, rows))):
+                    if value(node).storage_offset() == whole.storage_offset() and all(map(_same_dim, dims, wanted)):
+                        return node, transposed
+            if node.op != "call_function" or not node.all_input_nodes:
+                break
+            node = node.all_input_nodes[0]
+    return batch, False
+
+
+def _same_dim(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    """Whether two (size, stride) reach the same elements."""
+    sizes, strides = zip(one, other, strict=True)
+    return extract.known(sizes[0] == sizes[1]) and (
+        extract.known(sizes[0] == 1) or extract.known(strides[0] == strides[1])
+    )
+
+
+def _weight(node: Any, a: Any, b: Any) -> Mixed | None:
+    """Walk from the product's B through transposes, one scale and the cast to the integer weight."""
+    b, transposed = _expanded(b) if node.target is aten.bmm.default else (b, False)
+    scale, cast = None, False
+    while b.op == "call_function":
+        if b.target in _TRANSPOSES and value(b).dim() == 2:
+            if b.target is aten.permute.default and list(b.args[1]) == [0, 1]:
+                return None
+            transposed = not transposed
+            b = b.args[0]
+        elif b.target is _CAST and not cast and value(b).dtype == value(a).dtype:
+            cast, b = True, b.args[0]
+        elif cast:
+            # Whatever made the integers: a slice of a fused projection's, say.
+            break
+        elif b.target is aten.mul.Tensor and scale is None:
+            b, scale = _scaled_weight(b, transposed)
+            if scale is None:
+                return None
+        else:
+            return None
+    if not cast or value(b).dtype not in _WEIGHTS or value(b).dim() != 2:
+        return None
+    if isinstance(scale, (int, float)):
+        return Mixed(node, a, b, transposed, factor=scale, early=True)
+    return Mixed(node, a, b, transposed, scale, early=scale is not None)
+
+
+def _scaled_weight(multiply: Any, transposed: bool) -> tuple[Any, Any]:
+    """(cast weight, scale) of a multiplication whose scale runs along N, or is one number; (weight, None) if not."""
+    along_k = 1 if transposed else 0
+    for weight, scale in (multiply.args, multiply.args[::-1]):
+        if not isinstance(weight, torch.fx.Node):
+            continue
+        if isinstance(scale, (int, float)):
+            return weight, scale
+        if not _same_shape(multiply, weight) or not extract.alike(value(scale), value(weight)):
+            continue
+        shape = (1, 1, *value(scale).shape)[-2:]
+        if value(scale).dim() <= 2 and extract.known(shape[along_k] == 1):
+            return weight, scale
+    return multiply, None
+
+
+def _with_users(found: Mixed) -> Mixed:
+    """Add the scale that alone uses the product, and the bias that is alone added after it."""
+    last = found.node
+    if not found.early and found.bias is None:
+        multiply, scale = _single(last, aten.mul.Tensor)
+        if multiply is not None:
+            found.scale, found.multiply, last = scale, multiply, multiply
+    if found.bias is None:
+        addition, bias = _single(last, aten.add.Tensor)
+        # A residual of one row looks like a bias; it is none of several rows, and one table serves both.
+        if bias is not None and not (value(bias).dim() > 1 and _same_shape(bias, addition)):
+            found.addition, found.bias = addition, bias
+    return found
+
+
+def _single(node: Any, target: Any) -> tuple[Any, Any]:
+    """(user, other operand) when `node`, through reshapes that keep its columns, is used once, by `target` with a
+    vector over N or a number of the same dtype and device; else (None, None)."""
+    source, columns = node, value(node).shape[-1]
+    while len(source.users) == 1 and next(iter(source.users)).target in _RESHAPES:
+        source = next(iter(source.users))
+        if not extract.keeps_columns(source, columns):
+            return None, None
+    if len(source.users) != 1:
+        return None, None
+    user = next(iter(source.users))
+    if user.target is not target or user.kwargs or len(user.args) != 2:
+        return None, None
+    other = user.args[1] if user.args[0] is source else user.args[0]
+    if other is source or not isinstance(other, torch.fx.Node) or not extract.alike(value(other), value(node)):
+        return None, None
+    return (user, other) if _same_shape(user, source) and extract.over_columns(value(other), columns) else (None, None)
+
+
+def _same_shape(node: Any, other: Any) -> bool:
+    shapes = value(node).shape, value(other).shape
+    return len(shapes[0]) == len(shapes[1]) and all(extract.known(a == b) for a, b in zip(*shapes, strict=True))
+
+
+def rewrite(graph: Any, found: Mixed) -> None:
+    """Put `gemmdb::mixed_mm` in the product's place, its scale inside. A bias stays a pointwise addition after it.
+
+    Everything new is made before the graph is changed: what is raised leaves nothing but unused nodes.
+    """
+    node, multiply = found.node, found.multiply
+    with graph.inserting_before(multiply or node):
+        weight = found.weight
+        if found.transposed:
+            weight = rewriting.call(graph, aten.permute.default, (weight, [1, 0]))
+        scale: tuple[Any, ...] = ()
+        if found.scale is not None:
+            # bf16 has room for the sums of the bare integers, and kernels that only scale after the product.
+            first = found.early and value(found.a).dtype is torch.float16
+            scale = (rewriting.vector(graph, found.scale, weight), *((True,) if first else ()))
+        a = found.a
+        if node.target is aten.bmm.default:
+            a = rewriting.call(graph, aten.reshape.default, (a, [-1, rewriting.size(graph, a, 2)]), node.meta)
+        result = rewriting.call(graph, ops.register(), (a, weight, *scale), node.meta)
+        if found.factor is not None:
+            # As a vector, rounded to the dtype of the weight, it would be off by the same for all.
+            result = rewriting.call(graph, aten.mul.Tensor, (result, found.factor), node.meta)
+        if node.target is aten.bmm.default:
+            sizes = [rewriting.size(graph, found.a, dim) for dim in (0, 1)]
+            result = rewriting.call(graph, aten.reshape.default, (result, [*sizes, -1]), node.meta)
+        if node.target is aten.addmm.default:
+            result = rewriting.call(graph, aten.add.Tensor, (result, found.bias), node.meta)
+    node.replace_all_uses_with(result)
+    if multiply is not None:
+        kept = next(arg for arg in multiply.args if arg is not found.scale)
+        _move_after(result, kept)
+        multiply.replace_all_uses_with(kept)
+        graph.erase_node(multiply)
+    graph.erase_node(node)
+
+
+def _move_after(node: Any, last: Any) -> None:
+    """Move the reshapes from `node` to `last` behind `node`: they stood before the scale that is now inside it."""
+    chain = []
+    while last is not node:
+        chain.append(last)
+        last = last.args[0]
+    for reshape in chain:
+        node.append(reshape)

@@ -1,0 +1,162 @@
+"""Which nodes of a post-grad graph are GEMMs, and the Query of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gemmdb.errors import InputError
+from gemmdb.inductor import ops
+from gemmdb.inductor.adapter import state
+from gemmdb.inductor.match import epilogues, extract, packed_linears, scaled_mm, weight_only
+from gemmdb.inductor.match.extract import Unsupported, value
+from gemmdb.inductor.match.reading import Product, constant, two_operands
+from gemmdb.inductor.match.weight_only import marked
+
+
+def product(node: Any) -> Product | None:
+    """The GEMM of `node`, None if it is none that gemmdb steers.
+
+    Raises Unsupported when the key cannot express it (a dtype, rows whose length comes out of data).
+    """
+    reader = _reader(node)
+    if reader is None:
+        return None
+    try:
+        return reader(node)
+    except InputError as error:
+        raise Unsupported(str(error)) from error
+
+
+def uncovered(node: Any) -> str | None:
+    """The name of a GEMM that gemmdb sees and does not steer, None for anything else."""
+    name = _UNCOVERED.get(str(node.target))
+    if name is not None:
+        return name
+    if str(node.target) == "aten.bmm.default" and _has_symbolic_batch(node) and marked(node, node.args[0]) is None:
+        return "bmm"
+    if getattr(node.target, "__name__", "") == "mm_plus_mm":
+        return "mm_plus_mm"
+    if str(node.target) in _CONVOLUTIONS:
+        weight = [arg for arg in node.args if isinstance(arg, torch.fx.Node)][1]
+        shape = value(weight).shape
+        if len(shape) >= 3 and all(size == 1 for size in shape[2:]):
+            return "conv1x1"
+    return None
+
+
+_UNCOVERED = {
+    "aten.baddbmm.default": "baddbmm", "aten.bmm.dtype": "bmm.dtype", "aten._grouped_mm.default": "grouped_mm",
+    "aten._scaled_grouped_mm.default": "scaled_grouped_mm", "aten._scaled_grouped_mm_v2.default": "scaled_grouped_mm",
+    "aten.mm.dtype": "mm.dtype",
+    "aten._weight_int4pack_mm_for_cpu.default": "int4_mm", "onednn.qlinear_pointwise.default": "qlinear",
+    "onednn.qlinear_pointwise.tensor": "qlinear",
+}  # fmt: skip
+_CONVOLUTIONS = ("aten.convolution.default", "mkldnn._convolution_pointwise.default")
+
+
+def _reader(node: Any) -> Callable[[Any], Product | None] | None:
+    if node.op != "call_function":
+        return None
+    target = node.target
+    if target is ops.register():
+        return weight_only.mixed_op
+    plain = _PLAIN.get(str(target))
+    if plain is not None:
+        return plain
+    # Inductor's lowering patterns leave partials of their handlers as targets: an oneDNN linear with its activation,
+    # or the weight-only product.
+    match = packed_linears.match(target)
+    if match is None:
+        return None
+    if getattr(target, "__name__", "") == "woq_int8":
+        return weight_only.weight_only
+    if any(str(old.target) == "mkldnn._linear_pointwise.default" for old in match.nodes):
+        return packed_linears.fused_linear
+    return None
+
+
+def _mm(node: Any) -> Product | None:
+    a, b = node.args[:2]
+    mixed = marked(node, a)
+    if mixed is not None:
+        return mixed
+    rest = {"fusion": epilogues.fusion(node), "out": extract.dtype_name(value(node).dtype)}
+    return two_operands("mm", node, value(a), value(b), constant(b), rest)
+
+
+def _bmm(node: Any) -> Product | None:
+    a, b = node.args[:2]
+    # With one weight for the whole batch it may be a mixed product.
+    mixed = marked(node, a)
+    if mixed is not None:
+        return mixed
+    if _has_symbolic_batch(node):
+        raise Unsupported("a symbolic batch")
+    rest = {"fusion": epilogues.fusion(node), "out": extract.dtype_name(value(node).dtype)}
+    return two_operands("bmm", node, value(a), value(b), constant(b), rest)
+
+
+def _has_symbolic_batch(node: Any) -> bool:
+    """Whether the number of matrices of a product of batches is not fixed: the key has one number, and no rule says
+    over which others it holds."""
+    return extract.bounds(value(node).shape[0]) is not None
+
+
+def _addmm(node: Any) -> Product | None:
+    bias, a, b = node.args[:3]
+    mixed = marked(node, a)
+    if mixed is not None:
+        return mixed
+    m, n = (extract.hint(size) for size in value(node).shape)
+    rest = {
+        "bias": extract.bias(value(bias), m, n),
+        "scalars": extract.scalars(node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)),
+        "fusion": epilogues.fusion(node),
+        "out": extract.dtype_name(value(node).dtype),
+    }
+    return two_operands("addmm", node, value(a), value(b), constant(b), rest)
+
+
+def _int_mm(node: Any) -> Product | None:
+    a, b = node.args[:2]
+    scale = extract.scale_user(node)
+    out, fusion = value(node), epilogues.fusion(node)
+    if scale is not None:
+        out, fusion = value(scale), "scale"
+        after = extract.users(scale)
+        if len(after) == 1 and after[0].target is torch.ops.prims.convert_element_type.default:
+            out = value(after[0])
+    elif fusion == "pointwise":
+        fusion = "none"
+    rest = {"fusion": fusion, "out": extract.dtype_name(out.dtype)}
+    return two_operands("int_mm", node, value(a), value(b), constant(b), rest)
+
+
+def _scaled_mm(node: Any) -> Product | None:
+    if not state.lowers(node.target):
+        raise Unsupported("this torch's Inductor leaves it to ATen")
+    call = scaled_mm.read(node.target, node.args, node.kwargs)
+    rest = {
+        "scales": scaled_mm.kind(call),
+        "bias": scaled_mm.bias(call),
+        "fusion": epilogues.fusion(node),
+        "out": extract.dtype_name(value(node).dtype),
+    }
+    return two_operands("scaled_mm", node, value(call.a), value(call.b), constant(call.b), rest, call.fast)
+
+
+_PLAIN: dict[str, Callable[[Any], Product | None]] = {
+    "aten.mm.default": _mm,
+    "aten.bmm.default": _bmm,
+    "aten.addmm.default": _addmm,
+    "aten._int_mm.default": _int_mm,
+    "aten._scaled_mm.default": _scaled_mm,
+    "aten._scaled_mm_v2.default": _scaled_mm,
+    "mkl._mkl_linear": packed_linears.mkl_linear,
+    "mkl._mkl_linear.default": packed_linears.mkl_linear,
+    "mkldnn._linear_pointwise.default": packed_linears.onednn_linear,
+    "mkldnn._linear_pointwise.binary": packed_linears.onednn_binary,
+}

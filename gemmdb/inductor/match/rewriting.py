@@ -1,0 +1,47 @@
+"""New nodes in a graph that Inductor compiles: each with its fake value, and with nodes for its symbolic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
+
+from gemmdb.inductor.match.extract import value
+
+aten = torch.ops.aten
+
+
+def call(graph: Any, target: Any, args: tuple[Any, ...], meta: Mapping[str, Any] | None = None) -> Any:
+    """A new node that calls `target`, whose first argument is a tensor's node. `meta`: that of the node it stands for,
+    of which stack trace, partitioner and recompute tags are kept."""
+    inputs = torch.fx.map_arg(args, lambda node: node.meta["val"])
+    with inputs[0].fake_mode:
+        result = target(*inputs)
+    node = graph.call_function(target, args)
+    # The partitioner takes a node without tensor metadata for one of several outputs.
+    node.meta = {**(meta or {}), "val": result, "tensor_meta": _extract_tensor_metadata(result)}
+    node.meta.pop("eager_input_vals", None)
+    return node
+
+
+def size(graph: Any, node: Any, dim: int) -> Any:
+    """A size of the tensor of `node`, as arguments of new nodes want it: a number, or a node where it is symbolic."""
+    found = value(node).shape[dim]
+    if isinstance(found, int):
+        return found
+    made = graph.call_function(aten.sym_size.int, (node, dim))
+    made.meta["val"] = found
+    return made
+
+
+def vector(graph: Any, scale: Any, weight: Any) -> Any:
+    """`scale`, one number or one for each column of `weight` [K, N], as [N]."""
+    if value(scale).dim() == 1 and value(scale).numel() != 1:
+        return scale
+    columns = size(graph, weight, 1)
+    if value(scale).numel() != 1:
+        return call(graph, aten.reshape.default, (scale, [columns]), scale.meta)
+    one = call(graph, aten.reshape.default, (scale, [1]), scale.meta)
+    return call(graph, aten.expand.default, (one, [columns]), scale.meta)

@@ -1,0 +1,56 @@
+"""The products of activations with an int8 or uint8 weight, as they stand in a post-grad graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemmdb.inductor.match import extract, reading
+from gemmdb.inductor.match.extract import value
+from gemmdb.inductor.match.reading import Product
+from gemmdb.key.operands import Bias, TensorInfo
+from gemmdb.key.problem import Problem
+
+MARK = "gemmdb_mixed"
+"""Key in the metadata `custom`: this product multiplies a cast int8 or uint8 weight. The value describes that weight as
+[N, K], and what belongs to the product."""
+
+
+def weight_only(node: Any) -> Product | None:
+    """Inductor's own pattern: x [.., K], int8 weight [N, K], scale [N]."""
+    x, weight = value(node.kwargs["x"]), value(node.kwargs["weight"])
+    return _mixed(node, x, extract.tensor(weight), reading.constant(node.kwargs["weight"]), "scale", None)
+
+
+def mixed_op(node: Any) -> Product | None:
+    """Our own op (`ops.register`): x [.., K], weight as it is stored, and the scale if it has one."""
+    x, w = value(node.args[0]), value(node.args[1])
+    info = extract.tensor(w)
+    stored = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
+    # What the joint stage saw: the same question must be asked twice, and a bias is an addition of its own by now.
+    mark = node.meta.get("custom", {}).get(MARK, {})
+    fusion = "scale" if len(node.args) > 2 else mark.get("fusion", "none")
+    constant = mark.get("constant", reading.constant(node.args[1]))
+    bias = Bias.parse(mark["bias"]) if mark.get("bias") else None
+    return _mixed(node, x, stored, constant, fusion, bias)
+
+
+def marked(node: Any, x: Any, old: Any = None) -> Product | None:
+    """A mixed product that stayed as Inductor has it; its mark says what the weight was before it was cast. None
+    without a mark, or with that of another product: metadata is handed on to all that replaces a node."""
+    mark = (old or node).meta.get("custom", {}).get(MARK)
+    if mark is None or tuple(mark["sizes"]) != (extract.hint(value(node).shape[-1]), extract.hint(value(x).shape[-1])):
+        return None
+    info = TensorInfo(mark["dtype"], tuple(mark["sizes"]), tuple(mark["strides"]), mark["offset"])
+    bias = Bias.parse(mark["bias"]) if mark["bias"] else None
+    return _mixed(node, value(x), info, mark["constant"], mark["fusion"], bias)
+
+
+def _mixed(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, bias: Bias | None) -> Product | None:
+    """The product of `x` [.., K] with a weight that is described as [N, K]."""
+    a = extract.matrix(x)
+    b = TensorInfo(weight.dtype, weight.sizes[::-1], weight.strides[::-1], weight.offset)
+    rest = {"numerics": extract.numerics(a.dtype, x.device.type), "constant": constant, "fusion": fusion, "bias": bias}
+    problem = Problem.from_tensors("mixed_mm", a, b, **rest)
+    m = x.numel() // x.shape[-1] if x.dim() > 2 else x.shape[0]
+    # Not N of `weight`, which has hints.
+    return reading.found(node, problem, {"m": m, "n": value(node).shape[-1], "k": x.shape[-1]}, x.device)

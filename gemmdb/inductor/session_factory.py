@@ -1,0 +1,131 @@
+"""How a session finds its answers: in the tables, or from a function; and what of it Inductor cannot carry out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmdb.hit import Hit
+from gemmdb.inductor.lower import legality
+from gemmdb.inductor.session import Session
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import installed
+from gemmdb.settings import Policy, Settings
+
+if TYPE_CHECKING:
+    from gemmdb.table.catalog import Catalog
+
+ATTEMPTS = 16
+"""How many configs may be left out of one answer."""
+
+
+def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings | None = None) -> Session:
+    """The session that asks the Catalog: `tables`, then GEMMDB_TABLES, the user's own, the shipped ones.
+
+    A broken table leaves a warning and its place empty; under `on_miss="error"` it raises TableError.
+    """
+    from gemmdb.ladder import explain, lookup
+    from gemmdb.table.catalog import Catalog, written
+
+    settings = settings or Settings.read()
+    strict = policy.on_miss == "error"
+    catalog = _Catalogs(
+        lambda: Catalog.load(settings, tables=tables, strict=strict), lambda: written(settings.user_table)
+    )
+    untimed = replace(policy, on_miss="aten") if policy.on_miss == "live" else policy
+
+    def otherwise(query: Query) -> Hit | None:
+        running = installed(query.device.kind)
+        return _servable(query, untimed, lambda allowed: lookup(query, catalog(), allowed, running))
+
+    def find(query: Query) -> Hit | None:
+        if policy.on_miss != "live" or declines(query):
+            return otherwise(query)
+        running = installed(query.device.kind)
+        hit = _servable(query, policy, lambda allowed: lookup(query, catalog(), allowed, running))
+        if hit is not None:
+            return hit
+        # What a search would find out now is what an earlier one has stored: times with operands in the cache.
+        hot, exact = replace(query, l2="hot"), replace(policy, near=False)
+        hit = _servable(hot, exact, lambda allowed: lookup(hot, catalog(), allowed, running))
+        return hit and replace(hit, evidence={**hit.evidence, "instead_of": query.l2})
+
+    def why(query: Query) -> str:
+        steps = explain(query, catalog(), policy, installed(query.device.kind))
+        return "; ".join(f"{step.rung}: {step.reason}" for step in steps if step.hit is None)
+
+    def declines(query: Query) -> str:
+        from gemmdb.inductor.live.rules import objection  # Needs torch, which whoever makes a session need not.
+
+        return objection(query, policy)
+
+    identity = f"{policy.text} catalog={catalog().identity()}"
+    return Session(
+        find, policy, identity, settings.user_table, why, declines, otherwise, tables=lambda: catalog().tables
+    )
+
+
+class _Catalogs:
+    """The catalog of a session, and, once live tuning has made the user's table where there was none, another with it:
+    what was measured for one graph answers the next one. The first stays open; another thread may be asking it."""
+
+    def __init__(self, load: Callable[[], Catalog], made: Callable[[], bool]) -> None:
+        self._load, self._made = load, made
+        self._complete, self._now = made(), load()
+
+    def __call__(self) -> Catalog:
+        if not self._complete and self._made():
+            self._now, self._complete = self._load(), True
+        return self._now
+
+
+def _servable(query: Query, policy: Policy, ask: Callable[[Policy], Hit | None]) -> Hit | None:
+    """What `ask` answers under `policy` without the configs that Inductor cannot carry out: the next best is served
+    then, and not ATen. The evidence says what was left out and why."""
+    left_out: dict[str, str] = {}
+    while True:
+        hit = ask(policy)
+        refused = None if hit is None else refusal(hit, query)
+        if hit is None or refused is None or len(left_out) == ATTEMPTS:
+            return hit and replace(hit, evidence={**hit.evidence, "left_out": left_out}) if left_out else hit
+        config, left_out[config.text] = refused
+        pattern = f"^{re.escape(config.text)}$"
+        policy = replace(policy, deny=f"{policy.deny}|{pattern}" if policy.deny else pattern)
+
+
+def refusal(hit: Hit, query: Query) -> tuple[Config, str] | None:
+    """The first config of a hit that Inductor cannot carry out, and why; None when it can carry out all."""
+    low = query.ranges["m"][0] if hit.branches else 0
+    for limit, config in hit.branches or ((None, hit.config),):
+        rows = {"m": (low, limit or query.ranges["m"][1])} if hit.branches else {}
+        asked = replace(query, ranges={**query.ranges, **rows})
+        if not is_default(config) and (reason := legality.objection(config, asked)):
+            return config, reason
+        low = (limit or 0) + 1
+    return None
+
+
+def leaves_alone(hit: Hit | None) -> bool:
+    """Whether a lookup's answer is Inductor's own choice, for all sizes."""
+    return hit is None or (is_default(hit.config) and not hit.branches)
+
+
+def from_chooser(chooser: Callable[[Problem], Config | None], key: str | None) -> Session:
+    """The session that gives each product what `chooser` says and leaves it alone on None; no table is read."""
+
+    def find(query: Query) -> Hit | None:
+        config = chooser(query.problem)
+        if config is None:
+            return None
+        return Hit("forced", config, 0.0, 1.0, "", {})
+
+    return Session(find, Policy(), None if key is None else f"forced {key}")
+
+
+def is_default(config: Config | None) -> bool:
+    """Whether `config` is Inductor's own choice, left alone."""
+    return config == ATEN

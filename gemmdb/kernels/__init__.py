@@ -1,0 +1,1 @@
+"""Kernels: what each backend offers, the configs that can be made of it, and which of them may run where."""

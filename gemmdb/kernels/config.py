@@ -1,0 +1,98 @@
+"""Config: one way to solve a Problem. Frozen, hashable, and valid by construction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemmdb.errors import InputError
+from gemmdb.kernels.registry import KERNELS, Kernel
+from gemmdb.key import canonical
+
+Value = str | int
+
+_INTEGER = re.compile(r"0|-?[1-9]\d{0,9}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A kernel of a backend with all of its parameters, sorted by name.
+
+    Raises InputError unless the kernel is registered in `gemmdb.kernels.registry`, every parameter of it is given, and
+    every value is in its domain: a table cannot name anything else.
+    """
+
+    backend: str
+    kernel: str
+    params: tuple[tuple[str, Value], ...] = ()
+
+    def __post_init__(self) -> None:
+        known = KERNELS.get((self.backend, self.kernel))
+        if known is None:
+            raise InputError(f"unknown kernel {self.backend[:40]!r}/{self.kernel[:80]!r}")
+        names = [name for name, _ in self.params]
+        if names != sorted(known.params):
+            raise InputError(f"{self.name} takes the parameters {sorted(known.params)}, got {names}")
+        for name, value in self.params:
+            if value not in known.params[name]:
+                raise InputError(f"{self.name}: {name}={value!r} is not in {known.params[name]}")
+
+    @classmethod
+    def of(cls, backend: str, kernel: str, **params: Value) -> Config:
+        """A config with its parameters in any order."""
+        return cls(backend, kernel, tuple(sorted(params.items())))
+
+    @property
+    def name(self) -> str:
+        """`backend:kernel`."""
+        return f"{self.backend}:{self.kernel}"
+
+    @property
+    def spec(self) -> Kernel:
+        """What the registry says of the kernel."""
+        return KERNELS[self.backend, self.kernel]
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """The parameters by name."""
+        return dict(self.params)
+
+    @cached_property
+    def text(self) -> str:
+        """The canonical form, `cpp:packed_gemm blocks_k=4 ...`; `parse` reads it back."""
+        return canonical.encode(self.name, self.params)
+
+    @cached_property
+    def key(self) -> int:
+        """The 64-bit key of the canonical form."""
+        return canonical.key(self.text)
+
+    @classmethod
+    def parse(cls, text: str) -> Config:
+        """The config of a canonical form; raises InputError unless `text` is exactly what `Config.text` writes."""
+        head = text.partition(" ")[0]
+        backend, colon, kernel = head.partition(":")
+        if not colon:
+            raise InputError(f"malformed config {text[:200]!r}")
+        fields = canonical.decode(head, text)
+        config = cls(
+            backend,
+            kernel,
+            tuple((name, _value(name, value)) for name, value in fields.items()),
+        )
+        if config.text != text:
+            raise InputError(f"not a canonical config: {text[:200]!r}")
+        return config
+
+
+ATEN = Config("aten", "default")
+"""Inductor's default left alone: the reference that everything else must beat."""
+
+
+def _value(name: str, value: str | None) -> Value:
+    if value is None or not _NAME.fullmatch(name):
+        raise InputError(f"malformed parameter {name[:80]!r}")
+    return int(value) if _INTEGER.fullmatch(value) else value

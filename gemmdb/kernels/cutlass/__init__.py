@@ -1,0 +1,162 @@
+"""Our CUTLASS kernel as one CUDA source, for the generator and for Inductor; needs neither CUTLASS nor a GPU to read.
+
+What a kernel is compiled for stands in macros before the source: integers, and words from the fixed lists here. Sizes,
+leading dimensions, how K is split and in which order tiles are taken are arguments, so one compiled kernel serves every
+problem with the same dtypes, layouts and epilogue.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import os
+import shutil
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
+
+KERNELS = ("gemm",)
+TYPES = {
+    "bf16": "cutlass::bfloat16_t", "fp16": "cutlass::half_t", "fp32": "float", "int8": "int8_t", "uint8": "uint8_t",
+    "int32": "int32_t",
+}  # fmt: skip
+"""CUTLASS's name of each dtype."""
+BIASES = {None: 0, "1d": 1, "column": 2, "full": 3}
+"""What GEMMDB_BIAS is for each kind of bias."""
+RASTERS = {"auto": 0, "m": 1, "n": 2}
+"""What `Order.raster` is for each value of the parameter."""
+FLAGS = (
+    "-std=c++17", "-O3", "-w", "-DNDEBUG", "--expt-relaxed-constexpr", "-DCUTLASS_ENABLE_TENSOR_CORE_MMA=1",
+    "-gencode=arch=compute_90a,code=sm_90a",
+)  # fmt: skip
+"""How nvcc is to compile the source. The `a` gives the instructions that only Hopper has."""
+
+
+@functools.cache
+def source() -> str:
+    """The CUDA source, without its macros and without an entry point."""
+    return (resources.files(__name__) / "gemm.cu").read_text()
+
+
+@functools.cache
+def digest(kernel: str) -> str:
+    """16 hexadecimal digits that change with the source of a kernel: rows of it hold while they stay the same."""
+    return hashlib.sha256(f"{kernel}\n{source()}".encode()).hexdigest()[:16]
+
+
+def is_current(kernel: str, source: str) -> bool:
+    """Whether a row whose toolchain says `source` was measured with the kernel as it is now. Rows that name no source,
+    and kernels that are not ours, always were."""
+    return not source or kernel not in KERNELS or source == digest(kernel)
+
+
+def macros(config: Config, problem: Problem, scale: str = "") -> dict[str, int | str]:
+    """What the source is compiled with, for a legal config of a problem, by macro name without its GEMMDB_.
+
+    Of the problem, what `inside` leaves counts.
+    `scale`: dtype of the scale, that of the output (fp32 for other outputs) unless it is given.
+    """
+    problem, value, swap = inside(problem), config.values, config.values["swap"] == 1
+    # Of each: what belongs to A, or the rows of the product, then what belongs to B, or its columns.
+    along_k = problem.a.layout.order.startswith("row"), problem.b.layout.order.startswith("col")
+    pairs = (
+        (TYPES[problem.a.dtype], TYPES[problem.b.dtype]),
+        (value["tile_m"], value["tile_n"]),
+        (value["cluster_m"], value["cluster_n"]),
+        (int(along_k[0]), int(along_k[1])),
+    )
+    types, tile, cluster, along = (pair[::-1] if swap else pair for pair in pairs)
+    scaled = problem.fusion == "scale"
+    bare = problem.op == "int_mm" and not scaled
+    bias = problem.bias
+    return {
+        "LEFT": types[0], "RIGHT": types[1], "OUT": TYPES[problem.out],
+        "ACCUMULATOR": TYPES["int32" if problem.op == "int_mm" else "fp32"],
+        "COMPUTE": TYPES["int32" if bare else "fp32"],
+        "TILE_ROWS": tile[0], "TILE_COLUMNS": tile[1], "TILE_DEPTH": value["tile_k"],
+        "CLUSTER_ROWS": cluster[0], "CLUSTER_COLUMNS": cluster[1],
+        "LEFT_ALONG_DEPTH": along[0], "RIGHT_ALONG_DEPTH": along[1], "SWAP": int(swap),
+        "COOPERATIVE": int(value["schedule"] == "cooperative"), "STREAM_K": int(streams(config)),
+        "SCALE": int(scaled), "SCALE_TYPE": TYPES[scale or scale_dtype(problem)],
+        "BIAS": BIASES[bias.kind if bias else None], "BIAS_TYPE": TYPES[bias.dtype if bias else problem.out],
+    }  # fmt: skip
+
+
+def inside(problem: Problem) -> Problem:
+    """The part of a problem that one kernel solves: all but a pointwise function, and the bias of a mixed product. As
+    Inductor has it, these are a kernel of their own, and so they are where the problem is measured."""
+    return replace(
+        problem,
+        fusion="scale" if problem.fusion == "scale" else "none",
+        bias=None if problem.op == "mixed_mm" else problem.bias,
+    )
+
+
+def outside(problem: Problem) -> Problem | None:
+    """What is left to do on the finished product, None when nothing is."""
+    bias = problem.bias if problem.op == "mixed_mm" else None
+    if problem.fusion != "pointwise" and bias is None:
+        return None
+    op = "mm" if problem.op == "addmm" else problem.op
+    return replace(problem, op=op, bias=bias, fusion="none" if problem.fusion == "scale" else problem.fusion)
+
+
+def streams(config: Config) -> bool:
+    """Whether the tile scheduler is stream-K's: it also carries out a fixed split of K."""
+    return config.values["split_k"] != 1
+
+
+def scale_dtype(problem: Problem) -> str:
+    """The dtype of the scale that a problem is measured with."""
+    return problem.out if problem.out in ("bf16", "fp16") else "fp32"
+
+
+def order(config: Config) -> tuple[int, int, int]:
+    """(split, swizzle, raster): the arguments of a config, which need no compiling."""
+    value = config.values
+    return int(value["split_k"]), int(value["swizzle"]), RASTERS[str(value["raster"])]
+
+
+def workspace_bound(config: Config, problem: Problem) -> int:
+    """The bytes of scratch that a config needs at most on a problem: the partial sums of the tiles that are split, and
+    two counters for each. CUTLASS rounds the tiles up to whole clusters and bands."""
+    if not streams(config):
+        return 0
+    value = config.values
+    tile, band = [int(value[name]) for name in ("tile_m", "tile_n")], int(value["swizzle"])
+    counts = []
+    for size, block, cluster in zip((problem.m, problem.n), tile, ("cluster_m", "cluster_n"), strict=True):
+        whole = band * int(value[cluster])
+        counts.append(math.ceil(math.ceil(size / block) / whole) * whole)
+    tiles = math.prod(counts)
+    return tiles * math.prod(tile) * 4 + tiles * 8 + 2 * 128
+
+
+def render(config: Config, problem: Problem, scale: str = "") -> str:
+    """The source of the kernel that `config` is on `problem`, without an entry point; `scale` as in `macros`."""
+    lines = (f"#define GEMMDB_{name} {value}\n" for name, value in macros(config, problem, scale).items())
+    return "".join(lines) + source()
+
+
+def headers() -> Path | None:
+    """The folder of CUTLASS's headers in the nvidia-cutlass package, None without it. The package is not imported: it
+    would want more of CUDA than its headers do."""
+    from importlib import metadata
+
+    try:
+        found = Path(str(metadata.distribution("nvidia-cutlass").locate_file("cutlass_library/source/include")))
+    except metadata.PackageNotFoundError:
+        return None
+    return found.resolve() if (found / "cutlass" / "cutlass.h").is_file() else None
+
+
+def compiler() -> str | None:
+    """The nvcc to compile with, searched where Inductor searches it: $CUDACXX, $CUDA_HOME/bin, $PATH; None without
+    one."""
+    home = os.environ.get("CUDA_HOME", "")
+    candidates = (os.environ.get("CUDACXX", ""), str(Path(home, "bin", "nvcc")) if home else "", "nvcc")
+    return next((found for name in candidates if name and (found := shutil.which(name))), None)

@@ -1,0 +1,96 @@
+"""Which configs of our CUTLASS kernel can run on which problem and GPU; each rule with its reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from gemmdb.kernels.config import Config
+from gemmdb.key.device import Device
+from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.key.problem import Problem
+
+SHARED_BYTES = 227 * 1024
+"""Shared memory of a block where the device does not say: Hopper's."""
+EPILOGUE_BYTES = 16 * 1024
+"""What the stores are staged through, about: a quarter of a tile of 128 x 128."""
+_ORDERS = ("row", "row-padded", "col", "col-padded")
+_OUTPUTS = {"int_mm": ("bf16", "fp16", "fp32"), "mm": ("bf16", "fp16"), "addmm": ("bf16", "fp16")}
+
+
+def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str] = ()) -> str | None:
+    """Why a cutlass config cannot run, None when it can. `symbolic`: which of `m`, `n`, `k` are not fixed."""
+    if device.arch != "sm90":
+        return "the kernel is made of Hopper's instructions"
+    if 0 in (problem.m, problem.n, problem.k):
+        return "there is nothing to compute in a product of size zero"
+    if problem.scalars != "unit":
+        return "the epilogue has no alpha and beta"
+    if "n" in symbolic or "k" in symbolic:
+        return "whether rows start at multiples of 16 bytes depends on N and K"
+    return _dtypes(problem) or _operands(problem) or _tile(config, problem, device) or _split(config, problem)
+
+
+def stage_bytes(config: Config, problem: Problem) -> int:
+    """Bytes of one pipeline stage: a tile of each operand."""
+    m, n, k = (int(config.values[name]) for name in ("tile_m", "tile_n", "tile_k"))
+    return m * k * ITEM_SIZES[problem.a.dtype] + n * k * ITEM_SIZES[problem.b.dtype]
+
+
+def _dtypes(problem: Problem) -> str | None:
+    if problem.op in ("mm", "addmm") and problem.a.dtype not in ("bf16", "fp16"):
+        return "the kernel is rendered for 16-bit floats"
+    if problem.op == "int_mm" and problem.fusion == "none":
+        return None if problem.out == "int32" else "an int32 product without a scale stays int32"
+    if problem.out not in _OUTPUTS.get(problem.op, (problem.a.dtype,)):
+        return f"no epilogue is rendered for {problem.out}"
+    if problem.numerics.acc not in ("fp32", "int32"):
+        return "the sums are fp32 or int32"
+    return None
+
+
+def _operands(problem: Problem) -> str | None:
+    for operand in (problem.a, problem.b):
+        if operand.layout.order not in _ORDERS:
+            return f"a {operand.layout.order} operand has no row start to step by"
+        if operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
+            return "the tensor copy engine wants rows that start at multiples of 16 bytes"
+    if problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:
+        return "the output is stored by the tensor copy engine: its rows are multiples of 16 bytes"
+    bias = problem.bias
+    if bias is not None and bias.kind != "column" and bias.align * ITEM_SIZES[bias.dtype] < VECTOR_BYTES:
+        return "the bias is read in vectors of 16 bytes"
+    column = problem.b.layout.order.startswith("col")
+    if problem.op == "int_mm" and not (column and problem.a.layout.order.startswith("row")):
+        return "the matrix unit takes int8 only with K along memory in both operands"
+    if problem.op == "mixed_mm" and not column:
+        return "the weight is converted in registers, which are filled with K along memory"
+    return None
+
+
+def _tile(config: Config, problem: Problem, device: Device) -> str | None:
+    value = config.values
+    m, n, k = (int(value[name]) for name in ("tile_m", "tile_n", "tile_k"))
+    rows, columns = (n, m) if value["swap"] else (m, n)
+    if problem.op == "mixed_mm" and not value["swap"]:
+        return "the operand that is converted in registers comes first"
+    if rows not in (64, 128, 256) or (value["schedule"] == "cooperative" and rows < 128):
+        return "a warp group of the matrix unit takes 64 rows; two of them share a cooperative tile"
+    groups = 2 if value["schedule"] == "cooperative" else 1
+    if rows * columns // (128 * groups) > 128:
+        return "the sums of a tile do not fit into the registers of its warp groups"
+    if problem.op == "int_mm" and k < 64:
+        return "a swizzled row of int8 is at least 64 bytes"
+    if 2 * stage_bytes(config, problem) + EPILOGUE_BYTES > int(device.figures.get("smem_bytes", SHARED_BYTES)):
+        return "two pipeline stages do not fit into shared memory"
+    return None
+
+
+def _split(config: Config, problem: Problem) -> str | None:
+    value = config.values
+    split = int(value["split_k"])
+    if split != 1 and value["schedule"] != "cooperative":
+        return "stream-K and split-K are there for the cooperative schedule only"
+    if split > math.ceil(problem.k / int(value["tile_k"])):
+        return f"K={problem.k} has fewer than {split} steps of {value['tile_k']}"
+    return None

@@ -1,0 +1,1 @@
+"""Inductor's own Triton templates, and ATen on padded operands."""

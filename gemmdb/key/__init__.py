@@ -1,0 +1,1 @@
+"""The key of a table: what a problem is, in one canonical text. Standard library only."""

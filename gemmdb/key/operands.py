@@ -1,0 +1,153 @@
+"""The parts of a Problem: operands and bias as the key sees them, numerics, and literal tensors to derive them from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmdb.errors import InputError
+from gemmdb.key.layout import BATCHES, ITEM_SIZES, Layout, classify, contiguous
+
+BIAS_KINDS = ("1d", "full", "column")
+FP32_MODES = ("ieee", "tf32", "bf16")
+_ALIGNS = {str(align): align for align in (1, 2, 4, 8, 16)}
+_NAMED_BATCHES = [[name] for name in BATCHES if name]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One tensor of a GEMM as the key sees it: dtype name, layout order and alignment in elements."""
+
+    dtype: str
+    layout: Layout
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_SIZES:
+            raise InputError(f"unknown dtype {self.dtype!r}; known: {', '.join(ITEM_SIZES)}")
+
+    @property
+    def text(self) -> str:
+        """`bf16:row:8`, and how a batch lies where that is another way than one matrix after the other:
+        `bf16:row:8:broadcast`."""
+        layout = self.layout
+        text = f"{self.dtype}:{layout.order}:{layout.align}"
+        return f"{text}:{layout.batch}" if layout.batch else text
+
+    @classmethod
+    def parse(cls, text: str) -> Operand:
+        """The operand of a text; raises InputError."""
+        dtype, *parts = text.split(":")
+        if len(parts) not in (2, 3) or parts[1] not in _ALIGNS or parts[2:] not in ([], *_NAMED_BATCHES):
+            raise InputError(f"malformed operand {text[:80]!r}")
+        return cls(dtype, Layout(parts[0], _ALIGNS[parts[1]], *parts[2:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """The bias of an addmm: `1d` [N], `full` [M, N] or `column` [M, 1], with its dtype and alignment in elements."""
+
+    kind: str
+    dtype: str
+    align: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in BIAS_KINDS or self.dtype not in ITEM_SIZES or self.align not in (1, 2, 4, 8, 16):
+            raise InputError(f"no such bias: {self.kind}:{self.dtype}:{self.align}; kinds: {', '.join(BIAS_KINDS)}")
+
+    @property
+    def text(self) -> str:
+        """`1d:bf16:8`."""
+        return f"{self.kind}:{self.dtype}:{self.align}"
+
+    @classmethod
+    def parse(cls, text: str) -> Bias | None:
+        """The bias of a text, None for `none`; raises InputError."""
+        if text == "none":
+            return None
+        parts = text.split(":")
+        if len(parts) != 3 or parts[2] not in _ALIGNS:
+            raise InputError(f"malformed bias {text[:80]!r}")
+        return cls(parts[0], parts[1], _ALIGNS[parts[2]])
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """What the arithmetic may do besides the dtypes: a config is only evidence for the same numerics.
+
+    `fp32`: how fp32 inputs are multiplied (`ieee`, `tf32`, or `bf16` as oneDNN may); always `ieee` for other dtypes.
+    `acc`: accumulate dtype. `reduced`: partial sums may be rounded to the output dtype (cuBLAS split-K default).
+    `deterministic`: the run asked for deterministic algorithms. `fast`: an fp8 product may keep its sums in the matrix
+    unit's own accumulator, which has fewer bits than `acc` (torch's `use_fast_accum`).
+    """
+
+    fp32: str = "ieee"
+    acc: str = "fp32"
+    reduced: bool = False
+    deterministic: bool = False
+    fast: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fp32 not in FP32_MODES or self.acc not in (
+            "fp32",
+            "fp16",
+            "fp64",
+            "int32",
+        ):
+            raise InputError(f"no such numerics: fp32={self.fp32} acc={self.acc}")
+
+
+IEEE = Numerics()
+"""Nothing reduced: fp32 as IEEE has it, fp32 accumulation."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A literal tensor: dtype name, sizes, strides and storage offset in elements."""
+
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def operand(self) -> Operand:
+        """Its class in the key."""
+        return Operand(self.dtype, classify(self.sizes, self.strides, self.offset, self.dtype))
+
+
+def operand_dtypes(op: str, dtype: str | None, weight_dtype: str | None) -> tuple[str, str]:
+    """The dtypes of A and B, which differ in mixed_mm and maybe in scaled_mm. Raises InputError for unknown ones."""
+    a = dtype or {"int_mm": "int8", "scaled_mm": "fp8_e4m3"}.get(op, "bf16")
+    b = {"mixed_mm": "int8"}.get(op, a)
+    if weight_dtype is not None and op in ("mixed_mm", "scaled_mm"):
+        b = weight_dtype
+    for name in (a, b):
+        if name not in ITEM_SIZES:
+            raise InputError(f"unknown dtype {name!r}; known: {', '.join(ITEM_SIZES)}")
+    return a, b
+
+
+def default_out(op: str, dtype: str, fusion: str) -> str:
+    """The dtype of the output, unless told otherwise, where A has `dtype`."""
+    if op == "int_mm":
+        return "bf16" if fusion == "scale" else "int32"
+    return "bf16" if op == "scaled_mm" else dtype
+
+
+def default_numerics(dtype: str, tf32: bool = False) -> Numerics:
+    """What torch does for `dtype` unless told otherwise: fp32 accumulation, reduced split-K sums for 16-bit floats."""
+    acc = {"fp64": "fp64", "int8": "int32"}.get(dtype, "fp32")
+    return Numerics("tf32" if tf32 else "ieee", acc, reduced=dtype in ("bf16", "fp16"))
+
+
+def dense_bias(op: str, m: int, n: int, kind: str | None, dtype: str) -> Bias | None:
+    """The dense bias of `kind` for an [m, n] output; `1d` is the default of addmm, no bias of the other ops. A `full`
+    one of a single row is `1d`: that is how a graph's [1, N] bias is classed."""
+    kind = kind or ("1d" if op == "addmm" else "none")
+    if kind == "full" and m == 1:
+        kind = "1d"
+    if kind == "none":
+        return None
+    if kind not in BIAS_KINDS:
+        raise InputError(f"unknown bias {kind!r}; known: none, {', '.join(BIAS_KINDS)}")
+    rows, columns = {"1d": (1, n), "full": (m, n), "column": (m, 1)}[kind]
+    return Bias(kind, dtype, contiguous(rows, columns, dtype).align)

@@ -1,0 +1,225 @@
+"""Problem: one GEMM to solve, the key of everything in a table. Query: a Problem to look up for a Device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gemmdb.errors import InputError
+from gemmdb.key import canonical, grammar, rules
+from gemmdb.key.canonical import lazy
+from gemmdb.key.device import Device
+from gemmdb.key.layout import ITEM_SIZES, contiguous
+from gemmdb.key.operands import (
+    IEEE,
+    Bias,
+    Numerics,
+    Operand,
+    TensorInfo,
+    default_numerics,
+    default_out,
+    dense_bias,
+    operand_dtypes,
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One GEMM with concrete sizes: C[m, n] = A[m, k] @ B[k, n], with what the kernel is fused with; of a bmm `batch`
+    of these, C[batch, m, n] = A[batch, m, k] @ B[batch, k, n]; of a scaled_mm fp8 operands, each with its fp32 scales.
+
+    `a`, `b`: the operands as the product sees them, so a transposed [N, K] weight is a `col` B. `out`: output dtype.
+    `scalars`: alpha and beta, `unit` when both are 1. `fusion`: what the kernel is fused with: `none`, a `scale`
+    (with its dtype cast), or a `pointwise` epilogue. `constant`: B is a constant (freezing), so packed kernels exist.
+    `scales`: of a scaled_mm, one of fp8.SCALES, how many numbers scale an operand; empty for the other ops.
+    `device` and `l2` ride along for `gemmdb.lookup` and are no part of the problem: not compared, not in its text.
+    Raises InputError for values outside these.
+    """
+
+    op: str
+    m: int
+    n: int
+    k: int
+    a: Operand
+    b: Operand
+    out: str
+    bias: Bias | None = None
+    scalars: str = "unit"
+    fusion: str = "none"
+    numerics: Numerics = IEEE
+    constant: bool = False
+    batch: int = 1
+    scales: str = ""
+    device: str | None = field(default=None, compare=False)
+    l2: str = field(default="cold", compare=False)
+
+    def __post_init__(self) -> None:
+        rules.check(self)
+
+    @lazy
+    def family(self) -> str:
+        """The canonical form without op and sizes: problems of one family may stand in for each other (rung `near`)."""
+        return self._family()
+
+    def _family(self) -> str:
+        a, b, rules = self.a, self.b, self.numerics
+        bias = "none" if self.bias is None else self.bias.text
+        scales = f" scales={self.scales} fast={'01'[rules.fast]}" if self.op == "scaled_mm" else ""
+        return (
+            f"a={a.text} b={b.text} out={self.out} bias={bias} scalars={self.scalars} fusion={self.fusion}"
+            f" fp32={rules.fp32} acc={rules.acc} reduced={'01'[rules.reduced]}"
+            f" deterministic={'01'[rules.deterministic]} constant={'01'[self.constant]}{scales}"
+        )
+
+    @property
+    def head(self) -> str:
+        """What the canonical form has before the family: op and sizes."""
+        batch = f" batch={self.batch}" if self.op == "bmm" else ""
+        return f"{self.op}{batch} m={self.m} n={self.n} k={self.k}"
+
+    @lazy
+    def text(self) -> str:
+        """The canonical form, `mm m=16 n=4096 k=4096 a=bf16:row:8 b=bf16:col:8 ...`; `parse` reads it back."""
+        return f"{self.head} {self._family()}"
+
+    @lazy
+    def key(self) -> int:
+        """The 64-bit key of the canonical form."""
+        return canonical.key(self.text)
+
+    @property
+    def family_key(self) -> int:
+        """The 64-bit key of the op and the family."""
+        return canonical.key(f"{self.op} {self.family}")
+
+    @classmethod
+    def parse(cls, text: str) -> Problem:
+        """The problem of a canonical form; raises InputError unless `text` is exactly what `Problem.text` writes."""
+        problem = cls(**grammar.fields(text))
+        if problem.text != text:
+            raise InputError(f"not a canonical problem: {text[:200]!r}")
+        return problem
+
+    @classmethod
+    def gemm(
+        cls,
+        op: str,
+        *,
+        m: int,
+        n: int,
+        k: int,
+        dtype: str | None = None,
+        layout: str = "nt",
+        weight_dtype: str | None = None,
+        bias: str | None = None,
+        tf32: bool = False,
+        out_dtype: str | None = None,
+        fusion: str = "none",
+        constant_weight: bool = False,
+        l2: str = "cold",
+        device: str | None = None,
+        arch: str | None = None,
+        batch: int = 1,
+        scales: str | None = None,
+        fast_accum: bool = False,
+    ) -> Problem:
+        """A problem with dense operands, as the flags of `gemmdb lookup` describe it, with the same defaults.
+
+        `layout`: two letters, A then B, each as stored row-major: `n` as it is, `t` transposed; `nt` is an [M, K]
+        activation times the transpose of an [N, K] weight, or a `batch` of both for bmm. `dtype` is the activation's
+        (default bf16, int8 for int_mm, fp8_e4m3 for scaled_mm); `weight_dtype` counts for mixed_mm (default int8) and
+        scaled_mm (default `dtype`) only. `bias` defaults to `1d` for addmm; that of a scaled_mm has the output's dtype.
+        `scales` (default `tensor`) and `fast_accum` are for scaled_mm. `l2` and `device` (a SKU; `arch` names an arch
+        instead) ride along for `gemmdb.lookup`. Raises InputError.
+        """
+        if layout not in ("nn", "nt", "tn", "tt"):
+            raise InputError(f"unknown layout {layout!r}; known: nn, nt, tn, tt")
+        if l2 not in ("cold", "hot"):
+            raise InputError(f"unknown l2 state {l2!r}; known: cold, hot")
+        dtype, other = operand_dtypes(op, dtype, weight_dtype)
+        for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch)):
+            if type(size) is not int or size < 0:
+                raise InputError(f"{op}: {name} must be an integer of at least 0, got {size!r}")
+        out = out_dtype or default_out(op, dtype, fusion)
+        several = batch if op == "bmm" else None
+        return cls(
+            op,
+            m,
+            n,
+            k,
+            Operand(dtype, contiguous(m, k, dtype, layout[0] == "t", several)),
+            Operand(other, contiguous(k, n, other, layout[1] == "t", several)),
+            out,
+            dense_bias(op, m, n, bias, out if op == "scaled_mm" else dtype),
+            fusion=fusion,
+            numerics=replace(default_numerics(dtype, tf32), fast=fast_accum),
+            constant=constant_weight,
+            batch=batch,
+            scales=scales if scales is not None else {"scaled_mm": "tensor"}.get(op, ""),
+            device=device or arch,
+            l2=l2,
+        )
+
+    @classmethod
+    def from_tensors(cls, op: str, a: TensorInfo, b: TensorInfo, **rest: Any) -> Problem:
+        """A problem from literal tensors: `a` is [M, K], `b` is [K, N] as the product sees it, each with the batch
+        before that for bmm; `rest` are fields.
+
+        Raises InputError, for example when the inner sizes differ.
+        """
+        wanted = {"bmm": (3, "three")}.get(op, (2, "two"))
+        if not len(a.sizes) == len(b.sizes) == wanted[0]:
+            raise InputError(f"{op}: operands have {wanted[1]} dimensions, got {list(a.sizes)} and {list(b.sizes)}")
+        if a.sizes[-1] != b.sizes[-2]:
+            raise InputError(f"{op}: K differs: A is {list(a.sizes)} and B is {list(b.sizes)}")
+        if a.sizes[:-2] != b.sizes[:-2]:
+            raise InputError(f"{op}: the batch differs: A is {list(a.sizes)} and B is {list(b.sizes)}")
+        m, k, n = *a.sizes[-2:], b.sizes[-1]
+        rest |= {"batch": a.sizes[0]} if op == "bmm" else {}
+        rest.setdefault("out", default_out(op, a.dtype, rest.get("fusion", "none")))
+        rest.setdefault("numerics", default_numerics(a.dtype))
+        return cls(op, m, n, k, a.operand, b.operand, **rest)
+
+    def resized(self, m: int, n: int, k: int) -> Problem:
+        """The same problem at other sizes, its classes unchanged."""
+        return replace(self, m=m, n=n, k=k)
+
+    @property
+    def empty(self) -> bool:
+        """Whether a size is 0, so that there is nothing to multiply."""
+        return 0 in (self.batch, self.m, self.n, self.k)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """The sizes of A, B and the output as tensors: matrices, or batches of them for bmm."""
+        batch = (self.batch,) if self.op == "bmm" else ()
+        return (*batch, self.m, self.k), (*batch, self.k, self.n), (*batch, self.m, self.n)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point (or integer) operations: 2 m n k, for each of a batch."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def bytes(self) -> int:
+        """The fewest bytes to move: each operand read once, the output written once."""
+        size, batch = ITEM_SIZES, self.batch
+        moved = batch * self.m * self.n * size[self.out]
+        for operand, elements in ((self.a, self.m * self.k), (self.b, self.k * self.n)):
+            moved += elements * size[operand.dtype] * (1 if operand.layout.batch == "broadcast" else batch)
+        if self.bias is not None:
+            elements = {"1d": self.n, "full": self.m * self.n, "column": self.m}[self.bias.kind]
+            moved += elements * size[self.bias.dtype]
+        return moved + size["fp32"] * {"row": self.m + self.n, "tensor": 2}.get(self.scales, 0)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A Problem to look up on a Device. `ranges` holds (smallest, largest or None) for each size that is symbolic;
+    the problem then carries the hints. `l2` says which protocol's verdict is asked for."""
+
+    problem: Problem
+    device: Device
+    ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    l2: str = "cold"

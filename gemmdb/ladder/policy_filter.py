@@ -1,0 +1,80 @@
+"""What the policy lets through: which configs may be served at all, and how much they must gain over ATen."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.ladder.ask import Ask
+from gemmdb.settings import Policy
+
+
+def objection(ask: Ask, config: Config) -> str | None:
+    """Why `config` cannot be the answer to `ask`, by policy or by legality; None when it can."""
+    return refusal(config, ask.policy, ask.problem) or illegal(config, ask.problem, ask.device, ask.symbolic)
+
+
+def refusal(config: Config, policy: Policy, problem: Problem) -> str | None:
+    """Why the policy does not serve `config` for `problem`, None when it may. ATen is always allowed."""
+    if config == ATEN:
+        return None
+    if policy.deny and _compiled(policy.deny).search(config.text):
+        return f"denied by the policy: {policy.deny}"
+    if policy.allow and not _compiled(policy.allow).search(config.text):
+        return f"not among what the policy allows: {policy.allow}"
+    if policy.batch_invariant and splits_reduction(config):
+        return "splits the sum over K, which the policy's batch invariance rules out"
+    if config.spec.cost > policy.compile_cost:
+        return f"costs more to compile than the policy's limit of {policy.compile_cost}"
+    if config.backend == "cutlass" and problem.m * problem.n * problem.k < policy.cutlass_size:
+        return f"CUTLASS begins at M x N x K = {policy.cutlass_size} by the policy"
+    return None
+
+
+def splits_reduction(config: Config) -> bool:
+    """Whether the sum over K is split in a way that may differ between values of M.
+
+    A factor of 0 lets the backend choose from the sizes, so only an explicit 1 keeps one order of summation.
+    """
+    values = config.values
+    return any(values[name] != 1 for name in config.spec.splits)
+
+
+def required_gain(policy: Policy, verified: bool | None) -> float:
+    """The least gain over ATen (0.02 is 2%) for anything but ATen; more for what is not `verified`."""
+    return max(policy.min_gain, policy.unverified_gain) if verified is False else policy.min_gain
+
+
+def verified(ask: Ask, config: Config, toolchain: Toolchain) -> bool | None:
+    """Whether a row of `config` under `toolchain` holds for the running software: the same toolchain class, and for a
+    kernel with a source that source as it is now, and a compiler that makes the same of it. None when the running
+    software is unknown."""
+    running = ask.toolchain
+    if running is None:
+        return None
+    same = toolchain.klass == running.klass and toolchain.compiles_as(running, config.backend)
+    return same and is_current(config, toolchain)
+
+
+def is_current(config: Config, toolchain: Toolchain) -> bool:
+    """Whether the source of the kernel that `toolchain` names is the present one; true of rows that name none."""
+    if not toolchain.source:
+        return True
+    # Imported where it is used: reading package files takes longer to import than the whole ladder.
+    from gemmdb.kernels import sources
+
+    return sources.is_current(config, toolchain.source)
+
+
+def gain(ratio: float) -> float:
+    """The gain over ATen of a config whose time is `ratio` of ATen's: 0.25 for a ratio of 0.8."""
+    return 1 / ratio - 1
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)

@@ -1,0 +1,211 @@
+"""Forecast: the time of every config at a problem, read off its own rows or predicted from its neighbours'."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gemmdb.cost.transfer import Family, Scale, family, members
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.exact import barred, find
+from gemmdb.ladder.policy_filter import gain, objection
+from gemmdb.ladder.timings import Surface, surface
+
+OWN = 0.055
+"""Relative error of a prediction between neighbours that agree, from CLOSE doublings on; less in proportion below."""
+CLOSE = 0.25
+UNSEEN = 0.25
+"""How far behind the best a config is taken to be, in logarithms, where no neighbour timed any like it."""
+UNLIKE = 0.1
+"""And behind the best of its tile, where one did; also the uncertainty of that."""
+CAUTION = 0.7
+"""How many standard deviations count against a config when one is chosen: of many that look alike, the one that looks
+best by chance is an unsure one."""
+BOUND = 0.4
+"""How many standard deviations, of the choice and of its rival, the stated loss allows for."""
+FAR = 0.05
+"""Loss allowed for per doubling of the distance to the nearest neighbour. With BOUND and OWN it makes the stated loss
+one that nine of ten held-out answers keep: benchmarks/results/offtable."""
+
+
+CONTENDERS = 12
+"""How many families are compared: those that came closest to the best of some neighbour."""
+BEHIND = 0.3
+"""How much further behind than the closest of them one may be."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Times relative to ATen at a problem, for the configs that may be served there and for ATen itself.
+
+    `ratios`: expected. `spread`: the standard deviation of their logarithms, 0 where it was measured. `far`: what the
+    distance adds to a loss. `gains`: the expected gain over ATen, of those that were measured in full.
+    `aten_us`: expected microseconds of ATen. `unsafe`: families that were wrong at a neighbour, or crashed there.
+    `beside`: whether a neighbour has the N and K of the problem.
+    """
+
+    rung: str
+    ratios: Mapping[Config, float]
+    spread: Mapping[Config, float]
+    far: float
+    gains: Mapping[Config, float]
+    aten_us: float
+    verified: bool | None
+    table: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    unsafe: frozenset[Family] = frozenset()
+    beside: bool = False
+
+    def regret(self, config: Config) -> float:
+        """How much slower than the best of all `config` is expected to be: 0.03 is 3%."""
+        return self.ratios[config] / min(self.ratios.values()) - 1
+
+    @functools.cached_property
+    def doubt(self) -> Mapping[Config, float]:
+        """How far off the expected time of each config may be."""
+        return {c: math.expm1(2 * BOUND * spread) + self.far for c, spread in self.spread.items()}
+
+    def loss(self, config: Config) -> float:
+        """The loss of serving `config`, against the best of all, that nine of ten answers are within."""
+        least = min(ratio * math.exp(-BOUND * self.spread[one]) for one, ratio in self.ratios.items())
+        return self.ratios[config] * math.exp(BOUND * self.spread[config]) / least - 1 + self.far
+
+    def score(self, config: Config) -> float:
+        """The expected ratio with a surcharge for what is unsure."""
+        return self.ratios[config] * math.exp(CAUTION * self.spread[config])
+
+    def sure_gain(self, config: Config) -> float:
+        """The gain over ATen that remains when both times are off by two standard deviations."""
+        off = math.exp(2 * math.hypot(self.spread[config], self.spread[ATEN])) + self.far
+        return gain(self.ratios[config] * off)
+
+    def proposals(self, count: int) -> list[Config]:
+        """The `count` configs other than ATen that are the most likely to be the best."""
+        return sorted((c for c in self.gains if c != ATEN), key=lambda c: (self.score(c), c.text))[:count]
+
+
+def measured(ask: Ask) -> Forecast | None:
+    """The forecast of a problem that was measured itself; None when no table has a verdict for it."""
+    found = find(ask)
+    here = surface(ask, found[0], ask.problem) if found else None
+    if here is None:
+        return None
+    banned = barred(ask) - {ATEN}
+    allowed = (c for c, one in here.pooled.items() if one.servable and c not in banned)
+    ratios = {c: here.pooled[c].ratio for c in allowed if objection(ask, c) is None}
+    gains = {config: gain(ratio) for config, ratio in ratios.items()}
+    exact = dict.fromkeys(ratios, 0.0)
+    return Forecast("exact", ratios, exact, 0.0, gains, here.aten_us, here.verified, here.table)
+
+
+def predicted(ask: Ask, used: Sequence[tuple[float, Surface]]) -> Forecast:
+    """The forecast from the surfaces at neighbours, nearest first, each with its distance in doublings (> 0).
+
+    Each neighbour tells how long a family takes over what is expected of it by `Scale`, relative to the best of that
+    neighbour. The mean of these, weighted by closeness, times what is expected at the problem is the predicted time.
+    """
+    weights = [math.exp(-distance * distance / 2) / (distance + 0.05) for distance, _ in used]
+    weights = [weight / sum(weights) for weight in weights]
+    surfaces = [one for _, one in used]
+    level = sum(weight * one.level for weight, one in zip(weights, surfaces, strict=True))
+    scale = Scale.of(ask.problem, ask.device)
+    unsafe = frozenset[Family]().union(*(one.unsafe for one in surfaces))
+    allowed = _contenders(ask, surfaces, unsafe)
+    blended = {key: _blend(key, used[0][0], list(zip(weights, surfaces, strict=True))) for key in allowed}
+    times, spread, servable = _times(blended, allowed, scale)
+    aten, nearest = times[ATEN], surfaces[0]
+    ratios = {config: math.exp(log - aten) for config, log in times.items()}
+    return Forecast(
+        "near",
+        ratios,
+        spread,
+        FAR * used[0][0],
+        {c: gain(ratios[c]) for c in servable},
+        math.exp(aten + level),
+        None if ask.klass is None else all(one.verified for one in surfaces),
+        nearest.table,
+        {
+            "neighbours": [
+                {"problem": one.problem.text, "distance": distance, "table": one.table, "aten_us": one.aten_us}
+                for distance, one in used
+            ],
+            "distance": used[0][0],
+            "configs": len(ratios),
+        },
+        unsafe,
+        any((one.problem.n, one.problem.k) == (ask.problem.n, ask.problem.k) for one in surfaces),
+    )
+
+
+class _Blend(NamedTuple):
+    """A family over all neighbours: mean and standard deviation of its excess. `full`: one measured it in full."""
+
+    mean: float
+    spread: float
+    full: bool
+
+
+def _blend(key: Family, nearest: float, pairs: Sequence[tuple[float, Surface]]) -> _Blend:
+    """Where a neighbour has not timed the family, it stands somewhat behind the best of its like there."""
+    weight = first = second = seen = total = 0.0
+    full = False
+    for share, one in pairs:
+        timed = one.families.get(key)
+        if timed is not None:
+            weight += share
+            first += share * timed.excess
+            second += share * timed.excess * timed.excess
+            full = full or timed.full
+        like = one.likes.get(key.like)
+        if like is not None:
+            seen += share
+            total += share * like
+    prior = total + (1 - seen) * UNSEEN + UNLIKE
+    missing = max(0.0, 1 - weight)
+    mean = first + missing * prior
+    variance = second - 2 * mean * first + weight * mean * mean
+    variance += missing * ((prior - mean) ** 2 + UNLIKE**2) + (OWN * min(1.0, nearest / CLOSE)) ** 2
+    return _Blend(mean, math.sqrt(max(0.0, variance)), full)
+
+
+def _contenders(ask: Ask, surfaces: Sequence[Surface], unsafe: Collection[Family]) -> dict[Family, list[Config]]:
+    """The families that came closest to the best somewhere, and are not unsafe, with their configs that may be served;
+    and ATen's."""
+    behind: dict[Family, float] = {}
+    for one in surfaces:
+        for key, timed in one.families.items():
+            behind[key] = min(timed.behind, behind.get(key, timed.behind))
+    banned = barred(ask)
+    found = {family(ATEN, ask.problem, ask.device): [ATEN]}
+    most = math.inf
+    for key in sorted(behind, key=behind.__getitem__):
+        if behind[key] > most or len(found) > CONTENDERS:
+            break
+        if key in unsafe or key in found:
+            continue
+        configs = [c for c in members(key, ask.problem, ask.device) if c not in banned and not objection(ask, c)]
+        if configs:
+            found[key] = configs
+            most = min(most, behind[key] + math.log1p(BEHIND))
+    return found
+
+
+def _times(
+    blended: Mapping[Family, _Blend], allowed: Mapping[Family, Sequence[Config]], scale: Scale
+) -> tuple[dict[Config, float], dict[Config, float], set[Config]]:
+    """The logarithms of the times, up to the level; their standard deviations; and which were measured in full."""
+    times: dict[Config, float] = {}
+    spread: dict[Config, float] = {}
+    servable: set[Config] = set()
+    for key, one in blended.items():
+        for config in allowed[key]:
+            log = one.mean + math.log(scale.us(config))
+            if config not in times or log < times[config]:
+                times[config], spread[config] = log, one.spread
+            if one.full:
+                servable.add(config)
+    return times, spread, servable

@@ -1,0 +1,129 @@
+"""Surface: what one table knows of one problem, as rung `near` uses it, read once and kept."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from gemmdb.cost.transfer import Family, Scale, family
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.policy_filter import verified
+from gemmdb.table.measurement import Measurement
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import Pooled, pool_slow, unsafe
+
+NOISY = 0.25
+"""Nothing is predicted from a time whose 95% interval is wider than this to each side: something disturbed it."""
+_KEPT = 4096
+
+_Key = tuple[int, int, str, object]
+_kept: WeakKeyDictionary[Table, tuple[str, dict[_Key, Surface | None]]] = WeakKeyDictionary()
+
+
+class Timed(NamedTuple):
+    """A family at one problem, by its fastest member. `excess`: the logarithm of its time over what is expected of it,
+    less that of the least such. `behind`: that of its time over the best. `full`: measured in full."""
+
+    excess: float
+    behind: float
+    full: bool
+
+
+@dataclass(frozen=True)
+class Surface:
+    """What one table knows of one problem: each config's pooled time relative to ATen's `aten_us` microseconds.
+    `banned`: what was wrong there, or crashed. `verified`: measured under the running toolchain class, with our kernels
+    as they are now; None when that is unknown."""
+
+    problem: Problem
+    device: Device
+    table: str
+    pooled: Mapping[Config, Pooled]
+    banned: frozenset[Config]
+    aten_us: float
+    verified: bool | None
+
+    def knows(self, config: Config) -> bool:
+        """Whether `config` has a time here that is steady enough to predict from."""
+        return config in self.pooled and self.pooled[config].spread <= NOISY
+
+    @functools.cached_property
+    def level(self) -> float:
+        """The logarithm of the least time over what is expected."""
+        return min(value for value, *_ in self._logs.values())
+
+    @functools.cached_property
+    def families(self) -> Mapping[Family, Timed]:
+        """Every family with a steady time."""
+        return {key: Timed(value - self.level, behind, full) for key, (value, behind, full) in self._logs.items()}
+
+    @functools.cached_property
+    def likes(self) -> Mapping[object, float]:
+        """The least excess of all families that are alike."""
+        least: dict[object, float] = {}
+        for key, one in self.families.items():
+            least[key.like] = min(one.excess, least.get(key.like, one.excess))
+        return least
+
+    @functools.cached_property
+    def unsafe(self) -> frozenset[Family]:
+        """The families of what was wrong here, or crashed."""
+        return frozenset(family(config, self.problem, self.device) for config in self.banned)
+
+    @functools.cached_property
+    def _logs(self) -> Mapping[Family, tuple[float, float, bool]]:
+        scale = Scale.of(self.problem, self.device)
+        steady = {config: one for config, one in self.pooled.items() if one.spread <= NOISY}
+        best = min(one.ratio for one in steady.values())
+        logs: dict[Family, tuple[float, float, bool]] = {}
+        for config, one in steady.items():
+            key = family(config, self.problem, self.device)
+            value, behind = math.log(one.ratio * self.aten_us / scale.us(config)), math.log(one.ratio / best)
+            least, nearest, full = logs.get(key, (value, behind, False))
+            logs[key] = min(value, least), min(behind, nearest), one.servable or full
+        return logs
+
+
+def surface(ask: Ask, table: Table, problem: Problem) -> Surface | None:
+    """The rows of `problem` in `table`, of the running toolchain class if there are any; None without ATen's."""
+    state = ask.read(Table.state, table)
+    if state is None:
+        return None
+    before, known = _kept.get(table, ("", {}))
+    if before != state or len(known) > _KEPT:
+        known = {}
+        _kept[table] = state, known
+    key = (problem.key, ask.device.key, ask.query.l2, ask.toolchain)
+    if key not in known:
+        known[key] = _read(ask, table, problem)
+    return known[key]
+
+
+def _read(ask: Ask, table: Table, problem: Problem) -> Surface | None:
+    found = ask.read(Table.rows, table, problem, ask.device) or []
+    banned = unsafe(found)
+    rows = [row for row in found if row.protocol.l2 == ask.query.l2 and row.protocol.clock != "model"]
+    classes = (None,) if ask.klass is None else (ask.klass, None)
+    for klass in classes:
+        pooled = _pooled([row for row in rows if klass is None or row.toolchain.klass == klass], banned)
+        if ATEN in pooled:
+            aten_us = median(row.times.median_us for row in pooled[ATEN].rows if row.times)
+            holds = None if ask.klass is None else all(_holds(ask, one) for one in pooled.values())
+            return Surface(problem, ask.device, str(table.path), pooled, banned, aten_us, holds)
+    return None
+
+
+def _pooled(rows: Collection[Measurement], banned: frozenset[Config]) -> dict[Config, Pooled]:
+    return {one.config: one for one in pool_slow(rows, banned)}
+
+
+def _holds(ask: Ask, one: Pooled) -> bool:
+    return any(verified(ask, one.config, row.toolchain) for row in one.rows)

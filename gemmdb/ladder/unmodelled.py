@@ -1,0 +1,39 @@
+"""Problems that the cost model does not cover: what was the best on measured ones of their kind, to be tried first."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from gemmdb.cost.data import CAPABILITIES
+from gemmdb.cost.machine import machine
+from gemmdb.cost.menu import FAMILIES
+from gemmdb.cost.menus import REST
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.exact import barred
+from gemmdb.ladder.policy_filter import objection
+
+
+def kind(problem: Problem) -> str:
+    """Which problems go together: fp32 by how it is multiplied, the others by their rows, which are not aligned."""
+    how = problem.numerics.fp32 if problem.a.dtype == "fp32" else "unaligned"
+    return f"{FAMILIES[problem.op]} {how}"
+
+
+def usual(ask: Ask) -> list[Config]:
+    """The configs that were the best on measured problems of the kind, those first that are the best most often; none
+    for an arch, or a kind, of which nothing was measured."""
+    known = machine(ask.device)
+    if known is None or known.capability not in CAPABILITIES or ask.problem.empty or ask.problem.op not in FAMILIES:
+        return []
+    menus = REST.get(kind(ask.problem), {})
+    texts = next((texts for limit, texts in menus.items() if ask.problem.m <= limit), ())
+    banned = barred(ask)
+    return [c for c in _configs(texts) if c != ATEN and c not in banned and objection(ask, c) is None]
+
+
+@functools.cache
+def _configs(texts: Sequence[str]) -> tuple[Config, ...]:
+    return tuple(Config.parse(text) for text in texts)

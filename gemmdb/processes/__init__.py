@@ -1,0 +1,1 @@
+"""Isolated worker processes: a crash, a hang or an out-of-memory ends one of them, and nothing else."""

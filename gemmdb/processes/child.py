@@ -1,0 +1,119 @@
+"""What runs in the process that runs candidates: `main([REQUESTS, REPLIES, LIFELINE, MEMORY_BYTES])`, file descriptors.
+
+It reads pickled tasks from one pipe and answers each on another. It exits when its parent does, however that ends: the
+lifeline is a pipe that only the parent holds open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import resource
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from gemmdb.table.measurement import Status, one_line
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call to make: an importable function and its arguments, all of which pickle, also to another host."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to a task: its value, or the status and the one line of what it raised."""
+
+    value: Any = None
+    status: Status = Status.OK
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A function by the names of its module and its own. Only the process that calls it imports the module, so that one
+    which has others work need not wait for torch."""
+
+    module: str
+    name: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Import it and call it."""
+        return getattr(importlib.import_module(self.module), self.name)(*arguments)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A module in which the functions are Named."""
+
+    module: str
+
+    def __getattr__(self, name: str) -> Named:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Named(self.module, name)
+
+
+def answer(task: Task) -> Reply:
+    """Make the call. Whatever it raises becomes a Reply; exhausted memory has its own status."""
+    try:
+        return Reply(task.function(*task.arguments))
+    except MemoryError as error:
+        return Reply(status=Status.OOM, detail=one_line(f"MemoryError: {error}"))
+    except Exception as error:
+        text = one_line(f"{type(error).__name__}: {error}")
+        return Reply(status=Status.OOM if out_of_memory(text) else Status.ERROR, detail=text)
+
+
+def out_of_memory(text: str) -> bool:
+    """Whether the text of an exception tells that memory was exhausted, of the host or of a GPU: the libraries that
+    ask for it have no exception in common."""
+    found = text.lower()
+    return any(phrase in found for phrase in ("out of memory", "can't allocate memory", "outofmemory", "memoryerror"))
+
+
+def serve(requests: Connection, replies: Connection) -> None:
+    """Answer tasks until the parent sends None or goes away."""
+    while True:
+        try:
+            task = requests.recv()
+        except EOFError:
+            return
+        if task is None:
+            return
+        reply = answer(task)
+        try:
+            replies.send(reply)
+        except (pickle.PicklingError, TypeError, ValueError, AttributeError) as error:
+            replies.send(Reply(status=Status.ERROR, detail=one_line(f"the result does not pickle: {error}")))
+
+
+def main(arguments: list[str]) -> None:
+    """Take over the three inherited pipes and serve; standard output goes to standard error."""
+    requests, replies, lifeline = (int(number) for number in arguments[:3])
+    if len(arguments) > 3:
+        limit = int(arguments[3])
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    with contextlib.suppress(OSError):
+        # When memory runs out, the kernel should end this process and not the build.
+        Path("/proc/self/oom_score_adj").write_text("500")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
+    with contextlib.suppress(BrokenPipeError):
+        serve(Connection(requests), Connection(replies))
+    os._exit(0)
+
+
+def _watch(lifeline: int) -> None:
+    os.read(lifeline, 1)
+    os._exit(1)

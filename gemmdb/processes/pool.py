@@ -1,0 +1,196 @@
+"""Isolated worker processes: started fresh, pinged, limited in time and memory, restarted after a failure."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from time import monotonic
+from typing import Any
+
+from gemmdb.errors import GemmdbError
+from gemmdb.processes.child import Reply, Task
+from gemmdb.table.measurement import Status
+
+START_S = 120.0
+"""Time limit for a new worker to answer its first ping."""
+
+BOOT = "import sys; from gemmdb.processes.child import main; main(sys.argv[1:])"
+"""What a new interpreter runs. Not `-m`: the module would be there twice, and its classes would not unpickle."""
+
+
+class Stopped(GemmdbError):
+    """The pool was closed while a task was running."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`graceful_s`: time between asking a late worker to end and SIGTERM; `terminate_s`: between SIGTERM and SIGKILL.
+    `memory_bytes`: address space of a worker (RLIMIT_AS), None for no limit."""
+
+    graceful_s: float = 0.5
+    terminate_s: float = 1.0
+    memory_bytes: int | None = None
+
+
+@dataclass
+class Worker:
+    """One process at a time, started at the first task. `environment` is added to the parent's: which GPU is visible,
+    how many threads, what caches. A new process inherits nothing else, so no state of the parent can disturb it."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    _process: subprocess.Popen[bytes] | None = None
+    _requests: Connection | None = None
+    _replies: Connection | None = None
+    _lifeline: int = -1
+    _closed: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def call(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Reply:
+        """Run `function(*arguments)` in the worker and wait at most `limit_s` seconds.
+
+        A worker that does not answer in time is ended (status `timeout`), one that dies is a `crash`, or `oom` when the
+        kernel killed it; either way the next call starts a new one. Raises Stopped after `close`, GemmdbError when no
+        worker can be started.
+        """
+        self._ensure()
+        return self._exchange(limit_s, Task(function, arguments))
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, None while there is no process."""
+        return self._process.pid if self._process else None
+
+    def end(self) -> None:
+        """End the process: asked, then SIGTERM, then SIGKILL, its children with it. The next call starts another."""
+        with self._lock:
+            process, self._process = self._process, None
+            pipes = [pipe for pipe in (self._requests, self._replies) if pipe]
+            lifeline, self._lifeline = self._lifeline, -1
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            pipes[0].send(None)
+        self._wait_or_kill(process)
+        for pipe in pipes:
+            with contextlib.suppress(OSError):
+                pipe.close()
+        os.close(lifeline)
+
+    def close(self) -> None:
+        """End the process for good; a call in another thread raises Stopped."""
+        self._closed = True
+        self.end()
+
+    def _ensure(self) -> None:
+        with self._lock:
+            if self._closed:
+                raise Stopped("the worker is closed")
+            if self._process is not None:
+                return
+            self._start()
+        reply = self._exchange(START_S, Task(ping))
+        if reply.value != "pong":
+            raise GemmdbError(f"a worker process does not start: {reply.status}: {reply.detail}")
+
+    def _start(self) -> None:
+        (read_request, write_request), (read_reply, write_reply), (read_life, write_life) = (os.pipe() for _ in "123")
+        theirs = (read_request, write_reply, read_life)
+        memory = [] if self.limits.memory_bytes is None else [str(self.limits.memory_bytes)]
+        command = [sys.executable, "-c", BOOT, *map(str, theirs), *memory]
+        # Its own session: an interrupt at the terminal reaches the parent alone, and killing the group ends compilers.
+        self._process = subprocess.Popen(
+            command,
+            env={**os.environ, **self.environment},
+            stdin=subprocess.DEVNULL,
+            pass_fds=theirs,
+            start_new_session=True,
+        )
+        for descriptor in theirs:
+            os.close(descriptor)
+        self._requests, self._replies, self._lifeline = Connection(write_request), Connection(read_reply), write_life
+
+    def _exchange(self, limit_s: float, task: Task) -> Reply:
+        process, requests, replies = self._process, self._requests, self._replies
+        if process is None or requests is None or replies is None:
+            raise Stopped("the worker is closed")
+        try:
+            requests.send(task)
+            if not self._wait(replies, limit_s):
+                self.end()
+                return Reply(status=Status.TIMEOUT, detail=f"no answer within {limit_s:g} s")
+            reply = replies.recv()
+        except (EOFError, OSError):
+            if self._closed:
+                raise Stopped("the worker was closed") from None
+            return self._died(process)
+        if not isinstance(reply, Reply):
+            raise GemmdbError("a worker answered with something that is no reply")
+        return reply
+
+    def _wait(self, replies: Connection, limit_s: float) -> bool:
+        until = monotonic() + limit_s
+        while not self._closed and (left := until - monotonic()) > 0:
+            if replies.poll(min(left, 0.2)):
+                return True
+        if self._closed:
+            raise Stopped("the worker was closed")
+        return False
+
+    def _died(self, process: subprocess.Popen[bytes]) -> Reply:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(self.limits.graceful_s)
+        code = process.poll()
+        self.end()
+        if code is None or code >= 0:
+            return Reply(status=Status.CRASH, detail=f"the worker exited with code {code}")
+        name = signal.Signals(-code).name
+        # Nobody but the kernel's out-of-memory killer sends SIGKILL here.
+        status = Status.OOM if -code == signal.SIGKILL else Status.CRASH
+        return Reply(status=status, detail=f"the worker was ended by {name}")
+
+    def _wait_or_kill(self, process: subprocess.Popen[bytes]) -> None:
+        for stop, limit_s in ((None, self.limits.graceful_s), (signal.SIGTERM, self.limits.terminate_s)):
+            if stop is not None:
+                _signal_group(process, stop)
+            try:
+                process.wait(limit_s)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        _signal_group(process, signal.SIGKILL)
+        process.wait()
+
+
+def ping() -> str:
+    """What a worker answers to show that it is there."""
+    return "pong"
+
+
+def spread(workers: Sequence[Worker], limit_s: float, tasks: Sequence[Task]) -> list[Reply]:
+    """Run tasks on several workers at once, each task on whichever is free; the replies in the order of the tasks."""
+    free = list(workers)
+
+    def run(task: Task) -> Reply:
+        worker = free.pop()
+        try:
+            return worker.call(limit_s, task.function, *task.arguments)
+        finally:
+            free.append(worker)
+
+    with ThreadPoolExecutor(len(workers)) as executor:
+        return list(executor.map(run, tasks))
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    # The group outlives its leader, so a leader that already ended may still have a compiler running in it.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

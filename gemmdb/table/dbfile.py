@@ -1,0 +1,159 @@
+"""A table file opened for reading as data from a stranger: read-only, checked before anything is believed."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import time
+from pathlib import Path
+
+from gemmdb.errors import TableError
+from gemmdb.table import schema
+from gemmdb.table.measurement import one_line
+
+BUSY_S = 5.0
+"""How long a reader waits for a writer's commit, which takes milliseconds."""
+
+LONGEST = 2**24
+"""Bytes of the longest value or row read; the texts of a table are far shorter."""
+
+FAULTS = (sqlite3.Error, UnicodeDecodeError)
+"""What reading a damaged file raises; SQLite's message may quote bytes of it that are no text."""
+
+_PAUSES = (0.01, 0.05, 0.0)
+"""Seconds between attempts to open a file that seems to be left half done."""
+_MAGIC = bytes.fromhex("d9d505f920a163d7")
+
+_PRAGMAS = ("trusted_schema=OFF", "query_only=ON")
+_STRANGER = ("cell_size_check=ON",)
+"""For a file of whoever: SQLite advises to check every page, and not to map the file."""
+_CACHE = "cache_size=-65536"
+"""For such a file too; setting it reads the file."""
+_SHIPPED = ("mmap_size=4294967296",)
+"""For a file that came with the code, and is as trusted: mapped, its pages need no copying."""
+
+
+def connect(path: Path, immutable: bool = False) -> sqlite3.Connection:
+    """A read-only connection to the table at `path`, its schema checked. Raises TableError, one line with the remedy.
+
+    `immutable` is for the files that came with the package, which nobody writes: no locks are taken and the file is
+    mapped. The file is never opened by other means than SQLite's, since closing any descriptor of a file drops the
+    process's locks on it.
+    """
+    _check_file(path)
+    if not immutable:
+        check_journal(path, writes=False)
+    for pause in _PAUSES:
+        try:
+            return _connect(path, immutable)
+        except FAULTS as error:
+            if not pause or not _half_done(error):
+                raise broken(path, error) from error
+        time.sleep(pause)
+    raise AssertionError("the last pause is 0")
+
+
+def check_journal(path: Path, writes: bool = True) -> None:
+    """Raise TableError for a rollback journal that no gemmdb writer left.
+
+    SQLite follows one when a file is opened for writing (`writes`), and deletes whatever file it names as its
+    super-journal; a journal names one when it ends with the journal's magic bytes.
+    """
+    journal = Path(f"{real(path)}-journal")
+    try:
+        if not (strange := not stat.S_ISREG(journal.lstat().st_mode)) and writes:
+            with journal.open("rb") as file:
+                file.seek(-len(_MAGIC), os.SEEK_END)
+                strange = file.read() == _MAGIC
+    except OSError:
+        return  # There is none, or it is too short to be one, or SQLite cannot read it either.
+    if strange:
+        raise TableError(f"{journal} is not a journal that gemmdb left; do not use this file")
+
+
+def real(path: Path) -> str:
+    """The path without links, and as it is where it cannot name a file."""
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # It holds a NUL.
+        return str(path)
+
+
+def broken(path: Path, error: Exception) -> TableError:
+    """What SQLite said about the file, as the TableError to raise."""
+    text = one_line(str(error))
+    if getattr(error, "sqlite_errorname", "") == "SQLITE_READONLY_ROLLBACK":
+        remedy = f"the same `gemmdb build` again, or `gemmdb merge {path} --out {path}`"
+        return TableError(f"{path} holds what a killed writer left half done; undo it by running {remedy}")
+    if "locked" in text:
+        return TableError(f"{path} is locked by another process; try again when its writer is done")
+    if "not a database" in text:
+        return TableError(f"{path} is not a SQLite file; name a table that `gemmdb build` wrote")
+    if "unable to open" in text or "readonly" in text:
+        return TableError(f"{path} cannot be opened ({text}); check that it is still there, and its permissions")
+    if "is full" in text or "disk I/O" in text:
+        return TableError(f"{path} cannot be used ({text}); check the disk and its free space")
+    return TableError(f"{path} is corrupted ({text}); restore it or rebuild it with `gemmdb build`")
+
+
+def logged(path: Path) -> TableError:
+    """What to raise for a file in WAL mode."""
+    remedy = f"sqlite3 {path} 'PRAGMA journal_mode=DELETE'"
+    return TableError(f"{path} has a write-ahead log, which no table has; undo it, if the file is yours, by {remedy}")
+
+
+def _connect(path: Path, immutable: bool) -> sqlite3.Connection:
+    options = "mode=ro&immutable=1" if immutable else "mode=ro"
+    uri = f"{path.absolute().as_uri()}?{options}"
+    db = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+        for pragma in (*_PRAGMAS, *(_SHIPPED if immutable else _STRANGER)):
+            db.execute(f"PRAGMA {pragma}")
+        if not immutable:
+            _check_mode(db, path)
+            db.execute(f"PRAGMA {_CACHE}")
+        schema.check(db, path)
+        if path.stat().st_size % int(db.execute("PRAGMA page_size").fetchone()[0]):
+            raise TableError(f"{path} is truncated; restore it or rebuild it with `gemmdb build`")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _check_mode(db: sqlite3.Connection, path: Path) -> None:
+    """Raise TableError for a file in WAL mode, before SQLite makes files beside it: reading one takes two.
+
+    A connection that locks the file for itself does so before it opens a log, and one for reading cannot: the attempt
+    fails where there is a log to open, and only there.
+    """
+    db.execute("PRAGMA locking_mode=EXCLUSIVE")
+    try:
+        db.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorname == "SQLITE_IOERR_LOCK":
+            raise logged(path) from error
+        raise
+    db.execute("PRAGMA locking_mode=NORMAL")  # The next statement gives its lock back.
+
+
+def _check_file(path: Path) -> None:
+    try:
+        found = path.stat()
+    except FileNotFoundError as error:
+        raise TableError(f"{path} does not exist; make it with `gemmdb build --out {path}`") from error
+    except (OSError, ValueError) as error:
+        raise TableError(f"{path} cannot be read ({error}); check the path and its permissions") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise TableError(f"{path} is a directory, not a table; name a .db file in it")
+    if not stat.S_ISREG(found.st_mode):
+        raise TableError(f"{path} is not a regular file; name a table that `gemmdb build` wrote")
+    if found.st_size == 0:
+        raise TableError(f"{path} is empty; fill it with `gemmdb build --out {path}`")
+
+
+def _half_done(error: Exception) -> bool:
+    """Whether there is something to roll back; also said, for a moment, while a writer ends its transaction."""
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN"))

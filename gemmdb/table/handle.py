@@ -1,0 +1,111 @@
+"""Handle: the connection to one table file, shared by the threads of a process and opened anew after a fork."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gemmdb.errors import TableError
+from gemmdb.table import dbfile, schema
+
+_locks: dict[str, threading.Lock] = {}
+"""One lock per file. A writer waits until no process reads, and inside a process SQLite lets a second connection begin
+to read although a writer waits: two whose reads overlap all the time would keep it out."""
+
+_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+_held: list[threading.Lock] = []
+_inherited: list[sqlite3.Connection] = []
+"""Connections that a fork left in this process; SQLite forbids even to close them here."""
+
+
+class Handle:
+    """A table file that is open for reading, or will be when it is next read. `immutable` promises that no process
+    writes it. `db` is the connection, None while the file is closed; use it with `lock` held."""
+
+    def __init__(self, path: Path, immutable: bool) -> None:
+        self.path = path
+        self.immutable = immutable
+        self.lock = _lock_of(path)
+        self.db: sqlite3.Connection | None = None
+        _handles.add(self)
+
+    def fetch(self, sql: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """The rows that a query finds. Raises TableError for what is wrong with the file."""
+        with self._reading() as db:
+            return db.execute(sql, args).fetchall()
+
+    def fetch_few(self, sql: str, args: Sequence[Any], most: int, what: str) -> list[tuple[Any, ...]]:
+        """The rows that a query finds, of which there may be as many as whoever made the file likes: a TableError when
+        they are more than `most`; `what` they are."""
+        with self._reading() as db:
+            found = db.execute(sql, args).fetchmany(most + 1)
+        if len(found) > most:
+            raise self.crowded(most, what)
+        return found
+
+    def crowded(self, most: int, what: str) -> TableError:
+        """The TableError that says of what the file holds more than `most`."""
+        return TableError(f"{self.path} holds more than {most:,} {what} where one lookup reads them all; rebuild it")
+
+    def header(self) -> schema.Header:
+        """What the file says of itself. Raises TableError."""
+        with self._reading() as db:
+            return schema.header(db, self.path)
+
+    def connect(self) -> sqlite3.Connection:
+        """Open the file, also anew after `close` or a fork. Call it with the lock held. Raises TableError."""
+        self.db = dbfile.connect(self.path, self.immutable)
+        return self.db
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with self.lock:
+                yield self.db or self.connect()
+        except dbfile.FAULTS as error:
+            raise dbfile.broken(self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file. Idempotent; a later call of `fetch` opens it again."""
+        with self.lock:
+            if self.db is not None:
+                self.db.close()
+            self.db = None
+
+
+def _lock_of(path: Path) -> threading.Lock:
+    return _locks.setdefault(dbfile.real(path), threading.Lock())
+
+
+def _before_fork() -> None:
+    """Wait for the reads in flight: a child would inherit SQLite's mutexes as they are, and its note that this process
+    holds file locks, so that it could neither take real ones nor ever write."""
+    for lock in list(_locks.values()):
+        lock.acquire()
+        _held.append(lock)
+
+
+def _in_parent() -> None:
+    while _held:
+        _held.pop().release()
+
+
+def _in_child() -> None:
+    """Leave the parent's connections alone, and open the files anew when they are next asked for."""
+    _held.clear()
+    _locks.clear()
+    for handle in _handles:
+        if handle.db is not None:
+            _inherited.append(handle.db)
+        handle.db = None
+        handle.lock = _lock_of(handle.path)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

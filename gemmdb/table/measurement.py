@@ -1,0 +1,211 @@
+"""Measurement: one run of a Config on a Problem, immutable, failures included. Protocol: how it was measured."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemmdb.errors import InputError
+from gemmdb.kernels.config import Config
+from gemmdb.key import canonical
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
+
+_RUN = re.compile(r"[A-Za-z0-9_.:\-]{1,64}")
+MAX_DETAIL = 300
+LEAST_US, MOST_US = 1e-6, 1e12
+"""Microseconds that a time can be: whatever is between, ratios of two can be divided by and have a logarithm."""
+EMITTED = "emitted"
+"""`Measurement.detail` of a time that was taken of the code that the compiler emits, where its candidates are timed as
+kernels by themselves."""
+COPIES, COPIED_BYTES = 20, 2**31
+"""At how many addresses operands are timed on a GPU, as long as they take no more bytes than that: the mean over many
+is less of a draw than the time at one."""
+
+
+class Status(enum.StrEnum):
+    """What became of a candidate. Only `OK` and `SLOW` carry times; only `OK` can be picked."""
+
+    OK = "ok"
+    """Measured in full, and right."""
+    SLOW = "slow"
+    """Right, and dropped from the race after a short estimate, which is what its times are."""
+    WRONG = "wrong"
+    """Its result is outside the tolerance of the dtype. Never served, whatever another run says."""
+    ERROR = "error"
+    """It did not compile, or raised."""
+    CRASH = "crash"
+    """Its worker died: a signal, an illegal memory access."""
+    TIMEOUT = "timeout"
+    """It did not answer within its time limit."""
+    OOM = "oom"
+    """It ran out of memory."""
+    ILLEGAL = "illegal"
+    """A legality rule excludes it here, so it was not run."""
+
+
+TIMED = frozenset({Status.OK, Status.SLOW})
+UNSAFE = frozenset({Status.WRONG, Status.CRASH})
+"""A config with one such row on a problem is never served for it."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a time was taken. `clock`: `graph` (CUDA graph, events) or `host` (monotonic clock around calls).
+    `l2`: state of the last-level cache before each call. `unroll`: calls per sample. `samples`: aimed-at samples of a
+    full measurement. `reference`: the config it was interleaved with. `version` rises when the procedure changes."""
+
+    clock: str
+    l2: str
+    unroll: int
+    samples: int
+    reference: str = "aten:default"
+    version: int = 1
+
+    def __post_init__(self) -> None:
+        if self.clock not in ("graph", "host", "model") or self.l2 not in (
+            "cold",
+            "hot",
+        ):
+            raise InputError(f"no such protocol: clock {self.clock[:20]!r}, l2 {self.l2[:20]!r}")
+        counts = (self.unroll, self.samples, self.version)
+        whole = all(type(count) is int for count in counts)
+        if not (whole and 0 < self.unroll <= 10_000 and 0 < self.samples <= 1_000_000 and 0 < self.version <= 1000):
+            raise InputError(f"no such protocol: unroll {self.unroll}, samples {self.samples}, version {self.version}")
+        if not 0 < len(self.reference) <= 80 or not self.reference.isprintable():
+            raise InputError(f"no such protocol: reference {self.reference[:80]!r}")
+
+    @cached_property
+    def text(self) -> str:
+        """The canonical form; `parse` reads it back."""
+        return canonical.encode("protocol", (
+            ("clock", self.clock), ("l2", self.l2), ("unroll", self.unroll), ("samples", self.samples),
+            ("reference", self.reference), ("version", self.version),
+        ))  # fmt: skip
+
+    @cached_property
+    def key(self) -> int:
+        """The 64-bit key of the canonical form."""
+        return canonical.key(self.text)
+
+    @classmethod
+    def parse(cls, text: str) -> Protocol:
+        """The protocol of a canonical form; raises InputError unless `text` is what `Protocol.text` writes."""
+        part = canonical.decode("protocol", text)
+        try:
+            protocol = cls(
+                str(part["clock"]), str(part["l2"]), int(part["unroll"] or 0), int(part["samples"] or 0),
+                str(part["reference"]), int(part["version"] or 0),
+            )  # fmt: skip
+        except (KeyError, ValueError) as error:
+            raise InputError(f"malformed protocol {text[:200]!r}") from error
+        if protocol.text != text:
+            raise InputError(f"not a canonical protocol: {text[:200]!r}")
+        return protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Statistics of one timed candidate, microseconds of one call.
+
+    `median_us` with the 95% interval of the median [`low_us`, `high_us`] over `samples` samples; `aten_us` is the
+    median of the reference interleaved with it, so that `median_us / aten_us` is free of drift.
+    """
+
+    median_us: float
+    low_us: float
+    high_us: float
+    samples: int
+    aten_us: float
+
+    def __post_init__(self) -> None:
+        for name in ("median_us", "low_us", "high_us", "aten_us"):
+            value = getattr(self, name)
+            if not isinstance(value, float) or not LEAST_US <= value <= MOST_US:
+                raise InputError(f"impossible times: {self}")
+            if type(value) is not float:
+                # A subclass (numpy's) has another repr, which is what the canonical form is made of.
+                object.__setattr__(self, name, float(value))
+        if not self.samples >= 1:
+            raise InputError(f"impossible times: {self}")
+        if not self.low_us <= self.median_us <= self.high_us:
+            raise InputError(f"the median is outside its interval: {self}")
+
+    @property
+    def ratio(self) -> float:
+        """Time relative to the reference; below 1 is faster."""
+        return self.median_us / self.aten_us
+
+    @property
+    def spread(self) -> float:
+        """Half the width of the interval, relative to the median."""
+        return (self.high_us - self.low_us) / 2 / self.median_us
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One row. `run` names the run that made it; `error` is the largest relative error against the higher-precision
+    reference; `compile_s` what compiling cost; `detail` one line about a failure, or
+    EMITTED.
+
+    Raises InputError when times are given for a status that has none, or are missing.
+    """
+
+    problem: Problem
+    config: Config
+    device: Device
+    protocol: Protocol
+    toolchain: Toolchain
+    run: str
+    status: Status
+    times: Times | None = None
+    error: float | None = None
+    compile_s: float | None = None
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.times is not None) != (self.status in TIMED):
+            raise InputError(f"{self.config.name}: status {self.status} and times do not go together")
+        if not _RUN.fullmatch(self.run):
+            raise InputError(f"malformed run id {self.run[:80]!r}")
+        if len(self.detail) > MAX_DETAIL or not self.detail.isprintable():
+            raise InputError(f"{self.config.name}: detail must be one line of at most {MAX_DETAIL} characters")
+        for name in ("error", "compile_s"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _float(name, value))
+
+    @cached_property
+    def text(self) -> str:
+        """The canonical form, with the parts named by their 64-bit keys."""
+        t = self.times
+        times = (None,) * 5 if t is None else (t.median_us, t.low_us, t.high_us, t.samples, t.aten_us)
+        return canonical.encode("measurement", (
+            ("problem", self.problem.key), ("config", self.config.key), ("device", self.device.key),
+            ("protocol", self.protocol.key), ("toolchain", self.toolchain.key), ("run", self.run),
+            ("status", self.status.value),
+            *zip(("median_us", "low_us", "high_us", "samples", "aten_us"), times, strict=True),
+            ("error", self.error), ("compile_s", self.compile_s), ("detail", self.detail),
+        ))  # fmt: skip
+
+    @cached_property
+    def key(self) -> int:
+        """The 64-bit key of the canonical form: the same row has the same key in every table."""
+        return canonical.key(self.text)
+
+
+def _float(name: str, value: float) -> float:
+    """`value` as the one float that a table gives back for it: NaN is stored as infinity, and zero has no sign."""
+    try:
+        return math.inf if math.isnan(value) else float(value) + 0.0
+    except TypeError as error:
+        raise InputError(f"{name} must be a number, got {str(value)[:80]!r}") from error
+
+
+def one_line(text: str) -> str:
+    """`text` made fit for `Measurement.detail`: one printable line, cut to its limit."""
+    flat = " ".join(text.split())
+    return "".join(c if c.isprintable() else "?" for c in flat)[:MAX_DETAIL]

@@ -1,0 +1,207 @@
+"""Verdicts: what the Measurements of a problem say, as a pure function of them, in any order, pooled over runs."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table.measurement import EMITTED, UNSAFE, Measurement, Protocol, Status, Times
+
+TIE = 0.01
+"""Two configs closer than this, relative, are tied whatever their intervals say."""
+PROCESS_US, PROCESS = 0.3, 0.04
+"""Half the 95% interval of a ratio to ATen from process to process: so many microseconds, but no more than PROCESS of
+the time. The samples of one process know nothing of it. Of 840 pairs of the same emitted code in two processes on an
+H200, 19 in 20 differed by less than 5.6% at 6 to 9 us, 3.2% up to 14 us, 1.8% up to 25 us."""
+
+
+class Verdict(NamedTuple):
+    """The pick for a Problem on a Device under a Protocol and a toolchain class. A tuple, since one is made at every
+    lookup and a frozen dataclass takes three times as long.
+
+    `toolchain`: the newest one that measured the pick. `ties`: all configs as good as the best, the pick first.
+    `ratio`: the pick's time relative to ATen. `spread`: half the width of its 95% interval, relative. `aten_us`:
+    microseconds of one call of ATen. `runs`: how many runs measured the pick.
+    """
+
+    problem: Problem
+    device: Device
+    protocol: Protocol
+    toolchain: Toolchain
+    ties: tuple[Config, ...]
+    ratio: float
+    spread: float
+    aten_us: float
+    runs: int
+
+    @property
+    def pick(self) -> Config:
+        """The config to run."""
+        return self.ties[0]
+
+    @property
+    def klass(self) -> str:
+        """The toolchain class that the verdict holds for."""
+        return self.toolchain.klass
+
+    @property
+    def expected_us(self) -> float:
+        """Microseconds of one call of the pick."""
+        return self.ratio * self.aten_us
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster than ATen the pick is."""
+        return 1 / self.ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """One config's full measurements on one problem, pooled over runs: medians of ratio to ATen and spread."""
+
+    config: Config
+    ratio: float
+    spread: float
+    rows: tuple[Measurement, ...]
+
+    @property
+    def order(self) -> tuple[int, int, float, str]:
+        """The order in which tied configs are preferred: ATen, then the cheaper compile, then the one that splits the
+        sum over K into fewer parts (no workspace, one summation order), then the faster, then the text."""
+        spec = self.config.spec
+        parts = math.prod(max(1, int(value)) for name, value in self.config.params if name in spec.splits)
+        return spec.cost, parts, self.ratio, self.config.text
+
+    @property
+    def emitted(self) -> bool:
+        """Whether its times are those of the code that the compiler emits."""
+        return any(row.detail == EMITTED for row in self.rows)
+
+    @property
+    def servable(self) -> bool:
+        """Whether a run measured it in full; the short estimate of a slow candidate is not enough to be picked."""
+        return any(row.status is Status.OK for row in self.rows)
+
+
+def pool(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> list[Pooled]:
+    """The servable configs of one problem, fastest first: measured in full, and never wrong or crashed, be it in these
+    rows or among the `banned`."""
+    return _pool(rows, banned, (Status.OK,))
+
+
+def pool_slow(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> list[Pooled]:
+    """As `pool`, with the configs of which only the short estimate of a `slow` row exists."""
+    return _pool(rows, banned, (Status.OK, Status.SLOW))
+
+
+def unsafe(rows: Iterable[Measurement]) -> frozenset[Config]:
+    """The configs that any of the rows of a problem shows to be wrong or to crash."""
+    return frozenset(row.config for row in rows if row.status in UNSAFE)
+
+
+def decide_all(rows: Iterable[Measurement]) -> list[Verdict]:
+    """The verdicts of all rows of one problem on one device, one for each protocol and toolchain class that has one.
+
+    A config that was wrong or crashed under any of them is served under none: it is a fault of the kernel.
+    """
+    rows = list(rows)
+    groups: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
+    for row in rows:
+        groups[row.protocol.text, row.toolchain.klass].append(row)
+    banned = unsafe(rows)
+    found = (decide(groups[name], banned) for name in sorted(groups))
+    return [verdict for verdict in found if verdict is not None]
+
+
+def decide(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> Verdict | None:
+    """The Verdict of the rows of one (problem, device, protocol, toolchain class); None while ATen has no full row."""
+    pooled = pool(rows, banned)
+    reference = next((p for p in pooled if p.config == ATEN), None)
+    if reference is None:
+        return None
+    ties = best(confirmed(pooled))
+    pick = ties[0]
+    first = pick.rows[0]
+    return Verdict(
+        first.problem,
+        first.device,
+        first.protocol,
+        max((row.toolchain for row in pick.rows), key=age),
+        tuple(p.config for p in ties),
+        pick.ratio,
+        pick.spread,
+        median(row.times.median_us for row in reference.rows if row.times),
+        len({row.run for row in pick.rows}),
+    )
+
+
+def confirmed(pooled: Sequence[Pooled]) -> Sequence[Pooled]:
+    """What can be picked. Where a config was timed as emitted code, that is ATen and what was timed more than once: how
+    far the other times are from those of the code that would be served is not known."""
+    again = [p for p in pooled if p.config == ATEN or len(p.rows) > 1 or p.emitted]
+    return again if any(p.emitted for p in again) else pooled
+
+
+def best(pooled: Sequence[Pooled]) -> list[Pooled]:
+    """Of configs of one problem, fastest first and ATen among them, those that are as good as the first, in the order
+    in which they are preferred."""
+    ties = sorted((p for p in pooled if tied(pooled[0], p)), key=lambda p: p.order)
+    # A noisy config can be tied with the best and yet be slower than ATen, which is not.
+    return ties if ties[0].config == ATEN else [p for p in ties if p.ratio < 1]
+
+
+def tied(best: Pooled, other: Pooled) -> bool:
+    """Whether `other` cannot be told from the `best`: within 1%, or within both intervals together."""
+    return other.ratio <= best.ratio * (1 + max(TIE, best.spread + other.spread))
+
+
+@functools.lru_cache(maxsize=256)
+def age(toolchain: Toolchain) -> tuple[tuple[tuple[int, ...], ...], str]:
+    """A key that orders toolchains from old to new: the numbers of their versions (2.9 before 2.13), then the text."""
+    versions = (toolchain.torch, toolchain.triton, toolchain.cuda, toolchain.cutlass, toolchain.gemmdb)
+    return tuple(tuple(map(int, re.findall(r"\d+", version))) for version in versions), toolchain.text
+
+
+def _pool(rows: Iterable[Measurement], banned: Collection[Config], statuses: Sequence[Status]) -> list[Pooled]:
+    by_config: dict[Config, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        by_config[row.config].append(row)
+    pooled = [
+        _pool_one(config, rows, statuses)
+        for config, rows in by_config.items()
+        if config not in banned and not any(row.status in UNSAFE for row in rows)
+    ]
+    return sorted((p for p in pooled if p is not None), key=lambda p: (p.ratio, p.order))
+
+
+def _pool_one(config: Config, rows: list[Measurement], statuses: Sequence[Status]) -> Pooled | None:
+    timed = next((found for s in statuses if (found := [row for row in rows if row.status is s])), [])
+    # What is served is emitted code: where that was timed, times of the kernel by itself do not count.
+    timed = [row for row in timed if row.detail == EMITTED] or timed
+    if len(timed) > 1:  # Texts are long, and most configs have one row.
+        timed.sort(key=lambda row: row.text)
+    times = [row.times for row in timed if row.times]
+    return Pooled(config, *together(times, config), tuple(timed)) if times else None
+
+
+def together(times: Sequence[Times], config: Config) -> tuple[float, float]:
+    """The ratio to ATen and the spread of a config that was timed several times: processes differ, so their distance
+    counts as spread too, and what is known of other processes."""
+    within = median(t.spread for t in times)
+    if config == ATEN:
+        return 1.0, within
+    ratios = [t.ratio for t in times]
+    ratio = median(ratios)
+    between = (max(ratios) - min(ratios)) / 2 / ratio
+    process = min(PROCESS, PROCESS_US / median(t.median_us for t in times)) / math.sqrt(len(times))
+    return ratio, max(between, process, within)

@@ -1,0 +1,248 @@
+"""Store: the one writer of table files. Safe against kill -9, and with many processes at once.
+
+A file in rollback-journal mode is a single file, readable from read-only media and over a network file system, which
+the write-ahead log is not; writers take turns for the milliseconds of a commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlite_utils import Database
+
+from gemmdb.errors import InputError, TableError
+from gemmdb.table import dbfile, schema
+from gemmdb.table.measurement import Measurement
+from gemmdb.table.migrations import MIGRATIONS
+from gemmdb.table.row_cache import PartWriter
+from gemmdb.table.rows import Parts, fingerprint, pack, values
+from gemmdb.table.verdict import Verdict, decide_all
+
+BUSY_S = 60.0
+"""How long a writer waits for its turn."""
+
+_INSERT = f"INSERT OR IGNORE INTO measurement VALUES ({', '.join('?' * len(schema.COLUMNS))})"
+_GROUP = f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
+_BATCH = 200
+"""Problems whose verdicts are recomputed in one transaction: others wait that long at most, well under a second."""
+
+
+class Store:
+    """A table file open for writing; a context manager. Every method raises TableError when the file cannot be used."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        self._connect()
+
+    @classmethod
+    def open(cls, path: Path) -> Store:
+        """The table at `path`, made (with its folder) where there is none, and migrated to the current schema."""
+        return cls(Path(path))
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. What was added stays, also when its verdicts were not refreshed yet."""
+        with self._lock:
+            self._db.close()
+
+    def begin_run(self, provenance: Mapping[str, Any]) -> str:
+        """Record a run with what there is to know of it (JSON-ready: command, versions, readings, dates); its run id,
+        new in the world."""
+        now = datetime.datetime.now(datetime.UTC)
+        run = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+        self.add_runs([{"started": now.isoformat(timespec="seconds"), **provenance, "run": run}])
+        return run
+
+    def add_runs(self, runs: Iterable[Mapping[str, Any]]) -> None:
+        """Record runs as `Table.provenance` gives them."""
+        with self.transaction() as db:
+            for run in runs:
+                rest = {name: value for name, value in run.items() if name != "run"}
+                self._parts.put_run(db, str(run["run"]), _json(rest))
+
+    def add(self, rows: Iterable[Measurement]) -> int:
+        """Add measurements in one transaction; how many were new. Adding a row again changes nothing."""
+        rows = list(rows)
+        with self.transaction() as db:
+            fresh = [row for row in rows if self._insert(db, row)]
+            if fresh:
+                pairs = {(row.problem.key, row.device.key) for row in fresh}
+                db.executemany("INSERT OR IGNORE INTO pending VALUES (?, ?)", sorted(pairs))
+                total = int(_get(db, "rows_digest"), 16) + sum(map(fingerprint, fresh))
+                _put(db, rows_digest=f"{total % 2**128:032x}")
+        return len(fresh)
+
+    def refresh(self, *, live: bool = False, above: int = 0) -> int:
+        """Recompute the verdicts of problems whose rows changed since the last time and publish the content digest;
+        how many (problem, device) pairs that were.
+
+        Raises the generation, to more than `above`, when rows changed since it was last raised; never with `live`: rows
+        of live tuning must not make compiled graphs stale.
+        """
+        done = 0
+        while True:
+            with self.transaction() as db:
+                pairs = db.execute("SELECT problem, device FROM pending LIMIT ?", (_BATCH,)).fetchall()
+                for pair in pairs:
+                    self._decide(db, pair)
+                done += len(pairs)
+                if len(pairs) < _BATCH:
+                    _publish(db, live, above)
+                    return done
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction, begun when it is this process's turn; rolled back by any exception. Rows of this file
+        cannot change meanwhile."""
+        with self._lock, _guard(self.path):
+            self._begin()
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._parts.forget()
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _connect(self) -> None:
+        with _guard(self.path):
+            while True:
+                before = _identity(self.path)
+                self._db = _open(self.path)
+                self._file = _identity(self.path)
+                if before in (None, self._file):
+                    break
+                self._db.close()  # Another file took its place meanwhile.
+        self._parts = PartWriter(self.path)
+        self._read = Parts(self.path, lambda sql, args: self._db.execute(sql, args).fetchall())
+
+    def _begin(self) -> None:
+        """Begin, on the file that now has the name: a merge puts a new one in the old one's place."""
+        self._db.execute("BEGIN IMMEDIATE")
+        while _identity(self.path) != self._file:
+            self._db.execute("ROLLBACK")
+            self._db.close()
+            self._connect()
+            self._db.execute("BEGIN IMMEDIATE")
+
+    def _insert(self, db: sqlite3.Connection, row: Measurement) -> bool:
+        self._parts.put(db, row)
+        return db.execute(_INSERT, values(row)).rowcount == 1
+
+    def _decide(self, db: sqlite3.Connection, pair: Sequence[int]) -> None:
+        rows = [self._read.measurement(row) for row in db.execute(_GROUP, pair)]
+        db.execute("DELETE FROM verdict WHERE problem = ? AND device = ?", pair)
+        verdicts = [verdict_values(verdict) for verdict in decide_all(rows)]
+        db.executemany(f"INSERT INTO verdict VALUES ({', '.join('?' * 11)})", verdicts)
+        db.execute("DELETE FROM pending WHERE problem = ? AND device = ?", pair)
+
+
+def record_live(path: Path, rows: Sequence[Measurement]) -> None:
+    """Add what live tuning measured, and its verdicts, without raising the generation: compiled graphs stay valid."""
+    with Store.open(path) as store:
+        store.add(rows)
+        store.refresh(live=True)
+
+
+def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
+    """A Verdict as a row of `verdict`."""
+    problem, protocol, ties = verdict.problem, verdict.protocol, verdict.ties
+    keys = pack(protocol.key, verdict.toolchain.key, problem.family_key, *(config.key for config in ties))
+    numbers = (verdict.ratio, verdict.spread, verdict.aten_us, verdict.runs)
+    return (problem.key, verdict.device.key, protocol.key, verdict.klass, ties[0].key, keys, *numbers, problem.head)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    _check_target(path)
+    dbfile.check_journal(path)
+    db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST)
+        db.execute("PRAGMA trusted_schema=OFF")
+        if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+            raise dbfile.logged(path)
+        # A transaction that spills its pages shuts readers out until it ends.
+        db.execute("PRAGMA cache_spill=OFF")
+        _prepare(db, path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _prepare(db: sqlite3.Connection, path: Path) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+            MIGRATIONS.apply(Database(db, execute_plugins=False, recursive_triggers=False))
+        schema.check(db, path)
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _publish(db: sqlite3.Connection, live: bool, above: int) -> None:
+    digest = _get(db, "rows_digest")
+    if _get(db, "digest") != digest:
+        _put(db, digest=digest, updated=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+    generation = int(_get(db, "generation"))
+    if not live and (_get(db, "generation_digest") != digest or generation <= above):
+        _put(db, generation=str(max(generation, above) + 1), generation_digest=digest)
+
+
+def _get(db: sqlite3.Connection, name: str) -> str:
+    return str(db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0])
+
+
+def _put(db: sqlite3.Connection, **meta: str) -> None:
+    db.executemany("UPDATE meta SET value = ? WHERE name = ?", [(value, name) for name, value in meta.items()])
+
+
+def _json(provenance: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(provenance, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"a run's provenance must be JSON-ready ({error})") from error
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _check_target(path: Path) -> None:
+    if path.is_dir():
+        raise TableError(f"{path} is a directory, not a table; name a .db file in it")
+    if path.exists() and not path.is_file():
+        raise TableError(f"{path} is not a regular file; name a table to write")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TableError(f"{path}: its folder cannot be made ({error.strerror}); name another") from error
+
+
+@contextlib.contextmanager
+def _guard(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except dbfile.FAULTS as error:
+        raise dbfile.broken(path, error) from error

@@ -1,0 +1,131 @@
+"""workload.jsonl: the GEMMs that a program compiles, one JSON object per line.
+
+    {"problem": canonical text, "count": n, "calls": n, "device": canonical text, "ranges": {"m": [2, null]}}
+
+`count`: occurrences in compiled graphs; `calls`: calls of these graphs; `ranges`: the sizes that were symbolic. A GEMM
+that gemmdb does not steer has `uncovered`, its name, in place of `problem`. Fields not known here are tolerated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gemmdb.errors import InputError
+from gemmdb.key.problem import Problem
+from gemmdb.workload.appending import append_lines
+
+Ranges = tuple[tuple[str, int, int | None], ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A problem of a workload. `count`: how often it occurs in compiled graphs; `calls`: how often these graphs were
+    called, summed over its occurrences; `device`: canonical text of the device compiled for, empty if unknown.
+    `ranges`: (`m`, `n` or `k`, smallest, largest or None) of each size that was symbolic."""
+
+    problem: Problem
+    count: int = 1
+    calls: int = 0
+    device: str = ""
+    ranges: Ranges = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object of its line."""
+        ranges = {name: [low, high] for name, low, high in self.ranges}
+        return {
+            "problem": self.problem.text, "count": self.count, "calls": self.calls, "device": self.device,
+            "ranges": ranges,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A whole file: the entries, merged per problem, device and ranges in the order of their first lines, and (count,
+    calls) of what gemmdb does not steer, by name."""
+
+    entries: tuple[Entry, ...]
+    uncovered: Mapping[str, tuple[int, int]]
+
+
+def read(path: Path) -> Workload:
+    """The workload in a file. Raises InputError, naming file and line, for anything that is no workload."""
+    merged: dict[tuple[Problem, str, Ranges], Entry] = {}
+    uncovered: dict[str, tuple[int, int]] = {}
+    for where, text in lines(path):
+        item = as_object(text, where)
+        if isinstance(item.get("uncovered"), str):
+            count, calls = uncovered.get(item["uncovered"], (0, 0))
+            more = _number(item, "count", 1, where), _number(item, "calls", 0, where)
+            uncovered[item["uncovered"]] = count + more[0], calls + more[1]
+            continue
+        new = entry(item, where)
+        key = (new.problem, new.device, new.ranges)
+        known = merged.get(key, replace(new, count=0, calls=0))
+        merged[key] = replace(new, count=known.count + new.count, calls=known.calls + new.calls)
+    return Workload(tuple(merged.values()), uncovered)
+
+
+def append(path: Path, entries: Iterable[Entry]) -> None:
+    """Append entries under a lock, so that several processes may record into one file. Raises InputError."""
+    try:
+        append_lines(path, (json.dumps(entry.as_dict()) for entry in entries))
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def entry(item: Mapping[str, Any], where: str) -> Entry:
+    """The entry of a line's object; `where` names the line in errors. Raises InputError."""
+    text, device = item.get("problem"), item.get("device") or ""
+    if not isinstance(text, str) or not isinstance(device, str):
+        raise InputError(f'{where}: a line of a workload has a "problem", the canonical text of one')
+    try:
+        problem = Problem.parse(text)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    count, calls = _number(item, "count", 1, where), _number(item, "calls", 0, where)
+    return Entry(problem, count, calls, device, _ranges(item.get("ranges") or {}, where))
+
+
+def lines(path: Path) -> Iterator[tuple[str, str]]:
+    """(`file:line`, text) of the lines that are not empty. Raises InputError for what cannot be read as text."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"cannot read {path}: it is not text") from error
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield f"{path}:{number}", line
+
+
+def as_object(text: str, where: str) -> dict[str, Any]:
+    """The JSON object of a line. Raises InputError for anything else."""
+    try:
+        item = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON: {error}") from error
+    if not isinstance(item, dict):
+        raise InputError(f"{where}: a line is a JSON object, not {text.strip()[:40]!r}")
+    return item
+
+
+def _number(item: Mapping[str, Any], name: str, default: int, where: str) -> int:
+    value = item.get(name, default)
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise InputError(f"{where}: {name} must be an integer of at least 0 and below 2**63, got {str(value)[:40]!r}")
+    return value
+
+
+def _ranges(ranges: object, where: str) -> Ranges:
+    found = []
+    for name, bounds in ranges.items() if isinstance(ranges, dict) else [("", None)]:
+        low, high = bounds if isinstance(bounds, list) and len(bounds) == 2 else (None, None)
+        if name not in ("m", "n", "k") or type(low) is not int or (high is not None and type(high) is not int):
+            raise InputError(f"{where}: ranges are given as {{'m': [smallest, largest or null]}}, got {ranges!r}")
+        found.append((name, low, high))
+    return tuple(sorted(found))

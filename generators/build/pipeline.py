@@ -1,0 +1,60 @@
+"""`build`: problems -> candidates -> race -> rows -> verdicts, as a resumable queue in the output file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmdb.errors import InputError
+from gemmdb.generators.build import effort, queue, selection, target
+from gemmdb.generators.build.progress import Progress, Silent
+from gemmdb.generators.build.request import BuildReport, BuildRequest
+from gemmdb.generators.build.run import Run
+from gemmdb.generators.measure import backends
+from gemmdb.generators.measure.interfaces import Backend
+from gemmdb.generators.shapes import loading
+from gemmdb.settings import data_home
+from gemmdb.table.writer import Store
+
+__all__ = ["BuildReport", "BuildRequest", "build"]
+
+
+def build(request: BuildRequest, progress: Progress | None = None, backend: Backend | None = None) -> BuildReport:
+    """Measure what the table does not hold yet, and derive its verdicts.
+
+    `backend` measures; default: that of the requested arch. A candidate's failure is a row. Ctrl-C ends the build in
+    good order and is told in the report. With `modelled` and no such device here, the rows are the cost model's. Raises
+    InputError for a request that cannot be met, TableError for an output file that is no table.
+    """
+    effort.named(request.effort)  # A bad name is told before a device is looked for.
+    warnings: tuple[str, ...] = ()
+    if backend is None and request.modelled and not backends.is_here(request.arch):
+        from gemmdb.generators.modelled import build as modelled  # The renderer is what only builds for a GPU need.
+
+        return modelled.build(request, progress)
+    if backend is None:
+        backend, warnings = _backend(request)
+    chosen = effort.named(request.effort, backend.device.kind)
+    request = replace(request, effort=chosen.name)
+    problems = loading.select(loading.load(request.shapes, backend.device.kind), request.ops, request.dtypes)
+    if not problems:
+        raise InputError("no problem is left to build: --ops or --dtypes exclude all of the shapes")
+    out = request.out or data_home() / f"{backend.device.slug}.db"
+    with Store.open(out) as store:
+        jobs = selection.select(queue.jobs(problems, backend, chosen), request.allow, request.deny)
+        run = Run(request, backend, store, jobs, progress or Silent())
+        run.execute()
+        return replace(run.report(out, len(problems)), warnings=warnings)
+
+
+def _backend(request: BuildRequest) -> tuple[Backend, tuple[str, ...]]:
+    """The backend that the request asks for, and what to warn of."""
+    if request.ray is not None:
+        raise InputError("--ray: building on several hosts is not available in this version; build on each, then merge")
+    if request.gpus is not None and request.gpus < 1:
+        raise InputError(f"--gpus {request.gpus}: must be at least 1")
+    if request.minutes is not None and not request.minutes > 0:
+        raise InputError(f"--minutes {request.minutes:g}: must be more than 0")
+    device, warnings = target.choose(request.arch, request.shapes)
+    if request.gpus is not None and device.kind == "cpu":
+        raise InputError("--gpus: a table for a CPU is measured on the CPU")
+    return backends.backend_for(device), warnings

@@ -1,0 +1,63 @@
+"""What a running build tells whoever watches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Protocol as Interface
+
+from gemmdb.key.problem import Problem
+
+
+@dataclass(frozen=True)
+class State:
+    """A moment of a build. `total` jobs, of which `done` are in the table (`before` of them since an earlier build);
+    `phase`: `starting`, `compiling`, `measuring`, `waiting` (for another build of the same file) or `finished`.
+    `current`: the problem in work. `eta_s`: estimated seconds to the end, None while nothing is known."""
+
+    total: int
+    done: int
+    before: int = 0
+    phase: str = "starting"
+    current: Problem | None = None
+    eta_s: float | None = None
+
+
+class Progress(Interface):
+    """Receives every state of a build, from the thread that called `build`."""
+
+    def update(self, state: State) -> None:
+        """Show `state`. Must return quickly: the build waits for it."""
+
+
+class Silent:
+    """A Progress that shows nothing."""
+
+    def update(self, state: State) -> None:
+        """Do nothing."""
+
+
+@dataclass
+class Tracker:
+    """Counts the jobs of a build and estimates the end from the pace since the start."""
+
+    progress: Progress
+    total: int
+    before: int
+    done: int = 0
+    started: float = field(default_factory=monotonic)
+
+    def __post_init__(self) -> None:
+        self.done = self.before
+        self.say("starting")
+
+    def say(self, phase: str, current: Problem | None = None) -> None:
+        """Report the phase and the problem in work."""
+        fresh, left = self.done - self.before, self.total - self.done
+        eta = (monotonic() - self.started) / fresh * left if fresh else None
+        self.progress.update(State(self.total, self.done, self.before, phase, current, eta))
+
+    def finished(self, problem: Problem) -> None:
+        """Count one job."""
+        self.done += 1
+        self.say("measuring", problem)

@@ -1,0 +1,212 @@
+"""The queue of a build: what is left to do is what the output file does not hold; what is in work is locked beside it.
+
+A job is stored as a whole, so it is done or not done. Claims are record locks on `FILE.lock`, one byte per job: the
+operating system lifts them when their process ends, however it ends, so a killed build leaves nothing to clean up and
+several builds of one file share the work.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Lock
+
+from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.build.search import unconfirmed
+from gemmdb.generators.measure.interfaces import Backend, Candidate, Job, Outcome
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key import canonical
+from gemmdb.key.problem import Problem
+from gemmdb.processes.child import out_of_memory
+from gemmdb.table.measurement import EMITTED, Measurement, Status
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import pool, unsafe
+
+POLL_S = 0.5
+"""How often jobs that another build has claimed are looked at again."""
+RIVALS = 2
+"""How many of the configs that are known on a problem are timed again beside new candidates."""
+TRANSIENT = frozenset({Status.TIMEOUT, Status.OOM})
+"""What can become of a candidate because of something else on the machine."""
+TRIES = 2
+"""How often a candidate other than ATen is tried that comes to such an end."""
+
+
+def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[Job]:
+    """The jobs of a build in the order of the problems, each problem under all protocols of the effort."""
+    protocols = backend.protocols(effort)
+    return [
+        Job(problem, protocol, tuple(backend.space.candidates(problem, backend.device, effort)))
+        for problem in problems
+        for protocol in protocols
+    ]
+
+
+def left(wanted: Sequence[Job], path: Path, backend: Backend, effort: Effort) -> list[Job]:
+    """What of the jobs is not in the table at `path` for the device, protocol and toolchain class.
+
+    A job of which some candidates have rows, since a backend was added after they were measured, is reduced to the
+    others, with ATen and the best so far beside them: times compare within the same minutes. Not for what an estimate
+    let in, where as many configs have rows, of its kernel too: estimates change. So is one of which a
+    candidate ran out of time or memory, which may have been a disturbance, once. All of a job is left when ATen has no
+    row, or ran out of either. Of a job of which not all has been confirmed that the effort confirms, that is left.
+
+    Raises TableError.
+    """
+    if not path.exists():
+        return list(wanted)
+    table = Table.open(path)
+    try:
+        return [rest for job in wanted if (rest := _rest(job, table, backend, effort)) is not None]
+    finally:
+        table.close()
+
+
+def _rest(job: Job, table: Table, backend: Backend, effort: Effort) -> Job | None:
+    every = table.rows(job.problem, backend.device)
+    rows = [row for row in every if row.protocol == job.protocol and row.toolchain.klass == backend.toolchain.klass]
+    found: dict[Config, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        found[row.config].append(row)
+    if all(map(_disturbed, found[ATEN])):  # Also when there is none.
+        return job
+    missing = tuple(candidate for candidate in job.candidates if _untried(found[candidate.config]))
+    if sum(map(bool, found.values())) >= len(job.candidates):
+        tried = {config.name for config, known in found.items() if known}
+        missing = tuple(c for c in missing if found[c.config] or not c.estimated or c.config.name not in tried)
+    if any(not candidate.illegal for candidate in missing):
+        rivals = [pooled.config for pooled in pool(rows, unsafe(every)) if pooled.config != ATEN][:RIVALS]
+        # Decided: looked at again with the claim, a shorter list must not count as tried.
+        decided = (replace(candidate, estimated=False) for candidate in missing)
+        return replace(job, candidates=tuple(dict.fromkeys((Candidate(ATEN), *map(Candidate, rivals), *decided))))
+    raced, confirmed = known(rows, unsafe(every), effort)
+    if not unconfirmed(raced, confirmed, effort):
+        raced = confirmed = ()
+    return replace(job, candidates=missing, raced=raced, confirmed=confirmed) if missing or raced else None
+
+
+def _disturbed(row: Measurement) -> bool:
+    return row.status in TRANSIENT or (row.status is Status.ERROR and out_of_memory(row.detail))
+
+
+def _untried(rows: Sequence[Measurement]) -> bool:
+    return len(rows) < TRIES and all(map(_disturbed, rows))
+
+
+def known(
+    rows: Sequence[Measurement], banned: Collection[Config], effort: Effort
+) -> tuple[tuple[Outcome, ...], tuple[Outcome, ...]]:
+    """What a race of these rows' problem came to, and what has been confirmed of it; nothing without a reference, and
+    where nothing is confirmed.
+
+    A confirmation leaves a row of emitted code or, where none could be had, the reason; or a second row of a config
+    whose code is not emitted.
+    """
+    if not effort.confirm or not any(row.config == ATEN and row.status is Status.OK for row in rows):
+        return (), ()
+    by_config: dict[Config, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        if row.config not in banned:
+            by_config[row.config].append(row)
+    raced = {config: min(of, key=_plainness) for config, of in by_config.items()}
+    # ATen, timed beside all of them, counts as often as it did in the run: with its spread it may tie with the best.
+    confirmed = [row for row in by_config[ATEN] if row is not raced[ATEN]]
+    for config, of in by_config.items():
+        if config != ATEN and _confirmed(of, effort):
+            confirmed += [row for row in of if row is not raced[config]] or of
+    first, again = (tuple(map(_outcome, some)) for some in (raced.values(), confirmed))
+    return first, again
+
+
+def _plainness(row: Measurement) -> tuple[bool, bool]:
+    return row.detail == EMITTED, row.status is not Status.OK
+
+
+def _confirmed(rows: Sequence[Measurement], effort: Effort) -> bool:
+    if not effort.rivals:
+        return len(rows) > 1
+    return any(row.detail == EMITTED or row.status not in (Status.OK, Status.SLOW) for row in rows)
+
+
+def _outcome(row: Measurement) -> Outcome:
+    return Outcome(row.config, row.status, row.times, row.error, row.compile_s, row.detail)
+
+
+class Claims:
+    """The claims of one process on the jobs of one output file. A context manager; leaving it drops all claims."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + ".lock")
+
+    def __enter__(self) -> Claims:
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        os.close(self._descriptor)
+
+    def take(self, job: Job) -> bool:
+        """Claim a job; False while another process has it."""
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte(job))
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def drop(self, job: Job) -> None:
+        """Give a job back."""
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _byte(job))
+
+
+class Work:
+    """The jobs of one build, handed out to its lanes. `elsewhere` holds those that another build has done meanwhile."""
+
+    def __init__(self, pending: Sequence[Job], path: Path, backend: Backend, effort: Effort, claims: Claims) -> None:
+        self._pending = dict.fromkeys(pending)
+        self._path, self._backend, self._effort, self._claims = path, backend, effort, claims
+        self._lock = Lock()
+        self.chunk, self.overlap = backend.chunk, backend.overlap
+        self.stop = Event()
+        self.elsewhere: list[Job] = []
+
+    def take(self, most: int) -> list[Job]:
+        """Up to `most` claimed jobs; waits while other builds have all that is left; empty when nothing is left or
+        `stop` is set."""
+        while not self.stop.is_set():
+            with self._lock:
+                taken = self._claim(most)
+                if taken or not self._pending:
+                    return taken
+            self.stop.wait(POLL_S)
+        return []
+
+    def release(self, job: Job) -> None:
+        """Give up the claim on a job that is stored."""
+        with self._lock:
+            self._claims.drop(job)
+
+    def _claim(self, most: int) -> list[Job]:
+        claimed: list[Job] = []
+        for job in self._pending:
+            if len(claimed) == most:
+                break
+            if self._claims.take(job):
+                claimed.append(job)
+        for job in claimed:
+            del self._pending[job]
+        # Looked up after claiming: whoever had the job before us has stored it by now, or never will.
+        todo = left(claimed, self._path, self._backend, self._effort)
+        bytes_left = set(map(_byte, todo))
+        for job in claimed:
+            if _byte(job) not in bytes_left:
+                self._claims.drop(job)
+                self.elsewhere.append(job)
+        return todo
+
+
+def _byte(job: Job) -> int:
+    return canonical.key(f"{job.problem.text} {job.protocol.text}") & (2**62 - 1)

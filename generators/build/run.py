@@ -1,0 +1,187 @@
+"""The run of a build: its lanes, what they report, and how it ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from queue import SimpleQueue
+from threading import TIMEOUT_MAX, Thread, Timer
+from time import monotonic
+from typing import Any
+
+from gemmdb.generators.build import effort, queue
+from gemmdb.generators.build.progress import Progress, Tracker
+from gemmdb.generators.build.request import BuildReport, BuildRequest, command, unplaced
+from gemmdb.generators.build.scheduler import Feed, Prepare
+from gemmdb.generators.build.worker import Confirmed, Ended, Finished, Lane, Message, Phase
+from gemmdb.generators.measure.interfaces import Backend, Job, Measurer, row
+from gemmdb.table.writer import Store
+
+
+class Run:
+    """The mutable state of one build."""
+
+    def __init__(self, request: BuildRequest, backend: Backend, store: Store, jobs: Sequence[Job], progress: Progress):
+        self.request, self.backend, self.store, self.jobs = request, backend, store, jobs
+        self.effort = effort.named(request.effort, backend.device.kind)
+        self.started = monotonic()
+        self.pending = queue.left(jobs, store.path, backend, self.effort)
+        self.before = len(jobs) - len(self.pending)
+        self.tracker = Tracker(progress, len(jobs), self.before)
+        self.statuses: Counter[str] = Counter()
+        self.rows = self.measured = self.elsewhere = self.lanes = 0
+        self.lane_seconds = 0.0
+        self.busy_seconds: float | None = None
+        self.run_id = ""
+        self.interrupted = False
+        self.unsaved: list[Finished | Confirmed] = []
+
+    def execute(self) -> None:
+        """Run the lanes to the end, then bring the verdicts up to date, also after an interrupt."""
+        try:
+            if self.pending:
+                self._lanes()
+        finally:
+            self.store.refresh()
+            self.tracker.say("finished")
+
+    def report(self, out: Path, problems: int) -> BuildReport:
+        """What became of it."""
+        return BuildReport(
+            out,
+            self.backend.device,
+            problems,
+            len(self.jobs),
+            self.before,
+            self.measured,
+            self.elsewhere,
+            self.rows,
+            dict(sorted(self.statuses.items())),
+            monotonic() - self.started,
+            self.interrupted,
+            lanes=self.lanes,
+            lane_seconds=self.lane_seconds,
+            busy_seconds=self.busy_seconds,
+        )
+
+    def _lanes(self) -> None:
+        with ExitStack() as stack:
+            claims = stack.enter_context(queue.Claims(self.store.path))
+            work = queue.Work(self.pending, self.store.path, self.backend, self.effort, claims)
+            claiming: list[Feed] = []
+            stack.callback(_join, claiming)  # Before the claims are closed.
+            stack.callback(work.stop.set)
+            messages: SimpleQueue[Message] = SimpleQueue()
+            stack.callback(self.backend.close)
+            count = min(self.backend.lanes, self.request.gpus or self.backend.lanes)
+            self.backend.begin(self.pending)
+            measurers = [self.backend.measurer(lane, self.effort) for lane in range(count)]
+            for measurer in measurers:
+                stack.callback(measurer.close)
+            feed = Feed(work, _telling(measurers[0], messages), self.effort, count)
+            lanes = [Lane(feed, measurer, self.effort, messages) for measurer in measurers]
+            self.lanes = len(lanes)
+            stack.callback(self._deadline(work).cancel)
+            for thread in (feed, *lanes):
+                thread.start()
+            claiming.append(feed)
+            try:
+                self._listen(messages, work, len(lanes))
+            except KeyboardInterrupt:
+                self.interrupted = True
+                feed.abort()
+                self._stop(messages, measurers, lanes)
+
+    def _deadline(self, work: queue.Work) -> Timer:
+        """A running timer that stops the work when the time of the request is over."""
+        limit_s = TIMEOUT_MAX if self.request.minutes is None else 60 * self.request.minutes
+        timer = Timer(min(max(limit_s - (monotonic() - self.started), 0.0), TIMEOUT_MAX), work.stop.set)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _ended(self, message: Ended) -> None:
+        self.lane_seconds += message.seconds
+        if message.busy_s is not None:
+            self.busy_seconds = (self.busy_seconds or 0.0) + message.busy_s
+
+    def _listen(self, messages: SimpleQueue[Message], work: queue.Work, lanes: int) -> None:
+        while lanes:
+            # What came meanwhile is stored in one transaction: each waits for the disk.
+            came = [messages.get(), *(messages.get() for _ in range(messages.qsize()))]
+            results = [message for message in came if isinstance(message, Finished | Confirmed)]
+            self._keep(results)
+            for result in results:
+                self._count(result, work)
+            for message in came:
+                if isinstance(message, Phase):
+                    self.tracker.say(message.name, message.problem)
+                elif isinstance(message, Ended):
+                    lanes -= 1
+                    self._ended(message)
+            for job in work.elsewhere[self.elsewhere :]:
+                self.elsewhere += 1
+                self.tracker.finished(job.problem)
+            for message in came:
+                if isinstance(message, Ended) and message.error is not None:
+                    raise message.error
+
+    def _count(self, message: Finished | Confirmed, work: queue.Work) -> None:
+        if isinstance(message, Confirmed) or not message.more:
+            work.release(message.job)  # Not before its confirmations: another build would take it for these.
+        if message.done:
+            self.tracker.finished(message.job.problem)
+
+    def _stop(self, messages: SimpleQueue[Message], measurers: Sequence[Measurer], lanes: Sequence[Lane]) -> None:
+        for measurer in measurers:
+            measurer.close()
+        for lane in lanes:
+            lane.join()
+        late, self.unsaved = [*self.unsaved], []
+        while not messages.empty():
+            message = messages.get()
+            if isinstance(message, Finished | Confirmed):
+                late.append(message)
+            elif isinstance(message, Ended):
+                self._ended(message)
+        self._keep(late)
+
+    def _keep(self, messages: Sequence[Finished | Confirmed]) -> None:
+        # An interrupt in the middle of this leaves the messages to `_stop`; adding the same rows again changes nothing.
+        self.unsaved += messages
+        if messages and not self.run_id:
+            self.run_id = self.store.begin_run(self._provenance())
+        rows = [row(m.job, outcome, self.backend, self.run_id) for m in messages for outcome in m.outcomes]
+        self.rows += self.store.add(rows) if rows else 0
+        self.statuses.update(row.status.value for row in rows)
+        self.measured += sum(message.done for message in messages)
+        self.unsaved.clear()
+
+    def _provenance(self) -> dict[str, Any]:
+        asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
+        return {
+            "command": command(),
+            "request": {name: unplaced(value) for name, value in asked.items()},
+            "effort": asdict(self.effort),
+            "toolchain": self.backend.toolchain.text,
+            "device": self.backend.device.text,
+            "readings": self.backend.provenance(),
+        }
+
+
+def _join(threads: Sequence[Thread]) -> None:
+    for thread in threads:
+        thread.join()
+
+
+def _telling(measurer: Measurer, messages: SimpleQueue[Message]) -> Prepare:
+    """`measurer.prepare`, which also tells what is compiled."""
+
+    def prepare(jobs: Sequence[Job], ready: Callable[[Job], None]) -> None:
+        messages.put(Phase("compiling", jobs[0].problem))
+        measurer.prepare(jobs, ready)
+
+    return prepare

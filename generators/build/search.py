@@ -1,0 +1,177 @@
+"""The race: which candidates of a problem are measured how well. Pure over the Measurer that is passed in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.measure.interfaces import Job, Measurer, Outcome
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.triton.legality import counts_arrivals
+from gemmdb.table.measurement import EMITTED, UNSAFE, Status, Times
+from gemmdb.table.verdict import Pooled, best, together
+
+TOO_GOOD = 0.5
+"""A candidate this much faster than ATen, or than the next one, is measured again before it is believed."""
+CONFIRMED = 5
+"""How many configs of a problem are confirmed one after another at most."""
+CHEAP = 1
+"""The compile cost (`Kernel.cost`) up to which a config is confirmed that is not the pick: nvcc takes a minute."""
+CLOSE, CLOSE_US, CLOSEST = 0.02, 0.4, 0.1
+"""How much slower than the fastest a rival may be, relative: CLOSE and, for short kernels, CLOSE_US, but not more than
+CLOSEST: about two standard deviations of what emitted code takes relative to the kernel by itself. Of 2,600 configs on
+an H200 the middle two thirds were within 4.7% of 0 for kernels of 4 to 6 us, 3.5% up to 16 us, 1.8% up to 40 us."""
+COUNTING_US = 1.0
+"""What emitted code takes longer that counts arrivals, since its counters are zeroed: 0.9 us at least (440 configs)."""
+NOISY = 0.25
+"""With an interval wider than that on either side, relative, a round was disturbed: all finalists are timed again."""
+
+
+def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
+    """The outcomes of a job, one per candidate.
+
+    Every candidate gets an outcome whatever the others do, so which (problem, config) pairs end up in a table does not
+    depend on timing; only whether a right candidate is `ok` or `slow` does. ATen is always measured in full.
+    """
+    illegal = [Outcome(c.config, Status.ILLEGAL, detail=c.illegal) for c in job.candidates if c.illegal]
+    if not job.legal:
+        return illegal
+    estimates = list(measurer.measure(job.problem, job.legal, job.protocol, effort.estimate))
+    failed = [outcome for outcome in estimates if outcome.times is None]
+    alive = [outcome for outcome in estimates if outcome.times is not None]
+    finalists = survivors(alive, effort)
+    slow = [replace(outcome, status=Status.SLOW) for outcome in alive if outcome.config not in finalists]
+    full = _measure(job, finalists, effort, measurer)
+    if any(outcome.times and outcome.times.spread > NOISY for outcome in full):
+        again = {o.config: o for o in _measure(job, finalists, effort, measurer)}
+        full = [_steadier(outcome, again[outcome.config]) for outcome in full]
+    doubtful = too_good(full)
+    if doubtful:
+        again = {o.config: o for o in _measure(job, doubtful, effort, measurer)}
+        full = [_more_cautious(outcome, again.get(outcome.config)) for outcome in full]
+    full = [_with_compile_time(outcome, estimates) for outcome in full]
+    return illegal + failed + slow + full
+
+
+def winner(outcomes: Iterable[Outcome]) -> Config | None:
+    """What a verdict of these outcomes would pick, None when that is ATen or there is none. Where a config was timed as
+    emitted code, its other times do not count."""
+    by_config: dict[Config, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.status is Status.OK and outcome.times:
+            by_config[outcome.config].append(outcome)
+    if ATEN not in by_config:
+        return None
+    pooled = []
+    for config, found in by_config.items():
+        counted = [o for o in found if o.detail == EMITTED] or found
+        pooled.append(Pooled(config, *together([o.times for o in counted if o.times], config), ()))
+    pick = best(sorted(pooled, key=lambda one: (one.ratio, one.order)))[0].config
+    return None if pick == ATEN else pick
+
+
+def unconfirmed(outcomes: Sequence[Outcome], confirmed: Sequence[Outcome], effort: Effort) -> tuple[Config, ...]:
+    """What is to be confirmed next of a race's `outcomes`: what their verdict would pick, together with its rivals; and
+    should that have been slower in what is `confirmed`, what would be picked then. Nothing when that is done, or was
+    done CONFIRMED times."""
+    again = {outcome.config for outcome in confirmed if outcome.config != ATEN}
+    unsafe = {outcome.config for outcome in confirmed if outcome.status in UNSAFE}
+    pick = winner(outcome for outcome in (*outcomes, *confirmed) if outcome.config not in unsafe)
+    picks = () if pick is None else (pick,)
+    close = rivals(outcomes)[: effort.rivals]
+    if any(config not in again for config in close):
+        # All in one process: times compare within the same minutes. What nvcc compiles is not compiled for that again.
+        return tuple(dict.fromkeys((*(p for p in picks if p not in again or _cheap(p)), *close)))
+    late = len(again) >= CONFIRMED + effort.rivals
+    return () if late or pick in again else picks
+
+
+def rivals(outcomes: Sequence[Outcome]) -> list[Config]:
+    """The configs, the fastest first, that may well be the best as the code that the compiler emits, and are cheap to
+    compile: which one of them the race has put first is a draw."""
+    right = [(_expected(o.config, o.times), o) for o in outcomes if o.status is Status.OK and o.times]
+    timed = sorted(right, key=lambda pair: (pair[0], pair[1].config.text))
+    if not timed or timed[0][1].times is None:
+        return []
+    ratio, best = timed[0][0], timed[0][1].times
+    limit = ratio * (1 + min(CLOSE + CLOSE_US / (ratio * best.aten_us), CLOSEST))
+    return [o.config for expected, o in timed if o.config != ATEN and _cheap(o.config) and expected <= limit]
+
+
+def confirm(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measurer) -> list[Outcome]:
+    """The outcomes of ATen and of the best configs, measured in full once more, and as the code that the compiler emits
+    where that can be had: rows beside the first ones. Of code that failed, a row says why."""
+    emitted = [measurer.emitted(config) for config in configs]
+    reference, *found = _measure(job, [ATEN, *emitted], effort, measurer)
+    outcomes, alone = [reference], list[Config]()
+    for config, code, outcome in zip(configs, emitted, found, strict=True):
+        detail = EMITTED if code != config and outcome.status is Status.OK else outcome.detail
+        outcomes.append(replace(outcome, config=config, detail=detail))
+        if code != config and outcome.status is not Status.OK and outcome.status not in UNSAFE:
+            alone.append(config)
+    return outcomes + (_measure(job, [ATEN, *alone], effort, measurer) if alone else [])
+
+
+def survivors(estimates: Sequence[Outcome], effort: Effort) -> list[Config]:
+    """The configs that go on: ATen, the `keep` fastest, and whatever may still be within `drop` times the best.
+
+    The lower end of a candidate's interval is held against the upper end of the best one's: noise drops nobody.
+    """
+    timed = sorted((o for o in estimates if o.times), key=lambda o: _ratio(o.times))
+    if not timed:
+        return []
+    first = timed[0].times
+    limit = effort.drop * first.high_us / first.aten_us if first else 0.0
+    keep = max(effort.keep, 2)
+    return [
+        o.config
+        for place, o in enumerate(timed)
+        if o.config == ATEN or place < keep or (o.times and o.times.low_us / o.times.aten_us <= limit)
+    ]
+
+
+def too_good(outcomes: Sequence[Outcome]) -> list[Config]:
+    """The winner, when it takes less than half of the time of ATen and of any other: more often a mistake than luck."""
+    ranked = sorted((o for o in outcomes if o.times), key=lambda o: _ratio(o.times))
+    if len(ranked) < 2 or ranked[0].config == ATEN:
+        return []
+    first, second = _ratio(ranked[0].times), _ratio(ranked[1].times)
+    return [ranked[0].config] if first < TOO_GOOD and first < TOO_GOOD * second else []
+
+
+def _measure(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measurer) -> list[Outcome]:
+    return list(measurer.measure(job.problem, configs, job.protocol, effort.samples)) if configs else []
+
+
+def _steadier(first: Outcome, second: Outcome) -> Outcome:
+    if first.times is None or second.times is None:
+        return first if first.times is None else second
+    return min(first, second, key=lambda outcome: outcome.times.spread if outcome.times else 0.0)
+
+
+def _more_cautious(first: Outcome, second: Outcome | None) -> Outcome:
+    if second is None:
+        return first
+    if first.times is None or second.times is None:
+        return first if first.times is None else second
+    return max(first, second, key=lambda outcome: _ratio(outcome.times))
+
+
+def _with_compile_time(outcome: Outcome, estimates: Sequence[Outcome]) -> Outcome:
+    known = next((e.compile_s for e in estimates if e.config == outcome.config), None)
+    return outcome if outcome.compile_s is not None else replace(outcome, compile_s=known)
+
+
+def _expected(config: Config, times: Times) -> float:
+    """The ratio to ATen that is expected of a config's emitted code."""
+    return times.ratio + (COUNTING_US / times.aten_us if counts_arrivals(config) else 0.0)
+
+
+def _cheap(config: Config) -> bool:
+    return config.spec.cost <= CHEAP
+
+
+def _ratio(times: Times | None) -> float:
+    return times.ratio if times else float("inf")

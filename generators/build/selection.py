@@ -1,0 +1,35 @@
+"""Which candidates a build tries: all, or those that regular expressions choose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gemmdb.errors import InputError
+from gemmdb.generators.measure.interfaces import Candidate, Job
+from gemmdb.kernels.config import ATEN
+
+
+def select(jobs: Sequence[Job], allow: str, deny: str) -> list[Job]:
+    """The jobs with the candidates whose text `allow` is found in and `deny` is not, each of no effect when empty; what
+    a Policy serves by the same expressions. ATen, which all are compared with, always stays.
+
+    Raises InputError for what is no regular expression.
+    """
+    allowed, denied = (_compiled(option, pattern) for option, pattern in (("--allow", allow), ("--deny", deny)))
+
+    def wanted(candidate: Candidate) -> bool:
+        text = candidate.config.text
+        if candidate.config == ATEN:
+            return True
+        return not (denied and denied.search(text)) and not (allowed and not allowed.search(text))
+
+    return [replace(job, candidates=tuple(filter(wanted, job.candidates))) for job in jobs]
+
+
+def _compiled(option: str, pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern) if pattern else None
+    except re.error as error:
+        raise InputError(f"{option} {pattern!r}: not a regular expression ({error})") from error

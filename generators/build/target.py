@@ -1,0 +1,66 @@
+"""Which device a build measures: the one asked for, with as many threads as the workload was recorded with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from gemmdb.errors import InputError
+from gemmdb.generators.measure import backends
+from gemmdb.generators.shapes import loading
+from gemmdb.key.device import Device
+from gemmdb.workload import entries
+
+
+def choose(arch: str, name: str | None) -> tuple[Device, tuple[str, ...]]:
+    """The device of this machine to measure for `arch` and the shapes `name`, and warnings about devices that a
+    workload was recorded on and that the table will not serve.
+
+    The CPU is taken with the threads of the workload: rows of another number of threads answer none of its lookups.
+    Raises InputError when there is no such device, or when it cannot be told which one is meant.
+    """
+    device = backends.device_for(arch)
+    recorded = devices(name)
+    if not recorded:
+        return device, ()
+    if arch == "native" and device.kind not in {one.kind for one in recorded}:
+        here = " or ".join(("--arch cpu", f"--arch {device.arch}"))
+        raise InputError(f"{name} was recorded on {_names(recorded)}, and the device here is {device.sku}: say {here}")
+    threads = sorted({one.units for one in recorded if replace(one, units=device.units) == device})
+    if device.kind == "cpu" and threads and device.units not in threads:
+        if len(threads) > 1:
+            counts = " and ".join(map(str, threads))
+            raise InputError(f"{name} was recorded with {counts} threads: set OMP_NUM_THREADS to the one to measure")
+        device = replace(device, units=threads[0])
+    others = [one for one in recorded if one != device]
+    if not others:
+        return device, ()
+    return device, (f"{name} names {_names(others)} too: this table, for {_names([device])}, does not serve them",)
+
+
+def devices(name: str | None) -> list[Device]:
+    """The devices that the lines of a workload name; none for a preset, a shapes file, or a file that is not there."""
+    if name is None or name in loading.presets() or not Path(name).exists():
+        return []
+    found: dict[Device, None] = {}
+    for where, line in entries.lines(Path(name)):
+        try:
+            item = entries.as_object(line, where)
+        except InputError:
+            # A line of a JSON document, or one that `shapes.load` will complain about.
+            continue
+        if isinstance(item.get("problem"), str) and item.get("device"):
+            found[_device(item["device"], where)] = None
+    return list(found)
+
+
+def _device(text: object, where: str) -> Device:
+    try:
+        return Device.parse(str(text))
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _names(found: Iterable[Device]) -> str:
+    return ", ".join(f"{one.sku} with {one.units} threads" if one.kind == "cpu" else one.sku for one in found)

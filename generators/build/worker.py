@@ -1,0 +1,137 @@
+"""A lane of a build: one thread that has jobs raced and winners confirmed on its measurer, and says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from threading import Thread
+from time import monotonic
+
+from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.build.scheduler import Feed, Task, Won
+from gemmdb.generators.build.search import confirm, race, unconfirmed
+from gemmdb.generators.measure.interfaces import Candidate, Job, Measurer, Outcome
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Problem
+from gemmdb.processes.pool import Stopped
+from gemmdb.table.measurement import Status
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A lane has begun something."""
+
+    name: str
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A job with all its outcomes, ready to be stored. `more`: its winner is still to be confirmed."""
+
+    job: Job
+    outcomes: tuple[Outcome, ...]
+    more: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the job counts as measured now: of what an earlier build raced, only confirming is left."""
+        return not (self.more and self.job.raced)
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """More outcomes of a finished job: its winner in another process."""
+
+    job: Job
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def done(self) -> bool:
+        """Whether the job counts as measured now, and did not when it was raced."""
+        return bool(self.job.raced)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A lane has nothing left to do, or failed with `error`. `seconds` it has run; `busy_s` of these its device has
+    spent in timed calls, None when that is unknown."""
+
+    error: BaseException | None = None
+    seconds: float = 0.0
+    busy_s: float | None = None
+
+
+Message = Phase | Finished | Confirmed | Ended
+
+
+class Lane(Thread):
+    """Works until the feed has nothing more; its last message is always Ended."""
+
+    def __init__(self, feed: Feed, measurer: Measurer, effort: Effort, messages: SimpleQueue[Message]) -> None:
+        super().__init__(daemon=True)
+        self._feed, self._measurer, self._effort, self._messages = feed, measurer, effort, messages
+
+    def run(self) -> None:
+        """The thread's body."""
+        started, failure = monotonic(), None
+        try:
+            while (task := self._next()) is not None:
+                try:
+                    self._do(task)
+                finally:
+                    self._feed.finished()
+        except Stopped:
+            pass
+        except BaseException as error:
+            failure = error
+        self._messages.put(Ended(failure, monotonic() - started, self._measurer.busy_s))
+
+    def _next(self) -> Task | None:
+        self._messages.put(Phase("waiting"))
+        return self._feed.next()
+
+    def _do(self, task: Task) -> None:
+        if task.race is not None:
+            self._race(task.race)
+        if task.confirm:
+            fresh = self._measurer.fresh()
+            for won in task.confirm:
+                self._confirm(won, fresh)
+
+    def _race(self, job: Job) -> None:
+        self._messages.put(Phase("measuring", job.problem))
+        outcomes = () if job.raced else tuple(race(job, self._effort, self._measurer))
+        known = job.raced or outcomes
+        picks = unconfirmed(known, job.confirmed, self._effort) if self._effort.confirm else ()
+        self._messages.put(Finished(job, outcomes, more=bool(picks)))
+        if picks:
+            self._confirm_later(Won(job, known, picks))
+
+    def _confirm(self, won: Won, fresh: Measurer) -> None:
+        self._messages.put(Phase("measuring", won.job.problem))
+        if self._effort.rivals:
+            self._expect(won, self._measurer)
+        again = confirm(won.job, won.picks, self._effort, fresh)
+        if self._effort.rivals:
+            upcoming = self._feed.upcoming()
+            if upcoming is not None:
+                self._expect(upcoming, fresh)
+            # One process is one draw: kernels of a few microseconds differ by some percent from one to the other.
+            right = [o.config for o in again if o.status is Status.OK and o.config != ATEN]
+            again += confirm(won.job, list(dict.fromkeys(right)), self._effort, self._measurer) if right else []
+        confirmed = (*won.confirmed, *again)
+        picks = unconfirmed(won.outcomes, confirmed, self._effort)
+        if picks:
+            self._confirm_later(replace(won, picks=picks, confirmed=confirmed))
+        else:
+            self._messages.put(Confirmed(won.job, confirmed))
+
+    def _expect(self, won: Won, measurer: Measurer) -> None:
+        measurer.expect(won.job.problem, [measurer.emitted(pick) for pick in won.picks])
+
+    def _confirm_later(self, won: Won) -> None:
+        """Have the code compiled that will be confirmed; the lane does something else until then."""
+        emitted = [config for pick in won.picks if (config := self._measurer.emitted(pick)) != pick]
+        emission = replace(won.job, candidates=tuple(map(Candidate, emitted)))
+        self._feed.won(won, emission if emitted else None)

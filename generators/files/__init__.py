@@ -1,0 +1,1 @@
+"""Whole table files: merge, compare, verify, compact, archive."""

@@ -1,0 +1,211 @@
+"""Rows of a table as compressed text: what is committed of a build, and what a later build or a table is made from.
+
+A part is JSON lines in an .xz file, readable by itself. The first line holds the runs and the devices; each other line
+holds the rows of one problem by column:
+
+    {"archive": 1, "runs": [...], "devices": [[text, figures], ...]}
+    {"problem": text, "configs": [...], "contexts": [[device, protocol, toolchain, run], ...], "details": [...],
+     "columns": {"config": [...], "context": [...], "detail": [...], "status": [...], "median_us": [...], ...}}
+
+`configs`, `contexts` and `details` name what the part has not named before; the columns of these names count all that
+were named so far. Texts are the canonical ones, and numbers are written so that the same floats are read back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import lzma
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gemmdb.errors import InputError
+from gemmdb.kernels.config import Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+from gemmdb.table.reader import Table
+from gemmdb.table.rows import parse_figures
+from gemmdb.table.writer import Store
+
+VERSION = 1
+PART_ROWS = 250_000
+"""Rows of a part: about 30 bytes each, so that a part stays far below 15 MiB also where many failed."""
+PRESET = 1
+"""Of the compression. Higher ones take ten times as long for a sixth of the size."""
+_TIMES = ("median_us", "low_us", "high_us", "samples", "aten_us")
+_NUMBERS = (*_TIMES, "error", "compile_s")
+_CHUNK = 5000
+
+T = TypeVar("T")
+
+
+def write(path: Path, folder: Path, rows: int = PART_ROWS) -> list[Path]:
+    """Write every row of the table at `path` into parts `rows-00.jsonl.xz`, ... of `folder`, which is made where it is
+    missing; the parts. A problem is in one part as a whole, so the last problem of a part may exceed `rows`.
+
+    Raises TableError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    parts: list[Path] = []
+    with contextlib.closing(Table.open(path)) as table, contextlib.ExitStack() as stack:
+        count, part = 0, _Part(None)
+        for problem, group in groupby(table.measurements(), key=lambda row: row.problem):
+            if part.file is None or count >= rows:
+                stack.close()
+                parts.append(folder / f"rows-{len(parts):02}.jsonl.xz")
+                count, part = 0, _Part(stack.enter_context(lzma.open(parts[-1], "wt", preset=PRESET, encoding="utf-8")))
+                devices = [[device.text, dict(device.figures)] for device in table.devices()]
+                part.put({"archive": VERSION, "runs": table.provenance(), "devices": devices})
+            found = sorted(group, key=lambda row: (row.run, row.config.text))
+            part.put(part.block(problem, found))
+            count += len(found)
+    return parts
+
+
+def runs(path: Path) -> list[dict[str, Any]]:
+    """What the runs of a part recorded of themselves, as `Table.provenance` gives it. Raises InputError."""
+    lines = _lines(path)
+    found: list[dict[str, Any]] = _head(path, next(lines, None))["runs"]
+    lines.close()
+    return found
+
+
+def read(path: Path) -> Iterator[Measurement]:
+    """The rows of a part. Raises InputError, naming file and line, for anything that `write` does not write."""
+    lines = _lines(path)
+    try:
+        devices = {text: Device.parse(text, parse_figures(json.dumps(figures)))
+                   for text, figures in _head(path, next(lines, None))["devices"]}  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}:1: malformed devices ({error})") from error
+    known = _Known(devices)
+    for number, line in enumerate(lines, 2):
+        try:
+            yield from known.rows(line)
+        except (InputError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{path}:{number}: malformed rows ({error})") from error
+
+
+def restore(paths: Sequence[Path], out: Path, wanted: Callable[[Measurement], bool] | None = None) -> int:
+    """Add the rows of parts that are `wanted` (all), and their runs, to the table at `out`; how many rows were new.
+    Verdicts are not refreshed.
+
+    Raises InputError for a file that is no part, TableError when `out` is no table.
+    """
+    added = 0
+    with Store.open(out) as store:
+        for path in paths:
+            present: set[str] = set()
+            for chunk in chunks(filter(wanted, read(path)), _CHUNK):
+                added += store.add(chunk)
+                present |= {row.run for row in chunk}
+            store.add_runs([run for run in runs(path) if wanted is None or run["run"] in present])
+    return added
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in lists of `size`, the last one shorter."""
+    chunk: list[T] = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+@dataclass
+class _Part:
+    """A part being written: what it has named so far, by its number."""
+
+    file: Any
+    configs: dict[str, int] = field(default_factory=dict)
+    contexts: dict[tuple[str, ...], int] = field(default_factory=dict)
+    details: dict[str, int] = field(default_factory=dict)
+
+    def put(self, line: dict[str, Any]) -> None:
+        self.file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+    def block(self, problem: Problem, rows: Sequence[Measurement]) -> dict[str, Any]:
+        before = len(self.configs), len(self.contexts), len(self.details)
+        columns: dict[str, list[Any]] = {
+            "config": [_number(self.configs, row.config.text) for row in rows],
+            "context": [_number(self.contexts, _context(row)) for row in rows],
+            "detail": [_number(self.details, row.detail) for row in rows],
+            "status": [row.status.value for row in rows],
+        }
+        for name in _TIMES:
+            columns[name] = [getattr(row.times, name) if row.times else None for row in rows]
+        for name in ("error", "compile_s"):
+            columns[name] = [getattr(row, name) for row in rows]
+        return {
+            "problem": problem.text,
+            "configs": list(self.configs)[before[0] :],
+            "contexts": list(self.contexts)[before[1] :],
+            "details": list(self.details)[before[2] :],
+            "columns": columns,
+        }
+
+
+@dataclass
+class _Known:
+    """A part being read: what it has named so far."""
+
+    devices: dict[str, Device]
+    configs: list[Config] = field(default_factory=list)
+    contexts: list[tuple[Device, Protocol, Toolchain, str]] = field(default_factory=list)
+    details: list[str] = field(default_factory=list)
+
+    def rows(self, line: str) -> list[Measurement]:
+        block = json.loads(line)
+        self.configs += map(Config.parse, block["configs"])
+        for device, protocol, toolchain, run in block["contexts"]:
+            self.contexts.append((self.devices[device], Protocol.parse(protocol), Toolchain.parse(toolchain), run))
+        self.details += block["details"]
+        problem = Problem.parse(block["problem"])
+        columns = block["columns"]
+        names = ("config", "context", "detail", "status", *_NUMBERS)
+        return [self._row(problem, *row) for row in zip(*(columns[name] for name in names), strict=True)]
+
+    def _row(self, problem: Problem, *row: Any) -> Measurement:
+        config, context, detail, status, *times, error, compile_s = row
+        if min(config, context, detail) < 0:
+            raise InputError("a number is negative")
+        device, protocol, toolchain, run = self.contexts[context]
+        timed = None if times[0] is None else Times(*times)
+        return Measurement(
+            problem, self.configs[config], device, protocol, toolchain, run,
+            Status(status), timed, error, compile_s, self.details[detail],
+        )  # fmt: skip
+
+
+def _context(row: Measurement) -> tuple[str, ...]:
+    return row.device.text, row.protocol.text, row.toolchain.text, row.run
+
+
+def _number(known: dict[T, int], value: T) -> int:
+    return known.setdefault(value, len(known))
+
+
+def _head(path: Path, line: str | None) -> dict[str, Any]:
+    try:
+        head = json.loads(line or "null")
+        if head["archive"] == VERSION and isinstance(head["runs"], list) and isinstance(head["devices"], list):
+            return dict(head)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not an archive of rows") from error
+    raise InputError(f"{path}: an archive of rows of another version")
+
+
+def _lines(path: Path) -> Generator[str, None, None]:
+    try:
+        with lzma.open(path, "rt", encoding="utf-8") as file:
+            yield from file
+    except (OSError, lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error})") from error

@@ -1,0 +1,108 @@
+"""How two tables differ: what only one of them has, and the verdicts that changed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import Verdict
+
+Key = tuple[str, str, str, str]
+"""The texts of problem, device and protocol, and the toolchain class."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A verdict that both tables have and that is not the same. `held`: each pick is in the other's tie set, so the two
+    agree within their noise."""
+
+    problem: str
+    device: str
+    protocol: str
+    klass: str
+    before: str
+    after: str
+    speedup_before: float
+    speedup_after: float
+    held: bool
+
+
+@dataclass(frozen=True)
+class Diff:
+    """`only_a`, `only_b`: problems that one table alone has rows of, by device text. `rows_a`, `rows_b`: how many
+    measurements one alone has. `changed`: verdicts with another pick. `decided_a`, `decided_b`: problems of both tables
+    with a verdict in one alone."""
+
+    only_a: tuple[tuple[str, str], ...]
+    only_b: tuple[tuple[str, str], ...]
+    rows_a: int
+    rows_b: int
+    decided_a: tuple[Key, ...]
+    decided_b: tuple[Key, ...]
+    changed: tuple[Change, ...]
+
+    def __bool__(self) -> bool:
+        """Whether there is any difference."""
+        return any(vars(self).values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `gemmdb diff --json` prints."""
+        return {
+            "only_a": [{"problem": problem, "device": device} for problem, device in self.only_a],
+            "only_b": [{"problem": problem, "device": device} for problem, device in self.only_b],
+            "measurements_only_a": self.rows_a,
+            "measurements_only_b": self.rows_b,
+            "verdicts_only_a": [_named(key) for key in self.decided_a],
+            "verdicts_only_b": [_named(key) for key in self.decided_b],
+            "changed": [vars(change) for change in self.changed],
+        }
+
+
+@dataclass(frozen=True)
+class _Content:
+    rows: frozenset[int]
+    pairs: frozenset[tuple[str, str]]
+    verdicts: Mapping[Key, Verdict]
+
+
+def diff(a: Path, b: Path) -> Diff:
+    """How the table at `b` differs from the one at `a`. Raises TableError."""
+    one, other = _read(a), _read(b)
+    both = one.pairs & other.pairs
+    keys_a = {key for key in one.verdicts if key[:2] in both}
+    keys_b = {key for key in other.verdicts if key[:2] in both}
+    changes = (_change(key, one.verdicts[key], other.verdicts[key]) for key in sorted(keys_a & keys_b))
+    return Diff(
+        tuple(sorted(one.pairs - other.pairs)),
+        tuple(sorted(other.pairs - one.pairs)),
+        len(one.rows - other.rows),
+        len(other.rows - one.rows),
+        tuple(sorted(keys_a - keys_b)),
+        tuple(sorted(keys_b - keys_a)),
+        tuple(change for change in changes if change.before != change.after),
+    )
+
+
+def _read(path: Path) -> _Content:
+    rows: set[int] = set()
+    pairs = {}
+    with contextlib.closing(Table.open(path)) as table:
+        for row in table.measurements():
+            rows.add(row.key)
+            pairs[row.problem.text, row.device.text] = (row.problem, row.device)
+        found = [verdict for pair in pairs.values() for verdict in table.verdicts(*pair)]
+    verdicts = {(v.problem.text, v.device.text, v.protocol.text, v.klass): v for v in found}
+    return _Content(frozenset(rows), frozenset(pairs), verdicts)
+
+
+def _change(key: Key, before: Verdict, after: Verdict) -> Change:
+    held = before.pick in after.ties and after.pick in before.ties
+    return Change(*key, before.pick.text, after.pick.text, before.speedup, after.speedup, held)
+
+
+def _named(key: Key) -> dict[str, str]:
+    return dict(zip(("problem", "device", "protocol", "klass"), key, strict=True))

@@ -1,0 +1,65 @@
+"""`manifest.json` beside the shipped tables: what each file is, so that a changed one is noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from gemmdb.errors import InputError
+from gemmdb.table import schema
+from gemmdb.table.reader import Table
+
+NAME = "manifest.json"
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """One entry of the manifest: name, sha256 and bytes of the file, its digest, devices, counts and provenance."""
+    with contextlib.closing(Table.open(path)) as table:
+        summary = table.summary()
+        return {
+            "file": path.name,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "bytes": path.stat().st_size,
+            "digest": table.digest,
+            "devices": [{name: entry[name] for name in _PER_DEVICE} for entry in summary],
+            "provenance": table.provenance(),
+        }
+
+
+_PER_DEVICE = ("arch", "device", "origin", "problems", "measurements")
+
+
+def write_manifest(folder: Path) -> Path:
+    """Describe every table of `folder` in its manifest, put in place as a whole; the manifest's path."""
+    document = {
+        "schema_version": schema.SCHEMA_VERSION,
+        "tables": [describe(path) for path in sorted(folder.glob("*.db"))],
+    }
+    target = folder / NAME
+    part = folder / f".{NAME}.part"
+    part.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    return part.replace(target)
+
+
+def check_manifest(folder: Path) -> list[str]:
+    """What the manifest of `folder` says that its tables do not, a line each; an empty list when they agree.
+
+    Raises InputError when there is no manifest or it is none.
+    """
+    try:
+        document = json.loads((folder / NAME).read_text())
+        listed = {str(entry["file"]): entry for entry in document["tables"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder / NAME} is not a manifest ({error}); write it anew") from error
+    present = {path.name: path for path in folder.glob("*.db")}
+    faults = [f"{name} is listed and not there" for name in sorted(listed.keys() - present.keys())]
+    faults += [f"{name} is there and not listed" for name in sorted(present.keys() - listed.keys())]
+    for name in sorted(listed.keys() & present.keys()):
+        actual = describe(present[name])
+        wrong = [field for field in actual if actual[field] != listed[name].get(field)]
+        if wrong:
+            faults.append(f"{name}: {', '.join(wrong)} differ from the manifest")
+    return faults

@@ -1,0 +1,65 @@
+"""Merging tables: the union of their measurements, from which the verdicts are decided anew."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from gemmdb.errors import InputError, TableError
+from gemmdb.table.measurement import Measurement
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
+
+_CHUNK = 5000
+
+
+def merge(inputs: Sequence[Path], out: Path) -> int:
+    """Write the union of the tables `inputs` to `out`, which may be one of them; how many measurements that is.
+
+    The order of the inputs and repeats among them do not count. `out` is replaced as a whole or left as it was, and
+    nobody can add rows to it meanwhile. Raises TableError for an input that is not a table, or when `out` exists and
+    is not one.
+    """
+    if not inputs:
+        raise InputError("nothing to merge: name at least one table")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(held(out))
+        tables = [stack.enter_context(contextlib.closing(Table.open(path))) for path in inputs]
+        return rebuild(tables, out, lambda: (row for table in tables for row in table.measurements()))
+
+
+def rebuild(tables: Sequence[Table], out: Path, rows: Callable[[], Iterable[Measurement]]) -> int:
+    """Write a new table of `rows` with the runs of `tables`, then put it in the place of `out`; how many rows."""
+    folder = out.absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; make it, or name another --out")
+    part = folder / f".{out.name}.{secrets.token_hex(4)}.part"
+    count = 0
+    try:
+        with Store.open(part) as store:
+            store.add_runs(run for table in tables for run in table.provenance())
+            source = iter(rows())
+            while chunk := list(islice(source, _CHUNK)):
+                count += store.add(chunk)
+            store.refresh(above=max(table.generation for table in tables))
+        part.replace(out)
+    except OSError as error:
+        raise TableError(f"{out} cannot be written ({error.strerror}); check its folder") from error
+    finally:
+        for left in (part, part.with_name(f"{part.name}-journal")):
+            left.unlink(missing_ok=True)
+    return count
+
+
+@contextlib.contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Keep every other writer off `out` while it is being replaced; each then goes on with the new file. This also ends
+    what a killed writer left half done there. Raises TableError when `out` exists and is not a table."""
+    if not out.exists():
+        yield
+        return
+    with Store.open(out) as store, store.transaction():
+        yield

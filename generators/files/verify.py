@@ -1,0 +1,198 @@
+"""Whether a table file is what it says: every check that needs no device."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from gemmdb.errors import InputError, TableError
+from gemmdb.kernels.config import Config
+from gemmdb.key import canonical
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table import dbfile, schema
+from gemmdb.table.measurement import Measurement, Protocol, one_line
+from gemmdb.table.rows import Parts, fingerprint, parse_figures
+from gemmdb.table.verdict import decide_all
+from gemmdb.table.writer import verdict_values
+
+_TEXTS: tuple[tuple[str, Callable[[str], Any]], ...] = (
+    ("problem", Problem.parse),
+    ("config", Config.parse),
+    ("device", Device.parse),
+    ("protocol", Protocol.parse),
+    ("toolchain", Toolchain.parse),
+    ("run", str),
+)
+_ROWS = f"SELECT {', '.join(schema.COLUMNS)} FROM measurement ORDER BY problem, device, id"
+_VERDICTS = "SELECT * FROM verdict ORDER BY problem, device, protocol, klass"
+_SIZES = (
+    ("measurements of a problem", "FROM measurement GROUP BY problem, device", schema.MOST_MEASUREMENTS),
+    ("verdicts on a problem", "FROM verdict GROUP BY problem, device", schema.MOST_VERDICTS),
+    ("problems of a family", "FROM problem GROUP BY family", schema.MOST_PROBLEMS),
+    ("families of problems", "FROM (SELECT DISTINCT family FROM problem)", schema.MOST_FAMILIES),
+    ("protocols", "FROM protocol", schema.MOST_PROTOCOLS),
+    ("devices", "FROM device", schema.MOST_DEVICES),
+)
+"""Of what a lookup reads all there is, and the most that it takes."""
+_MOST = 100
+"""Findings of one check; more of the same tell nothing new."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault. `check`: `integrity`, `size`, `text`, `measurement`, `digest`, `verdict` or `pending`. `message`: one
+    line."""
+
+    check: str
+    message: str
+
+
+def verify(path: Path) -> list[Finding]:
+    """Every fault found in the table at `path`, none when all is well.
+
+    Checked: SQLite's own structures; that lookups take as much as there is; that each text is canonical and under its
+    key; that each measurement is consistent and under its key; that the content digest is that of the measurements;
+    that the verdicts are what the measurements say. Raises TableError for a file that is not a table at all.
+    """
+    with contextlib.closing(dbfile.connect(path)) as db:
+        try:
+            return list(_findings(db, path))
+        except dbfile.FAULTS as error:
+            return [Finding("integrity", str(dbfile.broken(path, error)))]
+
+
+def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+    damage = [str(line) for (line,) in db.execute(f"PRAGMA integrity_check({_MOST})") if line != "ok"]
+    yield from (Finding("integrity", line) for line in damage)
+    if damage:
+        return
+    yield from _sizes(db)
+    faults = [fault for kind, parse in _TEXTS for fault in _texts(db, kind, parse)]
+    faults = faults or list(_columns(db))
+    yield from faults[:_MOST]
+    if faults:
+        return
+    reader = _Reader(db, path)
+    wanted = reader.verdicts()
+    yield from reader.faults[:_MOST]
+    if not reader.faults:
+        yield from _digest(db, reader.total)
+        yield from _verdicts(db, wanted)
+
+
+def _sizes(db: sqlite3.Connection) -> Iterator[Finding]:
+    for what, groups, most in _SIZES:
+        (largest,) = db.execute(f"SELECT max(number) FROM (SELECT count(*) AS number {groups})").fetchone()
+        if largest is not None and largest > most:
+            yield Finding("size", f"{largest:,} {what} are more than the {most:,} that lookups take")
+
+
+def _texts(db: sqlite3.Connection, kind: str, parse: Callable[[str], Any]) -> Iterator[Finding]:
+    for key, text in db.execute(f"SELECT id, text FROM {kind}"):
+        try:
+            parse(text)
+            good = canonical.key(text) == key
+        except (InputError, TypeError, AttributeError) as error:
+            yield Finding("text", f"{kind} {key}: {error}")
+            continue
+        if not good:
+            yield Finding("text", f"{kind} {key} is not the key of its text {str(text)[:120]!r}")
+
+
+def _columns(db: sqlite3.Connection) -> Iterator[Finding]:
+    """What stands beside the texts. Call it when the texts are known to be good."""
+    for key, text, *columns in db.execute("SELECT id, text, op, m, n, k, family FROM problem"):
+        problem = Problem.parse(text)
+        if columns != [problem.op, problem.m, problem.n, problem.k, problem.family_key]:
+            yield Finding("text", f"problem {key}: its columns are not those of its text")
+    for key, figures in db.execute("SELECT id, figures FROM device"):
+        try:
+            parse_figures(figures)
+        except InputError as error:
+            yield Finding("text", f"device {key}: {error}")
+    for run, provenance in db.execute("SELECT text, provenance FROM run"):
+        try:
+            good = isinstance(json.loads(provenance), dict)
+        except (TypeError, ValueError, RecursionError):
+            good = False
+        if not good:
+            yield Finding("text", f"run {run[:64]!r}: its provenance is not a JSON object")
+
+
+class _Reader:
+    """One pass over the measurements: their faults, the sum of their fingerprints, and the verdicts they give."""
+
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
+        self._db = db
+        self._parts = Parts(path, lambda sql, args: db.execute(sql, args).fetchall())
+        self.faults: list[Finding] = []
+        self.total = 0
+
+    def verdicts(self) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        """The rows that `verdict` must hold, by primary key."""
+        wanted = {}
+        for _, group in groupby(self._db.execute(_ROWS), key=lambda row: row[:2]):
+            for verdict in decide_all(self._measurements(group)):
+                values = verdict_values(verdict)
+                wanted[values[:4]] = values
+        return wanted
+
+    def _measurements(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[Measurement]:
+        for row in rows:
+            try:
+                found = self._parts.measurement(row)
+            except TableError as error:
+                self.faults.append(Finding("measurement", str(error)))
+                continue
+            if found.key != row[2]:
+                self.faults.append(Finding("measurement", f"measurement {row[2]} is not the key of its content"))
+            self.total += fingerprint(found)
+            yield found
+
+
+def _digest(db: sqlite3.Connection, total: int) -> Iterator[Finding]:
+    meta = dict(db.execute("SELECT name, value FROM meta"))
+    digest = f"{total % 2**128:032x}"
+    if meta.get("rows_digest") != digest:
+        yield Finding("digest", f"the digest of the rows is {digest}, the file says {meta.get('rows_digest')}")
+    (pending,) = db.execute("SELECT count(*) FROM pending").fetchone()
+    if pending:
+        yield Finding("pending", f"{pending} problems await their verdicts; `gemmdb merge` of the file decides them")
+    elif meta.get("digest") != meta.get("rows_digest"):
+        yield Finding("digest", "the published digest is not that of the rows; `gemmdb merge` of the file mends it")
+
+
+def _verdicts(db: sqlite3.Connection, wanted: dict[tuple[Any, ...], tuple[Any, ...]]) -> Iterator[Finding]:
+    waiting = set(db.execute("SELECT problem, device FROM pending"))
+    found = {row[:4]: row for row in db.execute(_VERDICTS)}
+    faults = 0
+    for key in sorted({*wanted, *found}, key=repr):  # A stranger's keys may be of types that have no order.
+        if key[:2] in waiting or _same(wanted.get(key), found.get(key)):
+            continue
+        faults += 1
+        if faults <= _MOST:
+            fault = "is missing" if key not in found else "is not what the measurements say"
+            yield Finding("verdict", f"the verdict on problem {_short(key[0])} under {_short(key[3])} {fault}")
+
+
+def _short(value: Any) -> str:
+    return one_line(str(value))[:80]
+
+
+def _same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return all(a == b or _close(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _close(a: Any, b: Any) -> bool:
+    return isinstance(a, float) and isinstance(b, float) and math.isclose(a, b, rel_tol=1e-9)

@@ -1,0 +1,112 @@
+"""Chooses the cost model's menu: the few tiles among which the best of nearly every measured problem is."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from gemmdb.cost.menu import FAMILIES
+from gemmdb.cost.work import tile_of
+from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.ladder.unmodelled import kind
+
+ROWS = (1, 2, 8, 16, 32, 64, 256, 2**31 - 1)
+"""The largest M of each menu."""
+SHAPES = 28
+"""Tiles of a menu at most."""
+PORTABLE = 14
+"""Of these, how many are chosen among those that run without Hopper's copy engine."""
+REST_ROWS = (1, 16, 64, 256, 2**31 - 1)
+REST = 8
+"""The same of problems that the model does not cover, of which fewer were measured; configs are taken as they are."""
+LEAST = 0.00005
+"""A tile that improves the mean by less, in the logarithm, is left out."""
+MISSING = math.log(2.0)
+"""What a problem counts with while none of the chosen tiles was measured on it."""
+
+
+def menus(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
+    """By family of ops and largest M, the chosen tiles as the text of one config each. Its stages and split are those
+    of one problem; `gemmdb.cost.menu` makes them fit others."""
+    classes: dict[tuple[str, int], list[Sample]] = defaultdict(list)
+    for sample in found:
+        if tile_of(sample.config) is not None:
+            limit = next(rows for rows in ROWS if sample.problem.m <= rows)
+            classes[FAMILIES[sample.problem.op], limit].append(sample)
+    menus: dict[str, dict[int, tuple[str, ...]]] = {}
+    for family, limit in sorted(classes):
+        menus.setdefault(family, {})[limit] = _menu(classes[family, limit])
+    for by_rows in menus.values():
+        largest = max(by_rows)
+        by_rows.setdefault(ROWS[-1], by_rows[largest])
+    return menus
+
+
+def rest(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
+    """By kind of problems that the model does not cover, and largest M, the texts of configs: each the one that adds
+    the most to ATen and those before it."""
+    classes: dict[tuple[str, int], list[Sample]] = defaultdict(list)
+    for sample in found:
+        limit = next(rows for rows in REST_ROWS if sample.problem.m <= rows)
+        classes[kind(sample.problem), limit].append(sample)
+    menus: dict[str, dict[int, tuple[str, ...]]] = {}
+    for name, limit in sorted(classes):
+        costs: dict[str, dict[object, float]] = defaultdict(dict)
+        for sample in classes[name, limit]:
+            costs[sample.config.text][sample.problem] = -math.log(sample.share)
+        chosen: dict[str, None] = {ATEN.text: None}
+        _extend(chosen, costs, list(costs), {sample.problem for sample in classes[name, limit]}, 1 + REST)
+        menus.setdefault(name, {})[limit] = tuple(text for text in chosen if text != ATEN.text)
+    return menus
+
+
+def _menu(found: Sequence[Sample]) -> tuple[str, ...]:
+    costs: dict[str, dict[object, float]] = defaultdict(dict)
+    texts: dict[str, str] = {}
+    for sample in found:
+        name = shape(sample.config)
+        texts[name] = min(texts.get(name, sample.config.text), sample.config.text)
+        before = costs[name].get(sample.problem, MISSING)
+        costs[name][sample.problem] = min(before, -math.log(sample.share))
+    problems = {sample.problem for sample in found}
+    portable = [name for name in costs if "load=tma" not in name and name.split()[0] in _PORTABLE]
+    chosen: dict[str, None] = {}
+    _extend(chosen, costs, portable, problems, PORTABLE)
+    _extend(chosen, costs, list(costs), problems, SHAPES)
+    return tuple(sorted(texts[name] for name in chosen))
+
+
+_PORTABLE = ("triton:tile", "triton:narrow", "triton:gemv")
+
+
+def _extend(
+    chosen: dict[str, None], costs: Mapping[str, Mapping[object, float]], names: Sequence[str],
+    problems: Iterable[object], most: int,
+) -> None:  # fmt: skip
+    """Add names to `chosen`, each time the one that lowers the mean cost of the best of them the most."""
+    now = {p: min((costs[name].get(p, MISSING) for name in chosen), default=MISSING) for p in problems}
+    while len(chosen) < most:
+        gains = {
+            name: sum(max(now[p] - cost, 0.0) for p, cost in costs[name].items())
+            for name in names
+            if name not in chosen
+        }
+        best = max(gains, key=lambda name: (gains[name], name), default=None)
+        if best is None or gains[best] < LEAST * len(now):
+            return
+        chosen[best] = None
+        now.update({p: min(now[p], cost) for p, cost in costs[best].items()})
+
+
+def shape(config: Config) -> str:
+    """The config without what is made to fit: the factor of its split, and the stages of tiles, as far as these follow
+    from how many share an SM."""
+    tile = tile_of(config)
+    if tile is None or tile.kernel not in ("tile", "narrow"):
+        return config.text
+    kept = [f"{name}={value}" for name, value in config.params if name not in ("split_k", "stages", "dequant")]
+    stage = tile.k * (tile.m + tile.n)
+    together = 227 * 1024 // (stage * max(tile.stages - 1, 1))
+    return f"{config.name} {' '.join(kept)} {'split' if tile.split > 1 else 'whole'} {min(together, 16).bit_length()}"

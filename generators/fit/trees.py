@@ -1,0 +1,124 @@
+"""Fits the trees on top of the cost model (`gemmdb.cost.trees`) to measured rows; `write` is the command.
+
+Histogram gradient boosting learns the logarithm of measured over modelled time, weighed towards the fastest configs of
+each problem. Needs gemmdb[fit].
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmdb.cost.features import FEATURES, of_aten, of_problem, of_tile
+from gemmdb.cost.model import Coefficients
+from gemmdb.cost.trees import FORMAT, parse
+from gemmdb.cost.work import tile_of, work
+from gemmdb.errors import InputError
+from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.generators.modelled.space import setting_of
+from gemmdb.kernels.config import ATEN
+
+Array = NDArray[np.float64]
+
+TREES, LEAVES, RATE = 200, 63, 0.1
+"""How many, leaves of each, and the share of what is left that each is to explain. 400 are no better on held-out
+problems, 200 with 31 leaves lose half a percent; a lookup evaluates a dozen configs in a millisecond."""
+RIDGE = 1.0
+UNIT = 1e-4
+"""What leaves are rounded to, in the logarithm: coarse, so that many are the same object when they are read."""
+CHECKS = 16
+"""Rows that are kept with their predictions."""
+OFF = 3e-3
+"""What rounding may change of a prediction."""
+
+
+def document(found: Iterable[Sample], fitted: Coefficients) -> dict[str, Any]:
+    """What `gemmdb.cost.trees.parse` reads: trees fitted to these samples on top of `fitted`.
+
+    Raises InputError without scikit-learn, and AssertionError where what is written down predicts otherwise than what
+    was fitted.
+    """
+    boosting = _boosting()
+    used = [one for one in found if one.config == ATEN or tile_of(one.config) is not None]
+    pairs = [values(one, fitted) for one in used]
+    rows = np.array([row for row, _ in pairs], dtype=float)
+    left = np.log([one.us for one in used]) - np.log([us for _, us in pairs])
+    model = boosting(
+        max_iter=TREES, max_leaf_nodes=LEAVES, learning_rate=RATE, l2_regularization=RIDGE, early_stopping=False,
+        random_state=0,
+    )  # fmt: skip
+    model.fit(rows, left, sample_weight=np.array([one.share for one in used]) ** 2)
+    checked = rows[:: max(len(rows) // CHECKS, 1)][:CHECKS]
+    checks = list(zip(checked.tolist(), model.predict(checked).tolist(), strict=True))
+    written = _written(model, checks)
+    trees = parse(written)
+    if any(abs(trees.log(row) - expected) > OFF for row, expected in checks):
+        raise AssertionError("the trees that were written are not those that were fitted")
+    return written
+
+
+def values(sample: Sample, fitted: Coefficients) -> tuple[tuple[float, ...], float]:
+    """The FEATURES of a sample, and the microseconds that the cost model expects of it."""
+    setting, tile = setting_of(sample.problem, sample.device), tile_of(sample.config)
+    if tile is None:
+        us = fitted.predict_aten(setting)
+        return (*of_problem(setting), *of_aten(setting, us)), us
+    w = work(setting, tile)
+    us = fitted.of_work(setting, tile, w)
+    return (*of_problem(setting), *of_tile(setting, tile, w, us)), us
+
+
+def text(written: Mapping[str, Any]) -> str:
+    """The document as JSON, one tree a line."""
+    parts = [f'"{name}": {_json(value)}' for name, value in written.items() if name != "trees"]
+    trees = ",\n".join(_json(tree) for tree in written["trees"])
+    return "{" + ",\n".join(parts) + f',\n"trees": [\n{trees}\n]}}\n'
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _written(model: Any, checks: Sequence[tuple[list[float], float]]) -> dict[str, Any]:
+    # What scikit-learn keeps of the trees is private; `document` compares what is read there with what it predicts.
+    trees = [nodes.nodes for (nodes,) in model._predictors]
+    inner = [(int(node["feature_idx"]), float(node["num_threshold"])) for tree in trees for node in tree
+             if not node["is_leaf"]]  # fmt: skip
+    cuts = sorted(set(inner))
+    places = {cut: place for place, cut in enumerate(cuts)}
+    return {
+        "format": FORMAT,
+        "features": list(FEATURES),
+        "base": float(np.ravel(model._baseline_prediction)[0]),
+        "unit": UNIT,
+        "checks": [[row, expected] for row, expected in checks],
+        "cuts": [list(cut) for cut in cuts],
+        "trees": [_codes(tree, places) for tree in trees],
+    }
+
+
+def _codes(tree: Any, places: Mapping[tuple[int, float], int]) -> list[int]:
+    """The nodes of one tree, children before parents."""
+    found: list[int] = []
+    stack = [0]
+    while stack:
+        node = tree[stack.pop()]
+        if node["is_leaf"]:
+            found.append(2 * round(float(node["value"]) / UNIT) + 1)
+        else:
+            found.append(2 * places[int(node["feature_idx"]), float(node["num_threshold"])])
+            stack += [int(node["left"]), int(node["right"])]
+    # Parents first and higher ones first, read backwards.
+    return found[::-1]
+
+
+def _boosting() -> Any:
+    try:
+        return importlib.import_module("sklearn.ensemble").HistGradientBoostingRegressor
+    except ImportError as error:
+        raise InputError(f"fitting trees needs scikit-learn, pip install 'gemmdb[fit]': {error}") from error

@@ -1,0 +1,138 @@
+"""Writes the cost model's data: fits it to archives of measured rows, chooses its menus, and grows its trees.
+
+    python -m gemmdb.generators.fit.write FOLDER... --out gemmdb/ladder
+
+FOLDER: of archives (`rows-*.jsonl.xz`). The same archives give the same files: `data.py`, `menus.py` and
+`trees.json`. Needs gemmdb[fit].
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gemmdb.cost.model import Coefficients
+from gemmdb.generators.files import archive
+from gemmdb.generators.fit import coefficients as fit
+from gemmdb.generators.fit import menu, trees
+from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.generators.modelled.space import setting_of
+from gemmdb.ladder.model import uncovered
+from gemmdb.table.measurement import EMITTED, Measurement
+
+DIGITS = 6
+"""Significant digits of a coefficient: far more than the rows determine."""
+HEAD = '''"""{title}
+
+Written by `python -m gemmdb.generators.fit.write {folders}`; do not edit.
+"""
+# ruff: noqa: E501
+# fmt: off
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+'''
+
+
+def rows(folders: Sequence[Path]) -> Iterator[Measurement]:
+    """The rows of all archives: kernels by themselves."""
+    for path in (path for folder in folders for path in sorted(folder.glob("rows-*.jsonl.xz"))):
+        yield from (row for row in archive.read(path) if row.detail != EMITTED)
+
+
+def divided(found: Iterable[Sample]) -> tuple[list[Sample], list[Sample]]:
+    """The samples that the model is fitted to, and those of problems that it does not cover."""
+    covered: list[Sample] = []
+    others: list[Sample] = []
+    for sample in found:
+        (others if uncovered(sample.problem) else covered).append(sample)
+    return covered, others
+
+
+def texts(folders: Sequence[Path]) -> dict[str, str]:
+    """The files of the ladder's data for these archives, by name."""
+    found, others = divided(fit.samples(rows(folders)))
+    fitted = fit.fit(found)
+    rounded = Coefficients(_rounded(fitted.rates), _rounded(fitted.own), _rounded(fitted.common))
+    capabilities = sorted({setting_of(one.problem, one.device).machine.capability for one in found})
+    coefficients = (
+        (
+            "CAPABILITIES: Sequence[int]", capabilities,
+            "Compute capabilities of the GPUs whose rows all of it was fitted to.",
+        ),
+        ("PROVENANCE: Mapping[str, object]", _provenance(folders, found), "What the coefficients were fitted to."),
+        ("RATES: Mapping[str, Sequence[float]]", rounded.rates, "Of `model.microseconds`, by group."),
+        ("OWN: Mapping[str, Sequence[float]]", rounded.own, "Of `model.traits`, by group."),
+        ("COMMON: Mapping[str, Sequence[float]]", rounded.common, "Of `model.kinds`, by group."),
+    )  # fmt: skip
+    menus = (
+        (
+            "MENUS: Mapping[str, Mapping[int, Sequence[str]]]", menu.menus(found),
+            "Candidates by family of ops and largest M; see `menu`.",
+        ),
+        (
+            "REST: Mapping[str, Mapping[int, Sequence[str]]]", menu.rest(others),
+            "What is tried where the model does not know the problem; see `gemmdb.ladder.unmodelled`.",
+        ),
+    )  # fmt: skip
+    return {
+        "data.py": _module("The cost model's coefficients, fitted to measured rows.", folders, coefficients),
+        "menus.py": _module("The cost model's menus, chosen from measured rows.", folders, menus),
+        "trees.json": trees.text(trees.document(found, rounded)),
+    }
+
+
+def _provenance(folders: Sequence[Path], found: Sequence[Sample]) -> dict[str, Any]:
+    return {
+        "rows": len(found),
+        "problems": len({(sample.problem, sample.device) for sample in found}),
+        "devices": sorted({sample.device.sku for sample in found}),
+        "archives": {
+            path.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for folder in folders
+            for path in sorted(folder.glob("rows-*.jsonl.xz"))
+        },
+    }
+
+
+def _module(title: str, folders: Sequence[Path], parts: Sequence[tuple[str, Any, str]]) -> str:
+    head = HEAD.format(title=title, folders=" ".join(folder.as_posix() for folder in folders))
+    return head + "\n".join(f'{name} = {literal(value)}\n"""{what}"""\n' for name, value, what in parts)
+
+
+def _rounded(groups: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, ...]]:
+    return {group: tuple(float(f"{value:.{DIGITS}g}") for value in values) for group, values in groups.items()}
+
+
+def literal(value: Any, indent: str = "") -> str:
+    """The value as Python source, one item a line where it is nested."""
+    inner = f"{indent}    "
+    if isinstance(value, dict):
+        items = "".join(f"{inner}{literal(k)}: {literal(v, inner)},\n" for k, v in value.items())
+        return f"{{\n{items}{indent}}}"
+    if isinstance(value, tuple) and value and isinstance(value[0], float):
+        lines = textwrap.wrap(", ".join(map(repr, value)) + ",", 120 - len(inner))
+        return "(\n" + "".join(f"{inner}{line}\n" for line in lines) + f"{indent})"
+    if isinstance(value, tuple):
+        return "(\n" + "".join(f"{inner}{literal(item)},\n" for item in value) + f"{indent})"
+    return '"' + value + '"' if isinstance(value, str) else repr(value).replace("'", '"')
+
+
+def main() -> None:
+    """Fit, then write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the package's ladder")
+    options = parser.parse_args()
+    for name, text in texts(options.folder).items():
+        (options.out / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

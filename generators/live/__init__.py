@@ -1,0 +1,1 @@
+"""The process that tunes live: a small build of a few problems."""

@@ -1,0 +1,1 @@
+"""Measuring: operands, references, tolerances, and a backend per kind of device."""

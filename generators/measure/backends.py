@@ -1,0 +1,49 @@
+"""The registry of device kinds that can be measured, and which of them an `--arch` means here."""
+
+from __future__ import annotations
+
+import importlib
+
+from gemmdb.devices import detect, registry
+from gemmdb.errors import InputError
+from gemmdb.generators.measure.interfaces import Backend
+from gemmdb.key.device import Device
+
+FACTORIES = {
+    "cpu": ("gemmdb.generators.measure.cpu.backend", "CpuBackend"),
+    "cuda": ("gemmdb.generators.measure.cuda.backend", "CudaBackend"),
+}
+"""Module and class of each backend by device kind; a class takes the Device and imports its libraries by itself."""
+
+
+def device_for(arch: str) -> Device:
+    """The device of this machine that `arch` means: `native`, `cpu`, or a GPU's arch. Raises InputError without it."""
+    if arch == "native":
+        return detect.native()
+    if arch == "cpu":
+        return detect.cpu()
+    gpu = detect.cuda()
+    if gpu is not None and gpu.arch == arch:
+        return gpu
+    here = f"this machine has {gpu.sku} ({gpu.arch})" if gpu else "this machine has no GPU"
+    reason = f"--arch {arch}: measuring needs such a GPU, and {here}; run the build where there is one"
+    if registry.find(arch) is not None:
+        reason += (
+            ", or with --modelled, which compiles for that arch, ranks by a cost model and marks every row as such"
+        )
+    raise InputError(reason)
+
+
+def is_here(arch: str) -> bool:
+    """Whether this machine has the device that `arch` means."""
+    gpu = detect.cuda()
+    return arch in ("native", "cpu") or (gpu is not None and gpu.arch == arch)
+
+
+def backend_for(device: Device) -> Backend:
+    """The backend that measures on `device`. Raises InputError for a kind that this version cannot measure."""
+    if device.kind not in FACTORIES:
+        raise InputError(f"measuring on {device.kind} devices is not available in this version")
+    module, name = FACTORIES[device.kind]
+    backend: Backend = getattr(importlib.import_module(module), name)(device)
+    return backend

@@ -1,0 +1,61 @@
+"""The CPU as a Backend of the generator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from gemmdb.devices.detect import cpu, last_level_cache_bytes
+from gemmdb.errors import InputError
+from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.measure.cpu.measurer import CpuMeasurer
+from gemmdb.generators.measure.cpu.space import CpuSpace
+from gemmdb.generators.measure.interfaces import Job, Measurer
+from gemmdb.key.device import Device
+from gemmdb.key.toolchain import Toolchain, installed
+from gemmdb.table.measurement import Protocol
+
+
+class CpuBackend:
+    """This machine's CPU with the threads that torch would use. Raises InputError without torch."""
+
+    lanes = 1
+    chunk = 4
+    overlap = False
+
+    def __init__(self, device: Device | None = None) -> None:
+        toolchain = installed("cpu")
+        if toolchain is None:
+            raise InputError("building a table needs torch: pip install torch")
+        self.device: Device = device or cpu()
+        self.toolchain: Toolchain = toolchain
+        self.space = CpuSpace()
+
+    def protocols(self, effort: Effort) -> Sequence[Protocol]:
+        """Host clock, one call per sample, one protocol per cache state of the effort."""
+        return [Protocol("host", state, 1, effort.samples) for state in effort.states]
+
+    def begin(self, jobs: Sequence[Job]) -> None:
+        """Compiling would disturb the times of the first jobs."""
+
+    def measurer(self, lane: int, effort: Effort, confirms: bool = True) -> Measurer:
+        """The one measurer; as many compile workers as usable cores, at most 8. Starts nothing before it is used."""
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return CpuMeasurer(effort, self.device.units, min(usable, 8))
+
+    def lane_of(self, gpu: int) -> int:
+        """The only one."""
+        return 0
+
+    def close(self) -> None:
+        """Nothing is shared."""
+
+    def provenance(self) -> dict[str, object]:
+        """The cache that is evicted, and the frequency governor, which decides how steady the clock is."""
+        governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+        try:
+            steady = governor.read_text().strip()
+        except OSError:
+            steady = "unknown"
+        return {"last_level_cache_bytes": last_level_cache_bytes(), "governor": steady}

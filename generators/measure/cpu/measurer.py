@@ -1,0 +1,209 @@
+"""The Measurer of a CPU: compiles in parallel workers first, then times alone in one worker."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.measure import stats
+from gemmdb.generators.measure.interfaces import Job, Outcome, ignore
+from gemmdb.generators.measure.tolerance import acceptable, tolerance
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.processes.child import Elsewhere, Reply, Task
+from gemmdb.processes.pool import Limits, Stopped, Worker, spread
+from gemmdb.table.measurement import MAX_DETAIL, Protocol, Status, Times
+
+if TYPE_CHECKING:
+    from gemmdb.generators.measure.cpu import session
+else:
+    session = Elsewhere("gemmdb.generators.measure.cpu.session")
+POLL_S = 0.1
+"""How often a machine that others use is tried again."""
+RESTART = 200
+"""After that many compilations the workers that compile are replaced: what they have loaded is never freed."""
+LOADED_BYTES = 2 * 2**30
+"""How much the candidates that are timed together may hold; each has its own packed copy of the weight."""
+
+
+@dataclass
+class CpuMeasurer:
+    """Times candidates with `threads` threads. `compilers`: how many workers compile at once.
+
+    All builds of this user on this machine time one after the other, and none compiles while another one times.
+    """
+
+    effort: Effort
+    threads: int
+    compilers: int
+    limits: Limits = field(default_factory=Limits)
+    _compiled: dict[tuple[Problem, Config], Outcome] = field(default_factory=dict)
+    _failed: dict[tuple[Problem, Config], Outcome] = field(default_factory=dict)
+    _loaded: dict[Config, float] = field(default_factory=dict)
+    _current: Problem | None = None
+    _closed: bool = False
+    _learnt: bool = False
+    _since_start: int = 0
+
+    def __post_init__(self) -> None:
+        self._environment = {
+            "OMP_NUM_THREADS": str(self.threads),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            "GEMMDB_DISABLE": "",
+        }
+        self._timer = Worker(self._environment, self.limits)
+        self._compilers = [Worker(self._environment, self.limits) for _ in range(self.compilers)]
+
+    def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
+        """Compile all candidates of the jobs into the compiler's cache on disk. Returns when all are done."""
+        pairs = dict.fromkeys((job.problem, config) for job in jobs for config in job.legal)
+        wanted = [pair for pair in pairs if pair not in self._compiled]
+        tasks = [Task(session.compile_only, (*pair, self.threads)) for pair in wanted]
+        with machine(exclusive=False, given_up=self._is_closed):
+            replies = spread(self._compilers, self.effort.compile_s, tasks)
+            if any(reply.status is Status.OK for reply in replies):
+                self._learn()
+        self._since_start += len(tasks)
+        if self._since_start > RESTART:
+            for worker in self._compilers:
+                worker.end()
+            self._since_start = 0
+        for pair, reply in zip(wanted, replies, strict=True):
+            seconds = reply.value if reply.status is Status.OK else None
+            self._compiled[pair] = Outcome(pair[1], reply.status, compile_s=seconds, detail=reply.detail)
+            if reply.status is not Status.OK:
+                self._failed[pair] = self._compiled[pair]
+        for job in jobs:
+            ready(job)
+
+    def measure(
+        self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
+    ) -> Sequence[Outcome]:
+        """One outcome per config, in order (see `interfaces.Measurer`)."""
+        others = [config for config in dict.fromkeys(configs) if config != ATEN]
+        size = max(2, LOADED_BYTES // max(problem.bytes, 1))
+        batches = [others[start : start + size] for start in range(0, len(others), size)] or [[]]
+        outcomes: dict[Config, Outcome] = {}
+        with machine(exclusive=True, given_up=self._is_closed):
+            for batch in batches:
+                ready = [config for config in (ATEN, *batch) if self._load(problem, config)]
+                for config, times in self._time(problem, ready, protocol, samples).items():
+                    outcomes[config] = self._timed(problem, config, times)
+        reference = self._failed.get((problem, ATEN))
+        if reference is not None:
+            lost = f"no reference: {reference.status}: {reference.detail}"[:MAX_DETAIL]
+            return [self._failed.get((problem, c), Outcome(c, Status.ERROR, detail=lost)) for c in configs]
+        return [self._failed.get((problem, config)) or outcomes[config] for config in configs]
+
+    def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
+        """Nothing: whatever is made ready on a CPU disturbs what is timed on it."""
+
+    def emitted(self, config: Config) -> Config:
+        """The config: all are measured as emitted code."""
+        return config
+
+    def fresh(self) -> CpuMeasurer:
+        """Itself, with a new process: two at once would keep two sets of packed weights."""
+        self._timer.end()
+        self._loaded, self._current = {}, None
+        return self
+
+    @property
+    def busy_s(self) -> float | None:
+        """Not counted: the device of a CPU measurer is the machine that does all the rest too."""
+        return None
+
+    def close(self) -> None:
+        """End all workers."""
+        self._closed = True
+        for worker in (self._timer, *self._compilers):
+            worker.close()
+
+    def _learn(self) -> None:
+        """Tell the workers that start from now on what one that has compiled knows of the vector units."""
+        if not self._learnt:
+            reply = self._compilers[-1].call(self.effort.compile_s, session.trusted)
+            self._environment.update(reply.value or {})
+            self._learnt = True
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def _load(self, problem: Problem, config: Config) -> bool:
+        """Whether the candidate is in the worker, and right."""
+        if self._current != problem:
+            self._loaded, self._current = {}, problem
+        if (problem, config) in self._failed:
+            return False
+        if config in self._loaded:
+            return True
+        reply = self._call(self.effort.compile_s, session.load, problem, config, self.threads)
+        if reply.status is Status.OK and not acceptable(problem, reply.value, self._loaded.get(ATEN, math.inf)):
+            reply = Reply(reply.value, Status.WRONG, f"error {reply.value:.3g}, tolerated {tolerance(problem):.3g}")
+        if reply.status is not Status.OK:
+            self._fail(problem, config, reply)
+            return False
+        self._loaded[config] = reply.value
+        return True
+
+    def _time(self, problem: Problem, configs: list[Config], protocol: Protocol, samples: int) -> dict[Config, Times]:
+        """Times by config. When a round with several candidates fails, each has a round of its own, to find the one
+        that is to blame."""
+        if ATEN not in configs:
+            return {}
+        budget = self.effort.measure_s / 2
+        lost = [config for config in configs if not self._load(problem, config)]
+        if lost:
+            return self._time(problem, [config for config in configs if config not in lost], protocol, samples)
+        arguments = (problem, configs, protocol, samples, budget)
+        reply = self._call(self.effort.measure_s, session.time_round, *arguments)
+        if reply.status is Status.OK:
+            self._loaded = {config: self._loaded[config] for config in configs}
+            return {config: stats.times(reply.value[config], reply.value[ATEN]) for config in configs}
+        if len(configs) <= 2:
+            self._fail(problem, configs[-1], reply)
+            return self._time(problem, configs[:-1], protocol, samples)
+        times: dict[Config, Times] = {}
+        for config in configs[1:]:
+            times |= self._time(problem, [ATEN, config], protocol, samples)
+        return times
+
+    def _call(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Reply:
+        reply = self._timer.call(limit_s, function, *arguments)
+        if self._timer.pid is None:
+            self._loaded = {}
+        return reply
+
+    def _fail(self, problem: Problem, config: Config, reply: Reply) -> None:
+        error = reply.value if reply.status is Status.WRONG and math.isfinite(reply.value) else None
+        self._failed[problem, config] = Outcome(config, reply.status, error=error, detail=reply.detail)
+
+    def _timed(self, problem: Problem, config: Config, times: Times) -> Outcome:
+        compiled = self._compiled.get((problem, config))
+        return Outcome(config, Status.OK, times, self._loaded.get(config), compiled.compile_s if compiled else None)
+
+
+@contextmanager
+def machine(exclusive: bool, given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Hold this machine: alone (`exclusive`) to time, together with others to compile. Waits for it, and raises Stopped
+    when `given_up` says so meanwhile."""
+    path = Path(tempfile.gettempdir()) / f"gemmdb-{os.getuid()}.lock"
+    with path.open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if given_up():
+                    raise Stopped("the measurer is closed") from None
+                time.sleep(POLL_S)
+        yield

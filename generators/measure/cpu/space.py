@@ -1,0 +1,113 @@
+"""Candidates on a CPU: ATen, its weight-only product, and Inductor's C++ template by threading and cache blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.measure.interfaces import Candidate
+from gemmdb.inductor.lower.legality import refuses
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import installed, minor
+
+Factors = tuple[int, int, int]
+
+AUTO: Factors = (0, 0, 0)
+"""The template's own choice."""
+CACHE_BLOCKS: tuple[Factors, ...] = ((1, 1, 64), (4, 1, 64), (1, 4, 16), (4, 4, 16), (16, 1, 16), (1, 1, 4), (8, 8, 64))
+"""Cache blocks in register blocks (m, n, k); the template cuts them to the size of the problem."""
+TEMPLATES = (3, 8, 32)
+"""C++ configs per problem by the breadth of the effort."""
+THREADINGS = (3, 5, 16)
+"""How many of them differ in threading alone, by breadth."""
+
+SCALED_ROWS = (2, 12)
+"""The first torch whose `_scaled_mm` takes scales of rows on a CPU; that of 2.11 takes one number per operand."""
+
+
+class CpuSpace:
+    """The space of a CPU. `breadth` 0 tries the template's own blocking and its threading alternatives, 1 and 2 add
+    cache blockings."""
+
+    def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
+        """ATen, then `_weight_int8pack_mm` for mixed_mm, then the C++ template's variants.
+
+        Where the template is illegal as such, one illegal candidate says why.
+        """
+        auto = template(AUTO, AUTO)
+        configs = [ATEN]
+        if problem.op in ("bmm", "scaled_mm"):
+            # The C++ template of batches packs nothing, and is offered under max-autotune alone; of fp8 there is none.
+            return [Candidate(ATEN, excluded(ATEN, problem, device))]
+        if problem.op == "mixed_mm":
+            configs.append(Config.of("aten", "int8pack_mm"))
+        if excluded(auto, problem, device):
+            configs.append(auto)
+        else:
+            configs += islice(_templates(problem, device.units, effort.breadth), TEMPLATES[effort.breadth])
+        return [Candidate(config, excluded(config, problem, device)) for config in configs]
+
+
+def excluded(config: Config, problem: Problem, device: Device) -> str:
+    """Why `config` must not run `problem` on `device`, in one phrase; empty when nothing speaks against it."""
+    if problem.empty:
+        return "Inductor leaves nothing to compute of a product of size zero"
+    if problem.scales == "row" and _release() < SCALED_ROWS:
+        return "ATen takes scales of rows on a CPU from torch 2.12 on"
+    if problem.op == "bmm" and (problem.k == 1 or problem.m == problem.n == 1):
+        return "Inductor makes no product of batches of vectors on a CPU, but multiplies their elements"
+    if config == ATEN:
+        return ""
+    return illegal(config, problem, device) or refuses(config, problem) or ""
+
+
+def _release() -> tuple[int, ...]:
+    """(major, minor) of the installed torch, which is not imported for that; of one to come where none is."""
+    running = installed("cpu")
+    numbers = minor(running.torch).split(".") if running else []
+    return tuple(map(int, numbers)) if all(number.isdigit() for number in numbers) and numbers else SCALED_ROWS
+
+
+def template(threads: Factors, blocks: Factors) -> Config:
+    """The C++ template with `threads` (m, n, k) and cache `blocks` (m, n, k); zeros leave the choice to it."""
+    values = {f"threads_{axis}": value for axis, value in zip("mnk", threads, strict=True)}
+    values |= {f"blocks_{axis}": value for axis, value in zip("mnk", blocks, strict=True)}
+    return Config.of("cpp", "packed_gemm", **values)
+
+
+def threadings(problem: Problem, threads: int) -> list[Factors]:
+    """The ways to split `threads` over m, n and k, the most promising first.
+
+    Never more parts than 8-row, 16-column and 64-deep blocks of the problem: the others would idle. Splits that move
+    the fewest elements come first: each part of n reads all of A, each part of m all of B. Splits of k come last: their
+    partial sums need a second pass.
+    """
+    splits = [
+        (m, n, threads // (m * n))
+        for m in range(1, threads + 1)
+        for n in range(1, threads // m + 1)
+        if threads % (m * n) == 0
+    ]
+    parts = (-(-problem.m // 8), -(-problem.n // 16), -(-problem.k // 64))
+    fitting = [split for split in splits if all(s <= most for s, most in zip(split, parts, strict=True))]
+
+    def cost(split: Factors) -> tuple[bool, int, Factors]:
+        m, n, k = split
+        return k > 1, problem.m * problem.k * n + problem.k * problem.n * m, split
+
+    return sorted(fitting, key=cost)
+
+
+def _templates(problem: Problem, threads: int, breadth: int) -> Iterator[Config]:
+    yield template(AUTO, AUTO)
+    ways = threadings(problem, threads)[: THREADINGS[breadth]] if threads > 1 else []
+    if breadth == 0:
+        yield from (template(way, AUTO) for way in ways[: TEMPLATES[0] - 2])
+        yield template(AUTO, CACHE_BLOCKS[0])
+        return
+    yield from (template(way, AUTO) for way in ways)
+    yield from (template(way, blocks) for blocks in CACHE_BLOCKS for way in [AUTO, *ways])

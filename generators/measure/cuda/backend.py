@@ -1,0 +1,87 @@
+"""NVIDIA GPUs as a Backend of the generator."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gemmdb.devices.detect import cuda
+from gemmdb.errors import InputError
+from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.measure.cuda.compiling import CompilePool
+from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
+from gemmdb.generators.measure.cuda.space import CudaSpace
+from gemmdb.generators.measure.interfaces import Job
+from gemmdb.kernels import cutlass
+from gemmdb.key.device import Device
+from gemmdb.key.toolchain import Toolchain, installed
+from gemmdb.table.measurement import Protocol
+
+UNROLL = 20
+"""Calls per graph, each on another copy of the operands: one replay costs 5 to 7 us by itself, and where operands lie
+in memory counts for less the more places are seen."""
+VERSION = 3
+"""Version 1 timed all calls on operands at one address, version 2 ten calls on ten copies after flushes of 256 MiB."""
+_READINGS = ("driver_version", "clocks.sm", "clocks.mem", "power.limit", "temperature.gpu")
+
+
+class CudaBackend:
+    """The GPUs of this host that equal the first. Raises InputError without a GPU or without torch."""
+
+    overlap = True
+    chunk = 8
+    """Few, so that the first are compiled while the next are looked at."""
+
+    def __init__(self, device: Device | None = None) -> None:
+        found, toolchain = device or cuda(), installed("cuda")
+        if found is None or toolchain is None:
+            raise InputError("building a table for a GPU needs a GPU, torch and triton")
+        self.device: Device = found
+        self.toolchain: Toolchain = replace(toolchain, driver=str(self.provenance().get("driver_version", "")))
+        self.space = CudaSpace(cutlass.compiler() is not None and cutlass.headers() is not None)
+        self._gpus = [index for index in range(_count()) if cuda(index) == found]
+        self.lanes = len(self._gpus)
+        shared = int(found.figures.get("smem_bytes", 48 * 1024))
+        self.compilers = CompilePool(int(found.arch.removeprefix("sm")), shared)
+
+    def protocols(self, effort: Effort) -> Sequence[Protocol]:
+        """CUDA graphs of calls, one protocol per cache state of the effort."""
+        return [Protocol("graph", state, UNROLL, effort.samples, version=VERSION) for state in effort.states]
+
+    def begin(self, jobs: Sequence[Job]) -> None:
+        """nvcc begins with the kernels of all jobs, which it takes half a minute for each."""
+        self.compilers.begin(jobs)
+
+    def measurer(self, lane: int, effort: Effort, confirms: bool = True) -> CudaMeasurer:
+        """The measurer of one of the GPUs that are alike; all share one pool of compilers."""
+        return CudaMeasurer(self._gpus[lane], effort, self.compilers).start(confirms)
+
+    def lane_of(self, gpu: int) -> int:
+        """The lane that measures on GPU number `gpu`; the first where that is another kind of GPU."""
+        return self._gpus.index(gpu) if gpu in self._gpus else 0
+
+    def close(self) -> None:
+        """End the processes that compile."""
+        self.compilers.close()
+
+    def provenance(self) -> dict[str, object]:
+        """Driver, clocks, power limit and temperature as nvidia-smi reads them, empty without it."""
+        try:
+            reply = _smi(f"--query-gpu={','.join(_READINGS)}")
+        except (OSError, subprocess.SubprocessError):
+            return {}
+        return dict(zip(_READINGS, (value.strip() for value in reply[0].split(",")), strict=False)) if reply else {}
+
+
+def _count() -> int:
+    try:
+        return len(_smi("--query-gpu=index"))
+    except (OSError, subprocess.SubprocessError):
+        return 1
+
+
+def _smi(query: str) -> list[str]:
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+    reply = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    return reply.stdout.splitlines()

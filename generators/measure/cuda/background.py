@@ -1,0 +1,30 @@
+"""What runs in a process that compiles. It imports no more than that needs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+
+from gemmdb.generators.measure.cuda.part import Built, Part
+
+
+def warm(part: Part, capability: int) -> Built:
+    """Build a part."""
+    return part.build(capability)
+
+
+def background() -> None:
+    """Set up a process that compiles: it makes way for those that time, leaves interrupts to its parent, and ends with
+    it however that ends."""
+    os.nice(10)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,85 @@
+"""A problem set up on a GPU: operands at several addresses, the exact result, and the candidates loaded so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from gemmdb.generators.measure.cuda.calls import Call, Tensors
+from gemmdb.generators.measure.cuda.trial import Loaded
+from gemmdb.generators.measure.program import operands, set_numerics, to_torch
+from gemmdb.generators.measure.reference import Reference, reference
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import COPIED_BYTES, COPIES
+
+SEED = 2
+
+
+Graphs = dict[Config | None, torch.cuda.CUDAGraph]
+
+
+@dataclass
+class Bench:
+    """One problem set up for measuring. `graphs` holds, per protocol, each candidate's graph and, under None, the
+    flush alone. `most`: how many calls each graph has, 0 while the first candidate, ATen, has not been run.
+
+    `copies` are equal operands and outputs at different addresses, which the calls of a graph take in turn: where a
+    buffer lies in memory changes a kernel's time by up to a tenth, and that is no property of the kernel.
+    """
+
+    problem: Problem
+    copies: list[Tensors]
+    expected: Reference
+    most: int = 0
+    calls: dict[Config, Call] = field(default_factory=dict)
+    loaded: dict[Config, Loaded] = field(default_factory=dict)
+    graphs: dict[str, Graphs] = field(default_factory=dict)
+
+    def only(self, configs: Sequence[Config]) -> None:
+        """Forget all other candidates with the memory that they hold."""
+        for config in [config for config in self.calls if config not in configs]:
+            del self.calls[config], self.loaded[config]
+            for graphs in self.graphs.values():
+                graphs.pop(config, None)
+
+
+def set_up(problem: Problem) -> Bench:
+    """A Bench with new operands in new memory, and torch's precision switches as the problem has them."""
+    # Another process shares this GPU, and new memory means new addresses.
+    torch.cuda.empty_cache()
+    set_numerics(problem)
+    device = torch.device("cuda")
+    made = operands(problem, device, SEED)
+    expected = reference(problem, made)
+    tensors = made.named
+    tensors["out"] = torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device)
+    count = COPIED_BYTES // max(sum(tensor.nbytes for tensor in tensors.values()), 1)
+    copies = [tensors, *({n: moved(t) for n, t in tensors.items()} for _ in range(min(count, COPIES) - 1))]
+    return Bench(problem, copies, expected)
+
+
+def moved(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values with the same strides and alignment at another address."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.storage_offset()
+    storage = torch.empty(start + extent, dtype=tensor.dtype, device=tensor.device)
+    # As it lies in memory, gaps included: a tensor that repeats elements cannot be written to.
+    storage[start:].copy_(tensor.as_strided((extent,), (1,), start))
+    return storage.as_strided(tensor.shape, tensor.stride(), start)
+
+
+def check(bench: Bench, call: Call) -> float:
+    """The error of runs into poisoned memory, on the first and the last operands; the first is run twice, since a run
+    may leave scratch behind."""
+    last = len(bench.copies) - 1
+    for index in (0, 0, last):
+        out = bench.copies[index]["out"]
+        out.fill_(float("nan") if out.is_floating_point() else torch.iinfo(out.dtype).min)
+        made = call(index)
+        if made is not None:
+            out.copy_(made)
+    torch.cuda.synchronize()
+    return max(bench.expected.error(bench.copies[index]["out"]) for index in {0, last})

@@ -1,0 +1,160 @@
+"""A candidate as a call: kernels loaded, bound to the tensors of a problem, ready to be captured."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gemmdb.errors import InputError
+from gemmdb.generators.measure.cuda import cutlass_calls, elementwise, emitted
+from gemmdb.generators.measure.cuda.emission import only_emitted
+from gemmdb.generators.measure.cuda.render import Launch, Plan, Unit, plan
+from gemmdb.generators.measure.cuda.units import compile_unit
+from gemmdb.generators.measure.program import multiply_scaled, to_torch
+from gemmdb.generators.shapes.literals import SCALARS
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+
+Tensors = dict[str, torch.Tensor]
+Call = Callable[[int], torch.Tensor | None]
+"""Runs a candidate on the operands of that number; returns the output where it is not written into theirs."""
+
+_kernels: dict[str, tuple[Any, float]] = {}
+_scratch: dict[int, torch.Tensor] = {}
+
+
+def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Call, float]:
+    """A config bound to each copy of the operands, and the seconds that loading it took. Raises when it cannot be
+    loaded."""
+    if config == ATEN:
+        return aten(problem, copies)
+    if only_emitted(config):
+        return emitted.bind(problem, config, copies)
+    if config.backend == "triton":
+        return ours(problem, copies, plan(problem, config))
+    if config.backend == "cutlass":
+        return cutlass_calls.bind(problem, config, copies, _follow)
+    raise InputError(f"{config.name} is not measured on a GPU")
+
+
+def ours(problem: Problem, copies: Sequence[Tensors], made: Plan) -> tuple[Call, float]:
+    """A plan bound to each copy of the operands, and the seconds that loading its kernels took.
+
+    Raises RuntimeError when a kernel does not compile.
+    """
+    acc = torch.int32 if problem.op == "int_mm" else torch.float32
+    seconds = sum(_kernel(launch.unit)[1] for launch in made.launches)
+    # One for all copies, as one workspace serves all kernels of a graph in Inductor: twenty of each of a hundred
+    # candidates would not fit.
+    scratch = {
+        "partials": torch.empty(max(made.partials, 1), dtype=acc, device="cuda"),
+        "counters": torch.zeros(max(made.counters, 1), dtype=torch.int32, device="cuda"),
+    }
+    steps: list[list[Callable[[], None]]] = []
+    for tensors in copies:
+        names = {**tensors, **scratch}
+        steps.append([launcher(launch, names, _sizes(problem, names)) for launch in made.launches])
+
+    def call(index: int) -> None:
+        for step in steps[index]:
+            step()
+
+    return call, seconds
+
+
+def aten(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float]:
+    """The reference bound to each copy of the operands; there is nothing to load."""
+    around = elementwise.around(problem)
+    made = [_aten_call(problem, tensors, around) for tensors in copies]
+    return lambda index: made[index](), 0.0
+
+
+def _aten_call(problem: Problem, names: Tensors, around: tuple[Launch | None, Launch | None]) -> Callable[[], None]:
+    """What Inductor's default does: a cast of the weight, one ATen call, one pointwise kernel, as far as needed."""
+    first, last = around
+    before, after, weight, product = None, None, names["B"], names["out"]
+    if first is not None:
+        weight = names["cast"] = torch.empty_like(weight, dtype=to_torch(problem.a.dtype))
+        before = launcher(first, names, {"elements": problem.n * problem.k})
+    if last is not None:
+        after = _finish(problem, names, elementwise.product_dtype(problem), last)
+        product = names["product"]
+    alpha, beta = SCALARS[problem.scalars]
+
+    def call() -> None:
+        if before is not None:
+            before()
+        if problem.op == "int_mm":
+            torch._int_mm(names["A"], weight, out=product)
+        elif problem.op == "bmm":
+            torch.bmm(names["A"], weight, out=product)
+        elif problem.op == "scaled_mm":
+            scales = (names["scale_a"], names["scale_b"])
+            multiply_scaled(problem, (names["A"], weight), scales, names.get("bias"), product)
+        elif problem.op == "addmm":
+            torch.addmm(names["bias"], names["A"], weight, alpha=alpha, beta=beta, out=product)
+        else:
+            torch.mm(names["A"], weight, out=product)
+        if after is not None:
+            after()
+
+    return call
+
+
+def _follow(problem: Problem, names: Tensors, dtype: str) -> Callable[[], None]:
+    """The kernel that finishes a product in `dtype`, which becomes the tensor `product`."""
+    return _finish(problem, names, dtype, elementwise.after(problem, dtype))
+
+
+def _finish(problem: Problem, names: Tensors, dtype: str, launch: Launch) -> Callable[[], None]:
+    names["product"] = torch.empty(problem.shapes[2], dtype=to_torch(dtype), device="cuda")
+    return launcher(launch, names, _sizes(problem, names))
+
+
+def _sizes(problem: Problem, names: Tensors) -> dict[str, int]:
+    # What finishes a batch of products takes it for one matrix of all rows.
+    sizes = {"M": problem.batch * problem.m, "N": problem.n, "K": problem.k}
+    leading = {"lda": max(names["A"].stride()), "ldb": max(names["B"].stride())}
+    return {**sizes, **{f"arg_{name}": size for name, size in sizes.items()}, **leading}
+
+
+def launcher(launch: Launch, names: Tensors, sizes: dict[str, int]) -> Callable[[], None]:
+    """One launch bound to tensors and sizes by argument name. Raises RuntimeError for a tensor that is not aligned."""
+    kernel, _ = _kernel(launch.unit)
+    arguments = [names[n] if t.startswith("*") else sizes[n] for n, t in launch.unit.args]
+    for name, argument in zip(launch.unit.args, arguments, strict=True):
+        if isinstance(argument, torch.Tensor) and argument.data_ptr() % 16:
+            raise RuntimeError(f"{name[0]} is not 16-byte aligned")
+    programs, *others = launch.grid
+    if launch.resident:
+        programs = min(programs, launch.resident * _multiprocessors())
+    run = kernel[(programs, *others)]
+    return lambda: run(*arguments)
+
+
+@functools.cache
+def _multiprocessors() -> int:
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
+
+
+def _kernel(unit: Unit) -> tuple[Any, float]:
+    if unit.key not in _kernels:
+        import triton
+
+        triton.set_allocator(_allocate)
+        major, minor = torch.cuda.get_device_capability()
+        done = compile_unit(unit, major * 10 + minor)
+        if done.failure:
+            raise RuntimeError(done.failure)
+        _kernels[unit.key] = done.kernel, done.seconds
+    return _kernels[unit.key]
+
+
+def _allocate(size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
+    # Tensor maps of one launch are dead when the next one runs, and graphs need an address that stays.
+    if size not in _scratch:
+        _scratch[size] = torch.empty(size, dtype=torch.int8, device="cuda")
+    return _scratch[size]

@@ -1,0 +1,39 @@
+"""What has to be compiled before a candidate can run, by backend."""
+
+from __future__ import annotations
+
+from gemmdb.generators.measure.cuda import cutlass_build, elementwise
+from gemmdb.generators.measure.cuda.emission import Emission, only_emitted
+from gemmdb.generators.measure.cuda.part import Part
+from gemmdb.generators.measure.cuda.render import Launch, plan
+from gemmdb.generators.measure.cuda.units import Triton
+from gemmdb.kernels import cutlass
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+
+
+def parts(problem: Problem, config: Config) -> list[Part]:
+    """What has to be compiled before a config can run on a problem: kernels, and what goes before and after them."""
+    if config == ATEN:
+        return _triton(elementwise.flush(), *elementwise.around(problem))
+    if only_emitted(config):
+        return [Emission(problem, config)]
+    if config.backend == "triton":
+        return _triton(*plan(problem, config).launches)
+    if config.backend == "cutlass":
+        rest = cutlass.outside(problem)
+        follows = _triton(elementwise.after(rest, problem.a.dtype)) if rest is not None else []
+        return [cutlass_build.library(problem, config), *follows]
+    return []
+
+
+def _triton(*launches: Launch | None) -> list[Part]:
+    return [Triton(launch.unit) for launch in launches if launch is not None]
+
+
+def compiler(config: Config, part: Part | None = None) -> str:
+    """What makes a config's parts, or one of them: `inductor`, `cutlass` or `triton`. nvcc takes most of the time of
+    whatever has a CUTLASS kernel in it."""
+    if isinstance(part, Triton) or config == ATEN:
+        return "triton"
+    return "inductor" if only_emitted(config) and config.backend != "cutlass" else config.backend

@@ -1,0 +1,211 @@
+"""The processes that compile: several kinds share the processors, and what measuring waits for goes first."""
+
+from __future__ import annotations
+
+import heapq
+import multiprocessing
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import count
+from multiprocessing.context import BaseContext
+
+from gemmdb.generators.measure.cuda.background import background, warm
+from gemmdb.generators.measure.cuda.part import Built, Part
+
+WEIGHTS = {"cutlass": 0.7, "inductor": 0.15, "triton": 0.15}
+"""The part of the processes that each kind has while parts of all kinds wait; what one does not need, others take.
+
+At the start nine problems of ten wait for nvcc, half a minute for each of its parts, and the GPUs with them. Together
+the kinds never have more processes at work than there are processors: nvcc with two others beside it on a processor
+takes three times as long, and gigabytes for as long.
+"""
+
+AWAITED = 1.4
+"""As WEIGHTS, for a kind whose next part a winner waits for, unless nvcc is to compile it: a second or two, after which
+a GPU has something to do. With 0.15, three GPUs stood still for 94% of seven minutes while 64 processors compiled."""
+
+PRELOAD = "gemmdb.generators.measure.cuda.preload"
+
+
+class Priority(IntEnum):
+    """What is to be compiled first. `URGENT`: a winner is to be confirmed. `LATER`: what needs it waits for something
+    slower anyway."""
+
+    URGENT = 0
+    NORMAL = 1
+    LATER = 2
+
+
+@dataclass
+class _Item:
+    """A part that waits for a process, or for its end."""
+
+    part: Part
+    kind: str
+    priority: Priority
+    work: str
+    future: Future[Built] = field(default_factory=Future)
+
+
+class Dispatcher:
+    """Compiles parts for compute capability `capability` in at most `processes` processes at a time.
+
+    The processes start when they are needed and stay. A process that dies breaks the others of its kind, as in
+    ProcessPoolExecutor: what they were at raises BrokenProcessPool, what waited goes to new ones.
+    """
+
+    def __init__(self, capability: int, processes: int) -> None:
+        self.capability, self.processes = capability, processes
+        self._executors: dict[str, ProcessPoolExecutor] = {}
+        self._waiting: dict[str, _Item] = {}
+        self._heaps: dict[str, list[tuple[Priority, int, _Item]]] = {kind: [] for kind in WEIGHTS}
+        self._running: Counter[str] = Counter()
+        self._work: set[str] = set()
+        self._numbers: Iterator[int] = count()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def submit(self, part: Part, kind: str, priority: Priority) -> Future[Built]:
+        """Have a part compiled when its turn comes; `kind` is a key of WEIGHTS."""
+        item = _Item(part, kind, priority, part.work)
+        with self._changed:
+            if self._closed:
+                item.future.cancel()
+                return item.future
+            self._waiting[part.key] = item
+            self._push(item)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, daemon=True)
+                self._thread.start()
+        return item.future
+
+    def hurry(self, key: str, priority: Priority) -> None:
+        """Raise a part that still waits to a priority, if that is higher than its own."""
+        with self._changed:
+            item = self._waiting.get(key)
+            if item is not None and priority < item.priority:
+                item.priority = priority
+                self._push(item)
+
+    def close(self) -> None:
+        """End the processes; what is not compiled is cancelled. Idempotent."""
+        with self._changed:
+            self._closed = True
+            waiting, self._waiting = list(self._waiting.values()), {}
+            self._changed.notify_all()
+        for item in waiting:
+            item.future.cancel()
+        # A part that is being handed over may start a process yet.
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._changed:
+            executors, self._executors = list(self._executors.values()), {}
+        for executor in executors:
+            running = list((executor._processes or {}).values())
+            executor.shutdown(wait=False, cancel_futures=True)
+            # What is being compiled is of no use any more, and the interpreter would wait for it when it exits.
+            for process in running:
+                process.terminate()
+
+    def _push(self, item: _Item) -> None:
+        heapq.heappush(self._heaps[item.kind], (item.priority, next(self._numbers), item))
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        # Parts are handed over in a thread of their own: an executor that breaks calls back with its locks held.
+        while True:
+            with self._changed:
+                while not self._closed and (item := self._choose()) is None:
+                    self._changed.wait()
+                if self._closed:
+                    return
+            assert item is not None
+            self._hand_over(item)
+
+    def _choose(self) -> _Item | None:
+        """The next part, which counts as running from now on. Call it with the lock held."""
+        if self._running.total() >= self.processes:
+            return None
+        heads = {kind: head for kind, heap in self._heaps.items() if (head := self._head(heap)) is not None}
+        if not heads:
+            return None
+        kind = min(heads, key=lambda kind: self._running[kind] / _weight(heads[kind]))
+        item = heads[kind]
+        del self._waiting[item.part.key]
+        self._running[kind] += 1
+        self._work.add(item.work)
+        return item
+
+    def _head(self, heap: list[tuple[Priority, int, _Item]]) -> _Item | None:
+        """The first of a kind that waits and does not need what is being compiled for another part: it would hold its
+        process up with waiting."""
+        held = []
+        while heap:
+            priority, _, item = heap[0]
+            if self._waiting.get(item.part.key) is not item or priority != item.priority:
+                heapq.heappop(heap)  # Begun, or raised to another priority.
+            elif item.work and item.work in self._work:
+                held.append(heapq.heappop(heap))
+            else:
+                break
+        found = heap[0][2] if heap else None
+        for entry in held:
+            heapq.heappush(heap, entry)
+        return found
+
+    def _hand_over(self, item: _Item) -> None:
+        item.future.set_running_or_notify_cancel()
+        try:
+            try:
+                inner = self._executor(item.kind).submit(warm, item.part, self.capability)
+            except BrokenProcessPool:
+                with self._changed:
+                    self._executors.pop(item.kind, None)
+                inner = self._executor(item.kind).submit(warm, item.part, self.capability)
+        except Exception as error:  # Closed meanwhile, or no process can be started.
+            self._finished(item, None, error)
+            return
+        inner.add_done_callback(lambda done: self._finished(item, done))
+
+    def _executor(self, kind: str) -> ProcessPoolExecutor:
+        with self._changed:
+            if self._closed:
+                raise CancelledError
+            if kind not in self._executors:
+                # No limit of tasks per process: a pool whose processes all reach it at once stands still for ever
+                # (python/cpython#115634).
+                self._executors[kind] = ProcessPoolExecutor(self.processes, _context(kind), initializer=background)
+            return self._executors[kind]
+
+    def _finished(self, item: _Item, inner: Future[Built] | None, error: BaseException | None = None) -> None:
+        with self._changed:
+            self._running[item.kind] -= 1
+            self._work.discard(item.work)
+            self._changed.notify_all()
+        if inner is not None:
+            error = CancelledError() if inner.cancelled() else inner.exception()
+        if error is not None or inner is None:
+            item.future.set_exception(error or CancelledError())
+        else:
+            item.future.set_result(inner.result())
+
+
+def _weight(head: _Item) -> float:
+    """The part of the processes that a kind has whose next part is `head`."""
+    return AWAITED if head.priority is Priority.URGENT and head.kind != "cutlass" else WEIGHTS[head.kind]
+
+
+def _context(kind: str) -> BaseContext:
+    """How processes of a kind start. They are not forked from this one, whose CUDA state they would share; those that
+    generate code are from one that has imported what they need, and the others need little."""
+    if kind == "triton":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([PRELOAD])
+    return context

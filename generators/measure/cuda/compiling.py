@@ -1,0 +1,195 @@
+"""What candidates need is on disk before the process that times asks for it: which parts, and which are there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from time import monotonic
+
+from gemmdb.generators.measure.cuda.compile import compiler, parts
+from gemmdb.generators.measure.cuda.compile_pool import Dispatcher, Priority
+from gemmdb.generators.measure.cuda.emission import Emitted
+from gemmdb.generators.measure.cuda.part import Built, Part
+from gemmdb.generators.measure.interfaces import Job
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
+from gemmdb.processes.child import out_of_memory
+from gemmdb.processes.pool import Stopped
+from gemmdb.table.measurement import Status, one_line
+
+POLL_S = 0.2
+SUSPECT = 2
+"""A part that was being compiled when that many processes died is left to the process that times: there it costs one
+row."""
+
+
+@dataclass
+class CompilePool:
+    """Fills the on-disk caches of compiled kernels, for all lanes of a build and from all their threads.
+
+    `capability`: 90 for sm90. `processes`: how many compile at a time. `needs`: the parts of a config on a problem.
+    """
+
+    capability: int
+    shared_bytes: int
+    processes: int = max((os.cpu_count() or 2) - 2, 1)
+    needs: Callable[[Problem, Config], Sequence[Part]] = parts
+    _futures: dict[str, Future[Built]] = field(default_factory=dict)
+    _keys: dict[tuple[Problem, Config], tuple[str, ...]] = field(default_factory=dict)
+    _lost: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._dispatcher = Dispatcher(self.capability, self.processes)
+
+    def submit(self, problem: Problem, config: Config, priority: Priority = Priority.NORMAL) -> list[Future[Built]]:
+        """Begin compiling what a config needs on a problem, unless that has been begun; its parts, as futures.
+
+        Raises Stopped after `close`.
+        """
+        with self._lock:
+            keys = self._keys.get((problem, config))
+            new = keys is None or any(self._to_begin(key) for key in keys)
+        made = self.needs(problem, config) if new else ()  # Takes a millisecond; others need the lock meanwhile.
+        begun = set()
+        with self._lock:
+            if self._closed:
+                raise Stopped("the compilers are closed")
+            for part in made:
+                if self._to_begin(part.key):
+                    self._futures[part.key] = self._dispatcher.submit(part, compiler(config, part), priority)
+                    begun.add(part.key)
+            if new or keys is None:
+                keys = self._keys[problem, config] = tuple(part.key for part in made)
+            found = {key: self._futures[key] for key in keys if key in self._futures}
+        for key, future in found.items():
+            if key not in begun and not future.done():
+                self._dispatcher.hurry(key, priority)
+        return list(found.values())
+
+    def prepare(self, job: Job, ready: Callable[[Job], None]) -> None:
+        """Begin compiling what a job needs; calls `ready` with it, from whichever thread, when all is there.
+
+        Where it waits for nvcc, its other parts make way for those of jobs that do not. The code of winners goes first,
+        but for those of an earlier build, which may be thousands.
+        """
+        slow = [config for config in job.legal if compiler(config) == "cutlass"]
+        won = not job.raced and any(isinstance(config, Emitted) for config in job.legal)
+        first = Priority.URGENT if won else Priority.NORMAL
+        futures = {future for config in slow for future in self.submit(job.problem, config, first)}
+        rest = Priority.LATER if any(not future.done() for future in futures) else first
+        futures |= {f for config in job.legal if config not in slow for f in self.submit(job.problem, config, rest)}
+        Countdown(job, ready).start(futures)
+
+    def begin(self, jobs: Iterable[Job]) -> None:
+        """Begin with all that takes nvcc for these jobs, what most of them wait for first."""
+        uses: Counter[str] = Counter()
+        example: dict[str, tuple[Problem, Config]] = {}
+        for job in jobs:
+            for config in job.legal:
+                if compiler(config) == "cutlass":
+                    for part in self.needs(job.problem, config):
+                        if compiler(config, part) == "cutlass":
+                            uses[part.key] += 1
+                            example.setdefault(part.key, (job.problem, config))
+        for key, _ in uses.most_common():
+            self.submit(*example[key])
+
+    def failure(self, problem: Problem, config: Config, limit_s: float) -> tuple[Status, str, float] | None:
+        """Wait for a config's parts: the status, reason and seconds of the one that failed, None when all are there. A
+        part fails that is being compiled for `limit_s` seconds.
+
+        Raises Stopped when the pool is closed meanwhile.
+        """
+        for future in self.submit(problem, config):
+            try:
+                built = self._wait(future, limit_s)
+            except BrokenProcessPool:
+                # The compiler took its process down. Which part did is unknown: the worker compiles these itself.
+                self._forget_broken()
+                return None
+            if built is None:
+                return Status.TIMEOUT, f"not compiled within {limit_s:g} s", limit_s
+            if built.failure:
+                status = Status.OOM if out_of_memory(built.failure) else Status.ERROR
+                return status, one_line(built.failure), built.seconds
+            if built.shared > self.shared_bytes:
+                reason = f"needs {built.shared} bytes of shared memory, {self.shared_bytes} are there"
+                return Status.ERROR, reason, built.seconds
+        return None
+
+    def seconds(self, problem: Problem, config: Config) -> float:
+        """What compiling a config's parts cost, as far as they were compiled here."""
+        done = [future for future in self.submit(problem, config) if future.done() and not future.cancelled()]
+        return sum(future.result().seconds for future in done if future.exception() is None)
+
+    def close(self) -> None:
+        """End the processes, and every wait for them. Idempotent."""
+        with self._lock:
+            self._closed = True
+        self._dispatcher.close()
+
+    def _to_begin(self, key: str) -> bool:
+        return key not in self._futures and self._lost[key] < SUSPECT
+
+    def _wait(self, future: Future[Built], limit_s: float) -> Built | None:
+        """The result, None when compiling takes longer than that; waiting for its turn does not count."""
+        until: float | None = None
+        while True:
+            if until is None and future.running():
+                until = monotonic() + limit_s
+            try:
+                return future.result(POLL_S)
+            except CancelledError:
+                raise Stopped("the compilers are closed") from None
+            except BrokenProcessPool:
+                if self._closed:
+                    raise Stopped("the compilers are closed") from None
+                raise
+            except Exception as error:
+                if future.done():
+                    return Built(f"{type(error).__name__}: {error}", 0.0)
+            if self._closed:
+                raise Stopped("the compilers are closed")
+            if until is not None and monotonic() > until:
+                return None
+
+    def _forget_broken(self) -> None:
+        with self._lock:
+            broken = {key for key, future in self._futures.items() if _is_broken(future)}
+            self._lost.update(broken)
+            for key in broken:
+                del self._futures[key]
+
+
+class Countdown:
+    """Calls `ready` with a job once all of some futures are done."""
+
+    def __init__(self, job: Job, ready: Callable[[Job], None]) -> None:
+        self._job, self._ready = job, ready
+        self._left, self._lock = 1, threading.Lock()
+
+    def start(self, futures: Iterable[Future[Built]]) -> None:
+        """Begin to count."""
+        unfinished = [future for future in futures if not future.done()]
+        self._left += len(unfinished)
+        for future in unfinished:
+            future.add_done_callback(self._one_less)
+        self._one_less()
+
+    def _one_less(self, _future: Future[Built] | None = None) -> None:
+        with self._lock:
+            self._left -= 1
+            last = self._left == 0
+        if last:
+            self._ready(self._job)
+
+
+def _is_broken(future: Future[Built]) -> bool:
+    return future.done() and not future.cancelled() and isinstance(future.exception(), BrokenProcessPool)

@@ -1,0 +1,89 @@
+"""The kernels around ATen's product, as Inductor's default fuses them, and the read that flushes L2."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from gemmdb.generators.measure.cuda.render import HEAD, POINTERS, Launch, Unit, reduction_launch
+from gemmdb.kernels.triton import TL
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Operand, default_numerics
+from gemmdb.key.problem import Problem
+
+CAST_BLOCK = 1024
+FLUSH_WORDS = 32 * 2**20
+"""int32 words that a flush reads: 128 MiB, twice any L2. Twice as many changed no median of 36 kernels on an H200 by
+more than chance, and the flushes' own noise is in every sample."""
+READS = ((4096, 8, 8), (1024, 4, 4), (2048, 4, 4), (4096, 2, 8), (512, 8, 1))
+"""(Elements per step, steps, warps) of reading kernels; the first one flushes."""
+
+
+def around(problem: Problem) -> tuple[Launch | None, Launch | None]:
+    """What Inductor's default does before ATen's product and after it, as far as needed."""
+    mixed = problem.op == "mixed_mm"
+    follows = problem.fusion != "none" or (mixed and problem.bias is not None)
+    return cast(problem) if mixed else None, after(problem, product_dtype(problem)) if follows else None
+
+
+def product_dtype(problem: Problem) -> str:
+    """The dtype of ATen's product, before what follows it."""
+    return {"int_mm": "int32", "scaled_mm": problem.out}.get(problem.op, problem.a.dtype)
+
+
+def cast(problem: Problem) -> Launch:
+    """Casts the dense weight of a mixed_mm, `B`, to the activation's dtype, into `cast`."""
+    lines = (
+        f"at = tl.program_id(0).to(tl.int64) * {CAST_BLOCK} + tl.arange(0, {CAST_BLOCK})",
+        "inside = at < elements",
+        f"tl.store(cast + at, tl.load(B + at, mask=inside).to(tl.{TL[problem.a.dtype]}), mask=inside)",
+    )
+    args = (("B", POINTERS[problem.b.dtype]), ("cast", POINTERS[problem.a.dtype]), ("elements", "i32"))
+    elements = problem.n * problem.k
+    return Launch(_unit(lines, args, elements % 16 == 0, 4), (math.ceil(elements / CAST_BLOCK), 1, 1))
+
+
+def after(problem: Problem, dtype: str) -> Launch:
+    """Applies the problem's scale or pointwise function to the `product` of ATen, in `dtype`, into `out`.
+
+    An addmm's bias is already in the product, and so are its alpha and beta; of a scaled_mm, its bias and scales.
+    """
+    alone = replace(problem, op="mm", bias=None, scalars="unit") if problem.op == "addmm" else problem
+    if problem.op == "bmm":
+        # Elementwise, so that all rows of the batch are those of one matrix.
+        a, b = (Operand(one.dtype, Layout(one.layout.order, one.layout.align)) for one in (problem.a, problem.b))
+        alone = replace(problem, op="mm", batch=1, m=problem.batch * problem.m, a=a, b=b)
+    if problem.op == "scaled_mm":
+        dense = Operand(problem.out, Layout("row", 1))
+        alone = replace(
+            problem, op="mm", a=dense, b=dense, bias=None, scales="", numerics=default_numerics(problem.out)
+        )
+    return reduction_launch(alone, 1, ("product", POINTERS[dtype]))
+
+
+def flush() -> Launch:
+    """Reads FLUSH_WORDS int32 of `data`."""
+    return read(FLUSH_WORDS)
+
+
+def read(words: int, shape: tuple[int, int, int] = READS[0]) -> Launch:
+    """Reads `words` int32 of `data` and keeps nothing: a flush of L2 that leaves no dirty line behind, and the least
+    time that a kernel which reads its operands once can take. `shape`: one of READS."""
+    block, steps, warps = shape
+    lines = (
+        f"acc = tl.zeros(({block},), dtype=tl.int32)",
+        f"for step in tl.static_range({steps}):",
+        f"    at = (tl.program_id(0).to(tl.int64) * {steps} + step) * {block} + tl.arange(0, {block})",
+        "    acc += tl.load(data + at, mask=at < elements, other=0)",
+        # The sum is stored when it is a number that the data makes unlikely: the compiler cannot drop the reads.
+        "if tl.sum(acc) == 123456789:",
+        "    tl.store(sink, 1)",
+    )
+    args = (("data", "*i32"), ("sink", "*i32"), ("elements", "i32"))
+    return Launch(_unit(lines, args, words % 16 == 0, warps), (math.ceil(words / (block * steps)), 1, 1))
+
+
+def _unit(lines: tuple[str, ...], args: tuple[tuple[str, str], ...], even: bool, warps: int) -> Unit:
+    source = f"{HEAD}def kernel({', '.join(n for n, _ in args)}):\n" + "".join(f"    {line}\n" for line in lines)
+    divisible = tuple(n for n, t in args if t.startswith("*") or even)
+    return Unit(source, args, divisible, warps, 3)

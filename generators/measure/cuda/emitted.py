@@ -1,0 +1,148 @@
+"""Candidates as the code that Inductor emits for them: what a table serves is this code, and not the kernel alone.
+
+A process of the compile pool generates the output code of a problem's program with one config forced, on operands that
+have no memory, and compiles its kernels into the on-disk caches; the process that times loads both. What the call
+includes is what a user's graph does: the output's allocation, which a CUDA graph replays for nothing, and every kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from gemmdb.errors import GemmdbError
+from gemmdb.generators.measure.cuda.emission import Emission
+from gemmdb.generators.measure.program import Operands, Product, blank, set_numerics
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
+
+CUDA = torch.device("cuda")
+Tensors = dict[str, torch.Tensor]
+
+
+def write(problem: Problem, config: Config, capability: int) -> None:
+    """Generate the code of a config for a problem and compile its kernels, unless it is there. Raises as `generate`."""
+    share_gpus()
+    path = path_of(problem, config)
+    if path.exists():
+        return
+    from gemmdb.inductor.adapter import emitting
+
+    with emitting.compiling_for(capability):
+        source = generate(problem, config)
+        for name, text in emitting.triton_kernels(source):
+            emitting.compile_kernel(name, text)
+        for text in emitting.cuda_kernels(source):
+            emitting.compile_cuda(text)
+    _write(path, source)
+
+
+def path_of(problem: Problem, config: Config) -> Path:
+    """Where the code is: it depends on gemmdb's own sources and on torch."""
+    _prepare()
+    from gemmdb.inductor.adapter.slots import code_digest
+
+    key = f"{Emission(problem, config).key} {code_digest()} {torch.__version__}"
+    surroundings = hashlib.sha256(key.encode()).hexdigest()[:32]
+    return Path(os.environ["TRITON_CACHE_DIR"]) / "gemmdb" / f"emitted_{surroundings}.py"
+
+
+def generate(problem: Problem, config: Config) -> str:
+    """The output code of a problem's program with `config` forced on its product, generated on operands without memory.
+
+    Raises GemmdbError when Inductor did not see this problem or did not take this config, and whatever it raises.
+    """
+    _prepare()
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from gemmdb.inductor import force
+    from gemmdb.inductor.adapter import emitting
+    from gemmdb.inductor.journal import JOURNAL
+
+    if problem.constant:
+        raise GemmdbError("a constant weight is part of the compiled graph")
+    set_numerics(problem)
+    JOURNAL.clear()
+    plain = Config(config.backend, config.kernel, config.params)
+    with torch.no_grad(), emitting.no_gpu_context(), force(plain):
+        with FakeTensorMode():
+            product = Product(problem, blank(problem, CUDA))
+            graph = make_fx(product)(*product.inputs)
+        source, seen = emitting.output_code(graph, list(product.inputs), lambda: list(JOURNAL.pending()))
+    if [event.problem for event in seen] != [problem.text]:
+        raise GemmdbError(f"Inductor sees another problem: {', '.join(event.problem for event in seen) or 'none'}")
+    if seen[0].note or seen[0].config != plain.text:
+        raise GemmdbError(seen[0].note or f"Inductor took {seen[0].config}")
+    return source
+
+
+def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Callable[[int], torch.Tensor], float]:
+    """The emitted code bound to each copy of the operands, and the seconds that loading took. The call returns its
+    output: emitted code writes into memory of its own. Raises when it cannot be loaded."""
+    start = time.perf_counter()
+    function = load(problem, config)
+    inputs = [_inputs(problem, tensors) for tensors in copies]
+
+    def call(index: int) -> torch.Tensor:
+        output: torch.Tensor = function(list(inputs[index]))[0]
+        return output
+
+    return call, time.perf_counter() - start
+
+
+def load(problem: Problem, config: Config) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
+    """The function of a config's output code, its kernels loaded: once per process. Raises when that cannot be."""
+    return _loaded(path_of(problem, config))
+
+
+@functools.lru_cache(maxsize=256)
+def _loaded(path: Path) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
+    from gemmdb.inductor.adapter import emitting
+
+    if not path.exists():
+        raise GemmdbError("the code was not generated")
+    return emitting.load(path)
+
+
+def _inputs(problem: Problem, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+    return Product(problem, Operands.of(tensors)).inputs
+
+
+def _prepare() -> None:
+    """Keep Inductor from starting processes of its own, and from moving Triton's cache when it first compiles."""
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    os.environ.setdefault("TRITON_CACHE_DIR", str(Path.home() / ".triton" / "cache"))
+
+
+def begin() -> None:
+    """Import what loading the first code would else wait seconds for."""
+    _prepare()
+    importlib.import_module("gemmdb.inductor.adapter.emitting")
+
+
+def share_gpus() -> None:
+    """Let this process see one GPU of the host alone, not the same as the process before. Nothing runs there; but
+    should a version of torch take a context to generate code, half a gigabyte of memory, a hundred such processes would
+    not find room on one GPU."""
+    if torch.cuda.is_initialized():
+        return
+    outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    visible = outer.split(",") if outer else [str(index) for index in range(torch.cuda.device_count())]
+    if len(visible) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[os.getpid() % len(visible)]
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+        file.write(text)
+    os.replace(file.name, path)  # noqa: PTH105

@@ -1,0 +1,199 @@
+"""The Measurer of a GPU: a pool of processes compiles, one isolated process races, another one confirms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Thread
+from typing import Any
+
+from gemmdb.errors import GemmdbError
+from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.measure.cuda.compiling import CompilePool
+from gemmdb.generators.measure.cuda.emission import Emitted, only_emitted
+from gemmdb.generators.measure.cuda.trial import Loaded, Trial
+from gemmdb.generators.measure.interfaces import Job, Outcome, ignore
+from gemmdb.generators.measure.stats import times
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.processes.child import Elsewhere
+from gemmdb.processes.pool import Worker
+from gemmdb.table.measurement import Protocol, Status
+
+SESSION = Elsewhere("gemmdb.generators.measure.cuda.session")
+
+
+@dataclass
+class CudaMeasurer:
+    """Times candidates on GPU number `gpu` in a worker process of its own; see `interfaces.Measurer`. `functions`: a
+    module with those of `session` that run in that process."""
+
+    gpu: int
+    effort: Effort
+    pool: CompilePool
+    functions: Any = SESSION
+    worker: Worker = field(init=False)
+    _other: CudaMeasurer | None = None
+    _starting: Thread | None = None
+    _inductor: bool = False
+    _busy_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.worker = Worker({"CUDA_VISIBLE_DEVICES": _visible(self.gpu), "CUDA_MODULE_LOADING": "LAZY"})
+
+    def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
+        """Begin compiling what the jobs need, in the background, and loading Inductor where they need that."""
+        if self._starting is not None and any(only_emitted(config) for job in jobs for config in job.legal):
+            self._start(inductor=True)
+        for job in jobs:
+            self.pool.prepare(job, ready)
+
+    def start(self, confirms: bool = True) -> CudaMeasurer:
+        """Begin to start the process that times, which takes seconds, and where it `confirms` that of `fresh` and what
+        winners are confirmed with; this measurer."""
+        for measurer in (self, self.fresh()) if confirms else (self,):
+            measurer._start(confirms)
+        return self
+
+    def measure(
+        self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
+    ) -> Sequence[Outcome]:
+        """See `interfaces.Measurer.measure`."""
+        wanted = [ATEN, *(config for config in configs if config != ATEN)]
+        loads = {config: self._compiled(problem, config) for config in wanted}
+        loads, timed = self._trial(problem, loads, protocol, samples)
+        aten_us = timed.get(ATEN)
+        outcomes = []
+        for config in configs:
+            load = loads[config]
+            if load.status is Status.OK and (aten_us is None or config not in timed):
+                load = Loaded(Status.ERROR, load.error, load.compile_s, "the reference could not be measured")
+            found = times(timed[config], aten_us) if load.status is Status.OK and aten_us else None
+            outcomes.append(Outcome(config, load.status, found, load.error, load.compile_s, load.detail))
+        return outcomes
+
+    def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
+        """See `interfaces.Measurer.expect`: emitted code is loaded, a tenth of a second for each kernel."""
+        emitted = tuple(config for config in configs if isinstance(config, Emitted))
+        if emitted:
+            self._starting = Thread(target=self._load, args=(problem, emitted, self._starting), daemon=True)
+            self._starting.start()
+
+    def floor(self, problem: Problem, protocol: Protocol, samples: int) -> list[float] | None:
+        """Samples in microseconds of a streaming read of the weight's bytes, None when that failed."""
+        self._started()
+        reply = self.worker.call(self.effort.measure_s, self.functions.floor_us, problem, protocol, samples)
+        return list(reply.value) if reply.status is Status.OK else None
+
+    def emitted(self, config: Config) -> Config:
+        """See `interfaces.Measurer.emitted`. ATen is what default mode runs of the product, by itself."""
+        return config if config == ATEN else Emitted.code_of(config)
+
+    def fresh(self) -> CudaMeasurer:
+        """The measurer with another process on the same GPU, which stays: to start one takes seconds."""
+        if self._other is None:
+            self._other = CudaMeasurer(self.gpu, self.effort, self.pool, self.functions)
+        return self._other
+
+    @property
+    def busy_s(self) -> float | None:
+        """Seconds of replayed graphs, by the clock of the GPU."""
+        return self._busy_us / 1e6 + ((self._other.busy_s or 0.0) if self._other else 0.0)
+
+    def close(self) -> None:
+        """End the workers for good."""
+        self.worker.close()
+        if self._other is not None:
+            self._other.close()
+
+    def _start(self, inductor: bool) -> None:
+        """Begin to start the process, and to load Inductor in it, each once."""
+        if self._starting is None or inductor > self._inductor:
+            self._inductor = inductor
+            self._starting = Thread(target=self._warm, args=(inductor, self._starting), daemon=True)
+            self._starting.start()
+
+    def _warm(self, inductor: bool, before: Thread | None) -> None:
+        if before is not None:
+            before.join()
+        try:
+            self.worker.call(self.effort.compile_s, self.functions.begin, inductor)
+        except GemmdbError:
+            return  # The first measurement will meet the same.
+
+    def _load(self, problem: Problem, configs: tuple[Config, ...], before: Thread | None) -> None:
+        if before is not None:
+            before.join()
+        try:
+            reply = self.worker.call(self.effort.measure_s, self.functions.expect, problem, configs)
+        except GemmdbError:
+            return
+        if reply.status is not Status.OK:
+            self.worker.end()  # Which of them it was, measuring will tell.
+
+    def _started(self) -> None:
+        """Wait for the thread that talks to the worker: requests must not mix."""
+        if self._starting is not None:
+            self._starting.join()
+
+    def _compiled(self, problem: Problem, config: Config) -> Loaded:
+        failure = self.pool.failure(problem, config, self.effort.compile_s)
+        if failure is not None:
+            return Loaded(failure[0], None, failure[2], failure[1])
+        return Loaded(Status.OK, None, self.pool.seconds(problem, config))
+
+    def _trial(
+        self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
+    ) -> tuple[dict[Config, Loaded], dict[Config, list[float]]]:
+        """What became of loading each config, and the samples by config; all in one request, as long as none takes the
+        process down."""
+        self._started()
+        loads = dict(compiled)
+        while True:
+            able = [config for config, load in loads.items() if load.status is Status.OK]
+            if ATEN not in able:
+                return loads, {}
+            reply = self.worker.call(
+                self.effort.measure_s, self.functions.trial, problem, tuple(able), protocol, samples
+            )
+            if reply.status is not Status.OK:
+                self.worker.end()
+                return self._carefully(problem, loads, protocol, samples)
+            done: Trial = reply.value
+            self._busy_us += done.busy_us
+            found = {config: replace(load, compile_s=compiled[config].compile_s) for config, load in done.loads.items()}
+            if not done.fatal:
+                return loads | found, done.samples
+            # A candidate that spoilt the process is known; the others are loaded again.
+            self.worker.end()
+            loads |= {config: load for config, load in found.items() if load.status is not Status.OK}
+
+    def _carefully(
+        self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
+    ) -> tuple[dict[Config, Loaded], dict[Config, list[float]]]:
+        """As `_trial`, with ATen and one candidate at a time, to find those that are to blame."""
+        loads, timed = dict(compiled), {}
+        able = [config for config, load in loads.items() if load.status is Status.OK]
+        for config in able:
+            pair = tuple(dict.fromkeys((ATEN, config)))
+            reply = self.worker.call(self.effort.measure_s, self.functions.trial, problem, pair, protocol, samples)
+            if reply.status is not Status.OK:
+                self.worker.end()
+                loads[config] = Loaded(reply.status, detail=reply.detail)
+                continue
+            done: Trial = reply.value
+            self._busy_us += done.busy_us
+            if done.fatal:
+                self.worker.end()
+            found = done.loads[config]
+            loads[config] = replace(found, compile_s=compiled[config].compile_s)
+            if config in done.samples:
+                timed[config] = done.samples[config]
+        return loads, timed
+
+
+def _visible(gpu: int) -> str:
+    """What CUDA_VISIBLE_DEVICES names as GPU number `gpu` here, when it is set."""
+    outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return outer.split(",")[gpu] if outer else str(gpu)

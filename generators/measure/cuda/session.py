@@ -1,0 +1,192 @@
+"""What runs inside a GPU worker: load a candidate, check its result, capture it in a CUDA graph, time the graphs.
+
+The worker keeps one problem with its candidates at a time, and every compiled kernel it ever loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Callable, Sequence
+
+import torch
+
+from gemmdb.generators.measure.cuda import elementwise, emitted
+from gemmdb.generators.measure.cuda.bench import Bench, check, set_up
+from gemmdb.generators.measure.cuda.calls import Call, bind, launcher
+from gemmdb.generators.measure.cuda.graphs import capture, elapsed, flush_buffer, once, sink_buffer
+from gemmdb.generators.measure.cuda.trial import Loaded, Trial
+from gemmdb.generators.measure.program import to_torch
+from gemmdb.generators.measure.tolerance import acceptable
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.processes.child import out_of_memory
+from gemmdb.table.measurement import Protocol, Status, one_line
+
+SAMPLE_US = 3000.0
+"""A graph has no more calls than take that long."""
+FEWEST, LONGEST_US = 7, 1.5e6
+"""Rounds of a measurement, and how long one may take before there are fewer of them."""
+HOPELESS = 1.5
+"""A candidate that takes that many times as long as the best gets no further samples in an estimate."""
+
+
+_bench: Bench | None = None
+_busy_us = 0.0
+"""What all replays so far took on the GPU."""
+
+
+def begin(inductor: bool) -> None:
+    """Import and start what the first measurement would else wait for; `inductor`: what emitted code is loaded with
+    too, which takes two seconds."""
+    sink_buffer(), flush_buffer()
+    ones = torch.ones(64, 64, dtype=torch.float64, device="cuda")
+    _ = (ones @ ones).sum().item()
+    if inductor:
+        emitted.begin()
+
+
+def expect(problem: Problem, configs: Sequence[Config]) -> None:
+    """Load the emitted code of candidates that will be measured later; what fails will fail again then."""
+    for config in configs:
+        with contextlib.suppress(Exception):
+            emitted.load(problem, config)
+
+
+def trial(problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> Trial:
+    """Load candidates, ATen the first of them, and time those that are right with `samples` samples; candidates that
+    are not among them are unloaded. Ends early with one that leaves the GPU unusable to this process."""
+    if _bench is not None and _bench.problem == problem:
+        _bench.only(configs)
+    loads: dict[Config, Loaded] = {}
+    for config in configs:
+        loads[config] = load(problem, config, protocol)
+        if loads[config].fatal:
+            return Trial(loads)
+        if loads[ATEN].status is not Status.OK:
+            return Trial(_without_reference(configs, loads[ATEN]))
+    right = [config for config in configs if loads[config].status is Status.OK]
+    before = _busy_us
+    return Trial(loads, time_round(problem, right, protocol, samples), _busy_us - before)
+
+
+def _without_reference(configs: Sequence[Config], reference: Loaded) -> dict[Config, Loaded]:
+    status = Status.OOM if reference.status is Status.OOM else Status.ERROR
+    lost = Loaded(status, detail=one_line(f"no reference: {reference.status}: {reference.detail}"))
+    return {config: reference if config == ATEN else lost for config in configs}
+
+
+def load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
+    """Make a candidate ready to be timed: run it on random operands into poisoned memory, compare, capture a graph."""
+    try:
+        return _load(problem, config, protocol)
+    except Exception as error:
+        detail = one_line(f"{type(error).__name__}: {error}")
+        # Of memory that a library or the driver asks for, torch tells with another exception.
+        if isinstance(error, torch.OutOfMemoryError) or (out_of_memory(detail) and _alive()):
+            return Loaded(Status.OOM, detail=detail)
+        fatal = not _alive()
+        return Loaded(Status.CRASH if fatal else Status.ERROR, detail=detail, fatal=fatal)
+
+
+def time_round(
+    problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
+) -> dict[Config, list[float]]:
+    """Microseconds of one call, `samples` per config, ATen among them.
+
+    A sample is one replay of a graph of (flush, call) pairs less a replay of the flushes alone, per pair; each round
+    replays every graph once, starting with another one each time. There are fewer rounds, 7 at least, when `samples`
+    of them would take over 1.5 s. In a short estimate (`samples` below the protocol's), candidates far behind after
+    their first two replays take part in one round only.
+    """
+    if _bench is None or _bench.problem != problem:
+        raise RuntimeError("the candidates of this problem are not loaded")
+    graphs = _bench.graphs[protocol.text]
+    order: list[Config | None] = [None] if protocol.l2 == "cold" else []
+    order += [ATEN, *(config for config in configs if config != ATEN)]
+    first = {key: elapsed(graphs[key]) for key in order}
+    rounds = min(samples, max(FEWEST, int(LONGEST_US / max(sum(first.values()), 1.0))))
+    times: dict[Config | None, list[float]] = {key: [] for key in order}
+    for index in range(rounds):
+        for turn in range(len(order)):
+            key = order[(index + turn) % len(order)]
+            times[key].append(elapsed(graphs[key]))
+        if index == 0 and samples < protocol.samples:
+            order = _in_reach(order, {key: min(first[key], times[key][0]) for key in order})
+    global _busy_us
+    _busy_us += sum(first.values()) + sum(map(sum, times.values()))
+    empty = times.pop(None, [0.0] * rounds)
+    return {
+        config: [max(t - f, 0.01) / _bench.most for t, f in zip(found, empty, strict=False)]
+        for config, found in times.items()
+        if config is not None
+    }
+
+
+def _in_reach(order: Sequence[Config | None], first: dict[Config | None, float]) -> list[Config | None]:
+    """Without the candidates that take far longer than the best."""
+    base = first.get(None, 0.0)
+    best = min(time - base for key, time in first.items() if key is not None)
+    return [key for key in order if key in (None, ATEN) or first[key] - base <= HOPELESS * max(best, 0.0)]
+
+
+def floor_us(problem: Problem, protocol: Protocol, samples: int) -> list[float]:
+    """Microseconds of a streaming read of as many bytes as the weight has, under the same protocol: the fastest of a
+    few kernels that do nothing else."""
+    matrices = 1 if problem.b.layout.batch == "broadcast" else problem.batch
+    words = max(matrices * problem.n * problem.k * to_torch(problem.b.dtype).itemsize // 4, 1)
+    names = {"data": torch.ones(words, dtype=torch.int32, device="cuda"), "sink": sink_buffer()}
+    empty = capture(None, protocol)
+    found = []
+    for shape in elementwise.READS:
+        graph = capture(_alone(launcher(elementwise.read(words, shape), names, {"elements": words})), protocol)
+        elapsed(graph), elapsed(empty)
+        times = [max(elapsed(graph) - elapsed(empty), 0.01) / protocol.unroll for _ in range(samples)]
+        found.append((statistics.median(times), times))
+    return min(found)[1]
+
+
+def _alone(step: Callable[[], None]) -> Call:
+    return lambda _: step()
+
+
+def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
+    bench = _bench_of(problem)
+    if config not in bench.calls:
+        call, compile_s = bind(problem, config, bench.copies)
+        error = check(bench, call)
+        known = bench.loaded.get(ATEN)
+        if not acceptable(problem, error, known.error if known and known.error is not None else error):
+            return Loaded(Status.WRONG, error, compile_s)
+        bench.calls[config], bench.loaded[config] = call, Loaded(Status.OK, error, compile_s)
+    if not bench.most:
+        bench.most = _pairs(protocol, bench.calls[config])
+    graphs = bench.graphs.setdefault(protocol.text, {})
+    if protocol.l2 == "cold" and None not in graphs:
+        graphs[None] = capture(None, protocol, calls=bench.most)
+    if config not in graphs:
+        graphs[config] = capture(bench.calls[config], protocol, len(bench.copies), bench.most)
+    return bench.loaded[config]
+
+
+def _bench_of(problem: Problem) -> Bench:
+    global _bench
+    if _bench is None or _bench.problem != problem:
+        _bench = None
+        _bench = set_up(problem)
+    return _bench
+
+
+def _pairs(protocol: Protocol, call: Call) -> int:
+    """How many calls a graph has: those of the protocol, fewer where they take so long that a replay's own few
+    microseconds no longer count."""
+    took = once(lambda: call(0))
+    return max(1, min(protocol.unroll, int(SAMPLE_US / max(took, 1.0))))
+
+
+def _alive() -> bool:
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,234 @@
+"""A Problem as a small torch program: operands of its layout classes, and the module that multiplies them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gemmdb.generators.shapes.literals import SCALARS, literal, literal_bias
+from gemmdb.key.operands import TensorInfo
+from gemmdb.key.problem import Problem
+
+DTYPES = {
+    "fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
+    "int32": torch.int32, "int8": torch.int8, "uint8": torch.uint8,
+    "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2,
+}  # fmt: skip
+FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
+"""`torch.set_float32_matmul_precision` by the `fp32` mode of Numerics."""
+MAGNITUDES = 3
+"""Of rows or columns with scales of their own, in turn: most tiles have a power of two of them, no multiple of 3."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The tensors of a product: `a` [m, k], `b` [k, n], each with the batch before that for bmm, a bias, and the scale
+    [n] of a `scale` fusion; of a scaled_mm the fp32 scales of both operands, one number [] each, or [m, 1] and [1, n].
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    bias: torch.Tensor | None
+    scale: torch.Tensor | None
+    scale_a: torch.Tensor | None = None
+    scale_b: torch.Tensor | None = None
+
+    @property
+    def named(self) -> dict[str, torch.Tensor]:
+        """The tensors that there are, A and B first, by the names that kernels know them by."""
+        found = {"A": self.a, "B": self.b, "bias": self.bias, "scale": self.scale}
+        found |= {"scale_a": self.scale_a, "scale_b": self.scale_b}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    @classmethod
+    def of(cls, named: Mapping[str, torch.Tensor]) -> Operands:
+        """The operands among tensors by these names."""
+        rest = (named.get(name) for name in ("bias", "scale", "scale_a", "scale_b"))
+        return cls(named["A"], named["B"], *rest)
+
+
+class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
+    """The module of a Problem, spelled so that Inductor's default sees the op itself.
+
+    A constant weight, with its bias and scales, is a parameter; otherwise they are inputs after the activation and its
+    own scale. A `col` operand is stored transposed and turned around in the graph, as `nn.Linear` does. An int8 weight
+    is cast before it is turned: in the other order Inductor's weight-only pattern would take the product away.
+    """
+
+    def __init__(self, problem: Problem, operands: Operands) -> None:
+        super().__init__()
+        self.problem = problem
+        self.has_bias, self.has_scale = operands.bias is not None, operands.scale is not None
+        rest = [_stored(problem.b.layout.order, operands.b)]
+        rest += [t for t in (operands.scale_b, operands.bias, operands.scale) if t is not None]
+        activation = [_stored(problem.a.layout.order, operands.a)]
+        activation += [] if operands.scale_a is None else [operands.scale_a]
+        self.constants = torch.nn.ParameterList()
+        self.inputs: tuple[torch.Tensor, ...] = (*activation, *rest)
+        if problem.constant:
+            self.constants = torch.nn.ParameterList(torch.nn.Parameter(t, requires_grad=False) for t in rest)
+            self.inputs = tuple(activation)
+
+    def forward(self, a: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        """The product [m, n] of the stored operands, or the batch of them."""
+        # Dynamo of torch 2.11 cannot unpack a ParameterList into a list, but iterates over one.
+        problem, inputs = self.problem, list(rest)
+        scales = [inputs.pop(0)] if problem.scales else []
+        tensors = list(self.constants)
+        tensors += inputs
+        b = tensors.pop(0)
+        scales += [tensors.pop(0)] if problem.scales else []
+        bias = tensors.pop(0) if self.has_bias else None
+        scale = tensors.pop(0) if self.has_scale else None
+        if problem.op == "mixed_mm":
+            b = b.to(a.dtype)
+        a, b = _stored(problem.a.layout.order, a), _stored(problem.b.layout.order, b)
+        out = multiply_scaled(problem, (a, b), scales, bias) if scales else self.multiply(a, b, bias)
+        if out.dtype != to_torch(problem.out):
+            out = out.to(to_torch(problem.out))
+        if scale is not None:
+            out = out * scale
+        if bias is not None and scale is not None:
+            out = out + bias
+        return torch.relu(out) if problem.fusion == "pointwise" else out
+
+    def multiply(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """The product itself, as its op spells it."""
+        if self.problem.op == "int_mm":
+            return torch._int_mm(a, b)
+        if self.problem.op == "bmm":
+            return torch.bmm(a, b)
+        if bias is not None and not self.has_scale:
+            alpha, beta = SCALARS[self.problem.scalars]
+            return torch.addmm(bias, a, b, alpha=alpha, beta=beta)
+        return torch.mm(a, b)
+
+
+def multiply_scaled(
+    problem: Problem,
+    pair: Sequence[torch.Tensor],
+    scales: Sequence[torch.Tensor],
+    bias: torch.Tensor | None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The product [m, n] of a scaled_mm as torch spells it, of fp8 operands and their scales, written to `out` if that
+    is given."""
+    into = {} if out is None else {"out": out}
+    return torch._scaled_mm(
+        *pair, *scales, bias=bias, out_dtype=to_torch(problem.out), use_fast_accum=problem.numerics.fast, **into
+    )
+
+
+def set_numerics(problem: Problem) -> None:
+    """Set torch's switches of precision and determinism as the problem has them."""
+    torch.set_float32_matmul_precision(FP32_MODES[problem.numerics.fp32])
+    torch.use_deterministic_algorithms(problem.numerics.deterministic)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = problem.numerics.reduced
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = problem.numerics.reduced
+
+
+def blank(problem: Problem, device: torch.device) -> Operands:
+    """Operands of the problem's classes with whatever is in their memory; under a fake tensor mode they have none.
+    Raises InputError when the sizes cannot have the layout classes."""
+    first, second, _ = problem.shapes
+    a, b = _blank(literal(problem.a, *first), device), _blank(literal(problem.b, *second), device)
+    bias = None if problem.bias is None else _blank(literal_bias(problem.bias, problem.m, problem.n), device)
+    scale = torch.empty(problem.n, dtype=_scale_dtype(problem), device=device) if problem.fusion == "scale" else None
+    scales = [torch.empty(sizes, dtype=torch.float32, device=device) for sizes in _scale_sizes(problem)]
+    return Operands(a, b, bias, scale, *scales)
+
+
+def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
+    """Random operands of the problem's classes. The generator is its own: torch's global random state is untouched.
+
+    Activations are scaled so that the outputs stay near 1, or near 100 with integer weights: no dtype overflows. Those
+    in fp8 are quantised as programs do it, so that the largest of what shares a scale is the largest number of the
+    dtype. Raises InputError when the sizes cannot have the layout classes.
+    """
+    random = torch.Generator(device=device).manual_seed(seed)
+    first, second, _ = problem.shapes
+    sizes = _scale_sizes(problem)
+    scales: list[torch.Tensor] = []
+    if sizes:
+        a, one = _quantised(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5, sizes[0])
+        b, other = _quantised(literal(problem.b, *second), random, 1.0, sizes[1])
+        scales = [one, other]
+    else:
+        a = _filled(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5)
+        b = _filled(literal(problem.b, *second), random, 1.0)
+    bias = None
+    if problem.bias is not None:
+        bias = _filled(literal_bias(problem.bias, problem.m, problem.n), random, 1.0)
+    scale = None
+    if problem.fusion == "scale":
+        scale = torch.rand(problem.n, generator=random, device=device).mul(0.01).add(0.001).to(_scale_dtype(problem))
+    return Operands(a, b, bias, scale, *scales)
+
+
+def to_torch(dtype: str) -> torch.dtype:
+    """The torch dtype of a dtype name of the key."""
+    return DTYPES[dtype]
+
+
+def _scale_dtype(problem: Problem) -> torch.dtype:
+    return to_torch(problem.out if problem.op == "int_mm" else problem.a.dtype)
+
+
+def _scale_sizes(problem: Problem) -> list[tuple[int, ...]]:
+    """The sizes of the scales of A and B, none for other ops."""
+    if problem.scales == "row":
+        return [(problem.m, 1), (1, problem.n)]
+    return [(), ()] if problem.scales else []
+
+
+def _quantised(
+    info: TensorInfo, random: torch.Generator, factor: float, scale_sizes: tuple[int, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A random fp8 matrix, and the fp32 scales of these sizes that it is to be multiplied by: the largest magnitude of
+    what shares a scale, over the largest number of the dtype. Where each row or column has its own, neighbours are of
+    other magnitudes: those of random rows are so alike that another row's scale would pass."""
+    dtype = to_torch(info.dtype)
+    exact = torch.randn(info.sizes, generator=random, device=random.device).mul_(factor)
+    if scale_sizes:
+        # Powers of two, so that the fp8 numbers stay what they were.
+        groups = torch.arange(math.prod(scale_sizes), device=random.device) % MAGNITUDES
+        exact.mul_((groups - MAGNITUDES // 2).exp2().view(scale_sizes))
+    dims = [dim for dim, size in enumerate(scale_sizes) if size == 1] if scale_sizes else [0, 1]
+    largest = exact.abs().amax(dims, keepdim=bool(scale_sizes)) if exact.numel() else torch.zeros(scale_sizes)
+    scale = largest.to(exact).clamp(min=1e-12).div_(torch.finfo(dtype).max)
+    storage = torch.zeros(_elements(info), dtype=dtype, device=random.device)
+    matrix = storage.as_strided(info.sizes, info.strides, info.offset)
+    return matrix.copy_((exact / scale).to(dtype)), scale
+
+
+def _blank(info: TensorInfo, device: torch.device) -> torch.Tensor:
+    storage = torch.empty(_elements(info), dtype=to_torch(info.dtype), device=device)
+    return storage.as_strided(info.sizes, info.strides, info.offset)
+
+
+def _elements(info: TensorInfo) -> int:
+    """How many elements of storage a tensor reaches into."""
+    extent = sum(max(size - 1, 0) * stride for size, stride in zip(info.sizes, info.strides, strict=True)) + 1
+    return info.offset + extent
+
+
+def _filled(info: TensorInfo, random: torch.Generator, factor: float) -> torch.Tensor:
+    dtype = to_torch(info.dtype)
+    elements = _elements(info)
+    if dtype.is_floating_point:
+        kind = torch.float64 if dtype is torch.float64 else torch.float32
+        storage = torch.randn(elements, generator=random, device=random.device, dtype=kind).mul_(factor).to(dtype)
+    else:
+        low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1
+        storage = torch.randint(low, high, (elements,), generator=random, device=random.device, dtype=dtype)
+    return storage.as_strided(info.sizes, info.strides, info.offset)
+
+
+def _stored(order: str, matrix: torch.Tensor) -> torch.Tensor:
+    if not order.startswith("col"):
+        return matrix
+    # As `nn.Linear` turns its weight; a batch of matrices is turned by its last two dimensions.
+    return matrix.t() if matrix.ndim == 2 else matrix.transpose(1, 2)

@@ -1,0 +1,109 @@
+"""The float64 (or exact) product, and how far a result is from it; `tolerance` says how far it may be."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+import torch
+
+from gemmdb.generators.measure.program import Operands, to_torch
+from gemmdb.generators.shapes.literals import SCALARS
+from gemmdb.key.problem import Problem
+
+ROW_FLOPS = 8e9
+"""Above this much float64 work, a sample of the rows is checked, the first and the last always among them."""
+MATRICES = 64
+"""Of a batch, so many matrices are checked."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The exact result [rows, n] of some rows of a product, and the magnitude of the sums behind it, in float64.
+
+    `rows` are numbered through the whole of a batch; `sizes`: of the output.
+    """
+
+    rows: torch.Tensor
+    exact: torch.Tensor
+    magnitude: torch.Tensor
+    sizes: tuple[int, ...]
+
+    def error(self, result: torch.Tensor) -> float:
+        """The largest |result - exact| / (|exact| + magnitude); infinite for NaNs and wrong shapes.
+
+        The magnitude is the root of the sum of squares of what was added: a sum that cancels to nothing keeps the
+        rounding errors of its terms, and they are no fault of the kernel.
+        """
+        if tuple(result.shape) != self.sizes:
+            return math.inf
+        if self.exact.numel() == 0:
+            return 0.0
+        wrong = (result.reshape(-1, self.sizes[-1])[self.rows].double() - self.exact).abs()
+        error = torch.where(wrong == 0, wrong, wrong / (self.exact.abs() + self.magnitude)).max().item()
+        return math.inf if math.isnan(error) else error
+
+
+def reference(problem: Problem, operands: Operands) -> Reference:
+    """The Reference for literal operands, computed on the device where they are."""
+    if problem.op == "bmm":
+        return _of_batch(problem, operands)
+    rows = _rows(problem, operands.a.device)
+    a, b = operands.a[rows].double(), operands.b.double()
+    if operands.scale_a is not None and operands.scale_b is not None:
+        # One number has no rows to choose from.
+        a, b = a * operands.scale_a.expand(problem.m, 1)[rows].double(), b * operands.scale_b.double()
+    alpha, beta = SCALARS[problem.scalars]
+    exact, squares = alpha * (a @ b), alpha**2 * (a.square() @ b.square())
+    # The scale belongs to the weight, so a bias is added after it (only mixed_mm has both).
+    if operands.scale is not None:
+        scale = operands.scale.double()
+        exact, squares = exact * scale, squares * scale.square()
+    if operands.bias is not None:
+        bias = beta * operands.bias.double().expand(problem.m, problem.n)[rows]
+        exact, squares = exact + bias, squares + bias.square()
+    if problem.fusion == "pointwise":
+        exact = exact.relu()
+    return Reference(rows, exact, squares.sqrt(), problem.shapes[2])
+
+
+def _of_batch(problem: Problem, operands: Operands) -> Reference:
+    """As `reference`, matrix by matrix: in float64, all at once would take up to eight times the operands' memory."""
+    device, (count, m, n) = operands.a.device, problem.shapes[2]
+    many = max(2, int(ROW_FLOPS / max(2 * n * problem.k, 1)))
+    matrices = _sample(count, min(many // 2 + 1, MATRICES), problem.key)
+    few = max(2, many // max(len(matrices), 1))
+    rows, exact, squares = [], [], []
+    for matrix in matrices:
+        # Other rows of each matrix: an error that is at the same place of all of them is still likely to be seen.
+        chosen = torch.tensor(_sample(m, few, problem.key + matrix), dtype=torch.int64, device=device)
+        a, b = operands.a[matrix, chosen].double(), operands.b[matrix].double()
+        rows.append(chosen + matrix * m)
+        exact.append(a @ b)
+        squares.append(a.square() @ b.square())
+    if not matrices:
+        nothing = torch.empty(0, n, dtype=torch.float64, device=device)
+        return Reference(torch.empty(0, dtype=torch.int64, device=device), nothing, nothing, problem.shapes[2])
+    product = torch.cat(exact).relu() if problem.fusion == "pointwise" else torch.cat(exact)
+    return Reference(torch.cat(rows), product, torch.cat(squares).sqrt(), problem.shapes[2])
+
+
+def poison(problem: Problem, device: torch.device) -> None:
+    """Fill memory of the output's size with garbage and free it, so that the next allocation of that size, which is
+    the output of the kernel under test, does not hold an earlier right result."""
+    dtype = to_torch(problem.out)
+    value = math.nan if dtype.is_floating_point else 113
+    torch.full(problem.shapes[2], value, dtype=dtype, device=device)
+
+
+def _rows(problem: Problem, device: torch.device) -> torch.Tensor:
+    count = max(2, int(ROW_FLOPS / max(2 * problem.n * problem.k, 1)))
+    return torch.tensor(_sample(problem.m, count, problem.key), dtype=torch.int64, device=device)
+
+
+def _sample(size: int, count: int, seed: int) -> list[int]:
+    """At most `count` (2 at least) of the numbers below `size`, the first and the last always among them."""
+    if size <= count:
+        return list(range(size))
+    return [0, *sorted(random.Random(seed).sample(range(1, size - 1), count - 2)), size - 1]

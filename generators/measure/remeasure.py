@@ -1,0 +1,169 @@
+"""Does a table still tell the truth here? A sample of its problems is timed again and held against it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from gemmdb.devices import detect
+from gemmdb.errors import InputError
+from gemmdb.generators.build import effort
+from gemmdb.generators.measure import backends
+from gemmdb.generators.measure.interfaces import Backend, Candidate, Job, Measurer, Outcome, row
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import EMITTED, Measurement
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import Verdict, pool, tied
+
+TOLERANCE = 0.02
+"""A row is confirmed when its time is that close to the recorded one."""
+OTHERS = 3
+"""How many configs are timed besides ATen, the pick and its ties: the fastest of the others may have overtaken."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A row that was not confirmed: the recorded and the new microseconds of one call, None where it failed now."""
+
+    problem: Problem
+    config: Config
+    recorded_us: float
+    now_us: float | None
+
+
+@dataclass(frozen=True)
+class Remeasured:
+    """Of `problems` verdicts, `held` still hold: their pick is tied with the best of what was timed now. Of `rows`
+    configs, `within` are within the tolerance; `moved` are the others, the largest change first."""
+
+    problems: int
+    held: int
+    rows: int
+    within: int
+    moved: tuple[Moved, ...]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A verdict to check, with the recorded microseconds of the configs to time again; those of the `emitted` ones are
+    of the code that the compiler emits."""
+
+    verdict: Verdict
+    recorded: Mapping[Config, float]
+    emitted: frozenset[Config]
+
+    @property
+    def job(self) -> Job:
+        """The work of timing them."""
+        return Job(self.verdict.problem, self.verdict.protocol, tuple(map(Candidate, self.recorded)))
+
+    def measured(self, measurer: Measurer) -> Job:
+        """The same work as `measurer` is asked for it: what was recorded of emitted code is timed as emitted code."""
+        configs = [measurer.emitted(config) if config in self.emitted else config for config in self.recorded]
+        return replace(self.job, candidates=tuple(map(Candidate, configs)))
+
+
+def remeasure(
+    path: Path, n: int, tolerance: float = TOLERANCE, backend: Backend | None = None, seed: int | None = None
+) -> Remeasured:
+    """Time ATen, the pick, its ties and the next best of `n` random problems of the table again, on this machine.
+
+    The same `seed` draws the same problems of a table, None others each time. The table is only read. Raises
+    InputError when it has no verdicts for this machine, TableError when it is no table.
+    """
+    table = Table.open(path)
+    try:
+        backend = backend or _backend(table, path)
+        sampled = sample(table, backend.device, backend.toolchain.klass, n, seed)
+    finally:
+        table.close()
+    if not sampled:
+        raise InputError(f"{path} has no verdicts for {backend.device.sku} under {backend.toolchain.klass}")
+    try:
+        fresh = _measure(sampled, backend)
+    finally:
+        backend.close()
+    held = sum(_holds(one.verdict, rows) for one, rows in zip(sampled, fresh, strict=True))
+    pairs = [pair for one, rows in zip(sampled, fresh, strict=True) for pair in _pairs(one, rows)]
+    moved = sorted((pair for pair in pairs if _change(pair) > tolerance), key=_change, reverse=True)
+    return Remeasured(len(sampled), held, len(pairs), len(pairs) - len(moved), tuple(moved))
+
+
+def _backend(table: Table, path: Path) -> Backend:
+    here = [device for device in (detect.cuda(), detect.cpu()) if device is not None]
+    for device in here:
+        if device in table.devices():
+            return backends.backend_for(device)
+    has = ", ".join(f"{device.sku} ({device.units} units)" for device in table.devices()) or "no device"
+    raise InputError(f"{path} is for {has}; timing it again needs that device")
+
+
+def sample(table: Table, device: Device, klass: str, n: int, seed: int | None = None) -> list[Sampled]:
+    """`n` random verdicts of a table for a device and a class of toolchains, and what to time again of each; all of
+    them where there are fewer."""
+    problems = dict.fromkeys(row.problem for row in table.measurements() if row.device == device)
+    verdicts = [
+        verdict for problem in problems for verdict in table.verdicts(problem, device) if verdict.klass == klass
+    ]
+    chosen = random.Random(seed).sample(verdicts, min(n, len(verdicts)))
+    return [_sampled(verdict, table.rows(verdict.problem, device)) for verdict in chosen]
+
+
+def _sampled(verdict: Verdict, rows: Sequence[Measurement]) -> Sampled:
+    same = [r for r in rows if r.protocol == verdict.protocol and r.toolchain.klass == verdict.klass]
+    pooled = {p.config: p.rows for p in pool(same)}
+    others = [config for config in pooled if config != ATEN and config not in verdict.ties][:OTHERS]
+    chosen = [config for config in dict.fromkeys((ATEN, *verdict.ties, *others)) if config in pooled]
+    recorded = {config: median(row.times.median_us for row in pooled[config] if row.times) for config in chosen}
+    emitted = frozenset(config for config in chosen if all(row.detail == EMITTED for row in pooled[config]))
+    return Sampled(verdict, recorded, emitted)
+
+
+def _measure(sampled: Sequence[Sampled], backend: Backend) -> list[list[Measurement]]:
+    """The rows of each sample, timed on all devices that there are."""
+    lanes = max(min(backend.lanes, len(sampled)), 1)
+    measurers = [backend.measurer(lane, effort.named("full", backend.device.kind)) for lane in range(lanes)]
+    with ThreadPoolExecutor(lanes) as threads:
+        try:
+            shares = [sampled[lane::lanes] for lane in range(lanes)]
+            found = list(threads.map(_measure_some, measurers, shares, [backend] * lanes))
+        finally:
+            for measurer in measurers:
+                measurer.close()
+    return [found[place % lanes][place // lanes] for place in range(len(sampled))]
+
+
+def _measure_some(measurer: Measurer, sampled: Sequence[Sampled], backend: Backend) -> list[list[Measurement]]:
+    jobs = [one.measured(measurer) for one in sampled]
+    measurer.prepare(jobs)
+    return [
+        [
+            row(one.job, replace(outcome, config=config), backend, "remeasure")
+            for config, outcome in zip(one.recorded, _outcomes(measurer, job), strict=True)
+        ]
+        for one, job in zip(sampled, jobs, strict=True)
+    ]
+
+
+def _outcomes(measurer: Measurer, job: Job) -> Sequence[Outcome]:
+    return measurer.measure(job.problem, job.legal, job.protocol, job.protocol.samples)
+
+
+def _holds(verdict: Verdict, rows: Sequence[Measurement]) -> bool:
+    pooled = pool(rows)
+    return any(p.config == verdict.pick and tied(pooled[0], p) for p in pooled)
+
+
+def _pairs(one: Sampled, rows: Sequence[Measurement]) -> list[Moved]:
+    now = {row.config: row.times.median_us if row.times else None for row in rows}
+    return [Moved(one.verdict.problem, config, us, now[config]) for config, us in one.recorded.items()]
+
+
+def _change(pair: Moved) -> float:
+    return float("inf") if pair.now_us is None else abs(pair.now_us / pair.recorded_us - 1)

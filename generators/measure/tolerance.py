@@ -1,0 +1,50 @@
+"""Whether a result is right: how far it may be from the exact product. Needs no torch, which computes that one."""
+
+from __future__ import annotations
+
+import math
+
+from gemmdb.key.problem import Problem
+
+EPSILONS = {"fp64": 2.0**-53, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8,
+            "fp8_e4m3": 2.0**-4, "fp8_e5m2": 2.0**-3}  # fmt: skip
+"""Unit roundoff by dtype name: half the gap between 1 and the next number."""
+INPUT_EPSILONS = {"ieee": 0.0, "tf32": 2.0**-11, "bf16": 2.0**-8}
+"""What an fp32 input loses before it is multiplied, by the `fp32` mode of Numerics."""
+FP8_SUM = 2.0**-13
+"""What a sum of fp8 products loses at each step in Hopper's matrix unit, whose accumulator keeps about 14 bits and cuts
+off the others: DeepSeek-V3's technical report (arXiv 2412.19437, 3.3.2), which found errors of nearly 2% of random
+products with K = 4096; 4 times this, times the root of 4096, is 3.1%."""
+PROMOTED = 256
+"""Without a fast accumulation, so many products at most are summed in the matrix unit before they are added in fp32:
+cuBLAS and CUTLASS take 128, Inductor's templates the depth of a tile."""
+ATEN_MULTIPLE = 4.0
+"""A candidate may err that many times more than ATen does on the same inputs."""
+
+
+def tolerance(problem: Problem) -> float:
+    """The largest error, as `Reference.error` counts it, that a right result can have.
+
+    The output is rounded once, and once more where a partial result passes through the output dtype (split sums, a
+    scale or an epilogue after the product): 4 roundings. Sums of k products in the accumulate dtype lose sqrt(k)
+    roundings of the sum's magnitude when they are independent: 4 of these cover the worst of millions of elements.
+    Inputs that are themselves rounded (TF32) add theirs. Integers are exact.
+
+    The sums of fp8 products keep fewer bits in the matrix unit, so these lose sqrt(k) of its roundings, for as many k
+    as stay in it: all of them with a fast accumulation, else PROMOTED.
+    """
+    if problem.out in ("int32", "int8", "uint8"):
+        return 0.0
+    accumulate = 0.0 if problem.numerics.acc == "int32" else EPSILONS[problem.numerics.acc]
+    rounding = EPSILONS[problem.out] + INPUT_EPSILONS[problem.numerics.fp32]
+    if problem.op == "scaled_mm":
+        kept = problem.k if problem.numerics.fast else min(problem.k, PROMOTED)
+        rounding += FP8_SUM * math.sqrt(max(kept, 1))
+    return 4 * (rounding + accumulate * math.sqrt(max(problem.k, 1)))
+
+
+def acceptable(problem: Problem, error: float, aten_error: float) -> bool:
+    """Whether a result with `error` is right: within the tolerance, and at most 4 times less accurate than ATen's
+    unless both are below two roundings of the output."""
+    floor = 0.0 if problem.out not in EPSILONS else 2 * EPSILONS[problem.out]
+    return error <= tolerance(problem) and error <= max(ATEN_MULTIPLE * aten_error, floor)

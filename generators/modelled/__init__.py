@@ -1,0 +1,1 @@
+"""Tables for GPUs that are not here, from the cost model."""

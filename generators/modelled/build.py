@@ -1,0 +1,187 @@
+"""`build --modelled`: a table for a GPU that is not here, from the cost model instead of a clock.
+
+Every row says so: the clock of its protocol is `model`. Where triton is installed the candidates are compiled for the
+arch, and what does not fit or spills is left out; nothing is ever run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from gemmdb.cost import data
+from gemmdb.cost.machine import machine
+from gemmdb.cost.model import FITTED
+from gemmdb.devices import registry
+from gemmdb.errors import InputError
+from gemmdb.generators.build.progress import Progress, Silent, Tracker
+from gemmdb.generators.build.request import BuildReport, BuildRequest, command, unplaced
+from gemmdb.generators.measure.interfaces import toolchain
+from gemmdb.generators.modelled import compile, space
+from gemmdb.generators.shapes import loading
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.ladder.model import uncovered
+from gemmdb.settings import data_home
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
+
+PROTOCOL = Protocol("model", "cold", 1, 1, version=1)
+"""What every row of a modelled table says of how its time came about. The version rises with the model."""
+KEPT = 4
+"""Configs of a problem besides ATen."""
+TRIED = 12
+"""Candidates of a problem that are compiled at most to find these."""
+CUDA = "13.0"
+"""The CUDA that the model's rows were measured with: its cuBLAS is what ATen's expected times stand for."""
+
+
+def device_for(name: str) -> Device:
+    """The known GPU of that arch or SKU. Raises InputError for one that the model has no figures of."""
+    found = registry.find(name)
+    if found is None or machine(found) is None:
+        known = sorted({device.arch for device in registry.KNOWN if machine(device)})
+        raise InputError(f"--modelled: nothing is known of {name!r}; known archs: {', '.join(known)}")
+    return found
+
+
+def build(request: BuildRequest, progress: Progress | None = None) -> BuildReport:
+    """Predict the best configs of every problem and store them as modelled rows. Problems that the table holds already
+    under this version of the model are left as they are; what the model does not cover is told in a warning.
+
+    Raises InputError for a request that cannot be met, TableError for an output file that is no table.
+    """
+    device = device_for(request.arch)
+    for flag, value in (("--gpus", request.gpus), ("--ray", request.ray), ("--minutes", request.minutes)):
+        if value is not None:
+            raise InputError(f"{flag}: a modelled build measures nothing; it goes on where it was when run again")
+    if request.allow or request.deny:
+        raise InputError("--allow, --deny: they choose what is measured; of a modelled table the cost model chooses")
+    asked = loading.select(loading.load(request.shapes, device.kind), request.ops, request.dtypes)
+    problems = [problem for problem in asked if uncovered(problem) is None]
+    if not problems:
+        raise InputError("no problem is left to model: --ops, --dtypes or the cost model exclude all of the shapes")
+    out = request.out or data_home() / f"{device.slug}.db"
+    run = _Run(request, device, out)
+    run.execute(problems, progress or Silent())
+    return replace(run.report(problems), warnings=_warnings(len(asked) - len(problems), run.compiler is not None))
+
+
+@dataclass
+class _Run:
+    """The mutable state of one modelled build."""
+
+    request: BuildRequest
+    device: Device
+    out: Path
+    before: int = 0
+    done: int = 0
+    rows: int = 0
+    started: float = field(default_factory=monotonic)
+    compiler: compile.CrossCompiler | None = None
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        if compile.available():
+            capability = int(self.device.arch.removeprefix("sm"))
+            self.compiler = compile.CrossCompiler(capability, int(self.device.figures["smem_bytes"]))
+
+    def execute(self, problems: Sequence[Problem], progress: Progress) -> None:
+        """Model what is missing, a problem at a time, then make the verdicts."""
+        with Store.open(self.out) as store:
+            missing = _missing(problems, self.device, self.out)
+            self.before = len(problems) - len(missing)
+            tracker = Tracker(progress, len(problems), self.before)
+            try:
+                base = self._toolchain()
+                run = store.begin_run(self._provenance()) if missing else ""
+                for problem in missing:
+                    tracker.say("compiling" if self.compiler else "modelling", problem)
+                    self.rows += store.add(self._measurements(problem, base, run))
+                    self.done += 1
+                    tracker.finished(problem)
+            except KeyboardInterrupt:
+                self.interrupted = True
+            finally:
+                store.refresh()
+                tracker.say("finished")
+
+    def report(self, problems: Sequence[Problem]) -> BuildReport:
+        """What became of it."""
+        statuses = {"ok": self.rows} if self.rows else {}
+        return BuildReport(
+            self.out, self.device, len(problems), len(problems), self.before, self.done, 0, self.rows, statuses,
+            monotonic() - self.started, self.interrupted, modelled=True,
+        )  # fmt: skip
+
+    def _measurements(self, problem: Problem, base: Toolchain, run: str) -> Iterator[Measurement]:
+        setting = space.setting_of(problem, self.device)
+        aten_us = FITTED.predict_aten(setting)
+        times = {ATEN: aten_us} | dict(self._kept(problem))
+        for config, us in times.items():
+            yield Measurement(
+                problem, config, self.device, PROTOCOL, toolchain(base, config), run, Status.OK,
+                Times(us, us, us, 1, aten_us),
+            )  # fmt: skip
+
+    def _kept(self, problem: Problem) -> list[tuple[Config, float]]:
+        """The configs to keep with their expected microseconds, the fastest first."""
+        ranked = space.rank(problem, self.device)
+        if self.compiler is None:
+            return [(one.config, one.us) for one in ranked[:KEPT]]
+        setting = space.setting_of(problem, self.device)
+        kept = []
+        for one in ranked[:TRIED]:
+            needs = self.compiler.resources(problem, one.config)
+            if not needs.amiss:
+                again = space.compiled(one, setting, needs.registers, needs.shared)
+                kept.append((again.config, again.us))
+            if len(kept) == KEPT:
+                break
+        return sorted(kept, key=lambda pair: pair[1])
+
+    def _toolchain(self) -> Toolchain:
+        triton = _version("triton") if self.compiler else ""
+        return Toolchain(triton=triton, cuda=CUDA, gemmdb=_version("gemmdb"))
+
+    def _provenance(self) -> dict[str, Any]:
+        asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
+        return {
+            "command": command(),
+            "request": {name: unplaced(value) for name, value in asked.items() if name != "out"},
+            "device": self.device.text,
+            "model": {"version": PROTOCOL.version, "fitted": dict(data.PROVENANCE)},
+            "compiled": self.compiler is not None,
+        }
+
+
+def _missing(problems: Sequence[Problem], device: Device, out: Path) -> list[Problem]:
+    with Table.open(out) as table:
+        return [
+            problem
+            for problem in problems
+            if all(verdict.protocol != PROTOCOL for verdict in table.verdicts(problem, device))
+        ]
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _warnings(left_out: int, compiled: bool) -> tuple[str, ...]:
+    found = ["these rows are modelled, not measured: a build on such a GPU replaces them"]
+    if left_out:
+        found.append(f"{left_out} problems are left out: the model covers 16-bit and int8 products with aligned rows")
+    if not compiled:
+        found.append("triton is not installed, so nothing was compiled: kernels that spill may be among the rows")
+    return tuple(found)

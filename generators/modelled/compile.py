@@ -1,0 +1,86 @@
+"""Cross-compiles candidates for an arch that is not here: what a kernel takes of an SM, and what is amiss."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gemmdb.generators.measure.cuda.render import Unit, plan
+from gemmdb.generators.measure.cuda.units import compile_unit
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import one_line
+
+_USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Of a compiled kernel: registers of a thread, bytes of shared memory of a program; `amiss`: why it is no
+    candidate, empty when it is one."""
+
+    registers: int
+    shared: int
+    amiss: str = ""
+
+
+@dataclass
+class CrossCompiler:
+    """Compiles for compute capability `capability` with `smem` bytes of shared memory per block; each kernel once."""
+
+    capability: int
+    smem: int
+    _known: dict[str, Resources] = field(default_factory=dict)
+
+    def resources(self, problem: Problem, config: Config) -> Resources:
+        """What the config's main kernel takes, and what is amiss with any of its kernels."""
+        found = [self._of(launch.unit) for launch in plan(problem, config).launches]
+        amiss = next((one.amiss for one in found if one.amiss), "")
+        return Resources(found[0].registers, found[0].shared, amiss)
+
+    @property
+    def kernels(self) -> int:
+        """How many different kernels were compiled."""
+        return len(self._known)
+
+    def _of(self, unit: Unit) -> Resources:
+        if unit.key not in self._known:
+            self._known[unit.key] = self._compile(unit)
+        return self._known[unit.key]
+
+    def _compile(self, unit: Unit) -> Resources:
+        done = compile_unit(unit, self.capability)
+        if done.kernel is None:
+            return Resources(0, 0, one_line(done.failure))
+        shared = int(done.kernel.metadata.shared)
+        cubin = next(str(path) for name, path in done.kernel.metadata_group.items() if name.endswith(".cubin"))
+        registers, stack = _usage(cubin)
+        if shared > self.smem:
+            return Resources(registers, shared, f"needs {shared} bytes of shared memory, {self.smem} are there")
+        return Resources(registers, shared, f"spills {stack} bytes of registers" if stack else "")
+
+
+def available() -> bool:
+    """Whether triton can be imported, which compiles without a GPU."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def _usage(cubin: str) -> tuple[int, int]:
+    command = [str(_cuobjdump()), "--dump-resource-usage", cubin]
+    reply = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    match = _USAGE.search(reply.stdout)
+    if match is None:
+        raise ValueError(f"cuobjdump says nothing of {Path(cubin).name}")
+    return int(match[1]), int(match[2])
+
+
+@functools.cache
+def _cuobjdump() -> Path:
+    """The tool that comes with triton."""
+    import triton
+
+    return Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"

@@ -1,0 +1,66 @@
+"""The candidates of a modelled build, ranked by the cost model: for a GPU that need not be here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmdb.cost.machine import machine
+from gemmdb.cost.menu import choices, runs_on
+from gemmdb.cost.model import FITTED
+from gemmdb.cost.work import Setting, Tile, tile_of
+from gemmdb.generators.measure.cuda.space import from_menu
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+OURS = ("tile", "narrow", "persistent", "gemv")
+"""Kernels that are compiled without torch."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A candidate with the microseconds that the model expects of it."""
+
+    config: Config
+    tile: Tile
+    us: float
+
+
+def rank(problem: Problem, device: Device) -> list[Ranked]:
+    """The candidates of our own kernels that are legal on the arch, the fastest first by the model.
+
+    Raises ValueError for a device without a Machine.
+    """
+    setting = setting_of(problem, device)
+    found = {
+        config: tile
+        for config, tile in _candidates(setting, device)
+        if tile.kernel in OURS and runs_on(tile, setting.machine)
+    }
+    ranked = [Ranked(config, tile, FITTED.predict(setting, tile)) for config, tile in found.items()]
+    return sorted(ranked, key=lambda one: (one.us, one.config.text))
+
+
+def compiled(one: Ranked, setting: Setting, registers: int, shared: int) -> Ranked:
+    """The candidate, expected anew with what the compiled kernel takes of an SM."""
+    tile = one.tile._replace(registers=registers, shared=shared)
+    return Ranked(one.config, tile, FITTED.predict(setting, tile))
+
+
+def setting_of(problem: Problem, device: Device) -> Setting:
+    """The problem on the device's machine. Raises ValueError without one."""
+    found = machine(device)
+    if found is None:
+        raise ValueError(f"no figures of {device.sku}")
+    return Setting.of(problem, found)
+
+
+def _candidates(setting: Setting, device: Device) -> Iterator[tuple[Config, Tile]]:
+    problem = setting.problem
+    menus = [choice.config for choice in choices(setting)]
+    for config in dict.fromkeys((*from_menu(problem, device), *menus)):
+        tile = tile_of(config)
+        if tile is not None and illegal(config, problem, device) is None:
+            yield config, tile
