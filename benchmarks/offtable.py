@@ -33,8 +33,8 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.candidates import proposals
-from gemmdb.ladder.near import forecast_near, near
+from gemmdb.ladder.candidates import candidates
+from gemmdb.ladder.near import near, predict_near
 from gemmdb.settings import Policy
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Pooled
@@ -149,8 +149,8 @@ def answer(fold: Fold, truth: Truth) -> dict[str, Any]:
     """What the ladder and its peers say of a held-out problem, and what it is worth."""
     (device,) = fold.table.devices()
     ask = Ask(Query(truth.problem, device), (fold.table,), POLICY, None)
-    step, forecast = near(ask), forecast_near(ask)
-    tried = [config for config in proposals(ask) if truth.share(config) is not None]
+    step, prediction = near(ask), predict_near(ask)
+    tried = [config for config in candidates(ask) if truth.share(config) is not None]
     row: dict[str, Any] = {
         "problem": truth.problem.text,
         "op": truth.problem.op,
@@ -160,8 +160,8 @@ def answer(fold: Fold, truth: Truth) -> dict[str, Any]:
     }
     if tried:
         row["live"] = max(share for c in (ATEN, *tried[:MEASUREMENTS]) if (share := truth.share(c)))
-    if not isinstance(forecast, str):
-        row["distance"] = forecast.evidence["distance"]
+    if not isinstance(prediction, str):
+        row["distance"] = prediction.evidence["distance"]
     if step.hit is not None:
         row["config"], row["expected_us"] = step.hit.config.text, step.hit.expected_us
         row["promise"], row["share"] = step.hit.evidence["expected_loss"], truth.share(step.hit.config)

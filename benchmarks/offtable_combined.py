@@ -51,7 +51,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import model
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.candidates import proposals
+from gemmdb.ladder.candidates import candidates
 from gemmdb.ladder.near import near
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
@@ -138,7 +138,7 @@ def answer(truth: Truth, device: Device, table: Table) -> dict[str, Any]:
 def modelled(ask: Ask, truth: Truth) -> tuple[Config | None, float]:
     """The first config of rung `model` that was timed, and the gain over ATen that it expects of it."""
     for count in (model.PROPOSALS, DEEP):
-        proposed = model.propose(ask, count)
+        proposed = model.ranked(ask, count)
         for one in () if isinstance(proposed, str) else proposed.best:
             if truth.share(one.config) is not None and not isinstance(proposed, str):
                 return one.config, proposed.aten_us / one.us - 1
@@ -147,7 +147,7 @@ def modelled(ask: Ask, truth: Truth) -> tuple[Config | None, float]:
 
 def timed(ask: Ask, truth: Truth) -> list[Config]:
     """What live tuning would try, of what was timed."""
-    order = [config for config in proposals(ask) if truth.share(config) is not None]
+    order = [config for config in candidates(ask) if truth.share(config) is not None]
     if order:
         return order
     menu = CudaSpace(False).candidates(truth.problem, ask.device, named("quick", "cuda"))

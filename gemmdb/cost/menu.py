@@ -13,8 +13,8 @@ from gemmdb.cost.work import Setting, Tile, tile_of
 from gemmdb.kernels.config import Config, Value
 from gemmdb.key.canonical import lazy
 
-FAMILIES = {"mm": "mm", "addmm": "mm", "int_mm": "int_mm", "mixed_mm": "mixed_mm"}
-"""Ops that share a menu."""
+MENU_OF = {"mm": "mm", "addmm": "mm", "int_mm": "int_mm", "mixed_mm": "mixed_mm"}
+"""The menu of each op that is modelled."""
 MENU_SHARED = 227 * 1024
 """Shared memory of an SM of the GPU that the menus' pipelines were measured on."""
 MOST_STAGES, MOST_SPLIT = 8, 32
@@ -50,13 +50,13 @@ class _Entry:
 
 def choices(setting: Setting) -> Iterator[Choice]:
     """The candidates of a problem, without repeats; whether each is legal for the problem's layout is not looked at."""
-    family, rows = FAMILIES[setting.problem.op], setting.problem.m
-    menus = MENUS[family]
+    menu, rows = MENU_OF[setting.problem.op], setting.problem.m
+    menus = MENUS[menu]
     most = next(limit for limit in menus if rows <= limit)
     seen: set[Tile] = set()
     # Triton's own cast of int8 to bf16 is a few full-rate instructions; its other casts go through conversions.
-    slow = family == "mixed_mm" and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
-    for entry in _entries(family, most, slow, setting.machine, setting.a, setting.b):
+    slow = menu == "mixed_mm" and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
+    for entry in _entries(menu, most, slow, setting.machine, setting.a, setting.b):
         for split in splits(setting, entry.tile, entry.together) if entry.together else (entry.tile.split,):
             choice = _choice(entry, split)
             if choice.tile not in seen:
@@ -65,11 +65,11 @@ def choices(setting: Setting) -> Iterator[Choice]:
 
 
 @functools.lru_cache(maxsize=64)
-def _entries(family: str, most: int, slow: bool, machine: Machine, a: int, b: int) -> Sequence[_Entry]:
+def _entries(menu: str, most: int, slow: bool, machine: Machine, a: int, b: int) -> Sequence[_Entry]:
     """What of a menu runs on a machine. `slow`: whether casts of weights are; `a`, `b`: as of a Setting."""
-    tiles = {config: tile_of(config) for config in map(Config.parse, MENUS[family][most])}
+    tiles = {config: tile_of(config) for config in map(Config.parse, MENUS[menu][most])}
     # A gemv has no tensor cores to wait for, so there all casts cost more than bit patterns.
-    gemv = family == "mixed_mm"
+    gemv = menu == "mixed_mm"
     fitted = [
         _fitted(config, tile._replace(bits=gemv if tile.kernel == "gemv" else slow), machine, a, b)
         for config, tile in tiles.items()

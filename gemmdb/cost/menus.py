@@ -464,7 +464,7 @@ MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {
         ),
     },
 }
-"""Candidates by family of ops and largest M; see `menu`."""
+"""Candidates by menu and largest M; see `menu`."""
 
 REST: Mapping[str, Mapping[int, Sequence[str]]] = {
     "int_mm unaligned": {

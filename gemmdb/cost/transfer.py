@@ -1,8 +1,8 @@
 """Carrying a time from one size to another: what of it can be computed, so that only the rest is interpolated.
 
 `Scale` expects a time from the bytes, steps, waves and tiles of a config on a problem; a measured time divided by it
-varies slowly with the sizes. A `Family` is a config whose split of K is left open: the split that fills the
-multiprocessors at one size is the wrong one at another, so it is computed anew.
+varies slowly with the sizes. A `ConfigGroup` holds the configs that differ in nothing but their split of K: the split
+that fills the multiprocessors at one size is the wrong one at another, so it is computed anew.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SPLIT = "split_k"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Family:
+class ConfigGroup:
     """A config up to its split of K. `resident`: 0 for a split that is part of the config (none, or the backend's own
     choice), else how many programs per multiprocessor it is to come to; `config` then has a split of 2 in its place.
-    `like`: equal for the families of a kernel with the same tile. There is one object of each family, so that a lookup
+    `like`: equal for the groups of a kernel with the same tile. There is one object of each group, so that a lookup
     need not hash configs."""
 
     config: Config
@@ -58,17 +58,17 @@ class Scale:
         return FITTED.predict(self.setting, shape) if shape else FITTED.predict_aten(self.setting)
 
 
-def family(config: Config, problem: Problem, device: Device) -> Family:
-    """The family of a config that ran on a problem. A split that does not fill the multiprocessors stays as it is."""
+def group_of(config: Config, problem: Problem, device: Device) -> ConfigGroup:
+    """The group of a config that ran on a problem. A split that does not fill the multiprocessors stays as it is."""
     split, shape = _split(config), tile(config)
     if split < 2 or shape is None:
-        return _family(config, 0)
+        return _group(config, 0)
     tiles, resident = _tiles(shape, problem), 1
     while device.units * resident < tiles * split:
         resident *= 2
     if split not in _filling(tiles, resident, device):
-        return _family(config, 0)
-    return _family(_with_split(config, 2), resident)
+        return _group(config, 0)
+    return _group(_with_split(config, 2), resident)
 
 
 def _filling(tiles: int, resident: int, device: Device) -> set[int]:
@@ -77,13 +77,13 @@ def _filling(tiles: int, resident: int, device: Device) -> set[int]:
 
 
 @functools.cache
-def _family(config: Config, resident: int) -> Family:
+def _group(config: Config, resident: int) -> ConfigGroup:
     shape = tile(config)
-    return Family(config, resident, (config.kernel, shape.m, shape.n, shape.swap) if shape else config.text)
+    return ConfigGroup(config, resident, (config.kernel, shape.m, shape.n, shape.swap) if shape else config.text)
 
 
-def members(found: Family, problem: Problem, device: Device) -> Iterator[Config]:
-    """The configs of a family at a problem: the splits that fill the multiprocessors once, all of them or a power of
+def members(found: ConfigGroup, problem: Problem, device: Device) -> Iterator[Config]:
+    """The configs of a group at a problem: the splits that fill the multiprocessors once, all of them or a power of
     two, as a build tries them; none where K is too short or the tiles are too many to split."""
     config, resident = found.config, found.resident
     shape = tile(config)

@@ -1,4 +1,4 @@
-"""Several configs for one range of M, each for a part of it, where no single one holds everywhere."""
+"""Several configs for one range of M, each for one interval of it, where no single one holds everywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.policy_filter import required_gain
-from gemmdb.ladder.prediction import Forecast
+from gemmdb.ladder.prediction import Prediction
 
 MOST = 3
 """Kernels that a range is divided among at most: each is one more to compile, and one more comparison per call."""
@@ -22,23 +22,23 @@ class Bucket:
     """One value of M with what is known of the configs there; None: nothing, and then it is ATen's."""
 
     m: int
-    forecast: Forecast | None
+    prediction: Prediction | None
 
     def log_ratio(self, config: Config, loss: float) -> float | None:
-        """Of the time relative to ATen, were the forecast off by its doubt; None where that is slower than ATen by
+        """Of the time relative to ATen, were the prediction off by its doubt; None where that is slower than ATen by
         more than `loss`."""
         if config == ATEN:
             return 0.0
-        ratio = math.inf if self.forecast is None else self.forecast.ratios.get(config, math.inf)
-        if self.forecast is None or ratio > 1 + loss:
+        ratio = math.inf if self.prediction is None else self.prediction.ratios.get(config, math.inf)
+        if self.prediction is None or ratio > 1 + loss:
             return None
-        if self.forecast.rung != "exact":
-            ratio *= 1 + self.forecast.loss(config) - self.forecast.regret(config)
+        if self.prediction.rung != "exact":
+            ratio *= 1 + self.prediction.loss(config) - self.prediction.regret(config)
         return math.log(ratio) if ratio <= 1 + loss else None
 
 
 @dataclass(frozen=True)
-class Part:
+class Interval:
     """Neighbouring buckets, the first to the last, that one config takes; `total`: sum of log ratios."""
 
     first: int
@@ -58,33 +58,33 @@ def unfused(problem: Problem) -> Problem | None:
     return replace(problem, fusion="none") if problem.fusion == "pointwise" else None
 
 
-def divide(ask: Ask, buckets: Sequence[Bucket]) -> list[Part]:
-    """The parts of the range that gain most over ATen, the mean over all buckets, in order; ATen alone where nothing
-    gains. Nowhere is a part slower than ATen by more than the policy's regret, and each gains what the policy asks.
+def divide(ask: Ask, buckets: Sequence[Bucket]) -> list[Interval]:
+    """The division of the range that gains most over ATen, as the mean over all buckets; ATen alone where nothing gains.
 
-    Of divisions that are within the policy's regret of the best, that with the fewest parts.
+    No interval is slower than ATen anywhere by more than the policy's regret, and each gains what the policy asks. Of
+    divisions within the policy's regret of the best, the one with the fewest intervals is returned.
     """
-    parts = _candidates(ask, buckets)
-    best: list[list[list[Part] | None]] = [[[] if end == 0 else None for end in range(len(buckets) + 1)]]
+    intervals = _candidates(ask, buckets)
+    best: list[list[list[Interval] | None]] = [[[] if end == 0 else None for end in range(len(buckets) + 1)]]
     for _ in range(MOST):
-        best.append(_one_more(best[-1], parts, len(buckets)))
+        best.append(_one_more(best[-1], intervals, len(buckets)))
     whole = [divided for level in best if (divided := level[-1])]
     if not whole:
-        return [Part(0, len(buckets) - 1, ATEN, 0.0)]
+        return [Interval(0, len(buckets) - 1, ATEN, 0.0)]
     least = min(_total(divided) for divided in whole)
     enough = least + math.log1p(ask.policy.range_regret) * len(buckets)
     return next(divided for divided in whole if _total(divided) <= enough)
 
 
-def _candidates(ask: Ask, buckets: Sequence[Bucket]) -> dict[tuple[int, int], Part]:
+def _candidates(ask: Ask, buckets: Sequence[Bucket]) -> dict[tuple[int, int], Interval]:
     """For each run of buckets the config that gains most there."""
-    known = [one.forecast for one in buckets if one.forecast is not None]
+    known = [one.prediction for one in buckets if one.prediction is not None]
     verified = False if any(one.verified is False for one in known) else None
     needed = -math.log1p(required_gain(ask.policy, verified))
     configs = sorted({ATEN}.union(*(one.gains for one in known)), key=lambda config: config.text)
     loss = ask.policy.range_regret
     ratios = {config: [bucket.log_ratio(config, loss) for bucket in buckets] for config in configs}
-    found: dict[tuple[int, int], Part] = {}
+    found: dict[tuple[int, int], Interval] = {}
     for config, values in ratios.items():
         for first in range(len(buckets)):
             total = 0.0
@@ -95,43 +95,43 @@ def _candidates(ask: Ask, buckets: Sequence[Bucket]) -> dict[tuple[int, int], Pa
                 total += value
                 if config != ATEN and total > needed * (last - first + 1):
                     continue
-                part = found.get((first, last))
-                if part is None or total < part.total:
-                    found[first, last] = Part(first, last, config, total)
+                interval = found.get((first, last))
+                if interval is None or total < interval.total:
+                    found[first, last] = Interval(first, last, config, total)
     return found
 
 
 def _one_more(
-    before: list[list[Part] | None], parts: dict[tuple[int, int], Part], count: int
-) -> list[list[Part] | None]:
-    """The best divisions of the first buckets into one part more than those of `before`, by where they end."""
-    after: list[list[Part] | None] = [None] * (count + 1)
-    for (first, last), part in parts.items():
+    before: list[list[Interval] | None], intervals: dict[tuple[int, int], Interval], count: int
+) -> list[list[Interval] | None]:
+    """The best divisions of the first buckets into one interval more than those of `before`, by where they end."""
+    after: list[list[Interval] | None] = [None] * (count + 1)
+    for (first, last), interval in intervals.items():
         start, end = before[first], after[last + 1]
-        if start is None or (start and start[-1].config == part.config):
+        if start is None or (start and start[-1].config == interval.config):
             continue
-        divided = [*start, part]
+        divided = [*start, interval]
         if end is None or _total(divided) < _total(end):
             after[last + 1] = divided
     return after
 
 
-def _total(parts: Iterable[Part]) -> float:
-    return sum(part.total for part in parts)
+def _total(intervals: Iterable[Interval]) -> float:
+    return sum(interval.total for interval in intervals)
 
 
-def hit(ask: Ask, hint: Hit, buckets: Sequence[Bucket], parts: Sequence[Part]) -> Hit:
-    """The answer that `parts` are."""
-    limits = [buckets[part.last].m for part in parts[:-1]]
-    branches = tuple(zip([*limits, None], [part.config for part in parts], strict=True))
-    here = next(part for part in parts if buckets[part.last].m >= ask.problem.m)
-    at_hint = next(one.forecast for one in buckets if one.m == ask.problem.m)
-    known = [one.forecast for one in buckets if one.forecast is not None]
+def hit(ask: Ask, hint: Hit, buckets: Sequence[Bucket], intervals: Sequence[Interval]) -> Hit:
+    """The answer that `intervals` are."""
+    limits = [buckets[interval.last].m for interval in intervals[:-1]]
+    branches = tuple(zip([*limits, None], [interval.config for interval in intervals], strict=True))
+    here = next(interval for interval in intervals if buckets[interval.last].m >= ask.problem.m)
+    at_hint = next(one.prediction for one in buckets if one.m == ask.problem.m)
+    known = [one.prediction for one in buckets if one.prediction is not None]
     ratio = 1.0 if at_hint is None else at_hint.ratios.get(here.config, 1.0)
     aten_us = hint.expected_us * hint.speedup if at_hint is None else at_hint.aten_us
     evidence = {
         "range": {name: list(ends) for name, ends in ask.query.ranges.items()},
-        "kernels": [_told(buckets, part) for part in parts],
+        "kernels": [_told(buckets, interval) for interval in intervals],
         "verified": False if any(one.verified is False for one in known) else hint.evidence.get("verified"),
     }
     rung = "exact" if all(one.rung == "exact" for one in known) else "near"
@@ -140,15 +140,15 @@ def hit(ask: Ask, hint: Hit, buckets: Sequence[Bucket], parts: Sequence[Part]) -
     )
 
 
-def _told(buckets: Sequence[Bucket], part: Part) -> dict[str, object]:
-    inside = buckets[part.first : part.last + 1]
+def _told(buckets: Sequence[Bucket], interval: Interval) -> dict[str, object]:
+    inside = buckets[interval.first : interval.last + 1]
     return {
         "m": [one.m for one in inside],
-        "config": part.config.text,
-        "mean_gain": math.expm1(-part.total / len(inside)),
-        "worst_regret": max(_regret(one, part.config) for one in inside),
+        "config": interval.config.text,
+        "mean_gain": math.expm1(-interval.total / len(inside)),
+        "worst_regret": max(_regret(one, interval.config) for one in inside),
     }
 
 
 def _regret(bucket: Bucket, config: Config) -> float:
-    return 0.0 if bucket.forecast is None else bucket.forecast.regret(config)
+    return 0.0 if bucket.prediction is None else bucket.prediction.regret(config)

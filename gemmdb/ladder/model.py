@@ -26,8 +26,8 @@ from gemmdb.ladder.policy_filter import gain, objection
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict
 
-PROPOSALS = 4
-"""Candidates that live tuning is given."""
+LIVE_CANDIDATES = 4
+"""Configs beside ATen that live tuning measures."""
 FIRST = 8
 """How many of its order the trees look at again: among them is nearly always what they would choose of all."""
 DTYPES = ("bf16", "fp16", "int8")
@@ -35,7 +35,7 @@ _ORDERS = ("row", "row-padded", "col", "col-padded")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class MenuCandidate:
     """A config that may be served, with its tile, what that has the machine do, and the microseconds that the cost
     model alone expects of it."""
 
@@ -46,7 +46,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class Candidate:
     """A config and the microseconds that the model expects of it."""
 
     config: Config
@@ -54,12 +54,12 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposals:
+class Candidates:
     """What the model expects at a problem: ATen's time in microseconds, and the fastest configs, best first.
     `corrected`: whether by trees."""
 
     aten_us: float
-    best: tuple[Proposal, ...]
+    best: tuple[Candidate, ...]
     corrected: bool = False
 
 
@@ -71,17 +71,17 @@ def model(ask: Ask) -> Step:
     found = _modelled(ask)
     if found is not None:
         return _from_table(ask, *found)
-    proposed = propose(ask)
-    if isinstance(proposed, str):
-        return Step("model", None, proposed)
+    ranked = rank(ask)
+    if isinstance(ranked, str):
+        return Step("model", None, ranked)
     evidence = {
         "modelled": True,
-        "corrected": proposed.corrected,
-        "aten_us": proposed.aten_us,
-        "proposals": [{"config": one.config.text, "expected_us": one.us} for one in proposed.best],
+        "corrected": ranked.corrected,
+        "aten_us": ranked.aten_us,
+        "proposals": [{"config": one.config.text, "expected_us": one.us} for one in ranked.best],
     }
-    best = proposed.best[0]
-    ratio = best.us / proposed.aten_us
+    best = ranked.best[0]
+    ratio = best.us / ranked.aten_us
     reason = f"modelled, not measured: {best.config.name} is expected at {1 / ratio:.2f}x ATen"
     refusal = _refusal(ask, ratio)
     if refusal:
@@ -89,7 +89,7 @@ def model(ask: Ask) -> Step:
     return Step("model", Hit("model", best.config, best.us, 1 / ratio, "model", evidence), reason, evidence)
 
 
-def propose(ask: Ask, count: int = PROPOSALS) -> Proposals | str:
+def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Candidates | str:
     """The `count` candidates with the smallest expected times that may be served, or why there are none.
 
     Where trees were fitted on the arch, they put the first FIRST of the cost model, or `count`, in their own order.
@@ -104,10 +104,10 @@ def propose(ask: Ask, count: int = PROPOSALS) -> Proposals | str:
     if not best:
         return "no candidate may run on this problem"
     if corrected is None:
-        return Proposals(FITTED.predict_aten(setting), tuple(Proposal(one.config, one.us) for one in best))
+        return Candidates(FITTED.predict_aten(setting), tuple(Candidate(one.config, one.us) for one in best))
     order = sorted((corrected.of_work(one.tile, one.work, one.us), place) for place, one in enumerate(best))
-    proposals = tuple(Proposal(best[place].config, us) for us, place in order[:count])
-    return Proposals(corrected.aten_us(), proposals, corrected=True)
+    candidates = tuple(Candidate(best[place].config, us) for us, place in order[:count])
+    return Candidates(corrected.aten_us(), candidates, corrected=True)
 
 
 def uncovered(problem: Problem) -> str | None:
@@ -124,7 +124,7 @@ def uncovered(problem: Problem) -> str | None:
     return None
 
 
-def allowed(ask: Ask, setting: Setting) -> Iterator[Candidate]:
+def allowed(ask: Ask, setting: Setting) -> Iterator[MenuCandidate]:
     """The candidates that may be served in the cost model's order."""
     menu = list(choices(setting))
     expected = FITTED.each(setting, (one.tile for one in menu))
@@ -133,13 +133,13 @@ def allowed(ask: Ask, setting: Setting) -> Iterator[Candidate]:
     for us, tile, w, choice in ranked:
         config = choice.config
         if config not in banned and objection(ask, config) is None:
-            yield Candidate(config, tile, w, us)
+            yield MenuCandidate(config, tile, w, us)
 
 
 def _refusal(ask: Ask, ratio: float) -> str:
     """Why a config that is expected at `ratio` of ATen's time is not served; empty when it is."""
     if ask.policy.on_miss == "live":
-        return "live tuning decides among the proposals"
+        return "live tuning decides among the candidates"
     if gain(ratio) < ask.policy.model_gain:
         return f"ATen is served: an expected gain of {ask.policy.model_gain:.0%} is needed"
     return ""
@@ -184,7 +184,7 @@ def _from_table(ask: Ask, table: Table, verdict: Verdict) -> Step:
             {"config": config.text, "expected_us": ratios[config] * verdict.aten_us}
             for config in sorted(ratios, key=lambda config: ratios[config])
             if config != ATEN
-        ][:PROPOSALS],
+        ][:LIVE_CANDIDATES],
         "table": str(table.path),
     }
     reason = f"modelled, not measured: {best.name} is expected at {1 / ratio:.2f}x ATen"

@@ -1,7 +1,7 @@
 """Rung `near`: a problem that was not measured, answered from nearby ones that were.
 
 Neighbours share the op and the family, that is dtypes, layout and alignment classes, bias, fusion context and numerics,
-and the device. The neighbour's winner is not copied: see `forecast.predicted`, and `refine` for what trees that were
+and the device. The neighbour's winner is not copied: see `prediction.predicted`, and `refine` for what trees that were
 fitted on the arch add. What is too far, or too uncertain for
 the policy, is declined, unless it is faster than ATen in any case.
 """
@@ -19,9 +19,9 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.policy_filter import required_gain
-from gemmdb.ladder.prediction import Forecast, predicted
-from gemmdb.ladder.timings import Surface, surface
-from gemmdb.ladder.tree_correction import refined
+from gemmdb.ladder.prediction import Prediction, predicted
+from gemmdb.ladder.timings import Timings, timings_of
+from gemmdb.ladder.tree_correction import corrected
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import TIE
 
@@ -44,7 +44,7 @@ LOG_ROWS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Neighbour:
     problem: Problem
     table: Table
     distance: float
@@ -54,65 +54,65 @@ def near(ask: Ask) -> Step:
     """The best of the configs timed at all neighbours, if its expected loss is within the policy; else None."""
     if not ask.policy.near:
         return Step("near", None, "switched off by the policy")
-    forecast = forecast_near(ask)
-    if isinstance(forecast, str):
-        return Step("near", None, forecast)
-    forecast = refined(ask, forecast)
-    best = choose(ask, forecast)
+    prediction = predict_near(ask)
+    if isinstance(prediction, str):
+        return Step("near", None, prediction)
+    prediction = corrected(ask, prediction)
+    best = choose(ask, prediction)
     for config in dict.fromkeys((best, ATEN)):
-        if forecast.loss(config) <= ask.policy.near_loss:
-            return _serve(forecast, config, _reason(forecast, config))
-    reason = f"{_reason(forecast, best)}, over the policy's {ask.policy.near_loss:.1%}"
+        if prediction.loss(config) <= ask.policy.near_loss:
+            return _serve(prediction, config, _reason(prediction, config))
+    reason = f"{_reason(prediction, best)}, over the policy's {ask.policy.near_loss:.1%}"
     if best != ATEN and ask.policy.on_miss != "live":
-        sure = forecast.sure_gain(best)
-        if sure >= required_gain(ask.policy, forecast.verified):
-            return _serve(forecast, best, f"{reason}, but {sure:.0%} ahead of ATen at the least")
-    return Step("near", None, reason, forecast.evidence)
+        sure = prediction.sure_gain(best)
+        if sure >= required_gain(ask.policy, prediction.verified):
+            return _serve(prediction, best, f"{reason}, but {sure:.0%} ahead of ATen at the least")
+    return Step("near", None, reason, prediction.evidence)
 
 
-def forecast_near(ask: Ask) -> Forecast | str:
-    """The forecast from the neighbours in use, or why there is none."""
+def predict_near(ask: Ask) -> Prediction | str:
+    """The prediction from the neighbours in use, or why there is none."""
     if ask.problem.op not in ANSWERED:
         return f"what a size changes is not known of products of the op {ask.problem.op}"
-    candidates = _candidates(ask)
-    if not candidates:
+    neighbours = _neighbours(ask)
+    if not neighbours:
         return (
             "no problem of this op and family, with sizes of 1 where this has them, was measured near this one"
             f" on {ask.device.sku}"
         )
-    used = _surfaces(ask, candidates)
+    used = _timings(ask, neighbours)
     if not used or used[0][0] > FARTHEST.get(ask.device.kind, UNTRIED):
-        closest = candidates[0]
+        closest = neighbours[0]
         return (
-            f"too far: the nearest of {len(candidates)} neighbours is m={closest.problem.m} n={closest.problem.n}"
+            f"too far: the nearest of {len(neighbours)} neighbours is m={closest.problem.m} n={closest.problem.n}"
             f" k={closest.problem.k}, {closest.distance:.2f} doublings away"
         )
     return predicted(ask, used)
 
 
-def choose(ask: Ask, forecast: Forecast) -> Config:
+def choose(ask: Ask, prediction: Prediction) -> Config:
     """The config to serve: of those tied with the best by expected time and certainty, the cheapest to compile; ATen
     unless the expected gain is enough."""
-    needed = required_gain(ask.policy, forecast.verified)
-    scores = {c: forecast.score(c) for c, gained in forecast.gains.items() if c != ATEN and gained >= needed}
+    needed = required_gain(ask.policy, prediction.verified)
+    scores = {c: prediction.score(c) for c, gained in prediction.gains.items() if c != ATEN and gained >= needed}
     least = min(scores.values(), default=1.0)
     tied = [c for c, score in scores.items() if score <= least * (1 + TIE)]
     return min(tied, key=lambda c: (c.spec.cost, c.text), default=ATEN)
 
 
-def _candidates(ask: Ask) -> list[_Candidate]:
+def _neighbours(ask: Ask) -> list[_Neighbour]:
     """The neighbours of all tables, nearest first; the same problem from the first table only."""
     query = ask.problem
     if 0 in (query.m, query.n, query.k):
         return []
-    found: dict[str, _Candidate] = {}
+    found: dict[str, _Neighbour] = {}
     distance = distances(query, ask.device.kind)
     for table in ask.tables:
         problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or []
         for problem in problems:
             text = problem.text
             if text != query.text and text not in found and same_side(query, problem):
-                found[text] = _Candidate(problem, table, distance(problem))
+                found[text] = _Neighbour(problem, table, distance(problem))
     return sorted(found.values(), key=lambda one: (one.distance, one.problem.text))
 
 
@@ -140,33 +140,33 @@ def distances(query: Problem, kind: str) -> Callable[[Problem], float]:
     return by_tiles if kind == "cuda" else by_sizes
 
 
-def _surfaces(ask: Ask, candidates: Iterable[_Candidate]) -> list[tuple[float, Surface]]:
+def _timings(ask: Ask, neighbours: Iterable[_Neighbour]) -> list[tuple[float, Timings]]:
     """The nearest in reach that have a steady ATen row to be relative to; the others say nothing."""
-    near = (one for one in candidates if one.distance <= REACH)
-    read = ((one.distance, surface(ask, one.table, one.problem)) for one in near)
+    near = (one for one in neighbours if one.distance <= REACH)
+    read = ((one.distance, timings_of(ask, one.table, one.problem)) for one in near)
     return list(islice(((distance, here) for distance, here in read if here and here.knows(ATEN)), MOST))
 
 
-def _serve(forecast: Forecast, config: Config, reason: str) -> Step:
-    hit = _hit(forecast, config)
+def _serve(prediction: Prediction, config: Config, reason: str) -> Step:
+    hit = _hit(prediction, config)
     return Step("near", hit, reason, hit.evidence)
 
 
-def _hit(forecast: Forecast, config: Config) -> Hit:
-    ratio = forecast.ratios[config]
+def _hit(prediction: Prediction, config: Config) -> Hit:
+    ratio = prediction.ratios[config]
     evidence = {
-        **forecast.evidence,
-        "expected_loss": forecast.loss(config),
-        "regret": forecast.regret(config),
-        "spread": forecast.spread[config],
-        "verified": forecast.verified,
+        **prediction.evidence,
+        "expected_loss": prediction.loss(config),
+        "regret": prediction.regret(config),
+        "spread": prediction.spread[config],
+        "verified": prediction.verified,
     }
-    return Hit("near", config, ratio * forecast.aten_us, 1 / ratio, forecast.table, evidence)
+    return Hit("near", config, ratio * prediction.aten_us, 1 / ratio, prediction.table, evidence)
 
 
-def _reason(forecast: Forecast, config: Config) -> str:
-    count, distance = len(forecast.evidence["neighbours"]), forecast.evidence["distance"]
+def _reason(prediction: Prediction, config: Config) -> str:
+    count, distance = len(prediction.evidence["neighbours"]), prediction.evidence["distance"]
     return (
         f"from {count} neighbour(s), the nearest {distance:.2f} doublings away: {config.name} is expected at"
-        f" {1 / forecast.ratios[config]:.3f}x ATen and a loss of at most {forecast.loss(config):.1%}"
+        f" {1 / prediction.ratios[config]:.3f}x ATen and a loss of at most {prediction.loss(config):.1%}"
     )

@@ -1,4 +1,4 @@
-"""Forecast: the time of every config at a problem, read off its own rows or predicted from its neighbours'."""
+"""Prediction: the time of every config at a problem, read off its own rows or predicted from its neighbours'."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gemmdb.cost.transfer import Family, Scale, family, members
+from gemmdb.cost.transfer import ConfigGroup, Scale, group_of, members
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.exact import barred, find
 from gemmdb.ladder.policy_filter import gain, objection
-from gemmdb.ladder.timings import Surface, surface
+from gemmdb.ladder.timings import Timings, timings_of
 
 OWN = 0.055
 """Relative error of a prediction between neighbours that agree, from CLOSE doublings on; less in proportion below."""
@@ -33,18 +33,18 @@ one that nine of ten held-out answers keep: benchmarks/results/offtable."""
 
 
 CONTENDERS = 12
-"""How many families are compared: those that came closest to the best of some neighbour."""
+"""How many groups of configs are compared: those that came closest to the best of some neighbour."""
 BEHIND = 0.3
 """How much further behind than the closest of them one may be."""
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Prediction:
     """Times relative to ATen at a problem, for the configs that may be served there and for ATen itself.
 
     `ratios`: expected. `spread`: the standard deviation of their logarithms, 0 where it was measured. `far`: what the
     distance adds to a loss. `gains`: the expected gain over ATen, of those that were measured in full.
-    `aten_us`: expected microseconds of ATen. `unsafe`: families that were wrong at a neighbour, or crashed there.
+    `aten_us`: expected microseconds of ATen. `unsafe`: groups that were wrong at a neighbour, or crashed there.
     `beside`: whether a neighbour has the N and K of the problem.
     """
 
@@ -57,7 +57,7 @@ class Forecast:
     verified: bool | None
     table: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    unsafe: frozenset[Family] = frozenset()
+    unsafe: frozenset[ConfigGroup] = frozenset()
     beside: bool = False
 
     def regret(self, config: Config) -> float:
@@ -83,15 +83,15 @@ class Forecast:
         off = math.exp(2 * math.hypot(self.spread[config], self.spread[ATEN])) + self.far
         return gain(self.ratios[config] * off)
 
-    def proposals(self, count: int) -> list[Config]:
+    def candidates(self, count: int) -> list[Config]:
         """The `count` configs other than ATen that are the most likely to be the best."""
         return sorted((c for c in self.gains if c != ATEN), key=lambda c: (self.score(c), c.text))[:count]
 
 
-def measured(ask: Ask) -> Forecast | None:
-    """The forecast of a problem that was measured itself; None when no table has a verdict for it."""
+def measured(ask: Ask) -> Prediction | None:
+    """The prediction of a problem that was measured itself; None when no table has a verdict for it."""
     found = find(ask)
-    here = surface(ask, found[0], ask.problem) if found else None
+    here = timings_of(ask, found[0], ask.problem) if found else None
     if here is None:
         return None
     banned = barred(ask) - {ATEN}
@@ -99,34 +99,34 @@ def measured(ask: Ask) -> Forecast | None:
     ratios = {c: here.pooled[c].ratio for c in allowed if objection(ask, c) is None}
     gains = {config: gain(ratio) for config, ratio in ratios.items()}
     exact = dict.fromkeys(ratios, 0.0)
-    return Forecast("exact", ratios, exact, 0.0, gains, here.aten_us, here.verified, here.table)
+    return Prediction("exact", ratios, exact, 0.0, gains, here.aten_us, here.verified, here.table)
 
 
-def predicted(ask: Ask, used: Sequence[tuple[float, Surface]]) -> Forecast:
-    """The forecast from the surfaces at neighbours, nearest first, each with its distance in doublings (> 0).
+def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
+    """The prediction from the timings at neighbours, nearest first, each with its distance in doublings (> 0).
 
-    Each neighbour tells how long a family takes over what is expected of it by `Scale`, relative to the best of that
+    Each neighbour tells how long a group takes over what is expected of it by `Scale`, relative to the best of that
     neighbour. The mean of these, weighted by closeness, times what is expected at the problem is the predicted time.
     """
     weights = [math.exp(-distance * distance / 2) / (distance + 0.05) for distance, _ in used]
     weights = [weight / sum(weights) for weight in weights]
-    surfaces = [one for _, one in used]
-    level = sum(weight * one.level for weight, one in zip(weights, surfaces, strict=True))
+    timings = [one for _, one in used]
+    level = sum(weight * one.level for weight, one in zip(weights, timings, strict=True))
     scale = Scale.of(ask.problem, ask.device)
-    unsafe = frozenset[Family]().union(*(one.unsafe for one in surfaces))
-    allowed = _contenders(ask, surfaces, unsafe)
-    blended = {key: _blend(key, used[0][0], list(zip(weights, surfaces, strict=True))) for key in allowed}
+    unsafe = frozenset[ConfigGroup]().union(*(one.unsafe for one in timings))
+    allowed = _contenders(ask, timings, unsafe)
+    blended = {key: _blend(key, used[0][0], list(zip(weights, timings, strict=True))) for key in allowed}
     times, spread, servable = _times(blended, allowed, scale)
-    aten, nearest = times[ATEN], surfaces[0]
+    aten, nearest = times[ATEN], timings[0]
     ratios = {config: math.exp(log - aten) for config, log in times.items()}
-    return Forecast(
+    return Prediction(
         "near",
         ratios,
         spread,
         FAR * used[0][0],
         {c: gain(ratios[c]) for c in servable},
         math.exp(aten + level),
-        None if ask.klass is None else all(one.verified for one in surfaces),
+        None if ask.klass is None else all(one.verified for one in timings),
         nearest.table,
         {
             "neighbours": [
@@ -137,24 +137,24 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Surface]]) -> Forecast:
             "configs": len(ratios),
         },
         unsafe,
-        any((one.problem.n, one.problem.k) == (ask.problem.n, ask.problem.k) for one in surfaces),
+        any((one.problem.n, one.problem.k) == (ask.problem.n, ask.problem.k) for one in timings),
     )
 
 
 class _Blend(NamedTuple):
-    """A family over all neighbours: mean and standard deviation of its excess. `full`: one measured it in full."""
+    """A group over all neighbours: mean and standard deviation of its excess. `full`: one measured it in full."""
 
     mean: float
     spread: float
     full: bool
 
 
-def _blend(key: Family, nearest: float, pairs: Sequence[tuple[float, Surface]]) -> _Blend:
-    """Where a neighbour has not timed the family, it stands somewhat behind the best of its like there."""
+def _blend(key: ConfigGroup, nearest: float, pairs: Sequence[tuple[float, Timings]]) -> _Blend:
+    """Where a neighbour has not timed the group, it stands somewhat behind the best of its like there."""
     weight = first = second = seen = total = 0.0
     full = False
     for share, one in pairs:
-        timed = one.families.get(key)
+        timed = one.groups.get(key)
         if timed is not None:
             weight += share
             first += share * timed.excess
@@ -172,15 +172,17 @@ def _blend(key: Family, nearest: float, pairs: Sequence[tuple[float, Surface]]) 
     return _Blend(mean, math.sqrt(max(0.0, variance)), full)
 
 
-def _contenders(ask: Ask, surfaces: Sequence[Surface], unsafe: Collection[Family]) -> dict[Family, list[Config]]:
-    """The families that came closest to the best somewhere, and are not unsafe, with their configs that may be served;
+def _contenders(
+    ask: Ask, timings: Sequence[Timings], unsafe: Collection[ConfigGroup]
+) -> dict[ConfigGroup, list[Config]]:
+    """The groups that came closest to the best somewhere, and are not unsafe, with their configs that may be served;
     and ATen's."""
-    behind: dict[Family, float] = {}
-    for one in surfaces:
-        for key, timed in one.families.items():
+    behind: dict[ConfigGroup, float] = {}
+    for one in timings:
+        for key, timed in one.groups.items():
             behind[key] = min(timed.behind, behind.get(key, timed.behind))
     banned = barred(ask)
-    found = {family(ATEN, ask.problem, ask.device): [ATEN]}
+    found = {group_of(ATEN, ask.problem, ask.device): [ATEN]}
     most = math.inf
     for key in sorted(behind, key=behind.__getitem__):
         if behind[key] > most or len(found) > CONTENDERS:
@@ -195,7 +197,7 @@ def _contenders(ask: Ask, surfaces: Sequence[Surface], unsafe: Collection[Family
 
 
 def _times(
-    blended: Mapping[Family, _Blend], allowed: Mapping[Family, Sequence[Config]], scale: Scale
+    blended: Mapping[ConfigGroup, _Blend], allowed: Mapping[ConfigGroup, Sequence[Config]], scale: Scale
 ) -> tuple[dict[Config, float], dict[Config, float], set[Config]]:
     """The logarithms of the times, up to the level; their standard deviations; and which were measured in full."""
     times: dict[Config, float] = {}

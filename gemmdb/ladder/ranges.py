@@ -15,9 +15,9 @@ from gemmdb.key.problem import Problem
 from gemmdb.ladder import dispatching
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.exact import exact
-from gemmdb.ladder.near import forecast_near, near
+from gemmdb.ladder.near import near, predict_near
 from gemmdb.ladder.policy_filter import required_gain
-from gemmdb.ladder.prediction import Forecast, measured
+from gemmdb.ladder.prediction import Prediction, measured
 
 LARGEST = 65536
 """Where an open range is taken to end: `mark_dynamic` leaves [2, inf), and nothing is measured far above this."""
@@ -28,17 +28,20 @@ MOST_BUCKETS = 64
 @dataclass(frozen=True, slots=True)
 class _Bucket:
     problem: Problem
-    forecast: Forecast
+    prediction: Prediction
 
 
 def ranged(ask: Ask) -> Step:
     """The answer for the whole range of the symbolic sizes, in four cases.
 
-    A config other than ATen, when its regret in every bucket is within `Policy.range_regret` and it gains enough at the
-    hint. Else, for a symbolic M alone, a few configs, ATen among them, each for a part of the range. Else ATen, when
-    the hint has an answer; the evidence says why. None, when the hint has none. The classes of the problem, alignment
-    among them, are taken to hold over the range. Raises InputError for a range of another size than m, n and k, or an
-    empty one.
+    1. One config other than ATen, when its regret in every bucket is within `Policy.range_regret` and it gains enough
+       at the hint.
+    2. Else, when M alone is symbolic, a few configs, ATen among them, each for one interval of the range.
+    3. Else ATen, when the hint has an answer; the evidence says why.
+    4. None, when the hint has no answer.
+
+    The classes of the problem, alignment among them, are taken to hold over the range. Raises InputError for a range of
+    a size other than m, n and k, or an empty one.
     """
     problems = buckets(ask)
     hint = exact(ask)
@@ -73,15 +76,15 @@ def buckets(ask: Ask) -> list[Problem]:
     return [ask.problem.resized(m, n, k) for m, n, k in islice(grid, MOST_BUCKETS + 1)]
 
 
-def _answers(ask: Ask, problems: list[Problem]) -> Iterator[Forecast | None]:
-    """The forecast of each bucket, None where it has none."""
+def _answers(ask: Ask, problems: list[Problem]) -> Iterator[Prediction | None]:
+    """The prediction of each bucket, None where it has none."""
     for problem in problems:
         at = ask.at(problem)
-        forecast = measured(at)
-        if forecast is None and ask.policy.near:
-            guess = forecast_near(at)
-            forecast = guess if isinstance(guess, Forecast) else None
-        yield forecast
+        prediction = measured(at)
+        if prediction is None and ask.policy.near:
+            guess = predict_near(at)
+            prediction = guess if isinstance(guess, Prediction) else None
+        yield prediction
 
 
 def _divided(ask: Ask, hint: Hit, otherwise: Step) -> Step:
@@ -92,20 +95,20 @@ def _divided(ask: Ask, hint: Hit, otherwise: Step) -> Step:
     at = ask.at(problem)
     problems = buckets(at)
     found = [
-        dispatching.Bucket(one.m, forecast) for one, forecast in zip(problems, _answers(at, problems), strict=True)
+        dispatching.Bucket(one.m, prediction) for one, prediction in zip(problems, _answers(at, problems), strict=True)
     ]
-    parts = dispatching.divide(at, found)
-    if [part.config for part in parts] == [ATEN]:
+    intervals = dispatching.divide(at, found)
+    if [interval.config for interval in intervals] == [ATEN]:
         return otherwise
-    hit = dispatching.hit(ask, hint, found, parts)
-    told = ", ".join(f"{part.config.name} up to m={found[part.last].m}" for part in parts)
+    hit = dispatching.hit(ask, hint, found, intervals)
+    told = ", ".join(f"{interval.config.name} up to m={found[interval.last].m}" for interval in intervals)
     return Step("range", hit, f"{otherwise.reason}; divided: {told}", hit.evidence)
 
 
 def _one_config(ask: Ask, hint: Hit, answered: list[_Bucket]) -> Step:
     """Of the configs that hold the regret everywhere, the one with the least total time relative to ATen."""
-    at_hint = next(one.forecast for one in answered if one.problem == ask.problem)
-    verified = False if any(one.forecast.verified is False for one in answered) else at_hint.verified
+    at_hint = next(one.prediction for one in answered if one.problem == ask.problem)
+    verified = False if any(one.prediction.verified is False for one in answered) else at_hint.verified
     needed = required_gain(ask.policy, verified)
     enough = [c for c, gained in at_hint.gains.items() if c != ATEN and gained >= needed]
     worst = {config: _worst_regret(ask, config, answered) for config in enough}
@@ -116,8 +119,8 @@ def _one_config(ask: Ask, hint: Hit, answered: list[_Bucket]) -> Step:
             f"the least worst regret of any config is {least:.1%}" if worst else "no config gains enough at the hint"
         )
         return _aten(ask, hint, reason)
-    best = min(fits, key=lambda c: (sum(math.log(one.forecast.ratios[c]) for one in answered), c.text))
-    rungs = {one.forecast.rung for one in answered}
+    best = min(fits, key=lambda c: (sum(math.log(one.prediction.ratios[c]) for one in answered), c.text))
+    rungs = {one.prediction.rung for one in answered}
     evidence = {
         "range": _ranges(ask),
         "worst_regret": worst[best],
@@ -135,9 +138,9 @@ def _worst_regret(ask: Ask, config: Config, answered: list[_Bucket]) -> float:
     """Infinite where a bucket does not know the config, or only with more doubt than the policy allows."""
     worst = 0.0
     for one in answered:
-        if one.forecast.doubt.get(config, math.inf) > ask.policy.near_loss:
+        if one.prediction.doubt.get(config, math.inf) > ask.policy.near_loss:
             return math.inf
-        worst = max(worst, one.forecast.regret(config))
+        worst = max(worst, one.prediction.regret(config))
     return worst
 
 
@@ -154,4 +157,4 @@ def _ranges(ask: Ask) -> dict[str, list[int | None]]:
 
 def _bucket(one: _Bucket, config: Config) -> dict[str, Any]:
     sizes = {"m": one.problem.m, "n": one.problem.n, "k": one.problem.k}
-    return {**sizes, "rung": one.forecast.rung, "regret": one.forecast.regret(config)}
+    return {**sizes, "rung": one.prediction.rung, "regret": one.prediction.regret(config)}

@@ -19,16 +19,16 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.exact import barred
-from gemmdb.ladder.near import forecast_near
+from gemmdb.ladder.near import predict_near
 from gemmdb.ladder.policy_filter import gain, objection, required_gain
-from gemmdb.ladder.prediction import Forecast, measured
+from gemmdb.ladder.prediction import Prediction, measured
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import TIE
 
 
 @dataclass(frozen=True, slots=True)
 class _Scaled:
-    """A forecast of another SKU on this one: `memory` and `compute` are the times relative to ATen under each bound;
+    """A prediction of another SKU on this one: `memory` and `compute` are the times relative to ATen under each bound;
     `memory_us` and `compute_us` those of ATen in microseconds."""
 
     memory: Mapping[Config, float]
@@ -54,9 +54,9 @@ def sku(ask: Ask) -> Step:
         return Step("sku", None, f"nothing is known of how {ask.device.sku} compares with others of its arch")
     reason = f"nothing was measured near this problem on another SKU of {ask.device.arch}"
     for other, there in _others(ask, here):
-        forecast = _forecast(ask, other)
-        if forecast is not None:
-            step = _answer(ask, other, forecast, _scale(ask.problem, forecast, here, there))
+        prediction = _prediction(ask, other)
+        if prediction is not None:
+            step = _answer(ask, other, prediction, _scale(ask.problem, prediction, here, there))
             if step.hit:
                 return step
             reason = step.reason
@@ -78,13 +78,13 @@ def _difference(here: Machine, device: Device, there: Machine) -> tuple[float, f
     return abs(here.sms - there.sms), abs(here.dram - there.dram), device.text
 
 
-def _forecast(ask: Ask, other: Device) -> Forecast | None:
+def _prediction(ask: Ask, other: Device) -> Prediction | None:
     """What is known of the problem on the other SKU, of what may be served here: its own rows, else its neighbours'."""
     there = replace(ask, query=replace(ask.query, device=other))
     found = measured(there)
     if found is None and ask.policy.near:
-        guess = forecast_near(there)
-        found = guess if isinstance(guess, Forecast) else None
+        guess = predict_near(there)
+        found = guess if isinstance(guess, Prediction) else None
     if found is None:
         return None
     banned = barred(ask)
@@ -92,29 +92,29 @@ def _forecast(ask: Ask, other: Device) -> Forecast | None:
     return replace(found, ratios={c: ratio for c, ratio in found.ratios.items() if c == ATEN or c in may})
 
 
-def _scale(problem: Problem, forecast: Forecast, here: Machine, there: Machine) -> _Scaled:
+def _scale(problem: Problem, prediction: Prediction, here: Machine, there: Machine) -> _Scaled:
     cores = there.sms / here.sms
     compute = {}
-    for config, ratio in forecast.ratios.items():
+    for config, ratio in prediction.ratios.items():
         count = programs(config, problem)
         waves = cores if count is None else -(-count // here.sms) / -(-count // there.sms)
         compute[config] = ratio * waves / cores
     return _Scaled(
-        forecast.ratios,
+        prediction.ratios,
         compute,
-        forecast.aten_us * there.dram / here.dram,
-        forecast.aten_us * cores * there.tensor / here.tensor,
+        prediction.aten_us * there.dram / here.dram,
+        prediction.aten_us * cores * there.tensor / here.tensor,
     )
 
 
-def _answer(ask: Ask, other: Device, forecast: Forecast, scaled: _Scaled) -> Step:
+def _answer(ask: Ask, other: Device, prediction: Prediction, scaled: _Scaled) -> Step:
     best = min(scaled.memory, key=lambda c: (scaled.regret(c), c.spec.cost, c.text))
-    regret, loss, ratio = scaled.regret(best), forecast.loss(best), scaled.ratio(best)
+    regret, loss, ratio = scaled.regret(best), prediction.loss(best), scaled.ratio(best)
     aten_us = max(scaled.memory_us, scaled.compute_us)
     evidence: dict[str, Any] = {
-        **forecast.evidence,
+        **prediction.evidence,
         "sku": other.sku,
-        "measured_as": forecast.rung,
+        "measured_as": prediction.rung,
         "expected_loss": (1 + loss) * (1 + regret) - 1,
         "bounds_us": {"memory": scaled.memory_us, "compute": scaled.compute_us},
     }
@@ -128,4 +128,4 @@ def _answer(ask: Ask, other: Device, forecast: Forecast, scaled: _Scaled) -> Ste
     if best != ATEN and gain(ratio) < needed:
         evidence["held_back"] = {"config": best.text, "gain": gain(ratio), "needed": needed}
         best, ratio, said = ATEN, 1.0, f"{said}; ATen is served: a gain of {needed:.1%} is needed"
-    return Step("sku", Hit("sku", best, ratio * aten_us, 1 / ratio, forecast.table, evidence), said, evidence)
+    return Step("sku", Hit("sku", best, ratio * aten_us, 1 / ratio, prediction.table, evidence), said, evidence)

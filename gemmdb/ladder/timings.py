@@ -1,4 +1,4 @@
-"""Surface: what one table knows of one problem, as rung `near` uses it, read once and kept."""
+"""Timings: what one table knows of one problem, as rung `near` uses it, read once and kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import median
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from gemmdb.cost.transfer import Family, Scale, family
+from gemmdb.cost.transfer import ConfigGroup, Scale, group_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -25,12 +25,12 @@ NOISY = 0.25
 _KEPT = 4096
 
 _Key = tuple[int, int, str, object]
-_kept: WeakKeyDictionary[Table, tuple[str, dict[_Key, Surface | None]]] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[Table, tuple[str, dict[_Key, Timings | None]]] = WeakKeyDictionary()
 
 
 class Timed(NamedTuple):
-    """A family at one problem, by its fastest member. `excess`: the logarithm of its time over what is expected of it,
-    less that of the least such. `behind`: that of its time over the best. `full`: measured in full."""
+    """A group of configs at one problem, by its fastest member. `excess`: the logarithm of its time over what is
+    expected of it, less that of the least such. `behind`: that of its time over the best. `full`: measured in full."""
 
     excess: float
     behind: float
@@ -38,7 +38,7 @@ class Timed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Surface:
+class Timings:
     """What one table knows of one problem: each config's pooled time relative to ATen's `aten_us` microseconds.
     `banned`: what was wrong there, or crashed. `verified`: measured under the running toolchain class, with our kernels
     as they are now; None when that is unknown."""
@@ -61,38 +61,38 @@ class Surface:
         return min(value for value, *_ in self._logs.values())
 
     @functools.cached_property
-    def families(self) -> Mapping[Family, Timed]:
-        """Every family with a steady time."""
+    def groups(self) -> Mapping[ConfigGroup, Timed]:
+        """Every group with a steady time."""
         return {key: Timed(value - self.level, behind, full) for key, (value, behind, full) in self._logs.items()}
 
     @functools.cached_property
     def likes(self) -> Mapping[object, float]:
-        """The least excess of all families that are alike."""
+        """The least excess of all groups that are alike."""
         least: dict[object, float] = {}
-        for key, one in self.families.items():
+        for key, one in self.groups.items():
             least[key.like] = min(one.excess, least.get(key.like, one.excess))
         return least
 
     @functools.cached_property
-    def unsafe(self) -> frozenset[Family]:
-        """The families of what was wrong here, or crashed."""
-        return frozenset(family(config, self.problem, self.device) for config in self.banned)
+    def unsafe(self) -> frozenset[ConfigGroup]:
+        """The groups of what was wrong here, or crashed."""
+        return frozenset(group_of(config, self.problem, self.device) for config in self.banned)
 
     @functools.cached_property
-    def _logs(self) -> Mapping[Family, tuple[float, float, bool]]:
+    def _logs(self) -> Mapping[ConfigGroup, tuple[float, float, bool]]:
         scale = Scale.of(self.problem, self.device)
         steady = {config: one for config, one in self.pooled.items() if one.spread <= NOISY}
         best = min(one.ratio for one in steady.values())
-        logs: dict[Family, tuple[float, float, bool]] = {}
+        logs: dict[ConfigGroup, tuple[float, float, bool]] = {}
         for config, one in steady.items():
-            key = family(config, self.problem, self.device)
+            key = group_of(config, self.problem, self.device)
             value, behind = math.log(one.ratio * self.aten_us / scale.us(config)), math.log(one.ratio / best)
             least, nearest, full = logs.get(key, (value, behind, False))
             logs[key] = min(value, least), min(behind, nearest), one.servable or full
         return logs
 
 
-def surface(ask: Ask, table: Table, problem: Problem) -> Surface | None:
+def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     """The rows of `problem` in `table`, of the running toolchain class if there are any; None without ATen's."""
     state = ask.read(Table.state, table)
     if state is None:
@@ -107,7 +107,7 @@ def surface(ask: Ask, table: Table, problem: Problem) -> Surface | None:
     return known[key]
 
 
-def _read(ask: Ask, table: Table, problem: Problem) -> Surface | None:
+def _read(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     found = ask.read(Table.rows, table, problem, ask.device) or []
     banned = unsafe(found)
     rows = [row for row in found if row.protocol.l2 == ask.query.l2 and row.protocol.clock != "model"]
@@ -117,7 +117,7 @@ def _read(ask: Ask, table: Table, problem: Problem) -> Surface | None:
         if ATEN in pooled:
             aten_us = median(row.times.median_us for row in pooled[ATEN].rows if row.times)
             holds = None if ask.klass is None else all(_holds(ask, one) for one in pooled.values())
-            return Surface(problem, ask.device, str(table.path), pooled, banned, aten_us, holds)
+            return Timings(problem, ask.device, str(table.path), pooled, banned, aten_us, holds)
     return None
 
 

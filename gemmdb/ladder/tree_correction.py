@@ -1,4 +1,4 @@
-"""What trees on top of the cost model add to a forecast from neighbours: a second opinion, and candidates of their own.
+"""What trees on top of the cost model add to a prediction from neighbours: a second opinion and more candidates.
 
 Neighbours that are close know best how their configs compare; the trees know the problem's own sizes, and configs that
 no neighbour timed. Both are wrong by a few percent, and mostly not by the same, so their mean is better than either.
@@ -12,14 +12,14 @@ from dataclasses import replace
 from itertools import islice
 
 from gemmdb.cost.machine import machine
-from gemmdb.cost.transfer import family, tile
+from gemmdb.cost.transfer import group_of, tile
 from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import Setting
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.model import allowed, uncovered
 from gemmdb.ladder.policy_filter import gain
-from gemmdb.ladder.prediction import Forecast
+from gemmdb.ladder.prediction import Prediction
 
 SPREAD = 0.08
 """Standard deviation of the logarithm of a time that the trees expect, beside the level of the problem."""
@@ -27,59 +27,59 @@ BESIDE = 0.16
 """The same where a neighbour differs in M alone: the order of its configs is then better than that of the trees, so
 that these count a quarter."""
 NEARBY = 3
-"""How many of the forecast's configs the trees look at."""
+"""How many of the prediction's configs the trees look at."""
 OWN = 6
 """And of the cost model's."""
 FADES = 0.1
 """Configs that are so much behind the best of the neighbours' order, in logarithms, count 1/e for the common level."""
 FAR = 0.02
-"""Loss allowed for per doubling of the distance to the nearest neighbour, in the place of `forecast.FAR`: nine of ten
+"""Loss allowed for per doubling of the distance to the nearest neighbour, in the place of `prediction.FAR`: nine of ten
 held-out answers keep what is stated (benchmarks/results/offtable)."""
 
 
-def refined(ask: Ask, forecast: Forecast, times_more: int = 1) -> Forecast:
-    """The forecast as trees correct it, and with the best of the cost model's candidates, `times_more` of both than a
+def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Prediction:
+    """The prediction as trees correct it, and with the best of the cost model's candidates, `times_more` of both than a
     lookup has time for; as it was where no trees were fitted on the arch, the model does not cover the problem, or the
     policy has switched it off."""
     known = machine(ask.device)
     if known is None or not ask.policy.model or uncovered(ask.problem):
-        return forecast
+        return prediction
     setting = Setting.of(ask.problem, known)
     corrected = Corrected.of(setting)
-    nearby = [config for config in forecast.proposals(NEARBY * times_more) if tile(config) is not None]
+    nearby = [config for config in prediction.candidates(NEARBY * times_more) if tile(config) is not None]
     if corrected is None:
-        return forecast
+        return prediction
     times = {config: math.log(corrected.us(shape)) for config in nearby if (shape := tile(config))}
     times[ATEN] = math.log(corrected.aten_us())
-    expected = {config: math.log(ratio * forecast.aten_us) for config, ratio in forecast.ratios.items()}
+    expected = {config: math.log(ratio * prediction.aten_us) for config, ratio in prediction.ratios.items()}
     shift = _shift(expected, times, nearby or [ATEN])
-    logs, spread = dict(expected), dict(forecast.spread)
-    unsure = BESIDE if forecast.beside else SPREAD
+    logs, spread = dict(expected), dict(prediction.spread)
+    unsure = BESIDE if prediction.beside else SPREAD
     for config, log in times.items():
         logs[config], spread[config] = _mean((logs[config], spread[config]), (log + shift, unsure))
     own = (one for one in allowed(ask, setting)
-           if family(one.config, ask.problem, ask.device) not in forecast.unsafe)  # fmt: skip
+           if group_of(one.config, ask.problem, ask.device) not in prediction.unsafe)  # fmt: skip
     for one in islice(own, OWN * times_more):
         if one.config not in logs:
             us = corrected.of_work(one.tile, one.work, one.us)
             logs[one.config], spread[one.config] = math.log(us) + shift, unsure
-    return _with(forecast, logs, spread)
+    return _with(prediction, logs, spread)
 
 
-def _with(forecast: Forecast, logs: Mapping[Config, float], spread: Mapping[Config, float]) -> Forecast:
-    """The forecast by these logarithms of microseconds. What no neighbour timed may be served as well: trees are told
+def _with(prediction: Prediction, logs: Mapping[Config, float], spread: Mapping[Config, float]) -> Prediction:
+    """The prediction by these logarithms of microseconds. What no neighbour timed may be served as well: trees are told
     of configs, and by how much they are off."""
     aten = logs[ATEN]
     ratios = {config: math.exp(log - aten) for config, log in logs.items()}
-    served = (c for c in logs if c in forecast.gains or c not in forecast.ratios)
+    served = (c for c in logs if c in prediction.gains or c not in prediction.ratios)
     return replace(
-        forecast,
+        prediction,
         ratios=ratios,
         spread=spread,
-        far=FAR * forecast.evidence["distance"],
+        far=FAR * prediction.evidence["distance"],
         gains={config: gain(ratios[config]) for config in served},
         aten_us=math.exp(aten),
-        evidence={**forecast.evidence, "configs": len(ratios), "corrected": True},
+        evidence={**prediction.evidence, "configs": len(ratios), "corrected": True},
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gemmdb.cost.data import CAPABILITIES
 from gemmdb.cost.machine import machine
-from gemmdb.cost.menu import FAMILIES
+from gemmdb.cost.menu import MENU_OF
 from gemmdb.cost.menus import REST
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -19,14 +19,14 @@ from gemmdb.ladder.policy_filter import objection
 def kind(problem: Problem) -> str:
     """Which problems go together: fp32 by how it is multiplied, the others by their rows, which are not aligned."""
     how = problem.numerics.fp32 if problem.a.dtype == "fp32" else "unaligned"
-    return f"{FAMILIES[problem.op]} {how}"
+    return f"{MENU_OF[problem.op]} {how}"
 
 
 def usual(ask: Ask) -> list[Config]:
     """The configs that were the best on measured problems of the kind, those first that are the best most often; none
     for an arch, or a kind, of which nothing was measured."""
     known = machine(ask.device)
-    if known is None or known.capability not in CAPABILITIES or ask.problem.empty or ask.problem.op not in FAMILIES:
+    if known is None or known.capability not in CAPABILITIES or ask.problem.empty or ask.problem.op not in MENU_OF:
         return []
     menus = REST.get(kind(ask.problem), {})
     texts = next((texts for limit, texts in menus.items() if ask.problem.m <= limit), ())

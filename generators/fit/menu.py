@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from gemmdb.cost.menu import FAMILIES
+from gemmdb.cost.menu import MENU_OF
 from gemmdb.cost.work import tile_of
 from gemmdb.generators.fit.coefficients import Sample
 from gemmdb.kernels.config import ATEN, Config
@@ -34,7 +34,7 @@ def menus(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
     for sample in found:
         if tile_of(sample.config) is not None:
             limit = next(rows for rows in ROWS if sample.problem.m <= rows)
-            classes[FAMILIES[sample.problem.op], limit].append(sample)
+            classes[MENU_OF[sample.problem.op], limit].append(sample)
     menus: dict[str, dict[int, tuple[str, ...]]] = {}
     for family, limit in sorted(classes):
         menus.setdefault(family, {})[limit] = _menu(classes[family, limit])

@@ -74,7 +74,7 @@ def texts(folders: Sequence[Path]) -> dict[str, str]:
     menus = (
         (
             "MENUS: Mapping[str, Mapping[int, Sequence[str]]]", menu.menus(found),
-            "Candidates by family of ops and largest M; see `menu`.",
+            "Candidates by menu and largest M; see `menu`.",
         ),
         (
             "REST: Mapping[str, Mapping[int, Sequence[str]]]", menu.rest(others),

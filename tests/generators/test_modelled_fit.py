@@ -11,7 +11,7 @@ import pytest
 
 from gemmdb.cost import data
 from gemmdb.cost import menus as model_menus
-from gemmdb.cost.menu import FAMILIES
+from gemmdb.cost.menu import MENU_OF
 from gemmdb.cost.model import COEFFICIENTS, FITTED
 from gemmdb.cost.work import tile_of
 from gemmdb.devices import registry
@@ -94,7 +94,7 @@ def _limit(m):
 def test_the_shipped_data_is_whole_and_names_its_archives():
     assert set(data.RATES) == set(data.COMMON) == set(coefficients.GROUPS)
     assert all(len(rates) == len(COEFFICIENTS) for rates in data.RATES.values())
-    assert set(model_menus.MENUS) == set(FAMILIES.values())
+    assert set(model_menus.MENUS) == set(MENU_OF.values())
     for menus in model_menus.MENUS.values():
         assert list(menus) == sorted(menus)
         assert all(tile_of(Config.parse(text)) for texts in menus.values() for text in texts)

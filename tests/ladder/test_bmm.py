@@ -14,7 +14,7 @@ from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.candidates import proposals
+from gemmdb.ladder.candidates import candidates
 from gemmdb.settings import Policy
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
@@ -91,7 +91,7 @@ def test_another_sku_answers_from_its_own_rows(lab):
 def test_live_tuning_is_left_to_the_menu(lab):
     catalog = lab.catalog([*lab.rows(Problem.gemm("mm", m=64, n=256, k=256), {TILE: 0.5}, device=H200)])
     for problem in (bmm(), bmm(dtype="fp32"), bmm(k=255)):
-        assert proposals(Ask(lab.query(problem, H200), catalog.tables, Policy(), None)) == []
+        assert candidates(Ask(lab.query(problem, H200), catalog.tables, Policy(), None)) == []
 
 
 @pytest.mark.parametrize(

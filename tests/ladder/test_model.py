@@ -20,7 +20,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.model import Proposals, propose, uncovered
+from gemmdb.ladder.model import Candidates, rank, uncovered
 from gemmdb.settings import Policy
 
 H200, A100, L4, B200 = (registry.find(name) for name in ("NVIDIA H200", "sm80", "NVIDIA L4", "sm100"))
@@ -51,8 +51,8 @@ def predicted(problem, device, config=LOOP):
 @pytest.mark.parametrize("device", [H200, A100, L4, B200], ids=lambda device: device.arch)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: f"{problem.op}-{problem.m}")
 def test_every_proposal_is_legal_fits_the_device_and_takes_no_less_than_its_bytes(problem, device):
-    proposed = propose(ask(problem, device), 50)
-    assert isinstance(proposed, Proposals)
+    proposed = rank(ask(problem, device), 50)
+    assert isinstance(proposed, Candidates)
     assert [one.us for one in proposed.best] == sorted(one.us for one in proposed.best)
     for one in proposed.best:
         assert illegal(one.config, problem, device) is None
@@ -138,13 +138,13 @@ def test_aten_keeps_its_share_of_the_bound_on_other_devices(problem):
 )
 def test_what_the_model_does_not_cover_it_declines(problem, reason):
     assert reason in uncovered(problem)
-    assert reason in propose(ask(problem))
+    assert reason in rank(ask(problem))
 
 
 def test_devices_without_figures_are_declined():
     problem = PROBLEMS[0]
     for device in (Device("cpu", "cpu", "Some CPU", 2), Device("cuda", "sm70", "Tesla V100", 80, 16)):
-        assert "NVIDIA GPUs of known archs" in propose(ask(problem, device))
+        assert "NVIDIA GPUs of known archs" in rank(ask(problem, device))
     assert machine(replace(H200, mig=True)) is None
 
 
@@ -198,7 +198,7 @@ def test_weights_are_dequantised_as_a_build_does_it(m, dtypes, ways):
 def test_a_query_takes_less_than_two_milliseconds():
     def seconds(problem):
         begin = time.process_time()
-        propose(ask(problem))
+        rank(ask(problem))
         return time.process_time() - begin
 
     # The least of several, tried again for a while: what else runs on the machine shares its caches and its cores.

@@ -19,7 +19,7 @@ from gemmdb.devices import registry
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import lookup
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.model import FIRST, allowed, propose
+from gemmdb.ladder.model import FIRST, allowed, rank
 from gemmdb.settings import Policy
 
 H200, A100, H100 = (registry.find(name) for name in ("NVIDIA H200", "sm80", "NVIDIA H100 80GB HBM3"))
@@ -146,11 +146,11 @@ def test_a_damaged_document_is_refused_in_one_short_line(other):
 def test_without_a_sound_file_the_model_answers_alone_and_says_so(file, caplog, content):
     if content is not None:
         file.write_bytes(content)
-    found = propose(ask(PROBLEM))
+    found = rank(ask(PROBLEM))
     assert not found.corrected
     assert [one.us for one in found.best] == [one.us for one in islice(allowed(ask(PROBLEM), setting()), 4)]
     assert "goes without its trees" in caplog.text
-    propose(ask(PROBLEM))
+    rank(ask(PROBLEM))
     assert len(caplog.records) == 1
 
 
@@ -182,11 +182,11 @@ def test_the_shipped_file_is_small_and_quick_to_read():
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: f"{problem.op}-{problem.m}")
 def test_trees_reorder_the_first_of_the_model(problem):
     first = [one.config for one in islice(allowed(ask(problem), Setting.of(problem, machine(H200))), FIRST)]
-    found = propose(ask(problem), FIRST)
+    found = rank(ask(problem), FIRST)
     assert found.corrected
     assert {one.config for one in found.best} == set(first)
     assert [one.us for one in found.best] == sorted(one.us for one in found.best)
-    few = propose(ask(problem), 4)
+    few = rank(ask(problem), 4)
     assert few.best == found.best[:4]
 
 
@@ -195,7 +195,7 @@ def test_some_orders_and_all_times_differ_from_the_models():
     for problem in PROBLEMS:
         here = Setting.of(problem, machine(H200))
         alone = list(islice(allowed(ask(problem), here), FIRST))
-        found = propose(ask(problem), FIRST)
+        found = rank(ask(problem), FIRST)
         changed += [one.config for one in alone] != [one.config for one in found.best]
         assert found.aten_us != FITTED.predict_aten(here)
         assert 0.5 < found.aten_us / FITTED.predict_aten(here) < 2
@@ -205,14 +205,14 @@ def test_some_orders_and_all_times_differ_from_the_models():
 def test_they_have_no_say_on_an_arch_that_they_were_not_fitted_on(file):
     file.write_text(json.dumps(document(base=3.0)))
     assert Corrected.of(setting(A100)) is None
-    assert not propose(ask(PROBLEM, A100)).corrected
+    assert not rank(ask(PROBLEM, A100)).corrected
     assert Corrected.of(setting(H100)) is not None
-    assert propose(ask(PROBLEM)).aten_us > 10 * FITTED.predict_aten(setting())
+    assert rank(ask(PROBLEM)).aten_us > 10 * FITTED.predict_aten(setting())
 
 
 def test_an_exact_hit_and_other_archs_need_no_trees(file, lab):
     device = replace(H200, sku="Some GPU")
-    config = propose(ask(PROBLEM, A100)).best[0].config
+    config = rank(ask(PROBLEM, A100)).best[0].config
     rows = list(lab.rows(PROBLEM, {config: 0.5}, device=device, clock="graph"))
     assert lookup(Query(PROBLEM, device), lab.catalog(rows), Policy()).rung == "exact"
     assert shipped.cache_info().currsize == 0

@@ -35,7 +35,7 @@ def test_between_two_neighbours_the_times_are_interpolated(lab):
 
 
 def test_the_nearest_winner_is_not_copied(lab):
-    """At M=33, `brittle` wins next door at 32 and is slow at 40, `steady` is nearly as good at both: the surface says
+    """At M=33, `brittle` wins next door at 32 and is slow at 40, `steady` is nearly as good at both: the timings say
     `steady` long before the middle."""
     brittle, steady = lab.cpp(), lab.cpp(blocks_m=1)
     catalog = lab.catalog([

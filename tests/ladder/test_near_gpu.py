@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gemmdb.cost.transfer import family, members, programs
+from gemmdb.cost.transfer import group_of, members, programs
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -43,13 +43,13 @@ def test_a_split_of_k_is_set_anew_so_that_the_multiprocessors_are_full_once(lab)
 
 @pytest.mark.parametrize("config", [tile(1), tile(8), tile(2), Config("aten", "default")])
 def test_a_config_is_a_member_of_its_family_where_it_ran(config):
-    found = family(config, KNOWN, GPU)
+    found = group_of(config, KNOWN, GPU)
     assert config in [*members(found, KNOWN, GPU)]
-    assert family(config, KNOWN, GPU) is found
+    assert group_of(config, KNOWN, GPU) is found
 
 
 def test_a_short_k_has_no_members_of_a_split_family():
-    assert [*members(family(tile(8), KNOWN, GPU), KNOWN.resized(16, 2048, 256), GPU)] == []
+    assert [*members(group_of(tile(8), KNOWN, GPU), KNOWN.resized(16, 2048, 256), GPU)] == []
 
 
 def test_programs_of_a_tile_are_counted_and_those_of_a_library_are_not():

@@ -15,7 +15,7 @@ from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.candidates import proposals
+from gemmdb.ladder.candidates import candidates
 from gemmdb.settings import Policy
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
@@ -105,7 +105,7 @@ def test_the_model_says_nothing(lab):
     assert {step.rung: step.reason for step in steps}["model"] == "products of the op scaled_mm are not modelled"
     catalog = lab.catalog([*lab.rows(Problem.gemm("int_mm", m=512, n=4096, k=4096), {}, device=H200)])
     for problem in (scaled(), scaled(k=4000, m=7)):
-        assert proposals(Ask(lab.query(problem, H200), catalog.tables, Policy(), None)) == []
+        assert candidates(Ask(lab.query(problem, H200), catalog.tables, Policy(), None)) == []
 
 
 def test_a_range_is_atens(lab, ask):

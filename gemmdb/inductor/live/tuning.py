@@ -31,7 +31,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.candidates import proposals as likely
+from gemmdb.ladder.candidates import candidates as likely
 from gemmdb.ladder.model import uncovered
 from gemmdb.ladder.policy_filter import gain, objection
 from gemmdb.settings import ASKED_S

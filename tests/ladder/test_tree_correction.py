@@ -1,4 +1,4 @@
-"""What trees add to a forecast from neighbours, and the one order of what live tuning should try."""
+"""What trees add to a prediction from neighbours, and the one order of what live tuning should try."""
 
 import math
 from dataclasses import replace
@@ -13,11 +13,11 @@ from gemmdb.key.operands import Numerics
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import lookup
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.candidates import TIMES_MORE, proposals
-from gemmdb.ladder.model import FIRST, propose, uncovered
-from gemmdb.ladder.near import forecast_near, near
-from gemmdb.ladder.prediction import Forecast
-from gemmdb.ladder.tree_correction import BESIDE, OWN, SPREAD, refined
+from gemmdb.ladder.candidates import TIMES_MORE, candidates
+from gemmdb.ladder.model import FIRST, rank, uncovered
+from gemmdb.ladder.near import near, predict_near
+from gemmdb.ladder.prediction import Prediction
+from gemmdb.ladder.tree_correction import BESIDE, OWN, SPREAD, corrected
 from gemmdb.ladder.unmodelled import usual
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
@@ -35,7 +35,7 @@ def asks(lab, monkeypatch, tmp_path):
 
     def asks(device=GPU, status=Status.OK, count=3, problem=ASKED, **policy):
         bare = Ask(lab.query(KNOWN, device), (), Policy(**policy), None)
-        configs = [one.config for one in propose(bare, count).best]
+        configs = [one.config for one in rank(bare, count).best]
         ratios = {config: 0.5 + 0.05 * place for place, config in enumerate(configs)}
         rows = list(lab.rows(KNOWN, ratios, device=device, clock="graph", status=status, aten_us=12.0))
         return Ask(lab.query(problem, device), tuple(lab.catalog(rows).tables), Policy(**policy), None), configs
@@ -45,8 +45,8 @@ def asks(lab, monkeypatch, tmp_path):
 
 def test_candidates_that_no_neighbour_timed_are_added(asks):
     ask, configs = asks()
-    found = forecast_near(ask)
-    better = refined(ask, found)
+    found = predict_near(ask)
+    better = corrected(ask, found)
     added = set(better.ratios) - set(found.ratios)
     assert 0 < len(added) <= OWN
     assert {better.spread[config] for config in added} == {SPREAD}
@@ -58,8 +58,8 @@ def test_candidates_that_no_neighbour_timed_are_added(asks):
 
 def test_two_opinions_lie_between_both_and_are_surer(asks):
     ask, configs = asks(count=1)
-    found = forecast_near(ask)
-    better = refined(ask, found)
+    found = predict_near(ask)
+    better = corrected(ask, found)
     assert better.spread[configs[0]] < min(found.spread[configs[0]], SPREAD)
     # With one config the levels are equal by definition, so the trees change ATen's ratio alone.
     assert better.ratios[configs[0]] != found.ratios[configs[0]]
@@ -69,10 +69,10 @@ def test_two_opinions_lie_between_both_and_are_surer(asks):
 def test_a_neighbour_with_the_same_n_and_k_counts_more(asks):
     """Its ratios are moved less by the trees, and what only they propose is less sure."""
     ask, configs = asks(problem=KNOWN.resized(24, KNOWN.n, KNOWN.k))
-    found = forecast_near(ask)
+    found = predict_near(ask)
     assert found.beside
-    assert not forecast_near(asks()[0]).beside
-    near_one, far_one = refined(ask, found), refined(ask, replace(found, beside=False))
+    assert not predict_near(asks()[0]).beside
+    near_one, far_one = corrected(ask, found), corrected(ask, replace(found, beside=False))
     assert {near_one.spread[config] for config in set(near_one.ratios) - set(found.ratios)} == {BESIDE}
     for config in set(found.ratios) & set(configs[:2]):
         moved = [abs(math.log(one.ratios[config] / found.ratios[config])) for one in (near_one, far_one)]
@@ -82,11 +82,11 @@ def test_a_neighbour_with_the_same_n_and_k_counts_more(asks):
 
 def test_what_was_wrong_nearby_is_not_brought_back(asks):
     ask, configs = asks(status=Status.WRONG, count=FIRST)
-    found = forecast_near(ask)
-    assert isinstance(found, Forecast)
-    better = refined(replace(ask), found)
+    found = predict_near(ask)
+    assert isinstance(found, Prediction)
+    better = corrected(replace(ask), found)
     assert not set(configs) & set(better.ratios)
-    assert not set(configs) & set(proposals(ask))
+    assert not set(configs) & set(candidates(ask))
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_what_was_wrong_nearby_is_not_brought_back(asks):
 )
 def test_where_trees_have_no_say_the_forecast_is_the_neighbours(asks, case):
     ask, _ = asks(**case)
-    found = forecast_near(ask)
-    if isinstance(found, Forecast):
-        assert refined(ask, found) is found
+    found = predict_near(ask)
+    if isinstance(found, Prediction):
+        assert corrected(ask, found) is found
     else:
         assert "neighbour" in found or "measured near" in found
 
@@ -113,9 +113,9 @@ def test_a_hit_says_that_trees_had_a_say_and_states_a_loss(asks):
 
 def test_proposals_are_in_the_order_of_the_forecast_and_then_the_models(asks):
     ask, _ = asks(compile_cost=9)
-    found = proposals(ask)
-    better = refined(ask, forecast_near(ask), TIMES_MORE)
-    assert found[: len(better.gains) - (ATEN in better.gains)] == better.proposals(len(better.gains))
+    found = candidates(ask)
+    better = corrected(ask, predict_near(ask), TIMES_MORE)
+    assert found[: len(better.gains) - (ATEN in better.gains)] == better.candidates(len(better.gains))
     assert len(found) == len(set(found)) >= OWN
     assert ATEN not in found
     assert all(config.spec.cost <= 9 for config in found)
@@ -123,9 +123,9 @@ def test_proposals_are_in_the_order_of_the_forecast_and_then_the_models(asks):
 
 def test_without_trees_the_two_are_taken_in_turns(asks):
     ask, _ = asks(device=OLD)
-    measured = forecast_near(ask).proposals(9)
-    modelled = [one.config for one in propose(ask, FIRST * TIMES_MORE).best]
-    found = proposals(ask)
+    measured = predict_near(ask).candidates(9)
+    modelled = [one.config for one in rank(ask, FIRST * TIMES_MORE).best]
+    found = candidates(ask)
     assert found[0] == measured[0]
     assert set(found) == {*measured, *modelled}
     assert found[1] in (modelled[0], modelled[1], measured[1])
@@ -134,8 +134,8 @@ def test_without_trees_the_two_are_taken_in_turns(asks):
 def test_without_neighbours_the_model_proposes(lab):
     device = registry.find("sm100")
     ask = Ask(lab.query(ASKED, device), (), Policy(), None)
-    assert proposals(ask) == [one.config for one in propose(ask, FIRST * TIMES_MORE).best]
-    assert proposals(Ask(lab.query(lab.problem()), (), Policy(), None)) == []
+    assert candidates(ask) == [one.config for one in rank(ask, FIRST * TIMES_MORE).best]
+    assert candidates(Ask(lab.query(lab.problem()), (), Policy(), None)) == []
     assert lookup(lab.query(lab.problem()), lab.catalog(), Policy()) is None
 
 
@@ -152,7 +152,7 @@ def test_without_neighbours_the_model_proposes(lab):
 def test_what_the_model_does_not_cover_is_tried_as_others_of_its_kind(lab, problem):
     ask = Ask(lab.query(problem, GPU), (), Policy(), None)
     assert uncovered(problem)
-    found = proposals(ask)
+    found = candidates(ask)
     assert found == usual(ask)
     assert 1 <= len(found) <= 8
     assert all(illegal(config, problem, GPU) is None for config in found)

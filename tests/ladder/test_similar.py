@@ -7,9 +7,9 @@ from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.candidates import proposals
+from gemmdb.ladder.candidates import candidates
 from gemmdb.ladder.model import uncovered
-from gemmdb.ladder.similar import NAMED, kindred
+from gemmdb.ladder.similar import NAMED, similar
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
 
@@ -49,14 +49,14 @@ def test_what_was_best_on_another_dtype_and_op_is_tried_first(ask):
     asked = ask((KIN, {best: 0.5, second: 0.6}))
     assert uncovered(ASKED)
     assert uncovered(KIN)
-    assert kindred(asked) == [best]  # The second one adds nothing to the first.
-    assert proposals(asked)[0] == best
+    assert similar(asked) == [best]  # The second one adds nothing to the first.
+    assert candidates(asked)[0] == best
 
 
 def test_each_is_what_adds_the_most_to_those_before(ask):
     steady, here, there = tile(), tile(block_n=128), tile(block_n=32)
     other = KIN.resized(16, 3072, 4091)
-    found = kindred(ask((KIN, {steady: 0.5, here: 0.4, there: 0.9}), (other, {steady: 0.5, here: 0.9, there: 0.4})))
+    found = similar(ask((KIN, {steady: 0.5, here: 0.4, there: 0.9}), (other, {steady: 0.5, here: 0.9, there: 0.4})))
     assert found[0] == steady
     assert set(found[1:]) == {here, there}
 
@@ -64,14 +64,14 @@ def test_each_is_what_adds_the_most_to_those_before(ask):
 def test_nearer_problems_count_for_more(ask):
     near, far = tile(block_n=32), tile(block_n=128)
     places = {near: KIN.resized(16, 2560, 4091), far: KIN.resized(16, 20001, 30001)}
-    found = kindred(ask(*((place, {one: 0.5 if one == best else 0.8 for one in places})
+    found = similar(ask(*((place, {one: 0.5 if one == best else 0.8 for one in places})
                           for best, place in places.items())))  # fmt: skip
     assert found == [near, far]
 
 
 def test_splits_of_k_are_those_that_fill_the_device_here(ask):
     split = tile(split=4)  # 32 tiles, four times: the multiprocessors are full.
-    found = kindred(ask((KIN, {split: 0.5})))
+    found = similar(ask((KIN, {split: 0.5})))
     assert [config.values["split_k"] for config in found] == [3, 2]  # Of 40 tiles.
     assert all(illegal(config, ASKED, GPU) is None for config in found)
 
@@ -83,14 +83,14 @@ def test_problems_of_another_kind_do_not_count(ask):
         Problem.gemm("mixed_mm", m=16, n=2560, k=4093),
         ASKED.resized(1, 2560, 4093),
     ):
-        assert kindred(ask((other, {tile(): 0.5}))) == [], other.text
+        assert similar(ask((other, {tile(): 0.5}))) == [], other.text
 
 
 def test_nothing_that_failed_or_may_not_be_served(ask):
     bad, good = tile(block_n=128), tile()
-    assert kindred(ask((KIN, {bad: 0.4, good: 0.5}), (KIN.resized(16, 2048, 2047), {bad: None}))) == [good]
-    assert kindred(ask((KIN, {good: 0.5}), deny="triton")) == []
-    assert kindred(ask((KIN, {ATEN: 1.0}))) == []
+    assert similar(ask((KIN, {bad: 0.4, good: 0.5}), (KIN.resized(16, 2048, 2047), {bad: None}))) == [good]
+    assert similar(ask((KIN, {good: 0.5}), deny="triton")) == []
+    assert similar(ask((KIN, {ATEN: 1.0}))) == []
 
 
 def test_few_are_named_and_another_device_is_not_asked(ask, lab):
@@ -98,9 +98,9 @@ def test_few_are_named_and_another_device_is_not_asked(ask, lab):
     others = [KIN.resized(16, 2048 + 8 * step, 4091) for step in range(len(many))]
     asked = ask(*((one, {config: 0.4 if config == best else 0.9 for config in many})
                   for one, best in zip(others, many, strict=True)))  # fmt: skip
-    assert len(kindred(asked)) == NAMED
+    assert len(similar(asked)) == NAMED
     elsewhere = Device("cuda", "sm90", "Another GPU", 132, 80)
-    assert kindred(Ask(lab.query(ASKED, elsewhere), asked.tables, Policy(), None)) == []
+    assert similar(Ask(lab.query(ASKED, elsewhere), asked.tables, Policy(), None)) == []
 
 
 def test_a_modelled_table_goes_before_the_formula(lab, monkeypatch, tmp_path):
@@ -108,12 +108,12 @@ def test_a_modelled_table_goes_before_the_formula(lab, monkeypatch, tmp_path):
     device = Device("cuda", "sm80", "NVIDIA A100-SXM4-80GB", 108, 80)
     asked = Problem.gemm("mm", m=64, n=1024, k=2048)
     bare = Ask(lab.query(asked, device), (), Policy(), None)
-    unlikely = proposals(bare)[-1]
+    unlikely = candidates(bare)[-1]
     rows = list(lab.rows(asked, {unlikely: 0.5}, device=device, clock="model"))
-    found = proposals(Ask(lab.query(asked, device), tuple(lab.catalog(rows).tables), Policy(), None))
+    found = candidates(Ask(lab.query(asked, device), tuple(lab.catalog(rows).tables), Policy(), None))
     assert found[0] == unlikely
-    assert set(found) == set(proposals(bare))
+    assert set(found) == set(candidates(bare))
 
 
 def test_of_sizes_of_zero_nothing_is_tried(ask):
-    assert kindred(ask((KIN, {tile(): 0.5}), problem=ASKED.resized(0, 2560, 4093))) == []
+    assert similar(ask((KIN, {tile(): 0.5}), problem=ASKED.resized(0, 2560, 4093))) == []
