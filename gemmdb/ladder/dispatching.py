@@ -59,7 +59,7 @@ def unfused(problem: Problem) -> Problem | None:
 
 
 def divide(ask: Ask, buckets: Sequence[Bucket]) -> list[Interval]:
-    """The division of the range that gains most over ATen, as the mean over all buckets; ATen alone where nothing gains.
+    """The division of the range that gains most over ATen, in the mean over all buckets; ATen if nothing gains.
 
     No interval is slower than ATen anywhere by more than the policy's regret, and each gains what the policy asks. Of
     divisions within the policy's regret of the best, the one with the fewest intervals is returned.
