@@ -2,7 +2,7 @@
 
     python benchmarks/build_simulation.py [--gpus 8] [--cores 128] [--minutes 3] [--warm] [--shapes h200]
 
-The candidates, their parts, the queue, the lanes, the processes that compile and those that time, and the table are
+The candidates, their artifacts, the queue, the lanes, the processes that compile and those that time, and the table are
 those of a build on an H200. Told are the problems per second, over all and in the second half, and the processor
 seconds of the process that leads: what it takes per problem is the limit that no GPU lifts. Sleeping processes cost
 little, so that 128 cores are simulated on a few; their start is not free, and takes longer here than there.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COLD_S = {"triton": 0.55, "inductor": 1.5, "cutlass": 40.0}
 WARM_S = {"triton": 0.004, "inductor": 0.05, "cutlass": 0.005}
-"""Seconds that a part takes, with empty and with filled caches on disk."""
+"""Seconds that an artifact takes, with empty and with filled caches on disk."""
 GPU_S = "0.25,0.15,0.3"
 """Seconds of an estimate, a full measurement and a confirmation."""
 
@@ -101,10 +101,10 @@ def backend(options: argparse.Namespace) -> Any:
     import sleeping
 
     from gemmdb.generators.build.effort import Effort
-    from gemmdb.generators.measure.cuda import compile
+    from gemmdb.generators.measure.cuda import requirements
     from gemmdb.generators.measure.cuda.backend import CudaBackend
-    from gemmdb.generators.measure.cuda.compiling import CompilePool
     from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
+    from gemmdb.generators.measure.cuda.precompiler import Precompiler
     from gemmdb.generators.measure.cuda.space import CudaSpace
     from gemmdb.key.device import Device
     from gemmdb.key.toolchain import Toolchain
@@ -113,7 +113,7 @@ def backend(options: argparse.Namespace) -> Any:
 
     def needs(problem: Problem, config: Config) -> list[sleeping.Sleeping]:
         took = seconds.get(compile.compiler(config), 0.0)
-        return [sleeping.Sleeping(part.key, took, part.work) for part in compile.parts(problem, config)]
+        return [sleeping.Sleeping(one.key, took, one.work) for one in requirements.required(problem, config)]
 
     class Simulated(CudaBackend):
         """Without the questions that CudaBackend asks a driver."""
@@ -122,7 +122,7 @@ def backend(options: argparse.Namespace) -> Any:
             self.device = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
             self.toolchain, self.space = Toolchain(torch="2.11.0", gemmdb="0"), CudaSpace()
             self.lanes = options.gpus
-            self.compilers = CompilePool(90, 232448, options.cores - 2, needs)
+            self.compilers = Precompiler(90, 232448, options.cores - 2, needs)
 
         def measurer(self, lane: int, effort: Effort) -> CudaMeasurer:
             return CudaMeasurer(lane, effort, self.compilers, sleeping).start()

@@ -22,9 +22,9 @@ from pathlib import Path
 from h200_peers import draw, population
 from h200_results import SHIPPED
 
-from gemmdb.generators.measure.cuda.compile import parts
+from gemmdb.generators.measure.cuda.artifact import Artifact, Built
 from gemmdb.generators.measure.cuda.emission import Emitted, only_emitted
-from gemmdb.generators.measure.cuda.part import Built, Part
+from gemmdb.generators.measure.cuda.requirements import required
 from gemmdb.generators.measure.remeasure import sample
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
@@ -45,17 +45,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     wanted, started = needed(options), time.monotonic()
-    print(f"{len(wanted)} parts", flush=True)
+    print(f"{len(wanted)} artifacts", flush=True)
     with ProcessPoolExecutor(max((os.cpu_count() or 2) // 2, 1), get_context("spawn")) as pool:
-        running = {pool.submit(build, part): part for part in wanted}
+        running = {pool.submit(build, artifact): artifact for artifact in wanted}
         for future in as_completed(running):
             built = future.result()
             print(f"{built.seconds:6.1f} s {running[future].key} {built.failure[:200]}", flush=True)
     print(f"{time.monotonic() - started:.0f} s in all", flush=True)
 
 
-def needed(options: argparse.Namespace) -> list[Part]:
-    """The parts that nvcc takes a minute for, those that are needed first before the others."""
+def needed(options: argparse.Namespace) -> list[Artifact]:
+    """The artifacts that nvcc takes a minute for, those that are needed first before the others."""
     with Table.open(options.table) as table:
         groups = [
             list(picks(table, listed(options.shapes))),
@@ -64,7 +64,7 @@ def needed(options: argparse.Namespace) -> list[Part]:
             list(picks(table, projections(table))),
         ]
     cutlass = [pair for turn in zip_longest(*groups) for pair in turn if pair and pair[1].backend == "cutlass"]
-    found = {part.key: part for problem, config in cutlass for part in parts(problem, config)}
+    found = {artifact.key: artifact for problem, config in cutlass for artifact in required(problem, config)}
     return list(found.values())
 
 
@@ -97,9 +97,9 @@ def remeasured(table: Table, seed: int) -> Iterator[tuple[Problem, Config]]:
             yield one.verdict.problem, Emitted.code_of(config) if emitted else config
 
 
-def build(part: Part) -> Built:
-    """Compile a part, in a process of the pool."""
-    return part.build(CAPABILITY)
+def build(artifact: Artifact) -> Built:
+    """Compile an artifact, in a process of the pool."""
+    return artifact.build(CAPABILITY)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Compilers and a GPU that only sleep, for `build_simulation.py`: what its processes run. Imports no torch.
 
-Parts share CORES processors: when more are built at once, all take longer.
+Artifacts share CORES processors: when more are built at once, all take longer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmdb.generators.measure.cuda.part import Built
+from gemmdb.generators.measure.cuda.artifact import Built
 from gemmdb.generators.measure.cuda.trial import Loaded, Trial
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -31,7 +31,7 @@ FAVOUR = {"cutlass": 0.08}
 
 @dataclass(frozen=True)
 class Sleeping:
-    """A part that takes so many seconds of a processor."""
+    """An artifact that takes so many seconds of a processor."""
 
     key: str
     seconds: float

@@ -1,4 +1,4 @@
-"""Isolated worker processes: started fresh, pinged, limited in time and memory, restarted after a failure."""
+"""Isolated processes: started fresh, pinged, limited in time and memory, restarted after a failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gemmdb.processes.child import Reply, Task
 from gemmdb.table.measurement import Status
 
 START_S = 120.0
-"""Time limit for a new worker to answer its first ping."""
+"""Time limit for a new process to answer its first ping."""
 
 BOOT = "import sys; from gemmdb.processes.child import main; main(sys.argv[1:])"
 """What a new interpreter runs. Not `-m`: the module would be there twice, and its classes would not unpickle."""
@@ -32,8 +32,8 @@ class Stopped(GemmdbError):
 
 @dataclass(frozen=True)
 class Limits:
-    """`graceful_s`: time between asking a late worker to end and SIGTERM; `terminate_s`: between SIGTERM and SIGKILL.
-    `memory_bytes`: address space of a worker (RLIMIT_AS), None for no limit."""
+    """`graceful_s`: time between asking a late process to end and SIGTERM; `terminate_s`: between SIGTERM and SIGKILL.
+    `memory_bytes`: address space of a process (RLIMIT_AS), None for no limit."""
 
     graceful_s: float = 0.5
     terminate_s: float = 1.0
@@ -41,7 +41,7 @@ class Limits:
 
 
 @dataclass
-class Worker:
+class IsolatedProcess:
     """One process at a time, started at the first task. `environment` is added to the parent's: which GPU is visible,
     how many threads, what caches. A new process inherits nothing else, so no state of the parent can disturb it."""
 
@@ -55,11 +55,11 @@ class Worker:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def call(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Reply:
-        """Run `function(*arguments)` in the worker and wait at most `limit_s` seconds.
+        """Run `function(*arguments)` in the process and wait at most `limit_s` seconds.
 
-        A worker that does not answer in time is ended (status `timeout`), one that dies is a `crash`, or `oom` when the
-        kernel killed it; either way the next call starts a new one. Raises Stopped after `close`, GemmdbError when no
-        worker can be started.
+        A process that does not answer in time is ended (status `timeout`), one that dies is a `crash`, or `oom` when
+        the kernel killed it; either way the next call starts a new one. Raises Stopped after `close`, GemmdbError when
+        no process can be started.
         """
         self._ensure()
         return self._exchange(limit_s, Task(function, arguments))
@@ -93,13 +93,13 @@ class Worker:
     def _ensure(self) -> None:
         with self._lock:
             if self._closed:
-                raise Stopped("the worker is closed")
+                raise Stopped("the process is closed")
             if self._process is not None:
                 return
             self._start()
         reply = self._exchange(START_S, Task(ping))
         if reply.value != "pong":
-            raise GemmdbError(f"a worker process does not start: {reply.status}: {reply.detail}")
+            raise GemmdbError(f"an isolated process does not start: {reply.status}: {reply.detail}")
 
     def _start(self) -> None:
         (read_request, write_request), (read_reply, write_reply), (read_life, write_life) = (os.pipe() for _ in "123")
@@ -121,7 +121,7 @@ class Worker:
     def _exchange(self, limit_s: float, task: Task) -> Reply:
         process, requests, replies = self._process, self._requests, self._replies
         if process is None or requests is None or replies is None:
-            raise Stopped("the worker is closed")
+            raise Stopped("the process is closed")
         try:
             requests.send(task)
             if not self._wait(replies, limit_s):
@@ -130,10 +130,10 @@ class Worker:
             reply = replies.recv()
         except (EOFError, OSError):
             if self._closed:
-                raise Stopped("the worker was closed") from None
+                raise Stopped("the process was closed") from None
             return self._died(process)
         if not isinstance(reply, Reply):
-            raise GemmdbError("a worker answered with something that is no reply")
+            raise GemmdbError("an isolated process sent something that is not a reply")
         return reply
 
     def _wait(self, replies: Connection, limit_s: float) -> bool:
@@ -142,7 +142,7 @@ class Worker:
             if replies.poll(min(left, 0.2)):
                 return True
         if self._closed:
-            raise Stopped("the worker was closed")
+            raise Stopped("the process was closed")
         return False
 
     def _died(self, process: subprocess.Popen[bytes]) -> Reply:
@@ -151,11 +151,11 @@ class Worker:
         code = process.poll()
         self.end()
         if code is None or code >= 0:
-            return Reply(status=Status.CRASH, detail=f"the worker exited with code {code}")
+            return Reply(status=Status.CRASH, detail=f"the process exited with code {code}")
         name = signal.Signals(-code).name
         # Nobody but the kernel's out-of-memory killer sends SIGKILL here.
         status = Status.OOM if -code == signal.SIGKILL else Status.CRASH
-        return Reply(status=status, detail=f"the worker was ended by {name}")
+        return Reply(status=status, detail=f"the process was ended by {name}")
 
     def _wait_or_kill(self, process: subprocess.Popen[bytes]) -> None:
         for stop, limit_s in ((None, self.limits.graceful_s), (signal.SIGTERM, self.limits.terminate_s)):
@@ -171,22 +171,22 @@ class Worker:
 
 
 def ping() -> str:
-    """What a worker answers to show that it is there."""
+    """What a process answers to show that it is there."""
     return "pong"
 
 
-def spread(workers: Sequence[Worker], limit_s: float, tasks: Sequence[Task]) -> list[Reply]:
-    """Run tasks on several workers at once, each task on whichever is free; the replies in the order of the tasks."""
-    free = list(workers)
+def spread(processes: Sequence[IsolatedProcess], limit_s: float, tasks: Sequence[Task]) -> list[Reply]:
+    """Run tasks on several processes at once, each task on whichever is free; the replies in the order of the tasks."""
+    free = list(processes)
 
     def run(task: Task) -> Reply:
-        worker = free.pop()
+        process = free.pop()
         try:
-            return worker.call(limit_s, task.function, *task.arguments)
+            return process.call(limit_s, task.function, *task.arguments)
         finally:
-            free.append(worker)
+            free.append(process)
 
-    with ThreadPoolExecutor(len(workers)) as executor:
+    with ThreadPoolExecutor(len(processes)) as executor:
         return list(executor.map(run, tasks))
 
 

@@ -39,7 +39,7 @@ class Status(enum.StrEnum):
     ERROR = "error"
     """It did not compile, or raised."""
     CRASH = "crash"
-    """Its worker died: a signal, an illegal memory access."""
+    """Its process died: a signal, an illegal memory access."""
     TIMEOUT = "timeout"
     """It did not answer within its time limit."""
     OOM = "oom"

@@ -1,6 +1,6 @@
 """Live tuning: problems that no table answers, measured now in a process of their own, and kept in the user's table.
 
-The process is a build in little (`live_process.py`): it compiles in parallel, measures in isolated workers, and stays
+The process is a build in little (`live_process.py`): it compiles in parallel, measures in isolated processes, and stays
 for a while, since starting all that takes most of the time. A program that tunes imports nothing of it, so neither its
 random states nor its GPU state are touched, and its main module is not run again where processes are spawned.
 """
@@ -20,7 +20,7 @@ from gemmdb.errors import GemmdbError
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.processes.pool import Worker
+from gemmdb.processes.pool import IsolatedProcess
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
 from gemmdb.table.verdict import Verdict
@@ -71,9 +71,9 @@ def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
     if not requests or not _TUNER.lock.acquire(timeout=limit_s):
         return Tuned(late=bool(requests), waited=bool(requests))
     try:
-        worker = _TUNER.worker()
+        process = _TUNER.process()
         left = max(until - monotonic(), 0.0)
-        reply = worker.call(left + GRACE_S, _tune, tuple(requests), left)
+        reply = process.call(left + GRACE_S, _tune, tuple(requests), left)
     finally:
         _TUNER.rest()
         _TUNER.lock.release()
@@ -100,16 +100,16 @@ class _Tuner:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._worker: Worker | None = None
+        self._process: IsolatedProcess | None = None
         self._timer: threading.Timer | None = None
 
-    def worker(self) -> Worker:
+    def process(self) -> IsolatedProcess:
         """The process; starting it takes a moment, what it has to import comes with its first work."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._worker is None:
-            self._worker = Worker()
-        return self._worker
+        if self._process is None:
+            self._process = IsolatedProcess()
+        return self._process
 
     def rest(self) -> None:
         """End the process when nothing comes for a while."""
@@ -121,9 +121,9 @@ class _Tuner:
         """End it now; a `tune` in another thread raises Stopped."""
         if self._timer is not None:
             self._timer.cancel()
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.close()
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
 
     def _retire(self) -> None:
         if self.lock.acquire(blocking=False):
@@ -148,7 +148,7 @@ os.register_at_fork(after_in_child=_forget)
 
 def _start_now(device: Device, gpu: int) -> None:
     with _TUNER.lock, contextlib.suppress(GemmdbError):  # Whoever tunes meets the same.
-        _TUNER.worker().call(LIMIT_S, _start, device, gpu)
+        _TUNER.process().call(LIMIT_S, _start, device, gpu)
         _TUNER.rest()
 
 

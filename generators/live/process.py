@@ -1,6 +1,6 @@
 """What runs in the process that tunes live: ATen and a few proposed configs per problem, by a build's own means.
 
-The race, workers, protocol and checks of correctness are a build's, with few candidates and within a time budget. A
+The race, processes, protocol and checks of correctness are a build's, with few candidates and within a time budget. A
 problem is claimed with the same lock as in a build, which ends with its process: of several processes that share a
 table, one measures and the others wait for its answer.
 """
@@ -48,7 +48,7 @@ _RUN = f"live-{uuid.uuid4().hex[:16]}"
 
 
 class Tuner:
-    """The backend and measurers of one device, which are kept: starting workers takes seconds."""
+    """The backend and measurers of one device, which are kept: starting processes takes seconds."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -63,7 +63,7 @@ class Tuner:
         return self._measurers[lane]
 
     def close(self) -> None:
-        """End the workers."""
+        """End the processes."""
         for measurer in self._measurers.values():
             measurer.close()
         self.backend.close()

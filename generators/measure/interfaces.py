@@ -74,7 +74,7 @@ def ignore(_job: Job) -> None:
 
 
 class Measurer(Interface):
-    """Times candidates on one device, in isolated worker processes."""
+    """Times candidates on one device, in isolated processes."""
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
         """Compile what these jobs will need, on whichever measurer of the backend they will be measured. May block or
@@ -110,7 +110,7 @@ class Measurer(Interface):
         of that."""
 
     def close(self) -> None:
-        """End all worker processes. Idempotent, and may be called from another thread to stop a `measure`."""
+        """End all isolated processes. Idempotent, and may be called from another thread to stop a `measure`."""
 
 
 class Backend(Interface):

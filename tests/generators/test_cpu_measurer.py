@@ -1,4 +1,4 @@
-"""The CPU's measurer with real workers: what a candidate does wrong costs its own row and nothing else."""
+"""The CPU's measurer with real processes: what a candidate does wrong costs its own row and nothing else."""
 
 from dataclasses import replace
 
@@ -59,7 +59,8 @@ SABOTAGE = f"""
 
 @pytest.fixture
 def measurer(importable, vector_units):
-    """A measurer in whose workers each config but ATen misbehaves in its own way, and is ATen in disguise otherwise."""
+    """A measurer in whose processes each config but ATen misbehaves in its own way, and is ATen in disguise
+    otherwise."""
     importable("sitecustomize", SABOTAGE)
     limits = Limits(memory_bytes=2**36)
     made = CpuMeasurer(replace(named("quick"), compile_s=60.0), threads=2, compilers=1, limits=limits)
@@ -100,7 +101,7 @@ def test_what_does_not_compile_is_not_tried_again(measurer):
     (timer,) = {measurer._timer.pid}
     (outcome,) = measurer.measure(PROBLEM, [AT_ONCE], PROTOCOL, 5)
     assert timer is None
-    # What the worker that compiled has found out of the CPU, the one that times need not.
+    # What the process that compiled has found out of the CPU, the one that times need not.
     trusted = vector_units.TRUSTED if vector_units.all_usable() else {}
     assert measurer._timer.environment.items() >= trusted.items()
     assert (outcome.status, outcome.detail) == (Status.ERROR, "RuntimeError: it does not compile")

@@ -1,4 +1,4 @@
-"""What a worker compiles: the program of a problem is, for Inductor, that very problem, and takes the config given."""
+"""What a process compiles: the program of a problem is, for Inductor, that very problem, and takes the config given."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Numerics, Operand
 from gemmdb.key.problem import Problem
-from gemmdb.processes.pool import Stopped, Worker
+from gemmdb.processes.pool import IsolatedProcess, Stopped
 from gemmdb.table.measurement import Protocol, Status
 
 SIZES = {"m": 24, "n": 48, "k": 64}
@@ -49,43 +49,43 @@ SEEN = [
 
 
 @pytest.fixture(scope="module")
-def worker(vector_units):
-    made = Worker({"OMP_NUM_THREADS": "2"})
+def process(vector_units):
+    made = IsolatedProcess({"OMP_NUM_THREADS": "2"})
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("problem", SEEN, ids=lambda problem: problem.text)
-def test_inductor_sees_the_problem_itself(worker, problem):
-    reply = worker.call(120, session.load, problem, ATEN, 2)
+def test_inductor_sees_the_problem_itself(process, problem):
+    reply = process.call(120, session.load, problem, ATEN, 2)
     assert reply.status is Status.OK, reply.detail
     assert acceptable(problem, reply.value, reply.value)
 
 
-def test_a_problem_that_inductor_sees_differently_is_told(worker):
+def test_a_problem_that_inductor_sees_differently_is_told(process):
     cast = GEMM("mm", **SIZES, dtype="fp32", out_dtype="bf16")
-    reply = worker.call(120, session.load, cast, ATEN, 2)
+    reply = process.call(120, session.load, cast, ATEN, 2)
     assert reply.status is Status.ERROR
     assert "Inductor sees another problem: mm m=24" in reply.detail
 
 
-def test_a_config_that_inductor_does_not_take_is_told(worker):
+def test_a_config_that_inductor_does_not_take_is_told(process):
     problem = GEMM("mm", **SIZES, dtype="fp32", constant_weight=True)
-    reply = worker.call(120, session.load, problem, template((1, 3, 1), AUTO), 2)
+    reply = process.call(120, session.load, problem, template((1, 3, 1), AUTO), 2)
     assert reply.status is Status.ERROR
     assert "3" in reply.detail
 
 
-def test_a_round_times_aten_and_the_candidates(worker):
+def test_a_round_times_aten_and_the_candidates(process):
     problem = GEMM("mixed_mm", **SIZES, fusion="scale")
     packed = Config.of("aten", "int8pack_mm")
     for config in (ATEN, packed):
-        assert worker.call(120, session.load, problem, config, 2).status is Status.OK
+        assert process.call(120, session.load, problem, config, 2).status is Status.OK
     for state in ("cold", "hot"):
-        reply = worker.call(120, session.time_round, problem, [packed], Protocol("host", state, 1, 6), 6, 60.0)
+        reply = process.call(120, session.time_round, problem, [packed], Protocol("host", state, 1, 6), 6, 60.0)
         assert {config: len(samples) for config, samples in reply.value.items()} == {ATEN: 6, packed: 6}
         assert all(0 < sample < 1e6 for samples in reply.value.values() for sample in samples)
-    short = worker.call(120, session.time_round, problem, [packed], Protocol("host", "cold", 1, 50), 50, 0.0)
+    short = process.call(120, session.time_round, problem, [packed], Protocol("host", "cold", 1, 50), 50, 0.0)
     assert {len(samples) for samples in short.value.values()} == {3}
 
 

@@ -1,4 +1,4 @@
-"""Isolated workers: whatever a task does costs one reply, and the next task finds a worker."""
+"""Isolated processes: whatever a task does costs one reply, and the next task finds a process."""
 
 import ctypes
 import os
@@ -9,22 +9,22 @@ import time
 import pytest
 
 from gemmdb.processes.child import Task
-from gemmdb.processes.pool import Limits, Stopped, Worker, spread
+from gemmdb.processes.pool import IsolatedProcess, Limits, Stopped, spread
 from gemmdb.table.measurement import Status
 
 
 @pytest.fixture
-def worker():
-    made = Worker(limits=Limits(graceful_s=0.2, terminate_s=0.3))
+def process():
+    made = IsolatedProcess(limits=Limits(graceful_s=0.2, terminate_s=0.3))
     yield made
     made.close()
 
 
-def test_a_task_is_answered_in_another_process_that_stays(worker):
-    first = worker.call(20, os.getpid)
+def test_a_task_is_answered_in_another_process_that_stays(process):
+    first = process.call(20, os.getpid)
     assert first.status is Status.OK
-    assert first.value == worker.pid != os.getpid()
-    assert worker.call(20, os.getpid).value == first.value
+    assert first.value == process.pid != os.getpid()
+    assert process.call(20, os.getpid).value == first.value
 
 
 @pytest.mark.parametrize(
@@ -38,22 +38,22 @@ def test_a_task_is_answered_in_another_process_that_stays(worker):
         (bytearray, (2**62,), Status.OOM, "MemoryError"),
     ],
 )
-def test_a_failure_is_a_reply_and_the_worker_goes_on(worker, function, arguments, status, detail):
-    before = worker.call(20, os.getpid).value
-    reply = worker.call(20, function, *arguments)
+def test_a_failure_is_a_reply_and_the_process_goes_on(process, function, arguments, status, detail):
+    before = process.call(20, os.getpid).value
+    reply = process.call(20, function, *arguments)
     assert (reply.status, detail in reply.detail) == (status, True), reply
-    after = worker.call(20, os.getpid)
+    after = process.call(20, os.getpid)
     assert after.status is Status.OK
     assert (after.value != before) == (status is Status.CRASH)
 
 
-def test_the_kernels_memory_killer_is_oom(worker):
-    reply = worker.call(20, os.kill, worker.call(20, os.getpid).value, signal.SIGKILL)
+def test_the_kernels_memory_killer_is_oom(process):
+    reply = process.call(20, os.kill, process.call(20, os.getpid).value, signal.SIGKILL)
     assert reply.status is Status.OOM
 
 
 def test_a_memory_limit_holds():
-    limited = Worker(limits=Limits(memory_bytes=2**30))
+    limited = IsolatedProcess(limits=Limits(memory_bytes=2**30))
     try:
         assert limited.call(20, bytearray, 2**20).status is Status.OK
         assert limited.call(20, bytearray, 2**31).status is Status.OOM
@@ -62,52 +62,52 @@ def test_a_memory_limit_holds():
         limited.close()
 
 
-def test_a_hang_is_ended_in_time(worker):
-    pid = worker.call(20, os.getpid).value
+def test_a_hang_is_ended_in_time(process):
+    pid = process.call(20, os.getpid).value
     start = time.monotonic()
-    reply = worker.call(0.5, time.sleep, 60)
+    reply = process.call(0.5, time.sleep, 60)
     assert reply.status is Status.TIMEOUT
     assert time.monotonic() - start < 5
     assert not _alive(pid)
-    assert worker.call(20, os.getpid).status is Status.OK
+    assert process.call(20, os.getpid).status is Status.OK
 
 
-def test_a_worker_that_ignores_sigterm_is_killed(worker):
-    pid = worker.call(20, os.getpid).value
-    assert worker.call(20, exec, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)").status is Status.OK
-    assert worker.call(0.5, time.sleep, 60).status is Status.TIMEOUT
+def test_a_process_that_ignores_sigterm_is_killed(process):
+    pid = process.call(20, os.getpid).value
+    assert process.call(20, exec, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)").status is Status.OK
+    assert process.call(0.5, time.sleep, 60).status is Status.TIMEOUT
     assert not _alive(pid)
 
 
-def test_children_of_a_worker_end_with_it(worker):
+def test_children_of_a_process_end_with_it(process):
     start = "import subprocess; subprocess.Popen(['sleep', '60']).pid"
-    child = worker.call(
+    child = process.call(
         20, exec, f"import builtins; {start.replace(' subprocess.Popen', ' builtins.c = subprocess.Popen')}"
     )
     assert child.status is Status.OK
-    pid = worker.call(20, eval, "c").value
+    pid = process.call(20, eval, "c").value
     assert _alive(pid)
-    worker.call(0.3, time.sleep, 60)
+    process.call(0.3, time.sleep, 60)
     assert _ends(pid)
 
 
-def test_closing_ends_a_call_in_another_thread(worker):
+def test_closing_ends_a_call_in_another_thread(process):
     from concurrent.futures import ThreadPoolExecutor
 
-    worker.call(20, os.getpid)
+    process.call(20, os.getpid)
     with ThreadPoolExecutor(1) as executor:
-        future = executor.submit(worker.call, 60, time.sleep, 60)
+        future = executor.submit(process.call, 60, time.sleep, 60)
         time.sleep(0.3)
-        worker.close()
+        process.close()
         with pytest.raises(Stopped):
             future.result(5)
     with pytest.raises(Stopped):
-        worker.call(1, os.getpid)
+        process.call(1, os.getpid)
 
 
-def test_a_worker_ends_with_its_parent(python):
+def test_a_process_ends_with_its_parent(python):
     script = (
-        "import os, sys, time; from gemmdb.processes.pool import Worker; w = Worker();"
+        "import os, sys, time; from gemmdb.processes.pool import IsolatedProcess; w = IsolatedProcess();"
         "print(w.call(20, os.getpid).value, flush=True); w.call(60, time.sleep, 60)"
     )
     parent = subprocess.Popen([python, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -117,28 +117,28 @@ def test_a_worker_ends_with_its_parent(python):
     assert _ends(pid)
 
 
-def test_what_a_task_prints_does_not_disturb_the_replies(worker):
-    assert worker.call(20, print, "to standard output").status is Status.OK
-    assert worker.call(20, os.getpid).status is Status.OK
+def test_what_a_task_prints_does_not_disturb_the_replies(process):
+    assert process.call(20, print, "to standard output").status is Status.OK
+    assert process.call(20, os.getpid).status is Status.OK
 
 
-def test_many_tasks_on_several_workers():
-    workers = [Worker(), Worker()]
+def test_many_tasks_on_several_processes():
+    processes = [IsolatedProcess(), IsolatedProcess()]
     try:
-        replies = spread(workers, 20, [Task(abs, (-n,)) for n in range(20)])
+        replies = spread(processes, 20, [Task(abs, (-n,)) for n in range(20)])
         assert [reply.value for reply in replies] == list(range(20))
     finally:
-        for worker in workers:
-            worker.close()
+        for process in processes:
+            process.close()
 
 
 def test_the_environment_is_the_workers_own():
-    worker = Worker({"GEMMDB_TEST": "here"})
+    process = IsolatedProcess({"GEMMDB_TEST": "here"})
     try:
-        assert worker.call(20, os.getenv, "GEMMDB_TEST").value == "here"
+        assert process.call(20, os.getenv, "GEMMDB_TEST").value == "here"
         assert "GEMMDB_TEST" not in os.environ
     finally:
-        worker.close()
+        process.close()
 
 
 def _ends(pid: int) -> bool:

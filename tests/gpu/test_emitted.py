@@ -112,14 +112,14 @@ def test_alpha_and_beta_reach_the_template() -> None:
 def test_a_process_that_generates_code_allocates_nothing_on_the_gpu() -> None:
     """It generates code on operands without memory and never loads a kernel, so it disturbs no timing."""
     from gemmdb.generators.measure.cuda.emission import Emission
-    from gemmdb.processes.pool import Worker
+    from gemmdb.processes.pool import IsolatedProcess
 
-    worker = Worker()
+    process = IsolatedProcess()
     try:
-        assert worker.call(120, Emission(gemm("mm", m=72, n=1016, k=520), TMA).build, 90).value.failure == ""
-        used = worker.call(60, eval, "__import__('torch').cuda.max_memory_reserved()")
+        assert process.call(120, Emission(gemm("mm", m=72, n=1016, k=520), TMA).build, 90).value.failure == ""
+        used = process.call(60, eval, "__import__('torch').cuda.max_memory_reserved()")
     finally:
-        worker.close()
+        process.close()
     # Inductor's own passes make a few little tensors once.
     assert used.value <= 2**21
 

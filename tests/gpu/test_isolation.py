@@ -1,6 +1,6 @@
-"""A candidate that breaks costs its own row; the worker restarts and the others are measured.
+"""A candidate that breaks costs its own row; the process restarts and the others are measured.
 
-The breaking kernels take the place of rendered sources in the compile cache, where the real worker picks them up.
+The breaking kernels take the place of rendered sources in the compile cache, where the real process picks them up.
 """
 
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gemmdb.generators.build.effort import Effort
-from gemmdb.generators.measure.cuda.compiling import CompilePool
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
+from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.render import plan
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -20,7 +20,7 @@ from gemmdb.table.measurement import Protocol, Status
 PROTOCOL = Protocol("graph", "cold", 10, 7)
 PROBLEM = Problem.gemm("mm", m=16, n=512, k=512)
 EFFORT = Effort("test", 1, 7, 3, 1.1, 2, ("cold",), 120.0, 20.0)
-"""A worker that takes the place of a broken one is limited from its cold start: libraries, context, first kernels."""
+"""A process that takes the place of a broken one is limited from its cold start: libraries, context, first kernels."""
 
 
 def tile(block_k: int) -> Config:
@@ -48,7 +48,7 @@ BODIES = {
 def measurer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaMeasurer]:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     (tmp_path / "gemmdb").mkdir()
-    pool = CompilePool(90, 227 * 1024, processes=2)
+    pool = Precompiler(90, 227 * 1024, processes=2)
     measurer = CudaMeasurer(0, EFFORT, pool).start()
     yield measurer
     measurer.close()

@@ -237,10 +237,10 @@ def test_a_linear_that_quantises_its_activation(kit: Any, kernel: str) -> None:
 def test_all_are_measured(config: Config, problem: Problem) -> None:
     """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
     from gemmdb.generators.measure.cuda import session
-    from gemmdb.generators.measure.cuda.compile import parts
+    from gemmdb.generators.measure.cuda.requirements import required
 
     major, minor = torch.cuda.get_device_capability()
-    assert [part.build(10 * major + minor).failure for part in parts(problem, config)] == [""]
+    assert [artifact.build(10 * major + minor).failure for artifact in required(problem, config)] == [""]
     aten = session.load(problem, ATEN, PROTOCOL)
     assert aten.status is Status.OK, (problem.text, aten)
     loaded = session.load(problem, config, PROTOCOL)

@@ -173,7 +173,7 @@ def test_of_two_processes_that_share_a_table_one_measures(tmp_path):
         problems = [Problem.gemm("mm", m=m, n=16, k=32, dtype="fp32") for m in (4, 5)]
         tuned = live.tune([live.Request(problem, device, Path(sys.argv[1])) for problem in problems])
         # What measures loads torch; what only has it measured would keep it waiting for that long.
-        loaded = live._TUNER.worker().call(60, eval, "'torch' in __import__('sys').modules").value
+        loaded = live._TUNER.process().call(60, eval, "'torch' in __import__('sys').modules").value
         print(*(tuned.verdicts[problem].pick.text for problem in problems), tuned.late, loaded)
     """)
     table = tmp_path / "shared.db"

@@ -40,7 +40,8 @@ class CpuBackend:
         """Compiling would disturb the times of the first jobs."""
 
     def measurer(self, lane: int, effort: Effort, confirms: bool = True) -> Measurer:
-        """The one measurer; as many compile workers as usable cores, at most 8. Starts nothing before it is used."""
+        """The one measurer; as many processes that compile as usable cores, at most 8. Starts nothing before it is
+        used."""
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return CpuMeasurer(effort, self.device.units, min(usable, 8))
 

@@ -1,4 +1,4 @@
-"""The Measurer of a CPU: compiles in parallel workers first, then times alone in one worker."""
+"""The Measurer of a CPU: compiles in parallel processes first, then times alone in one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import Elsewhere, Reply, Task
-from gemmdb.processes.pool import Limits, Stopped, Worker, spread
+from gemmdb.processes.pool import IsolatedProcess, Limits, Stopped, spread
 from gemmdb.table.measurement import MAX_DETAIL, Protocol, Status, Times
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ else:
 POLL_S = 0.1
 """How often a machine that others use is tried again."""
 RESTART = 200
-"""After that many compilations the workers that compile are replaced: what they have loaded is never freed."""
+"""After that many compilations the processes that compile are replaced: what they have loaded is never freed."""
 LOADED_BYTES = 2 * 2**30
 """How much the candidates that are timed together may hold; each has its own packed copy of the weight."""
 
 
 @dataclass
 class CpuMeasurer:
-    """Times candidates with `threads` threads. `compilers`: how many workers compile at once.
+    """Times candidates with `threads` threads. `compilers`: how many processes compile at once.
 
     All builds of this user on this machine time one after the other, and none compiles while another one times.
     """
@@ -60,8 +60,8 @@ class CpuMeasurer:
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "GEMMDB_DISABLE": "",
         }
-        self._timer = Worker(self._environment, self.limits)
-        self._compilers = [Worker(self._environment, self.limits) for _ in range(self.compilers)]
+        self._timer = IsolatedProcess(self._environment, self.limits)
+        self._compilers = [IsolatedProcess(self._environment, self.limits) for _ in range(self.compilers)]
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
         """Compile all candidates of the jobs into the compiler's cache on disk. Returns when all are done."""
@@ -74,8 +74,8 @@ class CpuMeasurer:
                 self._learn()
         self._since_start += len(tasks)
         if self._since_start > RESTART:
-            for worker in self._compilers:
-                worker.end()
+            for process in self._compilers:
+                process.end()
             self._since_start = 0
         for pair, reply in zip(wanted, replies, strict=True):
             seconds = reply.value if reply.status is Status.OK else None
@@ -123,13 +123,13 @@ class CpuMeasurer:
         return None
 
     def close(self) -> None:
-        """End all workers."""
+        """End all processes."""
         self._closed = True
-        for worker in (self._timer, *self._compilers):
-            worker.close()
+        for process in (self._timer, *self._compilers):
+            process.close()
 
     def _learn(self) -> None:
-        """Tell the workers that start from now on what one that has compiled knows of the vector units."""
+        """Tell the processes that start from now on what one that has compiled knows of the vector units."""
         if not self._learnt:
             reply = self._compilers[-1].call(self.effort.compile_s, session.trusted)
             self._environment.update(reply.value or {})
@@ -139,7 +139,7 @@ class CpuMeasurer:
         return self._closed
 
     def _load(self, problem: Problem, config: Config) -> bool:
-        """Whether the candidate is in the worker, and right."""
+        """Whether the candidate is in the process, and right."""
         if self._current != problem:
             self._loaded, self._current = {}, problem
         if (problem, config) in self._failed:

@@ -1,6 +1,7 @@
-"""What runs inside a CPU worker: compile a candidate as Inductor emits it, check its result, time it on the host clock.
+"""What runs in the isolated process of a CPU: compile a candidate as Inductor emits it, check its result, time it on
+the host clock.
 
-The worker keeps one problem with its compiled candidates at a time. What is timed is the call of the generated code
+The process keeps one problem with its compiled candidates at a time. What is timed is the call of the generated code
 alone: no guards, no autograd wrapper; the reference is obtained and called in the same way.
 """
 
@@ -70,7 +71,7 @@ def load(problem: Problem, config: Config, threads: int) -> float:
 
 
 def trusted() -> Mapping[str, str]:
-    """What the environment of further workers may say of the vector units, since this one has tried them."""
+    """What the environment of further processes may say of the vector units, since this one has tried them."""
     return vector_units.TRUSTED if vector_units.all_usable() else {}
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from gemmdb.devices.detect import cuda
 from gemmdb.errors import InputError
 from gemmdb.generators.build.effort import Effort
-from gemmdb.generators.measure.cuda.compiling import CompilePool
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
+from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.generators.measure.interfaces import Job
 from gemmdb.kernels import cutlass
@@ -43,7 +43,7 @@ class CudaBackend:
         self._gpus = [index for index in range(_count()) if cuda(index) == found]
         self.lanes = len(self._gpus)
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
-        self.compilers = CompilePool(int(found.arch.removeprefix("sm")), shared)
+        self.compilers = Precompiler(int(found.arch.removeprefix("sm")), shared)
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """CUDA graphs of calls, one protocol per cache state of the effort."""

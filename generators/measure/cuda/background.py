@@ -7,12 +7,12 @@ import os
 import signal
 import threading
 
-from gemmdb.generators.measure.cuda.part import Built, Part
+from gemmdb.generators.measure.cuda.artifact import Artifact, Built
 
 
-def warm(part: Part, capability: int) -> Built:
-    """Build a part."""
-    return part.build(capability)
+def warm(artifact: Artifact, capability: int) -> Built:
+    """Build an artifact."""
+    return artifact.build(capability)
 
 
 def background() -> None:

@@ -14,20 +14,21 @@ from enum import IntEnum
 from itertools import count
 from multiprocessing.context import BaseContext
 
+from gemmdb.generators.measure.cuda.artifact import Artifact, Built
 from gemmdb.generators.measure.cuda.background import background, warm
-from gemmdb.generators.measure.cuda.part import Built, Part
 
 WEIGHTS = {"cutlass": 0.7, "inductor": 0.15, "triton": 0.15}
-"""The part of the processes that each kind has while parts of all kinds wait; what one does not need, others take.
+"""The share of the processes that each kind has while artifacts of all kinds wait; what one does not need, others take.
 
-At the start nine problems of ten wait for nvcc, half a minute for each of its parts, and the GPUs with them. Together
-the kinds never have more processes at work than there are processors: nvcc with two others beside it on a processor
-takes three times as long, and gigabytes for as long.
+At the start nine problems of ten wait for nvcc, half a minute for each of its artifacts, and the GPUs with them.
+Together the kinds never have more processes at work than there are processors: nvcc with two others beside it on a
+processor takes three times as long, and gigabytes for as long.
 """
 
 AWAITED = 1.4
-"""As WEIGHTS, for a kind whose next part a winner waits for, unless nvcc is to compile it: a second or two, after which
-a GPU has something to do. With 0.15, three GPUs stood still for 94% of seven minutes while 64 processors compiled."""
+"""As WEIGHTS, for a kind whose next artifact a winner waits for, unless nvcc is to compile it: a second or two, after
+which a GPU has something to do. With 0.15, three GPUs stood still for 94% of seven minutes while 64 processors
+compiled."""
 
 PRELOAD = "gemmdb.generators.measure.cuda.preload"
 
@@ -43,17 +44,17 @@ class Priority(IntEnum):
 
 @dataclass
 class _Item:
-    """A part that waits for a process, or for its end."""
+    """An artifact that waits for a process, or for its end."""
 
-    part: Part
+    artifact: Artifact
     kind: str
     priority: Priority
     work: str
     future: Future[Built] = field(default_factory=Future)
 
 
-class Dispatcher:
-    """Compiles parts for compute capability `capability` in at most `processes` processes at a time.
+class CompilePool:
+    """Compiles artifacts for compute capability `capability` in at most `processes` processes at a time.
 
     The processes start when they are needed and stay. A process that dies breaks the others of its kind, as in
     ProcessPoolExecutor: what they were at raises BrokenProcessPool, what waited goes to new ones.
@@ -71,14 +72,14 @@ class Dispatcher:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def submit(self, part: Part, kind: str, priority: Priority) -> Future[Built]:
-        """Have a part compiled when its turn comes; `kind` is a key of WEIGHTS."""
-        item = _Item(part, kind, priority, part.work)
+    def submit(self, artifact: Artifact, kind: str, priority: Priority) -> Future[Built]:
+        """Have an artifact compiled when its turn comes; `kind` is a key of WEIGHTS."""
+        item = _Item(artifact, kind, priority, artifact.work)
         with self._changed:
             if self._closed:
                 item.future.cancel()
                 return item.future
-            self._waiting[part.key] = item
+            self._waiting[artifact.key] = item
             self._push(item)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True)
@@ -86,7 +87,7 @@ class Dispatcher:
         return item.future
 
     def hurry(self, key: str, priority: Priority) -> None:
-        """Raise a part that still waits to a priority, if that is higher than its own."""
+        """Raise an artifact that still waits to a priority, if that is higher than its own."""
         with self._changed:
             item = self._waiting.get(key)
             if item is not None and priority < item.priority:
@@ -101,7 +102,7 @@ class Dispatcher:
             self._changed.notify_all()
         for item in waiting:
             item.future.cancel()
-        # A part that is being handed over may start a process yet.
+        # An artifact that is being handed over may start a process yet.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         with self._changed:
@@ -118,7 +119,7 @@ class Dispatcher:
         self._changed.notify_all()
 
     def _run(self) -> None:
-        # Parts are handed over in a thread of their own: an executor that breaks calls back with its locks held.
+        # Artifacts are handed over in a thread of their own: an executor that breaks calls back with its locks held.
         while True:
             with self._changed:
                 while not self._closed and (item := self._choose()) is None:
@@ -129,7 +130,7 @@ class Dispatcher:
             self._hand_over(item)
 
     def _choose(self) -> _Item | None:
-        """The next part, which counts as running from now on. Call it with the lock held."""
+        """The next artifact, which counts as running from now on. Call it with the lock held."""
         if self._running.total() >= self.processes:
             return None
         heads = {kind: head for kind, heap in self._heaps.items() if (head := self._head(heap)) is not None}
@@ -137,18 +138,18 @@ class Dispatcher:
             return None
         kind = min(heads, key=lambda kind: self._running[kind] / _weight(heads[kind]))
         item = heads[kind]
-        del self._waiting[item.part.key]
+        del self._waiting[item.artifact.key]
         self._running[kind] += 1
         self._work.add(item.work)
         return item
 
     def _head(self, heap: list[tuple[Priority, int, _Item]]) -> _Item | None:
-        """The first of a kind that waits and does not need what is being compiled for another part: it would hold its
-        process up with waiting."""
+        """The first of a kind that waits and does not need what is being compiled for another artifact: it would hold
+        its process up with waiting."""
         held = []
         while heap:
             priority, _, item = heap[0]
-            if self._waiting.get(item.part.key) is not item or priority != item.priority:
+            if self._waiting.get(item.artifact.key) is not item or priority != item.priority:
                 heapq.heappop(heap)  # Begun, or raised to another priority.
             elif item.work and item.work in self._work:
                 held.append(heapq.heappop(heap))
@@ -163,11 +164,11 @@ class Dispatcher:
         item.future.set_running_or_notify_cancel()
         try:
             try:
-                inner = self._executor(item.kind).submit(warm, item.part, self.capability)
+                inner = self._executor(item.kind).submit(warm, item.artifact, self.capability)
             except BrokenProcessPool:
                 with self._changed:
                     self._executors.pop(item.kind, None)
-                inner = self._executor(item.kind).submit(warm, item.part, self.capability)
+                inner = self._executor(item.kind).submit(warm, item.artifact, self.capability)
         except Exception as error:  # Closed meanwhile, or no process can be started.
             self._finished(item, None, error)
             return
@@ -197,7 +198,7 @@ class Dispatcher:
 
 
 def _weight(head: _Item) -> float:
-    """The part of the processes that a kind has whose next part is `head`."""
+    """The share of the processes that a kind has whose next artifact is `head`."""
     return AWAITED if head.priority is Priority.URGENT and head.kind != "cutlass" else WEIGHTS[head.kind]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators.measure.cuda.part import Built
+from gemmdb.generators.measure.cuda.artifact import Built
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
@@ -37,7 +37,7 @@ extern "C" size_t gemmdb_workspace(int m, int n, int k, long lda, long ldb, int 
 
 @dataclass(frozen=True)
 class Library:
-    """One compiled kernel as a Part. `source`: the whole of its CUDA source."""
+    """One compiled kernel as an Artifact. `source`: the whole of its CUDA source."""
 
     source: str
 
@@ -54,7 +54,7 @@ class Library:
 
     @property
     def work(self) -> str:
-        """See `Part.work`."""
+        """See `Artifact.work`."""
         return ""
 
     def build(self, capability: int) -> Built:

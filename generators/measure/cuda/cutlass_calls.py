@@ -36,12 +36,12 @@ def bind(
     Raises RuntimeError when the library cannot be built, or the kernel not be run on the problem.
     """
     start = time.perf_counter()
-    part = cutlass_build.library(problem, config)
+    artifact = cutlass_build.library(problem, config)
     major, minor = torch.cuda.get_device_capability()
-    failure = part.build(major * 10 + minor).failure
+    failure = artifact.build(major * 10 + minor).failure
     if failure:
         raise RuntimeError(failure)
-    library = cutlass_build.loaded(part.path)
+    library = cutlass_build.loaded(artifact.path)
     seconds = time.perf_counter() - start
     sizes, order = _sizes(problem, copies[0]), cutlass.order(config)
     # One for all copies: they follow each other on one stream, and each run begins by zeroing its counters.

@@ -1,6 +1,7 @@
-"""Candidates that are measured as the code Inductor emits for them (`emitted`): their names, and the code as a part.
+"""Candidates that are measured as the code Inductor emits for them (`emitted`): their names, and the code as an
+artifact.
 
-Imports no torch: who plans a measurement need not, and who compiles other parts neither.
+Imports no torch: who plans a measurement need not, and who compiles other artifacts neither.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import hashlib
 import time
 from dataclasses import dataclass
 
+from gemmdb.generators.measure.cuda.artifact import Built
 from gemmdb.generators.measure.cuda.cutlass_build import library
-from gemmdb.generators.measure.cuda.part import Built
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.sources import INDUCTOR
 from gemmdb.key.problem import Problem
@@ -38,7 +39,7 @@ def only_emitted(config: Config) -> bool:
 
 @dataclass(frozen=True)
 class Emission:
-    """The emitted code of a config for a problem, as a Part."""
+    """The emitted code of a config for a problem, as an Artifact."""
 
     problem: Problem
     config: Config
@@ -50,7 +51,7 @@ class Emission:
 
     @property
     def work(self) -> str:
-        """See `Part.work`: code of several problems has the same CUTLASS kernel in it."""
+        """See `Artifact.work`: code of several problems has the same CUTLASS kernel in it."""
         return library(self.problem, self.config).key if self.config.backend == "cutlass" else ""
 
     def build(self, capability: int) -> Built:

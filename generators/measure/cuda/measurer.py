@@ -10,15 +10,15 @@ from typing import Any
 
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.build.effort import Effort
-from gemmdb.generators.measure.cuda.compiling import CompilePool
 from gemmdb.generators.measure.cuda.emission import Emitted, only_emitted
+from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.trial import Loaded, Trial
 from gemmdb.generators.measure.interfaces import Job, Outcome, ignore
 from gemmdb.generators.measure.stats import times
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import Elsewhere
-from gemmdb.processes.pool import Worker
+from gemmdb.processes.pool import IsolatedProcess
 from gemmdb.table.measurement import Protocol, Status
 
 SESSION = Elsewhere("gemmdb.generators.measure.cuda.session")
@@ -26,28 +26,28 @@ SESSION = Elsewhere("gemmdb.generators.measure.cuda.session")
 
 @dataclass
 class CudaMeasurer:
-    """Times candidates on GPU number `gpu` in a worker process of its own; see `interfaces.Measurer`. `functions`: a
+    """Times candidates on GPU number `gpu` in an isolated process; see `interfaces.Measurer`. `functions`: a
     module with those of `session` that run in that process."""
 
     gpu: int
     effort: Effort
-    pool: CompilePool
+    precompiler: Precompiler
     functions: Any = SESSION
-    worker: Worker = field(init=False)
+    process: IsolatedProcess = field(init=False)
     _other: CudaMeasurer | None = None
     _starting: Thread | None = None
     _inductor: bool = False
     _busy_us: float = 0.0
 
     def __post_init__(self) -> None:
-        self.worker = Worker({"CUDA_VISIBLE_DEVICES": _visible(self.gpu), "CUDA_MODULE_LOADING": "LAZY"})
+        self.process = IsolatedProcess({"CUDA_VISIBLE_DEVICES": _visible(self.gpu), "CUDA_MODULE_LOADING": "LAZY"})
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
         """Begin compiling what the jobs need, in the background, and loading Inductor where they need that."""
         if self._starting is not None and any(only_emitted(config) for job in jobs for config in job.legal):
             self._start(inductor=True)
         for job in jobs:
-            self.pool.prepare(job, ready)
+            self.precompiler.prepare(job, ready)
 
     def start(self, confirms: bool = True) -> CudaMeasurer:
         """Begin to start the process that times, which takes seconds, and where it `confirms` that of `fresh` and what
@@ -83,7 +83,7 @@ class CudaMeasurer:
     def floor(self, problem: Problem, protocol: Protocol, samples: int) -> list[float] | None:
         """Samples in microseconds of a streaming read of the weight's bytes, None when that failed."""
         self._started()
-        reply = self.worker.call(self.effort.measure_s, self.functions.floor_us, problem, protocol, samples)
+        reply = self.process.call(self.effort.measure_s, self.functions.floor_us, problem, protocol, samples)
         return list(reply.value) if reply.status is Status.OK else None
 
     def emitted(self, config: Config) -> Config:
@@ -93,7 +93,7 @@ class CudaMeasurer:
     def fresh(self) -> CudaMeasurer:
         """The measurer with another process on the same GPU, which stays: to start one takes seconds."""
         if self._other is None:
-            self._other = CudaMeasurer(self.gpu, self.effort, self.pool, self.functions)
+            self._other = CudaMeasurer(self.gpu, self.effort, self.precompiler, self.functions)
         return self._other
 
     @property
@@ -102,8 +102,8 @@ class CudaMeasurer:
         return self._busy_us / 1e6 + ((self._other.busy_s or 0.0) if self._other else 0.0)
 
     def close(self) -> None:
-        """End the workers for good."""
-        self.worker.close()
+        """End the processes for good."""
+        self.process.close()
         if self._other is not None:
             self._other.close()
 
@@ -118,7 +118,7 @@ class CudaMeasurer:
         if before is not None:
             before.join()
         try:
-            self.worker.call(self.effort.compile_s, self.functions.begin, inductor)
+            self.process.call(self.effort.compile_s, self.functions.begin, inductor)
         except GemmdbError:
             return  # The first measurement will meet the same.
 
@@ -126,22 +126,22 @@ class CudaMeasurer:
         if before is not None:
             before.join()
         try:
-            reply = self.worker.call(self.effort.measure_s, self.functions.expect, problem, configs)
+            reply = self.process.call(self.effort.measure_s, self.functions.expect, problem, configs)
         except GemmdbError:
             return
         if reply.status is not Status.OK:
-            self.worker.end()  # Which of them it was, measuring will tell.
+            self.process.end()  # Which of them it was, measuring will tell.
 
     def _started(self) -> None:
-        """Wait for the thread that talks to the worker: requests must not mix."""
+        """Wait for the thread that talks to the process: requests must not mix."""
         if self._starting is not None:
             self._starting.join()
 
     def _compiled(self, problem: Problem, config: Config) -> Loaded:
-        failure = self.pool.failure(problem, config, self.effort.compile_s)
+        failure = self.precompiler.failure(problem, config, self.effort.compile_s)
         if failure is not None:
             return Loaded(failure[0], None, failure[2], failure[1])
-        return Loaded(Status.OK, None, self.pool.seconds(problem, config))
+        return Loaded(Status.OK, None, self.precompiler.seconds(problem, config))
 
     def _trial(
         self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
@@ -154,11 +154,11 @@ class CudaMeasurer:
             able = [config for config, load in loads.items() if load.status is Status.OK]
             if ATEN not in able:
                 return loads, {}
-            reply = self.worker.call(
+            reply = self.process.call(
                 self.effort.measure_s, self.functions.trial, problem, tuple(able), protocol, samples
             )
             if reply.status is not Status.OK:
-                self.worker.end()
+                self.process.end()
                 return self._carefully(problem, loads, protocol, samples)
             done: Trial = reply.value
             self._busy_us += done.busy_us
@@ -166,7 +166,7 @@ class CudaMeasurer:
             if not done.fatal:
                 return loads | found, done.samples
             # A candidate that spoilt the process is known; the others are loaded again.
-            self.worker.end()
+            self.process.end()
             loads |= {config: load for config, load in found.items() if load.status is not Status.OK}
 
     def _carefully(
@@ -177,15 +177,15 @@ class CudaMeasurer:
         able = [config for config, load in loads.items() if load.status is Status.OK]
         for config in able:
             pair = tuple(dict.fromkeys((ATEN, config)))
-            reply = self.worker.call(self.effort.measure_s, self.functions.trial, problem, pair, protocol, samples)
+            reply = self.process.call(self.effort.measure_s, self.functions.trial, problem, pair, protocol, samples)
             if reply.status is not Status.OK:
-                self.worker.end()
+                self.process.end()
                 loads[config] = Loaded(reply.status, detail=reply.detail)
                 continue
             done: Trial = reply.value
             self._busy_us += done.busy_us
             if done.fatal:
-                self.worker.end()
+                self.process.end()
             found = done.loads[config]
             loads[config] = replace(found, compile_s=compiled[config].compile_s)
             if config in done.samples:

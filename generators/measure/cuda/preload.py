@@ -27,7 +27,7 @@ def load() -> None:
     # Inductor would start processes of its own.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     for name in MODULES:
-        # What cannot be imported is told by the first part that needs it.
+        # What cannot be imported is told by the first artifact that needs it.
         with contextlib.suppress(Exception):
             importlib.import_module(name)
 

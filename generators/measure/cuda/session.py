@@ -1,6 +1,7 @@
-"""What runs inside a GPU worker: load a candidate, check its result, capture it in a CUDA graph, time the graphs.
+"""What runs in the isolated process of a GPU: load a candidate, check its result, capture it in a CUDA graph, time the
+graphs.
 
-The worker keeps one problem with its candidates at a time, and every compiled kernel it ever loaded.
+The process keeps one problem with its candidates at a time, and every compiled kernel it ever loaded.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators.measure.cuda.part import Built
+from gemmdb.generators.measure.cuda.artifact import Built
 from gemmdb.generators.measure.cuda.render import Unit
 
 
@@ -84,7 +84,7 @@ def _record(unit: Unit, capability: int) -> Path:
 
 @dataclass(frozen=True)
 class Triton:
-    """A unit as a Part: compiling it leaves the result in Triton's on-disk cache."""
+    """A unit as an Artifact: compiling it leaves the result in Triton's on-disk cache."""
 
     unit: Unit
 
@@ -95,7 +95,7 @@ class Triton:
 
     @property
     def work(self) -> str:
-        """See `Part.work`."""
+        """See `Artifact.work`."""
         return ""
 
     def build(self, capability: int) -> Built:

@@ -8,8 +8,7 @@ import torch
 
 from gemmdb import Problem
 from gemmdb.generators.build.effort import named
-from gemmdb.generators.measure.cuda import compile as compiling
-from gemmdb.generators.measure.cuda import elementwise
+from gemmdb.generators.measure.cuda import elementwise, requirements
 from gemmdb.generators.measure.cuda.bench import moved
 from gemmdb.generators.measure.cuda.emission import Emission, only_emitted
 from gemmdb.generators.measure.cuda.space import CudaSpace
@@ -62,7 +61,7 @@ def test_the_template_is_one_part_of_emitted_code() -> None:
     problem = bmm()
     config = CudaSpace().candidates(problem, H200, named("standard", "cuda"))[1].config
     assert only_emitted(config)
-    assert compiling.parts(problem, config) == [Emission(problem, config)]
+    assert requirements.required(problem, config) == [Emission(problem, config)]
     assert Emission(problem, config).key != Emission(replace(problem, batch=9), config).key
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from gemmdb.generators.build.effort import EFFORTS
 from gemmdb.generators.measure.cuda import cutlass_build, cutlass_menu
-from gemmdb.generators.measure.cuda.compile import compiler, parts
+from gemmdb.generators.measure.cuda.requirements import compiler, required
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.legality import illegal
@@ -46,7 +46,7 @@ def test_sizes_do_not_change_what_is_compiled(h200):
     one, other = (Problem.gemm("mixed_mm", m=512, n=n, k=k, fusion="scale") for n, k in ((4096, 4096), (1024, 14336)))
     for config in cutlass_menu.configs(one, h200):
         assert cutlass_build.library(one, config) == cutlass_build.library(other, config)
-        assert [part.key for part in parts(one, config)] == [cutlass_build.library(other, config).key]
+        assert [artifact.key for artifact in required(one, config)] == [cutlass_build.library(other, config).key]
 
 
 def test_candidates_from_effort_standard_on_and_where_they_can_be_compiled(h200):
@@ -70,19 +70,19 @@ def test_without_nvcc_a_candidate_fails_with_the_reason(monkeypatch, tmp_path, h
     for name in ("CUDACXX", "CUDA_HOME"):
         monkeypatch.delenv(name, raising=False)
     problem = Problem.gemm("mm", m=64, n=4096, k=4096)
-    (part,) = parts(problem, cutlass_menu.configs(problem, h200)[0])
-    assert part.build(90).failure == "nvcc is not there"
+    (artifact,) = required(problem, cutlass_menu.configs(problem, h200)[0])
+    assert artifact.build(90).failure == "nvcc is not there"
 
 
 def test_what_surrounds_the_product_is_compiled_with_it():
     bare, mixed = Problem.gemm("mm", m=64, n=4096, k=4096), Problem.gemm("mixed_mm", m=64, n=4096, k=4096)
     scaled = Problem.gemm("mixed_mm", m=64, n=4096, k=4096, fusion="scale")
-    sizes = [len({part.key for part in parts(problem, ATEN)}) for problem in (bare, mixed, scaled)]
+    sizes = [len({artifact.key for artifact in required(problem, ATEN)}) for problem in (bare, mixed, scaled)]
     assert sizes == [1, 2, 3]  # The flush, the cast of the weight, the scale.
-    assert {compiler(ATEN, part) for part in parts(scaled, ATEN)} == {"triton"}
+    assert {compiler(ATEN, artifact) for artifact in required(scaled, ATEN)} == {"triton"}
 
 
 def test_what_a_kernel_leaves_to_another_is_compiled_by_triton(h200):
     problem = Problem.gemm("mm", m=512, n=4096, k=4096, fusion="pointwise")
     config = cutlass_menu.configs(problem, h200)[0]
-    assert [compiler(config, part) for part in parts(problem, config)] == ["cutlass", "triton"]
+    assert [compiler(config, artifact) for artifact in required(problem, config)] == ["cutlass", "triton"]

@@ -8,12 +8,11 @@ import pytest
 from gemmdb import Config, Problem
 from gemmdb.errors import InputError
 from gemmdb.generators.build.effort import named
-from gemmdb.generators.measure.cuda import compile as compiling
-from gemmdb.generators.measure.cuda import inductor_menu
-from gemmdb.generators.measure.cuda.compiling import CompilePool
+from gemmdb.generators.measure.cuda import inductor_menu, requirements
 from gemmdb.generators.measure.cuda.emission import Emission, Emitted, only_emitted
 from gemmdb.generators.measure.cuda.emitted import share_gpus
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
+from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.inductor.legality import misaligned, padded_sizes
 from gemmdb.kernels.legality import illegal
@@ -128,13 +127,13 @@ def test_emitted_code_is_a_candidate_of_its_own_and_one_part() -> None:
     assert emitted.plain == config
     assert only_emitted(config)
     problem = gemm("mm", m=64, n=64, k=64)
-    assert compiling.parts(problem, config) == [Emission(problem, config)]
+    assert requirements.required(problem, config) == [Emission(problem, config)]
     assert Emission(problem, config).key == Emission(problem, emitted).key
     assert Emission(problem, config).key != Emission(gemm("mm", m=64, n=64, k=128), config).key
 
 
 def test_all_but_aten_is_confirmed_as_emitted_code() -> None:
-    measurer = CudaMeasurer(0, named("standard", "cuda"), CompilePool(90, 232448, 1))
+    measurer = CudaMeasurer(0, named("standard", "cuda"), Precompiler(90, 232448, 1))
     base = {
         "block_m": 16, "block_n": 64, "block_k": 64, "group_m": 8, "split_k": 2, "swap": 0, "load": "pointer",
         "dequant": "cast", "warps": 4, "stages": 3,

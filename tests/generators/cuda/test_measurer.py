@@ -1,4 +1,4 @@
-"""The measurer of a GPU around its worker, which here pretends to have a GPU: what dies or hangs costs its own row."""
+"""The measurer of a GPU around its process, which here pretends to have a GPU: what dies or hangs costs its own row."""
 
 import importlib
 import sys
@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from gemmdb.generators.build.effort import Effort
-from gemmdb.generators.measure.cuda.compiling import CompilePool
 from gemmdb.generators.measure.cuda.emission import Emitted
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
+from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.interfaces import Candidate, Job
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
@@ -69,10 +69,10 @@ PROBLEM = Problem.gemm("mm", m=16, n=512, k=512)
 
 @pytest.fixture
 def gpu(importable, monkeypatch, tmp_path):
-    """A measurer that compiles nothing and whose workers run SESSION."""
+    """A measurer that compiles nothing and whose processes run SESSION."""
     importable("session_of_a_test", SESSION)
     monkeypatch.syspath_prepend(tmp_path / "modules")
-    pool = CompilePool(90, 232448, 1, lambda problem, config: [])
+    pool = Precompiler(90, 232448, 1, lambda problem, config: [])
     found = CudaMeasurer(0, EFFORT, pool, importlib.import_module("session_of_a_test"))
     yield found
     found.close()
@@ -99,19 +99,19 @@ def test_right_and_wrong_candidates_are_one_request(gpu, make):
 def test_the_process_that_confirms_is_started_where_winners_are_confirmed(gpu):
     gpu.start(confirms=False)
     gpu._started()
-    assert gpu.worker.call(10, gpu.functions.asked).value == [False]
+    assert gpu.process.call(10, gpu.functions.asked).value == [False]
     assert gpu._other is None
     gpu.start()
     gpu.fresh()._started()
-    assert gpu.fresh().worker.call(10, gpu.functions.asked).value == [True]
-    assert gpu.fresh().worker.pid != gpu.worker.pid
+    assert gpu.fresh().process.call(10, gpu.functions.asked).value == [True]
+    assert gpu.fresh().process.pid != gpu.process.pid
 
 
 def test_inductor_is_loaded_where_something_has_to_be_measured_as_emitted_code(gpu, make):
     def prepared(config):
         gpu.prepare([Job(PROBLEM, PROTOCOL, (Candidate(ATEN), Candidate(config)))])
         gpu._started()
-        return gpu.worker.call(10, gpu.functions.asked).value
+        return gpu.process.call(10, gpu.functions.asked).value
 
     gpu.start(confirms=False)
     assert prepared(make.tile(block_k=64)) == [False]
@@ -142,7 +142,7 @@ def test_another_process_confirms_and_stays(gpu, make):
     other = gpu.fresh()
     assert statuses(gpu, make, 16) == statuses(other, make, 16) == ["ok", "ok"]
     assert gpu.fresh() is other
-    assert None is not gpu.worker.pid != other.worker.pid is not None
+    assert None is not gpu.process.pid != other.process.pid is not None
     assert gpu.busy_s == pytest.approx(2e-3)
     gpu.close()
     with pytest.raises(Stopped):
@@ -153,7 +153,7 @@ def test_emitted_code_is_loaded_before_it_is_measured_and_nothing_else(gpu, make
     gpu.expect(PROBLEM, [make.tile(block_k=32), Emitted.code_of(make.tile(block_k=64)), Emitted.code_of(make.tile())])
     gpu.expect(PROBLEM, [make.tile(block_k=128)])
     assert statuses(gpu, make, 16) == ["ok", "ok"]
-    assert gpu.worker.call(10, gpu.functions.heard).value == [64, make.tile().values["block_k"]]
+    assert gpu.process.call(10, gpu.functions.heard).value == [64, make.tile().values["block_k"]]
 
 
 def test_what_dies_while_it_is_loaded_ahead_costs_nothing(gpu, make):

@@ -9,7 +9,7 @@ import pytest
 from gemmdb.generators.files import archive
 from gemmdb.generators.measure.cuda import session
 from gemmdb.generators.measure.cuda.bench import moved
-from gemmdb.generators.measure.cuda.compiling import CompilePool
+from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, Status
 
@@ -50,7 +50,7 @@ def test_memory_that_is_exhausted_is_told_by_more_than_one_exception(make, monke
 @pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="triton is installed here")
 def test_a_missing_compiler_is_the_outcome_of_the_candidate(make, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    pool = CompilePool(90, 232448, processes=1)
+    pool = Precompiler(90, 232448, processes=1)
     try:
         failure = pool.failure(Problem.gemm("mm", m=16, n=512, k=512), make.tile(), 60)
     finally:

@@ -7,8 +7,7 @@ import pytest
 
 from gemmdb import Problem
 from gemmdb.generators.build.effort import named
-from gemmdb.generators.measure.cuda import compile as compiling
-from gemmdb.generators.measure.cuda import elementwise
+from gemmdb.generators.measure.cuda import elementwise, requirements
 from gemmdb.generators.measure.cuda.emission import Emission, only_emitted
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.generators.shapes import loading
@@ -115,7 +114,7 @@ def test_the_templates_are_parts_of_emitted_code() -> None:
     for candidate in CudaSpace().candidates(problem, H200, named("standard", "cuda"))[1:]:
         assert candidate.config.name in TEMPLATES
         assert only_emitted(candidate.config)
-        assert compiling.parts(problem, candidate.config) == [Emission(problem, candidate.config)]
+        assert requirements.required(problem, candidate.config) == [Emission(problem, candidate.config)]
     keys = {Emission(one, candidate.config).key for one in (problem, scaled(scales="row"), scaled(fast_accum=True))}
     assert len(keys) == 3
 

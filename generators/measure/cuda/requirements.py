@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gemmdb.generators.measure.cuda import cutlass_build, elementwise
+from gemmdb.generators.measure.cuda.artifact import Artifact
 from gemmdb.generators.measure.cuda.emission import Emission, only_emitted
-from gemmdb.generators.measure.cuda.part import Part
 from gemmdb.generators.measure.cuda.render import Launch, plan
 from gemmdb.generators.measure.cuda.units import Triton
 from gemmdb.kernels import cutlass
@@ -12,7 +12,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 
 
-def parts(problem: Problem, config: Config) -> list[Part]:
+def required(problem: Problem, config: Config) -> list[Artifact]:
     """What has to be compiled before a config can run on a problem: kernels, and what goes before and after them."""
     if config == ATEN:
         return _triton(elementwise.flush(), *elementwise.around(problem))
@@ -27,13 +27,13 @@ def parts(problem: Problem, config: Config) -> list[Part]:
     return []
 
 
-def _triton(*launches: Launch | None) -> list[Part]:
+def _triton(*launches: Launch | None) -> list[Artifact]:
     return [Triton(launch.unit) for launch in launches if launch is not None]
 
 
-def compiler(config: Config, part: Part | None = None) -> str:
-    """What makes a config's parts, or one of them: `inductor`, `cutlass` or `triton`. nvcc takes most of the time of
-    whatever has a CUTLASS kernel in it."""
-    if isinstance(part, Triton) or config == ATEN:
+def compiler(config: Config, artifact: Artifact | None = None) -> str:
+    """What makes a config's artifacts, or one of them: `inductor`, `cutlass` or `triton`. nvcc takes most of the time
+    of whatever has a CUTLASS kernel in it."""
+    if isinstance(artifact, Triton) or config == ATEN:
         return "triton"
     return "inductor" if only_emitted(config) and config.backend != "cutlass" else config.backend

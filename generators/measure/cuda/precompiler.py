@@ -1,4 +1,4 @@
-"""What candidates need is on disk before the process that times asks for it: which parts, and which are there."""
+"""What candidates need is on disk before the process that times asks for it: which artifacts, and which are there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from time import monotonic
 
-from gemmdb.generators.measure.cuda.compile import compiler, parts
-from gemmdb.generators.measure.cuda.compile_pool import Dispatcher, Priority
+from gemmdb.generators.measure.cuda.artifact import Artifact, Built
+from gemmdb.generators.measure.cuda.compile_pool import CompilePool, Priority
 from gemmdb.generators.measure.cuda.emission import Emitted
-from gemmdb.generators.measure.cuda.part import Built, Part
+from gemmdb.generators.measure.cuda.requirements import compiler, required
 from gemmdb.generators.measure.interfaces import Job
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
@@ -24,21 +24,21 @@ from gemmdb.table.measurement import Status, one_line
 
 POLL_S = 0.2
 SUSPECT = 2
-"""A part that was being compiled when that many processes died is left to the process that times: there it costs one
-row."""
+"""An artifact that was being compiled when that many processes died is left to the process that times: there it costs
+one row."""
 
 
 @dataclass
-class CompilePool:
+class Precompiler:
     """Fills the on-disk caches of compiled kernels, for all lanes of a build and from all their threads.
 
-    `capability`: 90 for sm90. `processes`: how many compile at a time. `needs`: the parts of a config on a problem.
+    `capability`: 90 for sm90. `processes`: how many compile at a time. `needs`: the artifacts of a config on a problem.
     """
 
     capability: int
     shared_bytes: int
     processes: int = max((os.cpu_count() or 2) - 2, 1)
-    needs: Callable[[Problem, Config], Sequence[Part]] = parts
+    needs: Callable[[Problem, Config], Sequence[Artifact]] = required
     _futures: dict[str, Future[Built]] = field(default_factory=dict)
     _keys: dict[tuple[Problem, Config], tuple[str, ...]] = field(default_factory=dict)
     _lost: Counter[str] = field(default_factory=Counter)
@@ -46,10 +46,10 @@ class CompilePool:
     _closed: bool = False
 
     def __post_init__(self) -> None:
-        self._dispatcher = Dispatcher(self.capability, self.processes)
+        self._pool = CompilePool(self.capability, self.processes)
 
     def submit(self, problem: Problem, config: Config, priority: Priority = Priority.NORMAL) -> list[Future[Built]]:
-        """Begin compiling what a config needs on a problem, unless that has been begun; its parts, as futures.
+        """Begin compiling what a config needs on a problem, unless that has been begun; its artifacts, as futures.
 
         Raises Stopped after `close`.
         """
@@ -61,23 +61,23 @@ class CompilePool:
         with self._lock:
             if self._closed:
                 raise Stopped("the compilers are closed")
-            for part in made:
-                if self._to_begin(part.key):
-                    self._futures[part.key] = self._dispatcher.submit(part, compiler(config, part), priority)
-                    begun.add(part.key)
+            for artifact in made:
+                if self._to_begin(artifact.key):
+                    self._futures[artifact.key] = self._pool.submit(artifact, compiler(config, artifact), priority)
+                    begun.add(artifact.key)
             if new or keys is None:
-                keys = self._keys[problem, config] = tuple(part.key for part in made)
+                keys = self._keys[problem, config] = tuple(artifact.key for artifact in made)
             found = {key: self._futures[key] for key in keys if key in self._futures}
         for key, future in found.items():
             if key not in begun and not future.done():
-                self._dispatcher.hurry(key, priority)
+                self._pool.hurry(key, priority)
         return list(found.values())
 
     def prepare(self, job: Job, ready: Callable[[Job], None]) -> None:
         """Begin compiling what a job needs; calls `ready` with it, from whichever thread, when all is there.
 
-        Where it waits for nvcc, its other parts make way for those of jobs that do not. The code of winners goes first,
-        but for those of an earlier build, which may be thousands.
+        Where it waits for nvcc, its other artifacts make way for those of jobs that do not. The code of winners goes
+        first, but for those of an earlier build, which may be thousands.
         """
         slow = [config for config in job.legal if compiler(config) == "cutlass"]
         won = not job.raced and any(isinstance(config, Emitted) for config in job.legal)
@@ -94,16 +94,16 @@ class CompilePool:
         for job in jobs:
             for config in job.legal:
                 if compiler(config) == "cutlass":
-                    for part in self.needs(job.problem, config):
-                        if compiler(config, part) == "cutlass":
-                            uses[part.key] += 1
-                            example.setdefault(part.key, (job.problem, config))
+                    for artifact in self.needs(job.problem, config):
+                        if compiler(config, artifact) == "cutlass":
+                            uses[artifact.key] += 1
+                            example.setdefault(artifact.key, (job.problem, config))
         for key, _ in uses.most_common():
             self.submit(*example[key])
 
     def failure(self, problem: Problem, config: Config, limit_s: float) -> tuple[Status, str, float] | None:
-        """Wait for a config's parts: the status, reason and seconds of the one that failed, None when all are there. A
-        part fails that is being compiled for `limit_s` seconds.
+        """Wait for a config's artifacts: the status, reason and seconds of the one that failed, None when all are
+        there. An artifact fails that is being compiled for `limit_s` seconds.
 
         Raises Stopped when the pool is closed meanwhile.
         """
@@ -111,7 +111,8 @@ class CompilePool:
             try:
                 built = self._wait(future, limit_s)
             except BrokenProcessPool:
-                # The compiler took its process down. Which part did is unknown: the worker compiles these itself.
+                # The compiler took its process down. Which artifact did is unknown: the process that times compiles
+                # these itself.
                 self._forget_broken()
                 return None
             if built is None:
@@ -125,7 +126,7 @@ class CompilePool:
         return None
 
     def seconds(self, problem: Problem, config: Config) -> float:
-        """What compiling a config's parts cost, as far as they were compiled here."""
+        """What compiling a config's artifacts cost, as far as they were compiled here."""
         done = [future for future in self.submit(problem, config) if future.done() and not future.cancelled()]
         return sum(future.result().seconds for future in done if future.exception() is None)
 
@@ -133,7 +134,7 @@ class CompilePool:
         """End the processes, and every wait for them. Idempotent."""
         with self._lock:
             self._closed = True
-        self._dispatcher.close()
+        self._pool.close()
 
     def _to_begin(self, key: str) -> bool:
         return key not in self._futures and self._lost[key] < SUSPECT

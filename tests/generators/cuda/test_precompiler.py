@@ -12,10 +12,10 @@ from queue import SimpleQueue
 
 import pytest
 
-from gemmdb.generators.measure.cuda import compiling, cutlass_menu
+from gemmdb.generators.measure.cuda import cutlass_menu, precompiler
 from gemmdb.generators.measure.cuda.compile_pool import Priority
-from gemmdb.generators.measure.cuda.compiling import CompilePool
 from gemmdb.generators.measure.cuda.emission import Emitted
+from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.interfaces import Candidate, Job, Outcome
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
@@ -30,13 +30,13 @@ def test_processes_that_compile_do_not_import_torch():
     assert done.stdout.strip() == "False"
 
 
-PARTS = """
+ARTIFACTS = """
 import dataclasses, os, time
-from gemmdb.generators.measure.cuda.part import Built
+from gemmdb.generators.measure.cuda.artifact import Built
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Artifact:
     key: str
     work: str = ""
 
@@ -59,15 +59,15 @@ TASKS: dict[Problem, tuple[str, ...]] = {}
 
 @pytest.fixture
 def pool(monkeypatch, importable, tmp_path):
-    """A pool of two processes whose parts do what TASKS says of a problem."""
-    importable("parts_of_a_test", PARTS)
+    """A pool of two processes whose artifacts do what TASKS says of a problem."""
+    importable("artifacts_of_a_test", ARTIFACTS)
     monkeypatch.syspath_prepend(tmp_path / "modules")
-    part = importlib.import_module("parts_of_a_test").Part
-    monkeypatch.setattr(compiling, "compiler", lambda config, part=None: "triton")
-    found = CompilePool(90, 232448, 2, lambda problem, config: [part(key) for key in TASKS[problem]])
+    artifact = importlib.import_module("artifacts_of_a_test").Artifact
+    monkeypatch.setattr(precompiler, "compiler", lambda config, artifact=None: "triton")
+    found = Precompiler(90, 232448, 2, lambda problem, config: [artifact(key) for key in TASKS[problem]])
     yield found
     found.close()
-    del sys.modules["parts_of_a_test"]
+    del sys.modules["artifacts_of_a_test"]
 
 
 def problem(m):
@@ -159,7 +159,7 @@ def test_a_job_whose_compiler_dies_is_ready_to_be_measured(pool):
 
 @dataclass(frozen=True)
 class Named:
-    """A part that is never built."""
+    """An artifact that is never built."""
 
     key: str
 
@@ -170,8 +170,8 @@ class Recorder:
     def __init__(self):
         self.begun = []
 
-    def submit(self, part, kind, priority):
-        self.begun.append((part.key, kind, priority))
+    def submit(self, artifact, kind, priority):
+        self.begun.append((artifact.key, kind, priority))
         return Future()
 
     def hurry(self, key, priority):
@@ -183,9 +183,9 @@ class Recorder:
 
 def recorded(monkeypatch, needs):
     """A pool that only notes what it is to compile."""
-    pool = CompilePool(90, 232448, 2, needs)
-    monkeypatch.setattr(pool, "_dispatcher", Recorder())
-    return pool, pool._dispatcher.begun
+    pool = Precompiler(90, 232448, 2, needs)
+    monkeypatch.setattr(pool, "_pool", Recorder())
+    return pool, pool._pool.begun
 
 
 def test_nvcc_begins_with_what_most_problems_wait_for(monkeypatch, h200):

@@ -1,4 +1,4 @@
-"""Which parts are compiled first, how many at a time, and what becomes of them when a process dies."""
+"""Which artifacts are compiled first, how many at a time, and what becomes of them when a process dies."""
 
 import importlib
 import subprocess
@@ -9,16 +9,16 @@ from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from gemmdb.generators.measure.cuda.compile_pool import PRELOAD, WEIGHTS, Dispatcher, Priority
+from gemmdb.generators.measure.cuda.compile_pool import PRELOAD, WEIGHTS, CompilePool, Priority
 
-PARTS = """
+ARTIFACTS = """
 import dataclasses, os, sys, time
 from pathlib import Path
-from gemmdb.generators.measure.cuda.part import Built
+from gemmdb.generators.measure.cuda.artifact import Built
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Artifact:
     key: str
     log: str
     work: str = ""
@@ -41,40 +41,40 @@ def note(path, text):
 
 
 @pytest.fixture
-def part(importable, monkeypatch, tmp_path):
-    """Makes parts that note in a file when they begin and end."""
-    importable("parts_that_note", PARTS)
+def artifact(importable, monkeypatch, tmp_path):
+    """Makes artifacts that note in a file when they begin and end."""
+    importable("artifacts_that_note", ARTIFACTS)
     monkeypatch.syspath_prepend(tmp_path / "modules")
-    module = importlib.import_module("parts_that_note")
-    yield lambda key, work="": module.Part(key, str(tmp_path / "log"), work)
-    del sys.modules["parts_that_note"]
+    module = importlib.import_module("artifacts_that_note")
+    yield lambda key, work="": module.Artifact(key, str(tmp_path / "log"), work)
+    del sys.modules["artifacts_that_note"]
 
 
 @pytest.fixture
-def dispatcher():
+def pool():
     made = []
 
     def make(processes):
-        made.append(Dispatcher(90, processes))
+        made.append(CompilePool(90, processes))
         return made[-1]
 
     yield make
-    for dispatcher in made:
-        dispatcher.close()
+    for one in made:
+        one.close()
 
 
 def events(tmp_path):
     return (tmp_path / "log").read_text().split("\n")[:-1]
 
 
-def test_what_is_urgent_goes_first_and_a_part_can_be_hurried(dispatcher, part, tmp_path):
-    one = dispatcher(1)
-    futures = [one.submit(part("first"), "triton", Priority.NORMAL)]
+def test_what_is_urgent_goes_first_and_an_artifact_can_be_hurried(pool, artifact, tmp_path):
+    one = pool(1)
+    futures = [one.submit(artifact("first"), "triton", Priority.NORMAL)]
     while not futures[0].running():
         time.sleep(0.01)
     asked = [("later", Priority.LATER), ("hurried", Priority.LATER), ("normal", Priority.NORMAL)]
     asked += [("urgent", Priority.URGENT)]
-    futures += [one.submit(part(key), "triton", priority) for key, priority in asked]
+    futures += [one.submit(artifact(key), "triton", priority) for key, priority in asked]
     one.hurry("hurried", Priority.URGENT)
     one.hurry("normal", Priority.LATER)  # Nothing is put off.
     assert {future.result(60).seconds for future in futures} == {90.0}
@@ -82,10 +82,10 @@ def test_what_is_urgent_goes_first_and_a_part_can_be_hurried(dispatcher, part, t
     assert begun == ["first", "urgent", "hurried", "normal", "later"]
 
 
-def test_kinds_share_the_processors(dispatcher, part, tmp_path):
-    four = dispatcher(4)
-    parts = [(f"{kind}-{index}", kind) for kind in ("cutlass", "triton") for index in range(6)]
-    wait([four.submit(part(key), kind, Priority.NORMAL) for key, kind in parts], 60)
+def test_kinds_share_the_processors(pool, artifact, tmp_path):
+    four = pool(4)
+    artifacts = [(f"{kind}-{index}", kind) for kind in ("cutlass", "triton") for index in range(6)]
+    wait([four.submit(artifact(key), kind, Priority.NORMAL) for key, kind in artifacts], 60)
     running, most = set(), 0
     for event in events(tmp_path):
         key, what = event.split()
@@ -99,19 +99,19 @@ def test_kinds_share_the_processors(dispatcher, part, tmp_path):
     )  # What came later is not put off to the end.
 
 
-def test_what_a_lane_waits_for_has_more_processors_than_nvcc_for_later(dispatcher, part, tmp_path):
-    three = dispatcher(3)
-    parts = [(f"cutlass-{index}", "cutlass", Priority.NORMAL) for index in range(9)]
-    parts += [(f"inductor-{index}", "inductor", Priority.URGENT) for index in range(6)]
-    wait([three.submit(part(key), kind, priority) for key, kind, priority in parts], 60)
+def test_what_a_lane_waits_for_has_more_processors_than_nvcc_for_later(pool, artifact, tmp_path):
+    three = pool(3)
+    artifacts = [(f"cutlass-{index}", "cutlass", Priority.NORMAL) for index in range(9)]
+    artifacts += [(f"inductor-{index}", "inductor", Priority.URGENT) for index in range(6)]
+    wait([three.submit(artifact(key), kind, priority) for key, kind, priority in artifacts], 60)
     begun = [event.split()[0] for event in events(tmp_path) if event.endswith("begins")]
     assert begun.index("inductor-5") < begun.index("cutlass-6")
 
 
-def test_parts_that_need_the_same_do_not_wait_for_each_other_in_processes(dispatcher, part, tmp_path):
-    two = dispatcher(2)
+def test_artifacts_that_need_the_same_do_not_wait_for_each_other_in_processes(pool, artifact, tmp_path):
+    two = pool(2)
     asked = [("a1", "nvcc"), ("a2", "nvcc"), ("a3", "nvcc"), ("b", "other"), ("c", ""), ("d", "")]
-    wait([two.submit(part(key, work), "cutlass", Priority.NORMAL) for key, work in asked], 60)
+    wait([two.submit(artifact(key, work), "cutlass", Priority.NORMAL) for key, work in asked], 60)
     running = set()
     for event in events(tmp_path):
         key, what = event.split()
@@ -122,32 +122,32 @@ def test_parts_that_need_the_same_do_not_wait_for_each_other_in_processes(dispat
     assert begun.index("b") < begun.index("a2") < begun.index("a3")
 
 
-def test_a_part_can_be_asked_for_again(dispatcher, part):
-    one = dispatcher(1)
+def test_an_artifact_can_be_asked_for_again(pool, artifact):
+    one = pool(1)
     for kind in ("triton", "triton", "cutlass", "triton"):
-        assert one.submit(part("again"), kind, Priority.NORMAL).result(60).seconds == 90.0
+        assert one.submit(artifact("again"), kind, Priority.NORMAL).result(60).seconds == 90.0
 
 
-def test_a_process_that_dies_breaks_what_is_running_and_nothing_that_waits(dispatcher, part, tmp_path):
-    one = dispatcher(1)
-    dead, waiting = (one.submit(part(key), "triton", Priority.NORMAL) for key in ("die", "good"))
+def test_a_process_that_dies_breaks_what_is_running_and_nothing_that_waits(pool, artifact, tmp_path):
+    one = pool(1)
+    dead, waiting = (one.submit(artifact(key), "triton", Priority.NORMAL) for key in ("die", "good"))
     with pytest.raises(BrokenProcessPool):
         dead.result(60)
     assert waiting.result(60).failure == ""
 
 
-def test_after_closing_everything_is_cancelled(dispatcher, part):
-    one = dispatcher(1)
-    waiting = [one.submit(part(f"{index}"), "triton", Priority.NORMAL) for index in range(5)]
+def test_after_closing_everything_is_cancelled(pool, artifact):
+    one = pool(1)
+    waiting = [one.submit(artifact(f"{index}"), "triton", Priority.NORMAL) for index in range(5)]
     one.close()
     one.close()
     assert waiting[-1].cancelled()
-    assert one.submit(part("late"), "triton", Priority.NORMAL).cancelled()
+    assert one.submit(artifact("late"), "triton", Priority.NORMAL).cancelled()
 
 
-def test_processes_that_generate_code_begin_with_inductor_imported_and_no_others(dispatcher, part):
-    one = dispatcher(1)
-    found = {kind: one.submit(part("imports"), kind, Priority.NORMAL).result(120).failure for kind in WEIGHTS}
+def test_processes_that_generate_code_begin_with_inductor_imported_and_no_others(pool, artifact):
+    one = pool(1)
+    found = {kind: one.submit(artifact("imports"), kind, Priority.NORMAL).result(120).failure for kind in WEIGHTS}
     assert found == {"triton": "", "inductor": "torch torch._inductor.graph", "cutlass": "torch torch._inductor.graph"}
 
 
