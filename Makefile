@@ -20,8 +20,9 @@ check: $(VENV)/.installed  ## style, types, layers
 	$(BIN)/mypy -p gemmdb
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.installed  ## the generated CLI reference
+docs: $(VENV)/.installed  ## the generated CLI reference and the picture of the layers
 	$(BIN)/python -m gemmdb.cli.reference > docs/cli.md
+	$(BIN)/python -m tools.layers > docs/layers.svg
 
 # torch first: whatever depends on it must find this build and not fetch another.
 $(VENV)/.installed: pyproject.toml

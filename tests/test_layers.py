@@ -34,6 +34,14 @@ def test_every_module_of_the_core_is_in_a_layer() -> None:
     assert present <= named, f"not in any import-linter contract: {sorted(present - named)}"
 
 
+def test_the_picture_of_the_layers_is_drawn_from_the_contracts() -> None:
+    drawn = subprocess.run([sys.executable, "-m", "tools.layers"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (ROOT / "docs" / "layers.svg").read_text() == drawn.stdout, "run: python -m tools.layers > docs/layers.svg"
+    contract = (ROOT / "pyproject.toml").read_text().partition('name = "Layers"')[2].partition("]")[0]
+    layers = re.findall(r"gemmdb\.\w+", contract)
+    assert re.findall(r'class="title"[^>]*>([\w.]+)<', drawn.stdout) == layers
+
+
 def test_importing_gemmdb_loads_the_standard_library_only() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", "import gemmdb"], capture_output=True, text=True, check=True

@@ -1,9 +1,11 @@
-"""What the README shows: its programs run, its links lead somewhere, its list of settings is the code's."""
+"""What the README shows: its programs run, its commands exist, its settings and figures are those of the code."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,9 @@ from gemmdb.settings import ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
+RESULTS = ROOT / "benchmarks" / "results"
 PROGRAMS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+WAYS = ("default", "max-autotune", "gemmdb")
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.splitlines()[0])
@@ -28,17 +32,78 @@ def test_the_programs_run(program: str, tmp_path: Path) -> None:
     assert done.stdout
 
 
-def test_the_links_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", TEXT)
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
-
-
 def test_every_setting_is_listed() -> None:
     assert set(re.findall(r"^\| `(GEMMDB_\w+)`", TEXT, re.MULTILINE)) == set(ENVIRONMENT)
 
 
-def test_the_raw_results_are_there() -> None:
-    named = re.findall(r"`(benchmarks/[\w./-]+)`", TEXT)
-    assert named
-    assert [path for path in named if not (ROOT / path).exists()] == []
+def test_the_commands_are_targets_of_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    named = set(re.findall(r"^make (\w+)", TEXT, re.MULTILINE))
+    assert named == {"demo", "test"}
+    assert [target for target in named if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
+
+
+def test_the_figures_are_those_of_the_raw_results() -> None:
+    """Every row of the README's table, computed anew; docs/results.md has the same rows of decode and of the demo."""
+    decode, demo = decoding(), json.loads((RESULTS / "demo.json").read_text())
+    assert rows("README.md", 3) == [
+        decode["1", "int8"],
+        decode["16", "int8"],
+        decode["1", "bf16"],
+        decode["16", "bf16"],
+        [f"{prefilling()[way]:.1f}" for way in WAYS],
+        compiling(),
+        [f"{demo['run_us']['block fp32'][way]:,.0f}" for way in WAYS],
+        [f"{demo['run_us']['int8-weight linear'][way]:,.0f}" for way in WAYS],
+        [f"{demo['compile_s'][way]:.1f}" for way in WAYS],
+    ]
+    told = rows("docs/results.md", 3)
+    ran = [[f"{times[way]:,.0f}" for way in WAYS] for times in demo["run_us"].values()]
+    assert told[:15] == [[f"{demo['compile_s'][way]:.1f}" for way in WAYS], *ran, *decode.values()]
+
+
+def rows(name: str, count: int) -> list[list[str]]:
+    """The figures of each row of a document's tables that has so many of them behind its title, in order."""
+    lines = re.findall(r"^\|(.*)\|$", (ROOT / name).read_text().replace("*", ""), re.MULTILINE)
+    cells = [[cell.strip() for cell in line.split("|")[1:]] for line in lines]
+    figures = [[cell for cell in row if re.fullmatch(r"[\d.,]+", cell)] for row in cells]
+    return [row for row in figures if len(row) == count]
+
+
+def models() -> list[dict[str, dict[str, list[float]]]]:
+    """The lines of the runs that the README's figures of models are from."""
+    files = ("2026-11-22b.jsonl", "2026-11-22c.jsonl")
+    return [json.loads(line) for name in files for line in (RESULTS / "h200/models" / name).read_text().splitlines()]
+
+
+def decoding() -> dict[tuple[str, str], list[str]]:
+    """Tokens per second by rows and weights, each way in its faster spelling; the second time is the median."""
+    found = {}
+    for line in models():
+        if line["tokens"] == 1:
+            for weights in ("int8", "bf16"):
+                ms = {way: min(line["ms"][key][1] for key in line["ms"] if of(key, weights, way)) for way in WAYS}
+                found[str(line["rows"]), weights] = [f"{1000 * line['rows'] / ms[way]:,.0f}" for way in WAYS]
+    order = [(str(rows), weights) for weights in ("int8", "bf16") for rows in (1, 2, 4, 8, 16)]
+    return {key: found[key] for key in order}
+
+
+def of(key: str, weights: str, way: str) -> bool:
+    """Whether a variant of a run, such as `int8-before/gemmdb`, is of these weights and this way."""
+    return key.startswith(weights) and key.endswith("/" + way)
+
+
+def prefilling() -> dict[str, float]:
+    """Milliseconds of the last bf16 prefill, by way."""
+    (*_, last) = (line["ms"] for line in models() if line["tokens"] > 1)
+    return {way: last[f"bf16/{way}"][1] for way in WAYS}
+
+
+def compiling() -> list[str]:
+    """Seconds of the first call with empty caches and bf16 weights, by way."""
+    compiles = json.loads((RESULTS / "h200/compile/2026-11-21.json").read_text())["compiles"]
+    cold = {
+        way: [c["seconds"] for c in compiles if (c["kind"], c["mode"], c["state"]) == ("bf16", way, "cold")]
+        for way in WAYS
+    }
+    return [f"{statistics.median(cold[way]):.3g}" for way in WAYS]

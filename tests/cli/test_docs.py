@@ -70,7 +70,9 @@ def test_the_numbers_of_the_shipped_table_are_those_of_its_manifest():
     (problems,) = (t["devices"][0]["problems"] for t in shipped if t["file"] == "sm90-nvidia-h200.db")
     number = r"(?P<all>[\d,]+) problems"
     each = r",\s".join(rf"{op}\s(?P<{op}>[\d,]+)" for op in ("mm", "mixed_mm", "addmm", "int_mm", "scaled_mm", "bmm"))
-    assert counted((ROOT / "README.md").read_text(), rf"h200\.db` holds {number} \({each}\)") == ops(problems)
+    results, readme = (ROOT / "docs" / "results.md").read_text(), (ROOT / "README.md").read_text()
+    assert counted(results, rf"h200\.db` holds {number} \({each}\)") == ops(problems)
+    assert counted(readme, rf"measured: {number}")["all"] == sum(problems.values())
     assert counted((ROOT / "CHANGELOG.md").read_text(), rf"H200 ships: {number} of")["all"] == sum(problems.values())
 
 

@@ -1,0 +1,89 @@
+"""What the documents name is there: links and their headings, paths, modules, targets of the Makefile."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("gemmdb", "generators", "cli", "tables", "tests", "benchmarks", "tools", "examples", "docs")
+DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.fixture(params=DOCUMENTS)
+def document(request: pytest.FixtureRequest) -> Path:
+    return ROOT / request.param
+
+
+def test_there_are_documents() -> None:
+    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"} <= set(DOCUMENTS)
+
+
+def test_its_links_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", document.read_text())
+    broken = [link for link in links if not link.startswith("http") and not leads_somewhere(document, link)]
+    assert broken == []
+
+
+def leads_somewhere(document: Path, link: str) -> bool:
+    """Whether the file of a relative link is there, and the heading in it that the link names."""
+    path, _, heading = link.partition("#")
+    target = (document.parent / path) if path else document
+    if not target.exists() or not heading:
+        return target.exists()
+    titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+    return heading in [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+
+
+def test_the_paths_that_it_names_are_there(document: Path) -> None:
+    """In backquotes or in a command; from the root of the repository, or from the package."""
+    begins = "|".join(FOLDERS)
+    named = re.findall(rf"(?<![\w./-])((?:{begins})/[\w./*{{}},-]*[\w*}}/])", document.read_text())
+    assert [path for path in named if not all(any(ROOT.glob(one)) for one in spelled_out(path.rstrip("/")))] == []
+
+
+def spelled_out(pattern: str) -> list[str]:
+    """`a/{b,c}.py` as `a/b.py` and `a/c.py`."""
+    pieces = re.split(r"\{([^}]*)\}", pattern)
+    choices = [piece.split(",") if i % 2 else [piece] for i, piece in enumerate(pieces)]
+    return ["".join(chosen) for chosen in product(*choices)]
+
+
+def test_the_modules_that_it_names_are_there(document: Path) -> None:
+    """In backquotes, with what is taken from them, and behind `python -m`."""
+    text = document.read_text()
+    named = re.findall(r"`(gemmdb(?:\.\w+)+)", text)
+    run = re.findall(r"python -m ((?:gemmdb|benchmarks|tools)[\w.]*)", text)
+    assert [name for name in named if not resolves(name)] == []
+    assert [name for name in run if not any(ROOT.glob(f"{name.replace('.', '/')}*"))] == []
+
+
+def resolves(name: str) -> bool:
+    """Whether the name is a module, or an attribute of one."""
+    module, names = name, []
+    while not spec_of(module):
+        module, _, last = module.rpartition(".")
+        names.insert(0, last)
+    owner = importlib.import_module(module)
+    for attribute in names:
+        if not hasattr(owner, attribute):
+            return False
+        owner = getattr(owner, attribute)
+    return True
+
+
+def spec_of(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def test_the_targets_that_it_names_are_in_the_makefile(document: Path) -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make (\w+)", document.read_text())) <= targets

@@ -1,0 +1,1 @@
+"""The tools of the maintainers. Nothing of it is installed."""
