@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gemmdb.cost.machine import Machine
 from gemmdb.cost.menus import MENUS
 from gemmdb.cost.work import Setting, Tile, tile_of
+from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config, Value
 from gemmdb.key.canonical import lazy
 
 MENU_OF = {"mm": "mm", "addmm": "mm", "int_mm": "int_mm", "mixed_mm": "mixed_mm"}
 """The menu of each op that is modelled."""
-MENU_SHARED = 227 * 1024
-"""Shared memory of an SM of the GPU that the menus' pipelines were measured on."""
-MOST_STAGES, MOST_SPLIT = 8, 32
 
 
 @dataclass(frozen=True)
@@ -92,15 +89,15 @@ def runs_on(tile: Tile, machine: Machine) -> bool:
 
 def _fitted(config: Config, tile: Tile, machine: Machine, a: int, b: int) -> _Entry | None:
     """The entry with the stages that fit; None where too few do."""
-    stage = tile.k * (tile.m * a + tile.n * b)
+    stage = hardware.stage_bytes((tile.m, tile.n, tile.k), (a, b))
     if tile.kernel not in ("tile", "narrow"):
         fits = tile.kernel in ("gemv", "gemm") or stage * tile.stages <= machine.smem
         return _Entry(config, tile) if fits else None
-    # As many programs share an SM as where the menu was made, and their pipelines what shared memory there is.
-    grouped = (tile.n if tile.swap else tile.m) >= 64 and tile.warps % 4 == 0
-    together = max(MENU_SHARED // (stage * max(tile.stages - 1 + grouped, 1)), 1)
+    # As many programs share an SM as on Hopper, where the menu was made, and their pipelines what memory there is.
+    grouped = hardware.by_warp_groups(tile.n if tile.swap else tile.m, tile.warps)
+    together = max(hardware.SHARED_BYTES // (stage * max(tile.stages - 1 + grouped, 1)), 1)
     together = min(together, machine.warps // tile.warps)
-    stages = min(machine.smem // together // (stage + 512) + (not (grouped and machine.groups)), MOST_STAGES)
+    stages = min(machine.smem // together // (stage + 512) + (not (grouped and machine.groups)), hardware.MOST_STAGES)
     if stages < 2:
         return None
     if tile.reduce == "none":
@@ -109,9 +106,7 @@ def _fitted(config: Config, tile: Tile, machine: Machine, a: int, b: int) -> _En
 
 
 def splits(setting: Setting, tile: Tile, together: int) -> list[int]:
-    """Into how many slices to cut K so that `together` programs per SM fill all SMs once: exactly, and the power of two
-    nearest to that."""
+    """Into how many slices to cut K so that `together` programs per SM fill all SMs once."""
     p = setting.problem
-    tiles, steps = math.ceil(p.m / tile.m) * math.ceil(p.n / tile.n), math.ceil(p.k / tile.k)
-    full = setting.machine.sms * together // tiles
-    return [s for s in sorted({full, 1 << full.bit_length() >> 1} - {0, 1}) if s <= min(steps // 2, MOST_SPLIT)]
+    tiles = hardware.tile_count(p.m, p.n, (tile.m, tile.n))
+    return hardware.splits(tiles, setting.machine.sms * together, -(-p.k // tile.k))

@@ -17,11 +17,10 @@ from gemmdb.cost.model import FITTED
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.cost.work import Setting, Tile, tile_of
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.hardware import filling, splits, tile_count
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
-MOST_SPLITS = 32
-"""Parts that K is split into at most, and each has at least two steps."""
 _SPLIT = "split_k"
 
 
@@ -66,14 +65,9 @@ def group_of(config: Config, problem: Problem, device: Device) -> ConfigGroup:
     tiles, resident = _tiles(shape, problem), 1
     while device.units * resident < tiles * split:
         resident *= 2
-    if split not in _filling(tiles, resident, device):
+    if split not in filling(tiles, device.units * resident):
         return _group(config, 0)
     return _group(_with_split(config, 2), resident)
-
-
-def _filling(tiles: int, resident: int, device: Device) -> set[int]:
-    full = device.units * resident // tiles
-    return {full, 1 << full.bit_length() >> 1}
 
 
 @functools.cache
@@ -90,9 +84,9 @@ def members(found: ConfigGroup, problem: Problem, device: Device) -> Iterator[Co
     if not resident or shape is None:
         yield config
         return
-    most = min(-(-problem.k // shape.k) // 2, MOST_SPLITS)
-    for split in sorted(_filling(_tiles(shape, problem), resident, device)):
-        if 1 < split <= most and split in config.spec.params[_SPLIT]:
+    steps = -(-problem.k // shape.k)
+    for split in splits(_tiles(shape, problem), device.units * resident, steps):
+        if split in config.spec.params[_SPLIT]:
             yield _with_split(config, split)
 
 
@@ -114,7 +108,7 @@ def tile(config: Config) -> Tile | None:
 def _tiles(shape: Tile, problem: Problem) -> int:
     if shape.kernel == "gemv":  # Its programs have all rows.
         return math.ceil(problem.n / shape.n)
-    return math.ceil(problem.m / shape.m) * math.ceil(problem.n / shape.n)
+    return tile_count(problem.m, problem.n, (shape.m, shape.n))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,16 +10,14 @@ from typing import Any, NamedTuple
 
 from gemmdb.cost.machine import Machine
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.cutlass.legality import warp_groups
+from gemmdb.kernels.hardware import GROUP_WARPS, MOST_RESIDENT, REGISTERS, by_warp_groups, item_sizes, stage_bytes
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
 
 KERNELS = ("tile", "narrow", "persistent", "gemv", "inductor_mm", "inductor_persistent_tma", "gemm")
 """The kernels that are modelled."""
 _GROUPS = {"gemv": "gemv", "gemm": "cutlass"}
-REGISTERS = 65_536
-"""32-bit registers of an SM, of every arch so far."""
-LARGEST_RESIDENT = 32
-"""Programs of an SM at most."""
 BESIDE = 48
 """Registers of a thread for addresses, indices and operands on their way, of kernels that multiply tiles; of 32, 48 and
 64 the one that orders held-out H200 rows best."""
@@ -62,9 +60,9 @@ def tile_of(config: Config) -> Tile | None:
     value: Mapping[str, Any] = config.values
     name, split = config.kernel, value.get("split_k", 1)
     if config.backend == "cutlass":
-        groups = 2 if value["schedule"] == "cooperative" else 1
+        warps = GROUP_WARPS * warp_groups(config)
         return Tile(
-            name, value["tile_m"], value["tile_n"], value["tile_k"], 4 * groups, CUTLASS_STAGES, max(split, 1),
+            name, value["tile_m"], value["tile_n"], value["tile_k"], warps, CUTLASS_STAGES, max(split, 1),
             "none" if split == 1 else "fixup", value["swap"], True, cluster=value["cluster_m"] * value["cluster_n"],
         )  # fmt: skip
     if config.backend != "triton" or name not in KERNELS:
@@ -95,8 +93,8 @@ class Setting:
     @classmethod
     def of(cls, problem: Problem, machine: Machine) -> Setting:
         """The setting of a problem."""
-        a, b, out = (ITEM_SIZES[dtype] for dtype in (problem.a.dtype, problem.b.dtype, problem.out))
-        output = problem.m * problem.n * out
+        a, b = item_sizes(problem.a, problem.b)
+        output = problem.m * problem.n * ITEM_SIZES[problem.out]
         read = (problem.bytes - output) / machine.dram
         return cls(problem, machine, a, b, read, output / machine.dram, 2 / a)
 
@@ -142,7 +140,7 @@ def work(setting: Setting, tile: Tile) -> Work:
     turns = math.ceil(programs / machine.sms) * steps
     on_cores = 2.0 * height * tile.n * tile.k * turns / setting.rate
     weights = tile.n * tile.k * turns / (64 * machine.clock) if p.op == "mixed_mm" else 0.0
-    stage = tile.k * (height * setting.a + tile.n * setting.b)
+    stage = stage_bytes((height, tile.n, tile.k), (setting.a, setting.b))
     return Work(
         setting.dram,
         stage * steps * programs / machine.l2,
@@ -163,9 +161,8 @@ def work(setting: Setting, tile: Tile) -> Work:
 
 
 def is_wide(setting: Setting, tile: Tile) -> bool:
-    """Whether the tile goes to instructions of whole warp groups: 64 rows of the left operand and 4 warps at least."""
-    left = tile.n if tile.swap else tile.m
-    return setting.machine.groups and left >= 64 and tile.warps % 4 == 0
+    """Whether the machine multiplies the tile with the instructions of whole warp groups."""
+    return setting.machine.groups and by_warp_groups(tile.n if tile.swap else tile.m, tile.warps)
 
 
 def residency(setting: Setting, tile: Tile, wide: bool) -> int:
@@ -177,7 +174,7 @@ def residency(setting: Setting, tile: Tile, wide: bool) -> int:
         loads = tile.n * tile.k * setting.b * tile.stages // 4 + tile.n * tile.k * setting.problem.m
         shared, registers = 1024, loads // threads + 40
     else:
-        stage = tile.k * (tile.m * setting.a + tile.n * setting.b)
+        stage = stage_bytes((tile.m, tile.n, tile.k), (setting.a, setting.b))
         shared = stage * (tile.stages if wide else max(tile.stages - 1, 1)) + 1024
         registers = tile.m * tile.n // threads + BESIDE
         if setting.problem.op == "mixed_mm":  # A weight tile is dequantised as a whole.
@@ -186,7 +183,7 @@ def residency(setting: Setting, tile: Tile, wide: bool) -> int:
     fits = min(machine.smem // shared, machine.warps // tile.warps, REGISTERS // (min(registers, 255) * threads))
     if tile.kernel in ("persistent", "inductor_persistent_tma"):
         fits = min(fits, tile.resident or 1)
-    return max(1, min(fits, LARGEST_RESIDENT))
+    return max(1, min(fits, MOST_RESIDENT))
 
 
 def _registers_read(setting: Setting, tile: Tile) -> float:

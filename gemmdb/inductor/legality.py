@@ -6,11 +6,11 @@ only the IR knows (a flexible layout) is left to the lowering, which falls back 
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.hardware import tile_count
 from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.triton.legality import counts_arrivals
 from gemmdb.key.problem import Problem, Query
@@ -92,8 +92,7 @@ def _persistent(config: Config, problem: Problem) -> str | None:
 
 def tiles(config: Config, problem: Problem) -> int:
     """How many tiles one of our Triton configs cuts the output into."""
-    m, n = (int(config.values[name]) for name in ("block_m", "block_n"))
-    return math.ceil(problem.m / m) * math.ceil(problem.n / n)
+    return tile_count(problem.m, problem.n, (int(config.values["block_m"]), int(config.values["block_n"])))
 
 
 def _over_ranges(config: Config, query: Query) -> str | None:

@@ -4,6 +4,7 @@ with its reason."""
 from __future__ import annotations
 
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.hardware import LEAST_DEPTH
 from gemmdb.key.device import Device
 from gemmdb.key.layout import VECTOR_BYTES
 from gemmdb.key.problem import Problem
@@ -11,11 +12,7 @@ from gemmdb.key.problem import Problem
 TMA = "inductor_scaled_tma"
 FIRST_ARCH = 89
 """The first compute capability with fp8 in its matrix unit, Ada's."""
-LEAST_DEPTH = 32
-"""Elements of K that one instruction of the matrix unit takes of fp8 operands, and of int8."""
 _MULTIPLE = 16
-FEW_ROWS = 64
-"""With more, none of our own kernels is tried: ATen and Inductor's templates use the matrix unit as well as can be."""
 _CONVERTED = ("sm90", "sm100")
 """Where Triton turns the fp8 of small tiles into fp16, whose products are summed in fp32. Elsewhere it takes fp8
 instructions, and Ada's keep few bits of a sum, too (SageAttention2, arXiv 2411.10958)."""

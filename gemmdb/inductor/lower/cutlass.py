@@ -12,13 +12,12 @@ from gemmdb.inductor.lower.triton import ANYWHERE, Operands, Refused, check
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import cutlass as kernels_cutlass
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.hardware import LARGEST_OFFSET
 from gemmdb.kernels.triton import TL
 from gemmdb.key.layout import VECTOR_BYTES
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
 
-LARGEST = 2**31
-"""Inductor passes integers of 32 bits."""
 FLOATS = ("bf16", "fp16", "fp32")
 _BIASES = {"1d": lambda m, n: n, "column": lambda m, n: m, "full": lambda m, n: m * n}
 
@@ -51,7 +50,7 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
         if ir_view.anywhere(node):
             raise Refused(ANYWHERE)
         offset = int(node.get_layout().offset) * node.get_dtype().itemsize
-        if offset % VECTOR_BYTES or offset >= LARGEST:
+        if offset % VECTOR_BYTES or offset >= LARGEST_OFFSET:
             raise Refused("an operand begins at no multiple of 16 bytes, or over 2 GiB into its storage")
     source = kernels_cutlass.render(config, problem, scale)
     leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
@@ -65,7 +64,7 @@ def _workspace(config: Config, problem: Problem, operands: Operands) -> int:
     if not kernels_cutlass.streams(config):
         return 0
     found = kernels_cutlass.workspace_bound(config, operands.largest(problem))
-    if found >= LARGEST:
+    if found >= LARGEST_OFFSET:
         raise Refused("the workspace is over 2 GiB")
     return found
 

@@ -13,11 +13,11 @@ from gemmdb.inductor.legality import MOST_COUNTERS, copies_tiles, tiles
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.hardware import LARGEST_OFFSET
 from gemmdb.kernels.triton.legality import counts_arrivals
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem, Query
 
-LARGEST_OFFSET = 2**31
 ANYWHERE = "an operand may begin anywhere, and the tensor copy engine wants multiples of 16 bytes"
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 
+from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
 
-SHARED_BYTES = 227 * 1024
-"""Shared memory of a block where the device does not say: Hopper's."""
 EPILOGUE_BYTES = 16 * 1024
 """What the stores are staged through, about: a quarter of a tile of 128 x 128."""
+_MOST_SUMS = 128
+"""Sums of a tile that one thread keeps in registers."""
 _ORDERS = ("row", "row-padded", "col", "col-padded")
 _OUTPUTS = {"int_mm": ("bf16", "fp16", "fp32"), "mm": ("bf16", "fp16"), "addmm": ("bf16", "fp16")}
 
@@ -31,10 +31,9 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
     return _dtypes(problem) or _operands(problem) or _tile(config, problem, device) or _split(config, problem)
 
 
-def stage_bytes(config: Config, problem: Problem) -> int:
-    """Bytes of one pipeline stage: a tile of each operand."""
-    m, n, k = (int(config.values[name]) for name in ("tile_m", "tile_n", "tile_k"))
-    return m * k * ITEM_SIZES[problem.a.dtype] + n * k * ITEM_SIZES[problem.b.dtype]
+def warp_groups(config: Config) -> int:
+    """How many warp groups share a tile."""
+    return 2 if config.values["schedule"] == "cooperative" else 1
 
 
 def _dtypes(problem: Problem) -> str | None:
@@ -53,7 +52,7 @@ def _operands(problem: Problem) -> str | None:
     for operand in (problem.a, problem.b):
         if operand.layout.order not in _ORDERS:
             return f"a {operand.layout.order} operand has no row start to step by"
-        if operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
+        if not hardware.vector_rows(operand):
             return "the tensor copy engine wants rows that start at multiples of 16 bytes"
     if problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:
         return "the output is stored by the tensor copy engine: its rows are multiples of 16 bytes"
@@ -74,14 +73,15 @@ def _tile(config: Config, problem: Problem, device: Device) -> str | None:
     rows, columns = (n, m) if value["swap"] else (m, n)
     if problem.op == "mixed_mm" and not value["swap"]:
         return "the operand that is converted in registers comes first"
-    if rows not in (64, 128, 256) or (value["schedule"] == "cooperative" and rows < 128):
-        return "a warp group of the matrix unit takes 64 rows; two of them share a cooperative tile"
-    groups = 2 if value["schedule"] == "cooperative" else 1
-    if rows * columns // (128 * groups) > 128:
+    groups, least = warp_groups(config), hardware.GROUP_ROWS
+    if rows not in (least, 2 * least, 4 * least) or rows < groups * least:
+        return f"a warp group of the matrix unit takes {least} rows; two of them share a cooperative tile"
+    if rows * columns // (hardware.WARP_THREADS * hardware.GROUP_WARPS * groups) > _MOST_SUMS:
         return "the sums of a tile do not fit into the registers of its warp groups"
     if problem.op == "int_mm" and k < 64:
         return "a swizzled row of int8 is at least 64 bytes"
-    if 2 * stage_bytes(config, problem) + EPILOGUE_BYTES > int(device.figures.get("smem_bytes", SHARED_BYTES)):
+    stage = hardware.stage_bytes((m, n, k), hardware.item_sizes(problem.a, problem.b))
+    if 2 * stage + EPILOGUE_BYTES > hardware.shared_bytes(device):
         return "two pipeline stages do not fit into shared memory"
     return None
 
@@ -91,6 +91,6 @@ def _split(config: Config, problem: Problem) -> str | None:
     split = int(value["split_k"])
     if split != 1 and value["schedule"] != "cooperative":
         return "stream-K and split-K are there for the cooperative schedule only"
-    if split > math.ceil(problem.k / int(value["tile_k"])):
+    if split > -(-problem.k // int(value["tile_k"])):
         return f"K={problem.k} has fewer than {split} steps of {value['tile_k']}"
     return None

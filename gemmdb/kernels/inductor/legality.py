@@ -5,19 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gemmdb.kernels import legality_fp8
+from gemmdb.kernels import hardware, legality_fp8
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
 
-SHARED_BYTES = 227 * 1024
-"""Shared memory of a block where the device does not say: Hopper's."""
 TMA = "inductor_persistent_tma"
 MAPPED = (TMA, legality_fp8.TMA)
 """The templates that load by tensor maps."""
-_LARGEST_OFFSET = 2**31
 _MOST_MATRICES = 65_535
 """What the second dimension of a grid has at most, over which torch 2.11 lays the matrices of a batch."""
 
@@ -42,9 +39,9 @@ def template(config: Config, problem: Problem, device: Device, symbolic: Collect
     for operand, (rows, columns) in _operands(problem):
         if operand.layout.order in ("broadcast", "strided"):
             return f"a {operand.layout.order} operand has no row start to step by"
-        if problem.batch * rows * columns >= _LARGEST_OFFSET:
+        if problem.batch * rows * columns >= hardware.LARGEST_OFFSET:
             return "offsets within an operand are 32 bits wide"
-    if problem.batch * problem.m * problem.n >= _LARGEST_OFFSET:
+    if problem.batch * problem.m * problem.n >= hardware.LARGEST_OFFSET:
         return "offsets within the output are 32 bits wide"
     return _tile(config, problem, device)
 
@@ -59,20 +56,20 @@ def _batch(problem: Problem) -> str | None:
 
 def _tile(config: Config, problem: Problem, device: Device) -> str | None:
     value = {name: int(number) for name, number in config.params}
-    if problem.op == "int_mm" and value["block_k"] < 32:
-        return "the matrix unit takes 32 int8 of K at once"
-    size = ITEM_SIZES[problem.a.dtype]
-    stage = (value["block_m"] + value["block_n"]) * value["block_k"] * size
-    if stage * value["stages"] > int(device.figures.get("smem_bytes", SHARED_BYTES)):
+    if problem.op == "int_mm" and value["block_k"] < hardware.LEAST_DEPTH:
+        return f"the matrix unit takes {hardware.LEAST_DEPTH} int8 of K at once"
+    block = value["block_m"], value["block_n"], value["block_k"]
+    stage = hardware.stage_bytes(block, hardware.item_sizes(problem.a, problem.b))
+    if stage * value["stages"] > hardware.shared_bytes(device):
         return "the pipeline's stages do not fit into shared memory"
     if config.kernel not in MAPPED:
         return None
-    if value["warps"] < 4:
+    if value["warps"] < hardware.GROUP_WARPS:
         return "the tensor copies of fewer than 4 warps are not safe, says Inductor"
     if 1 in (problem.m, problem.n, problem.k):
         return "a tensor map needs aligned strides, and that of a size of 1 may be anything"
     for operand, _ in _operands(problem):
-        if operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
+        if not hardware.vector_rows(operand):
             return "the tensor copy engine wants rows that start at multiples of 16 bytes"
     return None
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 
+from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.legality_fp8 import LEAST_DEPTH, summed_in_full, unmultiplied
+from gemmdb.kernels.legality_fp8 import summed_in_full, unmultiplied
 from gemmdb.key.device import Device
-from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
 
-SHARED_BYTES = 227 * 1024
-"""Shared memory of a block where the device does not say: Hopper's."""
-GEMV_ROWS = 8
-_LARGEST_OFFSET = 2**31
 _WIDEST_BYTES = 512
 """Seen on an H200: block_k 512 at K=777 and K=2053 with an int8 weight whose rows begin anywhere, and at K=100 where
 they begin at multiples of 4 bytes, wrong each time; 256 and less are right."""
@@ -34,7 +30,7 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
     for operand, (rows, columns) in _operands(problem):
         if operand.layout.order in ("broadcast", "strided"):
             return f"a {operand.layout.order} operand has no row start to step by"
-        if rows * columns >= _LARGEST_OFFSET:
+        if rows * columns >= hardware.LARGEST_OFFSET:
             return "offsets within an operand are 32 bits wide"
     if config.kernel == "gemv":
         return _gemv(config, problem, symbolic)
@@ -48,14 +44,9 @@ def counts_arrivals(config: Config) -> bool:
 
 
 def warpgroup(problem: Problem, left: int, warps: int) -> bool:
-    """Whether a tile with `left` rows of its left operand goes to Hopper's warp-group matrix instructions, which take
-    64 rows and 4 warps at least, and fp32 as TF32 alone: in full it is multiplied by ordinary instructions."""
-    return left >= 64 and warps % 4 == 0 and problem.a.dtype != "fp64" and not _in_full(problem)
-
-
-def stage_bytes(problem: Problem, m: int, n: int, k: int) -> int:
-    """Bytes of one pipeline stage: a tile of each operand."""
-    return m * k * ITEM_SIZES[problem.a.dtype] + n * k * ITEM_SIZES[problem.b.dtype]
+    """Whether a tile with `left` rows of its left operand goes to Hopper's warp-group matrix instructions. They take
+    fp32 as TF32 only: in full it is multiplied by ordinary instructions, and so is fp64."""
+    return hardware.by_warp_groups(left, warps) and problem.a.dtype != "fp64" and not _in_full(problem)
 
 
 def turned_bytes(problem: Problem, block: tuple[int, int, int], swap: int) -> int:
@@ -79,7 +70,7 @@ def shared_bytes(config: Config, problem: Problem) -> int:
     m, n, k, stages = (int(value[name]) for name in ("block_m", "block_n", "block_k", "stages"))
     ahead = max(stages - 1, 1)
     buffers = stages if _grouped(config, problem) else ahead
-    pipeline = stage_bytes(problem, m, n, k) * buffers
+    pipeline = hardware.stage_bytes((m, n, k), hardware.item_sizes(problem.a, problem.b)) * buffers
     if config.kernel != "persistent" and value.get("load") != "tma":
         return pipeline
     loop = pipeline + turned_bytes(problem, (m, n, k), int(value["swap"]))
@@ -100,7 +91,8 @@ def _epilogue_bytes(config: Config, problem: Problem, buffers: int) -> int:
     wide = ITEM_SIZES[problem.a.dtype] == 2
     a_kept = buffers - (not wide and not _by_rows(problem.a))
     b_kept = buffers - (not wide and _by_rows(problem.b))
-    kept = a_kept * stage_bytes(problem, m, 0, k) + b_kept * stage_bytes(problem, 0, n, k)
+    a_size, b_size = hardware.item_sizes(problem.a, problem.b)
+    kept = k * (a_kept * m * a_size + b_kept * n * b_size)
     return kept + 4 * n * min(m, 16 * int(value["warps"]))
 
 
@@ -125,14 +117,14 @@ def _operands(problem: Problem) -> tuple[tuple[Operand, tuple[int, int]], ...]:
 
 def _blocks(config: Config, problem: Problem, device: Device) -> str | None:
     """What holds for every kernel that multiplies tiles on the matrix unit."""
-    if problem.op in ("int_mm", "scaled_mm") and int(config.values["block_k"]) < LEAST_DEPTH:
-        return f"the matrix unit takes {LEAST_DEPTH} {problem.a.dtype} of K at once"
+    if problem.op in ("int_mm", "scaled_mm") and int(config.values["block_k"]) < hardware.LEAST_DEPTH:
+        return f"the matrix unit takes {hardware.LEAST_DEPTH} {problem.a.dtype} of K at once"
     if problem.op != "mixed_mm" and config.values["dequant"] != "cast":
         return "there is nothing to dequantise"
     slow = problem.op == "scaled_mm" and not problem.numerics.fast
     if slow and not summed_in_full(device, _grouped(config, problem)):
         return "the sums stay in the matrix unit's accumulator, which is the fast accumulation"
-    if shared_bytes(config, problem) > int(device.figures.get("smem_bytes", SHARED_BYTES)):
+    if shared_bytes(config, problem) > hardware.shared_bytes(device):
         return "the pipeline's stages do not fit into shared memory"
     return None
 
@@ -151,9 +143,9 @@ def _tile(config: Config, problem: Problem) -> str | None:
 
 def _split(config: Config, problem: Problem) -> str | None:
     split, step = int(config.values["split_k"]), int(config.values["block_k"])
-    if split > math.ceil(problem.k / step):
+    if split > -(-problem.k // step):
         return f"K={problem.k} has fewer than {split} steps of {step}"
-    if split * (problem.m + 256) * (problem.n + 256) >= _LARGEST_OFFSET:
+    if split * (problem.m + 256) * (problem.n + 256) >= hardware.LARGEST_OFFSET:
         return "offsets within the partial sums are 32 bits wide"
     return None
 
@@ -164,14 +156,14 @@ def _persistent(config: Config, problem: Problem) -> str | None:
 
 def _tma(problem: Problem) -> str | None:
     for operand, _ in _operands(problem):
-        if operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
+        if not hardware.vector_rows(operand):
             return "the tensor copy engine wants rows that start at multiples of 16 bytes"
     return None
 
 
 def _gemv(config: Config, problem: Problem, symbolic: Collection[str]) -> str | None:
-    if problem.m > GEMV_ROWS or "m" in symbolic:
-        return f"the number of rows is fixed, and more than {GEMV_ROWS} do not fit into registers"
+    if problem.m > hardware.GEMV_ROWS or "m" in symbolic:
+        return f"the number of rows is fixed, and more than {hardware.GEMV_ROWS} do not fit into registers"
     column = problem.b.layout.order
     # A single column without gaps counts as row-major.
     if not problem.a.layout.order.startswith("row") or not (

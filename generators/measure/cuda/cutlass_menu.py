@@ -5,12 +5,12 @@ How K is split, and in which order tiles are taken, are arguments of a compiled 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass.legality import illegal
+from gemmdb.kernels.hardware import filling, tile_count
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -92,10 +92,9 @@ def configs(problem: Problem, device: Device, streams: bool = False) -> list[Con
 def _orders(entry: Entry, problem: Problem, device: Device) -> Iterator[Config]:
     """A kernel in each order worth trying: stream-K and the splits that fill the multiprocessors once; without a split,
     tiles row by row and, where they are many, in bands that share their operands in L2."""
-    tiles = math.ceil(problem.m / entry.m) * math.ceil(problem.n / entry.n)
+    tiles = tile_count(problem.m, problem.n, (entry.m, entry.n))
     if entry.split:
-        full = device.units // tiles
-        for split in sorted({0, full, 1 << full.bit_length() >> 1} - {1}):
+        for split in sorted({0, *filling(tiles, device.units)} - {1}):
             if split <= MOST_SPLITS:
                 yield _config(entry, split, 1)
         return

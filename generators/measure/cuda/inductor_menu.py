@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.hardware import BAND_ROWS, SKINNY_ROWS
 from gemmdb.kernels.inductor.legality import TMA, misaligned
 from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.legality_fp8 import TMA as SCALED_TMA
@@ -13,8 +14,6 @@ from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
 
-ALIGNED_ROWS = 64
-"""Below that, and where rows are aligned, our own kernels are tried in these shapes and narrower ones."""
 ALIGNED_TILES, ALIGNED_PERSISTENT = 2, 1
 """How many of each list are tried where rows are aligned: there `tile` and `persistent` do what these templates do, and
 a config costs half a second of compiling per problem. With misaligned rows, literal sizes make the difference."""
@@ -108,7 +107,8 @@ def _templates(problem: Problem) -> Iterator[Config]:
         yield from (_config(SCALED_TMA, tile) for tile in SCALED_PERSISTENT[row_class])
         return
     aligned = not misaligned(problem)
-    if problem.op == "mixed_mm" or (aligned and problem.m < ALIGNED_ROWS):
+    # Our own kernels have these shapes of aligned, skinny products, and narrower ones.
+    if problem.op == "mixed_mm" or (aligned and problem.m < SKINNY_ROWS):
         return
     if problem.op == "int_mm":
         yield from (_config("inductor_mm", tile) for tile in INTEGER[: ALIGNED_TILES if aligned else None])
@@ -138,4 +138,4 @@ def _batched(problem: Problem) -> Iterator[Tile]:
 
 def _config(kernel: str, tile: Tile) -> Config:
     m, n, k, stages, warps = tile
-    return Config.of("triton", kernel, block_m=m, block_n=n, block_k=k, group_m=8, stages=stages, warps=warps)
+    return Config.of("triton", kernel, block_m=m, block_n=n, block_k=k, group_m=BAND_ROWS, stages=stages, warps=warps)

@@ -16,6 +16,7 @@ import jinja2
 from gemmdb.generators.shapes.literals import SCALARS
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.hardware import tile_count
 from gemmdb.kernels.triton import row_major
 from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
@@ -109,7 +110,7 @@ def _narrow(problem: Problem, config: Config) -> Plan:
 
 
 def _tiles(problem: Problem, config: Config) -> int:
-    return math.ceil(problem.m / int(config.values["block_m"])) * math.ceil(problem.n / int(config.values["block_n"]))
+    return tile_count(problem.m, problem.n, (int(config.values["block_m"]), int(config.values["block_n"])))
 
 
 def _unit(problem: Problem, config: Config, extra: list[str], partial: bool) -> Unit:

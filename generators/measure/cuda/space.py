@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
@@ -12,16 +11,19 @@ from gemmdb.generators.build.effort import Effort
 from gemmdb.generators.measure.cuda import cutlass_menu, inductor_menu, menu
 from gemmdb.generators.measure.cuda.likely import likely
 from gemmdb.generators.measure.interfaces import Candidate
+from gemmdb.kernels import hardware
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.legality_fp8 import unmultiplied
 from gemmdb.kernels.registry import INDUCTOR_ALONE, KERNELS
-from gemmdb.kernels.triton.legality import SHARED_BYTES, illegal, stage_bytes, turned_bytes, warpgroup
+from gemmdb.kernels.triton.legality import illegal, turned_bytes, warpgroup
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
 
 MOST_GEMV_ROWS = 2
 """With more rows the matrix unit does the same work for less."""
+MOST_WARPS = 32
+"""Warps of all the blocks that are to share a multiprocessor."""
 BEYOND = 300
 """Configs of the whole space that breadth 2 tries after the menu."""
 
@@ -133,8 +135,8 @@ def _persistent(problem: Problem) -> Iterator[Config]:
         swaps = (0, 1) if (m, n, k) == entries[0][:3] and problem.m <= 512 and problem.op != "mixed_mm" else (0,)
         for swap in swaps:
             yield Config.of(
-                "triton", "persistent", block_m=m, block_n=n, block_k=_deep(problem, k), group_m=8, swap=swap,
-                dequant=_way(problem), resident=resident, warps=warps, stages=stages,
+                "triton", "persistent", block_m=m, block_n=n, block_k=_deep(problem, k), group_m=hardware.BAND_ROWS,
+                swap=swap, dequant=_way(problem), resident=resident, warps=warps, stages=stages,
             )  # fmt: skip
 
 
@@ -168,15 +170,15 @@ def _tiles(problem: Problem, device: Device) -> Iterator[Config]:
     swaps = (0,) if problem.op == "mixed_mm" else (0, 1)
     deep = (64, 128, 256, 512) if problem.op != "mm" else (32, 64, 128, 256)
     for m, n, k, swap, load in product(_rows(problem.m), (16, 32, 64, 128, 256), deep, swaps, ("pointer", "tma")):
-        if k > 2 * problem.k or (swap and n < 64) or m * n > 256 * 128:
+        if k > 2 * problem.k or (swap and n < hardware.GROUP_ROWS) or m * n > 256 * 128:
             continue
         for warps, resident in product(_warps(problem, (m, n, k), swap), (1, 2, 4, 8)):
-            if warps * resident <= 32:
+            if warps * resident <= MOST_WARPS:
                 yield from _split(problem, device, Shape(m, n, k, warps, resident), load, swap, _ways(problem))
 
 
 def _narrows(problem: Problem, tiles: list[Config]) -> Iterator[Config]:
-    if problem.m > 64:
+    if problem.m > hardware.SKINNY_ROWS:
         return
     for tile in tiles:
         if tile.values["load"] == "pointer" and tile.values["reduce"] != "kernel":
@@ -202,23 +204,23 @@ def _rows(m: int) -> list[int]:
 def _warps(problem: Problem, block: tuple[int, int, int], swap: int) -> list[int]:
     m, n, k = block
     left = n if swap else m
-    if left >= 64 and (problem.op != "mixed_mm" or m >= 128):
-        # A warp group of the matrix unit is 4 warps, for 64 rows of the left operand.
-        return [4] if left < 128 else [4, 8]
+    if left >= hardware.GROUP_ROWS and (problem.op != "mixed_mm" or m >= 128):
+        one = hardware.GROUP_WARPS
+        return [one] if left < 2 * hardware.GROUP_ROWS else [one, 2 * one]
     # Bytes of weight that a thread takes to registers in one step.
     size = ITEM_SIZES[problem.b.dtype]
     return [warps for warps in (1, 2, 4, 8) if 32 <= n * k * size // (warps * 32) <= 512 and n // warps >= 8]
 
 
 def _stages(problem: Problem, device: Device, shape: Shape, load: str, swap: int) -> int:
-    """The stages that fit when the blocks share a multiprocessor, at most 8; 0 if none does."""
-    stage = stage_bytes(problem, shape.m, shape.n, shape.k)
-    room = int(device.figures.get("smem_bytes", SHARED_BYTES)) // shape.resident
+    """The stages that fit when the blocks share a multiprocessor, at most MOST_STAGES; 0 if none does."""
+    stage = hardware.stage_bytes((shape.m, shape.n, shape.k), hardware.item_sizes(problem.a, problem.b))
+    room = hardware.shared_bytes(device) // shape.resident
     if load == "tma":
         room -= turned_bytes(problem, (shape.m, shape.n, shape.k), swap)
     buffers = max(room, 0) // (stage + 512)
     grouped = warpgroup(problem, shape.n if swap else shape.m, shape.warps)
-    return min(8, buffers + (0 if grouped else 1)) if buffers else 0
+    return min(hardware.MOST_STAGES, buffers + (0 if grouped else 1)) if buffers else 0
 
 
 def _split(
@@ -229,14 +231,13 @@ def _split(
     `idle`: also without a split where that leaves over half of the multiprocessors without work.
     """
     stages = _stages(problem, device, shape, load, swap)
-    tiles, steps = math.ceil(problem.m / shape.m) * math.ceil(problem.n / shape.n), math.ceil(problem.k / shape.k)
-    full = device.units * shape.resident // tiles
-    splits = [s for s in sorted({full, 1 << full.bit_length() >> 1} - {0, 1}) if s <= min(steps // 2, 32)]
+    tiles = hardware.tile_count(problem.m, problem.n, (shape.m, shape.n))
+    splits = hardware.splits(tiles, device.units * shape.resident, -(-problem.k // shape.k))
     whole = [(1, "none")] if idle or not splits or 2 * tiles >= device.units else []
     if stages < 2:
         return
     for way, (split, reduce) in product(ways, [*whole, *product(splits, ("fixup", "kernel"))]):
         yield Config.of(
-            "triton", "tile", block_m=shape.m, block_n=shape.n, block_k=shape.k, group_m=8, split_k=split,
-            reduce=reduce, swap=swap, load=load, dequant=way, warps=shape.warps, stages=stages,
+            "triton", "tile", block_m=shape.m, block_n=shape.n, block_k=shape.k, group_m=hardware.BAND_ROWS,
+            split_k=split, reduce=reduce, swap=swap, load=load, dequant=way, warps=shape.warps, stages=stages,
         )  # fmt: skip

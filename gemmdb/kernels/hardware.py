@@ -1,0 +1,81 @@
+"""What NVIDIA GPUs ask of a kernel, each rule once. Legality, the menus, the cost model and the generator read it here.
+
+Sources: NVIDIA's programming guide (technical specifications by compute capability) and PTX manual, and where a
+constant says so, measurements.
+"""
+
+from __future__ import annotations
+
+from gemmdb.key.device import Device
+from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.key.operands import Operand
+
+SHARED_BYTES = 227 * 1024
+"""Shared memory of a block on Hopper. It also stands for a device that does not say how much it has."""
+REGISTERS = 65_536
+"""32-bit registers of a multiprocessor, of every arch so far."""
+MOST_RESIDENT = 32
+"""Programs that share a multiprocessor at most."""
+WARP_THREADS = 32
+GROUP_WARPS, GROUP_ROWS = 4, 64
+"""Warps of a warp group, and rows of the left operand that one instruction of it takes (Hopper's wgmma)."""
+LEAST_DEPTH = 32
+"""Elements of K that one instruction of the matrix unit takes of 8-bit operands, int8 and fp8."""
+GEMV_ROWS = 8
+"""Rows of A that a gemv keeps in registers at most."""
+SKINNY_ROWS = 64
+"""Rows of C up to which a product counts as skinny: it is bound by reading B."""
+BAND_ROWS = 8
+"""`group_m` of what menus offer: that many rows of tiles are computed together, so that they share B in L2."""
+MOST_SPLITS = 32
+"""Slices that K is cut into at most; each slice has at least two steps."""
+MOST_STAGES = 8
+"""Pipeline stages at most."""
+LARGEST_OFFSET = 2**31
+"""Triton kernels, and the integers that Inductor passes, have offsets of 32 bits with sign."""
+
+
+def shared_bytes(device: Device) -> int:
+    """Shared memory of a block, in bytes."""
+    return int(device.figures.get("smem_bytes", SHARED_BYTES))
+
+
+def by_warp_groups(left: int, warps: int) -> bool:
+    """Whether a tile with `left` rows of its left operand is large enough for the matrix instructions of whole warp
+    groups. Whether the arch and the dtypes have these instructions is for the caller to ask."""
+    return left >= GROUP_ROWS and warps % GROUP_WARPS == 0
+
+
+def stage_bytes(block: tuple[int, int, int], sizes: tuple[int, int]) -> int:
+    """Bytes of one pipeline stage: a tile [m, k] of A and one [k, n] of B. `block`: (m, n, k); `sizes`: bytes of an
+    element of A and of B."""
+    (m, n, k), (a, b) = block, sizes
+    return k * (m * a + n * b)
+
+
+def item_sizes(a: Operand, b: Operand) -> tuple[int, int]:
+    """Bytes of an element of both operands."""
+    return ITEM_SIZES[a.dtype], ITEM_SIZES[b.dtype]
+
+
+def tile_count(m: int, n: int, block: tuple[int, int]) -> int:
+    """How many tiles of `block` (rows, columns) cover an [m, n] output."""
+    return -(-m // block[0]) * -(-n // block[1])
+
+
+def filling(tiles: int, programs: int) -> set[int]:
+    """Into how many slices to cut K so that `tiles` times the slices come to `programs`, as many as the
+    multiprocessors hold: exactly, and the largest power of two that fits. 0 where the tiles alone are more."""
+    full = programs // tiles
+    return {full, 1 << full.bit_length() >> 1}
+
+
+def splits(tiles: int, programs: int, steps: int, most: int = MOST_SPLITS) -> list[int]:
+    """The splits of K, each of 2 or more slices, that fill the multiprocessors once (`filling`), in ascending order.
+    Each slice has at least two of the `steps` along K."""
+    return [split for split in sorted(filling(tiles, programs)) if 1 < split <= min(steps // 2, most)]
+
+
+def vector_rows(operand: Operand) -> bool:
+    """Whether every row of an operand begins at a multiple of 16 bytes, as the tensor copy engine (TMA) wants it."""
+    return operand.layout.align * ITEM_SIZES[operand.dtype] >= VECTOR_BYTES
