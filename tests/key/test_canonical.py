@@ -6,6 +6,7 @@ import string
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kit import strategies
 
 from gemmdb.errors import InputError
 from gemmdb.kernels.config import Config
@@ -28,8 +29,8 @@ PARSERS = [Problem, Config, Device, Protocol, Toolchain, Operand, Bias]
 
 @pytest.mark.parametrize(("kind", "name"), KINDS)
 @given(data=st.data())
-def test_round_trip(kind, name, some, data):
-    value = data.draw(getattr(some, name))
+def test_round_trip(kind, name, data):
+    value = data.draw(getattr(strategies, name))
     back = kind.parse(value.text)
     assert back == value
     assert back.text == value.text
@@ -41,22 +42,22 @@ def test_round_trip(kind, name, some, data):
 
 @pytest.mark.parametrize(("kind", "name"), KINDS)
 @given(data=st.data())
-def test_equal_texts_mean_equal_values(kind, name, some, data):
-    one, other = data.draw(getattr(some, name)), data.draw(getattr(some, name))
+def test_equal_texts_mean_equal_values(kind, name, data):
+    one, other = data.draw(getattr(strategies, name)), data.draw(getattr(strategies, name))
     assert (one.text == other.text) == (one == other)
 
 
 @given(data=st.data())
-def test_a_value_survives_pickling_with_its_key(some, data):
-    row = data.draw(some.measurements)
+def test_a_value_survives_pickling_with_its_key(data):
+    row = data.draw(strategies.measurements)
     back = pickle.loads(pickle.dumps(row))
     assert back == row
     assert back.key == row.key
 
 
 @given(data=st.data())
-def test_measurements_differ_in_text_when_they_differ(some, data):
-    one, other = data.draw(some.measurements), data.draw(some.measurements)
+def test_measurements_differ_in_text_when_they_differ(data):
+    one, other = data.draw(strategies.measurements), data.draw(strategies.measurements)
     assert (one.text == other.text) == (one == other)
 
 
@@ -77,8 +78,8 @@ def test_parsing_any_text_raises_nothing_but_input_error(text):
 
 @pytest.mark.parametrize(("kind", "name"), KINDS)
 @given(data=st.data())
-def test_an_edited_text_is_refused_or_is_another_value(kind, name, some, data):
-    text = data.draw(getattr(some, name)).text
+def test_an_edited_text_is_refused_or_is_another_value(kind, name, data):
+    text = data.draw(getattr(strategies, name)).text
     at = data.draw(st.integers(0, len(text)))
     cut = data.draw(st.integers(0, 12))
     inserted = data.draw(st.text(max_size=3) | st.sampled_from(["\ud800", "%D8%00", "9" * 5000, " m=1", "~"]))

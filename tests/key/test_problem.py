@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import strategies
 
 from gemmdb.errors import InputError
 from gemmdb.key.layout import ITEM_SIZES
@@ -90,16 +91,16 @@ def test_device_and_l2_ride_along_outside_the_key():
 
 
 @given(data=st.data())
-def test_family_is_what_sizes_do_not_change(some, data):
-    problem = data.draw(some.problems)
+def test_family_is_what_sizes_do_not_change(data):
+    problem = data.draw(strategies.problems)
     other = problem.resized(1, 2, 3)
     assert (other.family, other.family_key) == (problem.family, problem.family_key)
     assert problem.text.endswith(problem.family)
 
 
 @given(data=st.data())
-def test_flops_and_bytes_grow_with_every_size(some, data):
-    problem = data.draw(some.problems.filter(lambda problem: problem.batch > 0)).resized(8, 8, 8)
+def test_flops_and_bytes_grow_with_every_size(data):
+    problem = data.draw(strategies.problems.filter(lambda problem: problem.batch > 0)).resized(8, 8, 8)
     for larger in (problem.resized(9, 8, 8), problem.resized(8, 9, 8), problem.resized(8, 8, 9)):
         assert larger.flops > problem.flops
         assert larger.bytes > problem.bytes

@@ -25,7 +25,7 @@ from gemmdb.settings import shipped_tables
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.reader import Table
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 H200 = registry.find("NVIDIA H200")
 SIZES = [(m, n, k) for m in (1, 4, 16, 64, 256) for n, k in ((1024, 8192), (4096, 4096), (14336, 4096))]
 

@@ -1,10 +1,12 @@
 """Real tables with invented times, and a catalog over them."""
 
-import contextlib
-import itertools
-from types import SimpleNamespace
+from __future__ import annotations
 
-import pytest
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -13,21 +15,32 @@ from gemmdb.key.toolchain import Toolchain
 from gemmdb.settings import Settings
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
 AUTO = dict.fromkeys(("threads_m", "threads_n", "threads_k", "blocks_m", "blocks_n", "blocks_k"), 0)
 CPU = Device("cpu", "cpu", "Some CPU", 2)
 
 
-def cpp(**params):
+def cpp(**params: int) -> Config:
+    """The packed GEMM of the CPU; threads and blocks that are not given are left to Inductor."""
     return Config.of("cpp", "packed_gemm", **AUTO | params)
 
 
-def problem(m=16, n=256, k=256, **rest):
+def problem(m: int = 16, n: int = 256, k: int = 256, **rest: Any) -> Problem:
+    """An fp32 `mm` with a constant weight; `rest` is what Problem.gemm takes."""
     return Problem.gemm("mm", **{"dtype": "fp32", "constant_weight": True} | rest, m=m, n=n, k=k)
 
 
-def rows(problem, ratios, *, aten_us=100.0, run="run", status=Status.OK, **where):
+def rows(
+    problem: Problem,
+    ratios: Mapping[Config, float],
+    *,
+    aten_us: float = 100.0,
+    run: str = "run",
+    status: Status = Status.OK,
+    **where: Any,
+) -> Iterator[Measurement]:
     """One full measurement of ATen and of each config, its time being `ratio * aten_us`."""
     l2, torch, clock = where.get("l2", "cold"), where.get("torch", "2.13.0"), where.get("clock", "host")
     device, spread = where.get("device", CPU), where.get("spread", 0.001)
@@ -41,35 +54,36 @@ def rows(problem, ratios, *, aten_us=100.0, run="run", status=Status.OK, **where
         )  # fmt: skip
 
 
-@pytest.fixture
-def lab(tmp_path, monkeypatch):
-    """Builders for problems, configs, measurements and catalogs."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    numbers = itertools.count()
+@dataclass
+class Lab:
+    """Builders for problems, configs, measurements and queries, and catalogs of tables in `folder`."""
 
-    def catalog(*tables):
+    folder: Path
+    opened: list[Table] = field(default_factory=list)
+
+    cpu = CPU
+    here = Toolchain(torch="2.13.1")
+    cpp = staticmethod(cpp)
+    problem = staticmethod(problem)
+    rows = staticmethod(rows)
+
+    def query(self, problem: Problem, device: Device = CPU, **rest: Any) -> Query:
+        return Query(problem, device, **rest)
+
+    def catalog(self, *tables: Iterable[Measurement]) -> Catalog:
         """A Catalog of one table per list of measurements, in order."""
         paths = []
         for measurements in tables:
-            paths.append(tmp_path / f"table{next(numbers)}.db")
+            paths.append(self.folder / f"table{len(self.opened) + len(paths)}.db")
             with Store.open(paths[-1]) as store:
                 store.add(measurements)
                 store.refresh()
-        loaded = Catalog.load(Settings((), tmp_path / "user.db", "aten", False, ""), tables=paths)
+        loaded = Catalog.load(Settings((), self.folder / "user.db", "aten", False, ""), tables=paths)
         assert [table.path for table in loaded.tables[: len(paths)]] == paths
-        opened.extend(loaded.tables)
+        self.opened.extend(loaded.tables)
         return loaded
 
-    opened = []
-    yield SimpleNamespace(
-        catalog=catalog,
-        problem=problem,
-        rows=rows,
-        cpp=cpp,
-        cpu=CPU,
-        query=lambda problem, device=CPU, **rest: Query(problem, device, **rest),
-        here=Toolchain(torch="2.13.1"),
-    )
-    for table in opened:
-        with contextlib.suppress(Exception):
-            table.close()
+    def close(self) -> None:
+        for table in self.opened:
+            with contextlib.suppress(Exception):
+                table.close()

@@ -13,7 +13,7 @@ from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, Status
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 RESULTS = sorted((ROOT / "benchmarks" / "results" / "h200").glob("*/rows-*.jsonl.xz"))
 
 

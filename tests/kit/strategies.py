@@ -1,9 +1,7 @@
-"""Hypothesis strategies for the core's values, handed out by one fixture."""
+"""Hypothesis strategies for the values of the key: any legal value of each type."""
 
-from types import SimpleNamespace
+from __future__ import annotations
 
-import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from gemmdb.kernels.config import Config
@@ -17,10 +15,6 @@ from gemmdb.key.rules import FLOATS, FUSIONS, OPS, SCALAR_CLASSES, WEIGHT_DTYPES
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 
-# Other work on the machine must not fail a test.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
-
 SIZES = st.one_of(st.integers(0, 70), st.sampled_from([4096, 14336, 2**31 - 1]))
 ALIGNS = st.sampled_from([1, 2, 4, 8, 16])
 NAMES = st.text(max_size=40)
@@ -29,7 +23,7 @@ MICROSECONDS = st.floats(1e-3, 1e9)
 
 
 @st.composite
-def _problem(draw):
+def _problem(draw: st.DrawFn) -> Problem:
     op = draw(st.sampled_from(OPS))
     if op == "scaled_mm":
         return draw(_scaled())
@@ -71,7 +65,7 @@ def _problem(draw):
 
 
 @st.composite
-def _scaled(draw):
+def _scaled(draw: st.DrawFn) -> Problem:
     """Products of fp8 operands with scales, which leave less open than the other ops do."""
     a, b = (st.builds(Layout, st.sampled_from([order, f"{order}-padded"]), ALIGNS) for order in ("row", "col"))
     bias = st.builds(Bias, st.just("1d"), st.sampled_from(OUTPUTS), ALIGNS)
@@ -90,7 +84,7 @@ def _scaled(draw):
 
 
 @st.composite
-def _config(draw):
+def _config(draw: st.DrawFn) -> Config:
     kernel: Kernel = draw(st.sampled_from(list(KERNELS.values())))
     values = {}
     for name, domain in kernel.params.items():
@@ -106,16 +100,16 @@ def _config(draw):
 
 
 @st.composite
-def _measurement(draw, values):
+def _measurement(draw: st.DrawFn) -> Measurement:
     status = draw(st.sampled_from(Status))
     low, mid, high = sorted(draw(MICROSECONDS) for _ in range(3))
     times = Times(mid, low, high, draw(st.integers(1, 1000)), draw(MICROSECONDS))
     return Measurement(
-        draw(values.problems),
-        draw(values.configs),
-        draw(values.devices),
-        draw(values.protocols),
-        draw(values.toolchains),
+        draw(problems),
+        draw(configs),
+        draw(devices),
+        draw(protocols),
+        draw(toolchains),
         draw(st.from_regex(r"[A-Za-z0-9_.:\-]{1,64}", fullmatch=True)),
         status,
         times if status in (Status.OK, Status.SLOW) else None,
@@ -125,32 +119,26 @@ def _measurement(draw, values):
     )
 
 
-@pytest.fixture(scope="session")
-def some():
-    """Strategies: `problems`, `configs`, `devices`, `protocols`, `toolchains`, `measurements`, `operands` text."""
-    values = SimpleNamespace(
-        problems=_problem(),
-        configs=_config(),
-        devices=st.builds(
-            Device,
-            st.sampled_from(KINDS),
-            st.from_regex(r"[a-z][a-z0-9_]{1,15}", fullmatch=True),
-            PRINTABLE,
-            st.integers(1, 10_000),
-            st.integers(0, 1000),
-            st.booleans(),
-            st.sampled_from(["-", "avx512_bf16", "neon"]),
-        ),
-        protocols=st.builds(
-            Protocol,
-            st.sampled_from(["graph", "host", "model"]),
-            st.sampled_from(["cold", "hot"]),
-            st.integers(1, 10_000),
-            st.integers(1, 1_000_000),
-            st.sampled_from(["aten:default"]),
-            st.integers(1, 1000),
-        ),
-        toolchains=st.builds(Toolchain, *(NAMES for _ in range(7))),
-    )
-    values.measurements = _measurement(values)
-    return values
+problems: st.SearchStrategy[Problem] = _problem()
+configs: st.SearchStrategy[Config] = _config()
+devices: st.SearchStrategy[Device] = st.builds(
+    Device,
+    st.sampled_from(KINDS),
+    st.from_regex(r"[a-z][a-z0-9_]{1,15}", fullmatch=True),
+    PRINTABLE,
+    st.integers(1, 10_000),
+    st.integers(0, 1000),
+    st.booleans(),
+    st.sampled_from(["-", "avx512_bf16", "neon"]),
+)
+protocols: st.SearchStrategy[Protocol] = st.builds(
+    Protocol,
+    st.sampled_from(["graph", "host", "model"]),
+    st.sampled_from(["cold", "hot"]),
+    st.integers(1, 10_000),
+    st.integers(1, 1_000_000),
+    st.sampled_from(["aten:default"]),
+    st.integers(1, 1000),
+)
+toolchains: st.SearchStrategy[Toolchain] = st.builds(Toolchain, *(NAMES for _ in range(7)))
+measurements: st.SearchStrategy[Measurement] = _measurement()
