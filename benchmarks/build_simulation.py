@@ -2,8 +2,8 @@
 
     python benchmarks/build_simulation.py [--gpus 8] [--cores 128] [--minutes 3] [--warm] [--shapes h200]
 
-The candidates, their artifacts, the queue, the lanes, the processes that compile and those that time, and the table are
-those of a build on an H200. Told are the problems per second, over all and in the second half, and the processor
+The candidates, their artifacts, the queue, the workers, the processes that compile and those that time, and the table
+are those of a build on an H200. Told are the problems per second, over all and in the second half, and the processor
 seconds of the process that leads: what it takes per problem is the limit that no GPU lifts. Sleeping processes cost
 little, so that 128 cores are simulated on a few; their start is not free, and takes longer here than there.
 """
@@ -83,7 +83,7 @@ def simulated(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     report = build(request, finishes, backend(options))
     used = time.process_time()
     return {
-        "gpus": report.lanes,
+        "gpus": report.workers,
         "measured": report.measured,
         "rows": report.rows,
         "seconds": report.seconds,
@@ -121,11 +121,11 @@ def backend(options: argparse.Namespace) -> Any:
         def __init__(self) -> None:
             self.device = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
             self.toolchain, self.space = Toolchain(torch="2.11.0", gemmdb="0"), CudaSpace()
-            self.lanes = options.gpus
+            self.workers = options.gpus
             self.compilers = Precompiler(90, 232448, options.cores - 2, needs)
 
-        def measurer(self, lane: int, effort: Effort) -> CudaMeasurer:
-            return CudaMeasurer(lane, effort, self.compilers, sleeping).start()
+        def measurer(self, worker: int, effort: Effort) -> CudaMeasurer:
+            return CudaMeasurer(worker, effort, self.compilers, sleeping).start()
 
         def provenance(self) -> dict[str, object]:
             return {}

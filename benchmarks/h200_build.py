@@ -14,7 +14,7 @@ import argparse
 import json
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Lines:
 def described(report: BuildReport, restored: int, seconds: dict[str, float]) -> dict[str, Any]:
     """The report of a build as JSON."""
     return {
-        **{name: value for name, value in asdict(report).items() if name not in ("out", "device")},
+        **{name: value for name, value in report.document().items() if name not in ("out", "device")},
         "device": report.device.text,
         "left": report.left,
         "gpu_seconds_per_problem": report.seconds_per_job,

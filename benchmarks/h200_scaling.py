@@ -78,7 +78,7 @@ def main() -> None:
 def builds(counts: list[int]) -> tuple[bool, list[dict[str, Any]]]:
     """Whether the builds with so many GPUs each ran side by side, and what they came to."""
     outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    visible = outer.split(",") if outer else [str(index) for index in range(CudaBackend().lanes)]
+    visible = outer.split(",") if outer else [str(index) for index in range(CudaBackend().workers)]
     together = sum(counts) <= len(visible)
     running: list[subprocess.Popen[bytes]] = []
     for index, gpus in enumerate(counts):
@@ -119,7 +119,7 @@ def one(options: argparse.Namespace, listed: Path) -> dict[str, Any]:
     )
     report = build(request, finishes)
     return {
-        "gpus": report.lanes,
+        "gpus": report.workers,
         "measured": report.measured,
         "seconds": report.seconds,
         "per_minute": 60 * report.measured / report.seconds,

@@ -57,10 +57,10 @@ class Tuner:
 
     def measurer(self, gpu: int, chosen: Effort) -> Measurer:
         """The measurer on a GPU of this device, by its number."""
-        lane = self.backend.lane_of(gpu)
-        if lane not in self._measurers:
-            self._measurers[lane] = self.backend.measurer(lane, chosen, confirms=False)
-        return self._measurers[lane]
+        worker = self.backend.worker_of(gpu)
+        if worker not in self._measurers:
+            self._measurers[worker] = self.backend.measurer(worker, chosen, confirms=False)
+        return self._measurers[worker]
 
     def close(self) -> None:
         """End the processes."""

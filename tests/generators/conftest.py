@@ -61,9 +61,9 @@ class ReplayBackend:
     chunk, overlap = 2, False
 
     def __init__(
-        self, rows: Sequence[Measurement], lanes: int = 1, replay: Callable[[Sequence[Measurement]], Replay] = Replay
+        self, rows: Sequence[Measurement], workers: int = 1, replay: Callable[[Sequence[Measurement]], Replay] = Replay
     ) -> None:
-        self.rows, self.lanes, self.made, self._replay = rows, lanes, [], replay
+        self.rows, self.workers, self.made, self._replay = rows, workers, [], replay
         self.closed = False
 
     def protocols(self, effort: Effort) -> list[Protocol]:
@@ -72,10 +72,10 @@ class ReplayBackend:
     def begin(self, jobs: Sequence[Job]) -> None:
         self.begun = list(jobs)
 
-    def lane_of(self, gpu: int) -> int:
+    def worker_of(self, gpu: int) -> int:
         return 0
 
-    def measurer(self, lane: int, effort: Effort) -> Replay:
+    def measurer(self, worker: int, effort: Effort) -> Replay:
         self.made.append(self._replay(self.rows))
         return self.made[-1]
 

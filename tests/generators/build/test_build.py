@@ -61,7 +61,7 @@ def test_the_verdict_is_there_and_confirmed(request_, replay_backend, rows, prob
     table.close()
     assert verdict.pick.values["threads_n"] == 2
     assert verdict.speedup == pytest.approx(100 / 60)
-    assert 4 <= backend.made[0].renewed < 7  # Once per chunk of two jobs, unless a lane is faster than the feed.
+    assert 4 <= backend.made[0].renewed < 7  # Once per chunk of two jobs, unless a worker is faster than the scheduler.
     assert backend.closed
 
 
@@ -186,7 +186,7 @@ class Slow(Replay):
 
 
 def test_several_lanes_share_the_work(request_, replay_backend, rows):
-    backend = replay_backend(rows, lanes=3, replay=Slow)
+    backend = replay_backend(rows, workers=3, replay=Slow)
     report = build(request_, backend=backend)
     assert report.measured == 7
     measured = [problem for replay in backend.made for problem, _, samples in replay.calls if samples == 5]
@@ -195,7 +195,7 @@ def test_several_lanes_share_the_work(request_, replay_backend, rows):
 
 
 def test_gpus_limits_the_lanes(request_, replay_backend, rows):
-    backend = replay_backend(rows, lanes=3)
+    backend = replay_backend(rows, workers=3)
     build(BuildRequest(shapes=request_.shapes, out=request_.out, gpus=1), backend=backend)
     assert len(backend.made) == 1
 
@@ -237,7 +237,7 @@ def test_ctrl_c_in_the_middle_of_storing_keeps_that_too(request_, replay_backend
     assert {row.text for row in added[2]} <= kept
 
 
-def test_a_lane_that_cannot_work_ends_the_build(request_, replay_backend, rows):
+def test_a_worker_that_cannot_work_ends_the_build(request_, replay_backend, rows):
     class Broken(Replay):
         def measure(self, problem, *args):
             if problem.m == 8:

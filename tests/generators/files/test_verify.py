@@ -117,3 +117,5 @@ def test_the_documented_format_is_the_schema():
             assert re.search(rf"`{name}`.*\b{column}\b", text), f"{name}.{column}"
     for status in Status:
         assert f"`{status}`" in text
+    limits = re.findall(r"^\| ([\d,]+) \|", text.partition("## Reading")[2], re.MULTILINE)
+    assert sorted(limits) == sorted(f"{value:,}" for name, value in vars(schema).items() if name.startswith("MOST_"))

@@ -34,11 +34,11 @@ def test_the_same_times_confirm_everything(table, replay_backend, rows):
 
 
 def test_all_devices_share_the_work(table, replay_backend, rows):
-    backend = replay_backend(rows, lanes=3)
+    backend = replay_backend(rows, workers=3)
     result = remeasure(table, 100, backend=backend)
     assert (result.problems, result.held, result.rows, result.within) == (7, 7, 21, 21)
     assert sorted(len(replay.calls) for replay in backend.made) == [2, 2, 3]
-    assert remeasure(table, 1, backend=replay_backend(rows, lanes=8)).problems == 1
+    assert remeasure(table, 1, backend=replay_backend(rows, workers=8)).problems == 1
 
 
 def test_a_seed_draws_the_same_problems_again(table, replay_backend, rows):

@@ -24,14 +24,14 @@ def host(monkeypatch):
 
 def test_lanes_are_the_gpus_that_equal_the_device(host):
     made = CudaBackend(WANTED)
-    assert made.lanes == 2
-    assert [made.measurer(lane, named("quick", "cuda")).gpu for lane in range(2)] == [1, 3]
-    assert [made.lane_of(gpu) for gpu in range(4)] == [0, 0, 0, 1]
+    assert made.workers == 2
+    assert [made.measurer(worker, named("quick", "cuda")).gpu for worker in range(2)] == [1, 3]
+    assert [made.worker_of(gpu) for gpu in range(4)] == [0, 0, 0, 1]
     made.close()
 
 
 def test_without_a_device_the_first_gpu_is_it(host):
     made = CudaBackend()
-    assert (made.device, made.lanes) == (OTHER, 2)
-    assert [made.measurer(lane, named("quick", "cuda")).gpu for lane in range(2)] == [0, 2]
+    assert (made.device, made.workers) == (OTHER, 2)
+    assert [made.measurer(worker, named("quick", "cuda")).gpu for worker in range(2)] == [0, 2]
     made.close()

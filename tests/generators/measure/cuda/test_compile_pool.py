@@ -99,7 +99,7 @@ def test_kinds_share_the_processors(pool, artifact, tmp_path):
     )  # What came later is not put off to the end.
 
 
-def test_what_a_lane_waits_for_has_more_processors_than_nvcc_for_later(pool, artifact, tmp_path):
+def test_what_a_worker_waits_for_has_more_processors_than_nvcc_for_later(pool, artifact, tmp_path):
     three = pool(3)
     artifacts = [(f"cutlass-{index}", "cutlass", Priority.NORMAL) for index in range(9)]
     artifacts += [(f"inductor-{index}", "inductor", Priority.URGENT) for index in range(6)]

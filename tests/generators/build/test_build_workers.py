@@ -1,4 +1,4 @@
-"""The lanes of a build, over recorded outcomes: what goes first, what waits for a compiler, and when time is up."""
+"""The workers of a build, over recorded outcomes: what goes first, what waits for a compiler, and when time is up."""
 
 import contextlib
 import threading
@@ -42,14 +42,14 @@ def test_the_report_counts_the_time_of_the_devices(request_, replay_backend, row
     class Busy(Slow):
         busy_s = 0.1
 
-    report = build(request_, backend=replay_backend(rows, lanes=2, replay=Busy))
-    assert report.lanes == 2
+    report = build(request_, backend=replay_backend(rows, workers=2, replay=Busy))
+    assert report.workers == 2
     assert report.busy_seconds == pytest.approx(0.2)
-    assert report.lane_seconds >= 14 * Slow.delay
-    assert report.seconds_per_job == pytest.approx(report.lane_seconds / 7)
-    assert report.busy_share == pytest.approx(0.2 / report.lane_seconds)
+    assert report.worker_seconds >= 14 * Slow.delay
+    assert report.seconds_per_job == pytest.approx(report.worker_seconds / 7)
+    assert report.busy_share == pytest.approx(0.2 / report.worker_seconds)
     idle = build(request_, backend=replay_backend(rows))
-    assert (idle.lanes, idle.seconds_per_job, idle.busy_share) == (0, None, None)
+    assert (idle.workers, idle.seconds_per_job, idle.busy_share) == (0, None, None)
 
 
 class Compiling(Replay):
@@ -204,7 +204,7 @@ def test_compilers_that_never_answer_are_not_waited_for_for_ever(request_, repla
 
     impatient = replace(effort.named("quick"), compile_s=0.1)
     monkeypatch.setattr(effort, "named", lambda name, kind="cpu": impatient)
-    backend = replay_backend(rows, lanes=2, replay=Stuck)
+    backend = replay_backend(rows, workers=2, replay=Stuck)
     backend.overlap = True
     assert build(request_, backend=backend).measured == 7
     assert sum(isinstance(configs[-1], Code) for made in backend.made for _, configs, _ in made.calls) == 7
@@ -231,7 +231,7 @@ def test_no_lane_idles_while_a_problem_is_ready(request_, replay_backend, rows):
             time.sleep(0.6 if problem.m == 1 else 0.0)
             return super().measure(problem, *args)
 
-    backend = replay_backend(rows, lanes=2, replay=Uneven)
+    backend = replay_backend(rows, workers=2, replay=Uneven)
     backend.chunk, backend.overlap = 4, True
     assert build(request_, backend=backend).measured == 7
     raced = [{problem.m for problem, _, samples in made.calls if samples == 5} for made in backend.made]
@@ -244,7 +244,7 @@ def test_what_stops_the_claims_ends_the_build(request_, replay_backend, rows):
             raise GemmdbError("no compiler")
 
     with pytest.raises(GemmdbError, match="no compiler"):
-        build(request_, backend=replay_backend(rows, lanes=2, replay=Broken))
+        build(request_, backend=replay_backend(rows, workers=2, replay=Broken))
 
 
 def test_the_backend_hears_of_all_work_first(request_, replay_backend, rows, problems):
@@ -269,16 +269,18 @@ class Three:
 def test_winners_of_an_earlier_build_take_their_turn_with_races_and_those_of_this_one_go_first(problems):
     jobs = [Job(problem, Protocol("host", "cold", 1, 30), ()) for problem in problems[:5]]
     earlier = [replace(job, raced=(Outcome(ATEN, Status.ERROR),)) for job in jobs[3:]]
-    feeding = scheduler.Feed(Three(jobs[:3]), lambda jobs, ready: list(map(ready, jobs)), effort.named("quick"), 1)
-    feeding.won(scheduler.Won(earlier[0], (), ()), earlier[0])
-    feeding.run()
-    feeding.won(scheduler.Won(earlier[1], (), ()), None)
-    assert feeding.upcoming().job == earlier[0]
-    feeding.won(scheduler.Won(jobs[0], (), ()), jobs[0])
-    assert feeding.upcoming().job == jobs[0]
+    scheduling = scheduler.Scheduler(
+        Three(jobs[:3]), lambda jobs, ready: list(map(ready, jobs)), effort.named("quick"), 1
+    )
+    scheduling.won(scheduler.Won(earlier[0], (), ()), earlier[0])
+    scheduling.run()
+    scheduling.won(scheduler.Won(earlier[1], (), ()), None)
+    assert scheduling.upcoming().job == earlier[0]
+    scheduling.won(scheduler.Won(jobs[0], (), ()), jobs[0])
+    assert scheduling.upcoming().job == jobs[0]
     order = []
-    while (task := feeding.next()) is not None:
+    while (task := scheduling.next()) is not None:
         order += [task.race.problem] if task.race else [won.job.problem for won in task.confirm]
-        feeding.finished()
+        scheduling.finished()
     assert order == [problems[place] for place in (0, 3, 0, 1, 2, 4)]
-    assert feeding.upcoming() is None
+    assert scheduling.upcoming() is None
