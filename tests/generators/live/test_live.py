@@ -13,11 +13,13 @@ pytest.importorskip("torch")
 
 from gemmdb.devices import detect, registry
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.live import client, process
+from gemmdb.generators.live import process
 from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.cuda.space import CudaSpace, from_menu
+from gemmdb.inductor.live import client
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
+from gemmdb.ladder.model import LIVE_CANDIDATES
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Protocol
 from gemmdb.table.reader import Table
@@ -28,8 +30,8 @@ SMALL = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32", constant_weight=True)
 LARGE = SMALL.resized(4096, 4096, 4096)
 
 
-def job(problem, *proposals, budget_s=1.0):
-    request = client.Request(problem, CPU, Path("unused.db"), proposals, budget_s)
+def job(problem, *candidates, budget_s=1.0):
+    request = client.Request(problem, CPU, Path("unused.db"), candidates, budget_s)
     backend = backends.backend_for(CPU)
     made = process.job(request, backend)
     return made, process.within(request, backend, made)
@@ -40,16 +42,16 @@ def blocking(n):
     return Config.of("cpp", "packed_gemm", **threads, blocks_m=n, blocks_n=1, blocks_k=1)
 
 
-def test_at_most_four_proposals_are_tried_the_illegal_ones_left_out():
+def test_at_most_four_candidates_are_tried_the_illegal_ones_left_out():
     legal, beyond = [blocking(n) for n in (1, 2, 3, 4, 5)], blocking(100)
     made, _ = job(SMALL, beyond, *legal)
     assert made.legal == (ATEN, *legal[:4])
 
 
-def test_without_proposals_the_head_of_the_menu_is_tried():
+def test_without_candidates_the_head_of_the_menu_is_tried():
     made, _ = job(SMALL)
     assert made.legal[0] == ATEN
-    assert 1 < len(made.legal) <= 1 + process.PROPOSALS
+    assert 1 < len(made.legal) <= 1 + LIVE_CANDIDATES
 
 
 def test_what_nvcc_has_to_compile_is_not_tried():
@@ -77,15 +79,15 @@ class Gpu:
         return [Protocol("graph", "cold", 20, 30)]
 
 
-@pytest.mark.parametrize("proposals", [(), tuple(from_menu(Problem.gemm("mm", m=512, n=4096, k=4093), H200)[:6])])
-def test_where_rows_are_misaligned_a_padded_product_is_among_the_four(proposals):
+@pytest.mark.parametrize("candidates", [(), tuple(from_menu(Problem.gemm("mm", m=512, n=4096, k=4093), H200)[:6])])
+def test_where_rows_are_misaligned_a_padded_product_is_among_the_four(candidates):
     """Inductor's own pass, which would time one, is kept from it."""
     misaligned = Problem.gemm("mm", m=512, n=4096, k=4093)
-    request = client.Request(misaligned, H200, Path("user.db"), proposals)
+    request = client.Request(misaligned, H200, Path("user.db"), candidates)
     legal = process.job(request, Gpu()).legal
-    assert len(legal) == 1 + process.PROPOSALS
+    assert len(legal) == 1 + LIVE_CANDIDATES
     assert [config.kernel for config in legal].count("padded") == 1
-    assert legal[1:-1] == (proposals[:3] or legal[1:-1])
+    assert legal[1:-1] == (candidates[:3] or legal[1:-1])
     aligned = replace(request, problem=misaligned.resized(512, 4096, 4096))
     assert "padded" not in [config.kernel for config in process.job(aligned, Gpu()).legal]
     denied = replace(request, policy=Policy(deny="padded"))
@@ -112,7 +114,7 @@ def test_whoever_has_a_gpu_measured_need_not_load_torch():
     program = """
         import sys
         from gemmdb.kernels.config import ATEN
-        from gemmdb.generators import live_process
+        from gemmdb.generators.live import process
         from gemmdb.generators.measure.cuda import backend, requirements
         from gemmdb.key.problem import Problem
         assert requirements.required(Problem.gemm("mixed_mm", m=8, n=64, k=64, fusion="scale"), ATEN)

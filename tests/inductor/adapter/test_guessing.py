@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("torch")
 
 from gemmdb import Config, Problem
+from gemmdb.inductor import legality
 from gemmdb.inductor.adapter import guessing
-from gemmdb.inductor.lower import legality
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
 

@@ -8,9 +8,8 @@ import jinja2
 import pytest
 from torch._inductor.codegen.common import KernelTemplate
 
-from gemmdb.inductor import session_factory
+from gemmdb.inductor import legality, session_factory
 from gemmdb.inductor.adapter import slots, templates
-from gemmdb.inductor.lower import legality
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device

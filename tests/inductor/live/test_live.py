@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import textwrap
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,14 +12,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
 from gemmdb.devices import detect, registry
-from gemmdb.generators.live import client as generator
 from gemmdb.hit import Hit
 from gemmdb.inductor import install, session
+from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL, Event
-from gemmdb.inductor.live import tuning
+from gemmdb.inductor.live import client, rules, tuning
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
+from gemmdb.ladder.model import LIVE_CANDIDATES
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.measurement import Protocol
 from gemmdb.table.reader import Table
@@ -48,13 +48,13 @@ def compile_live(kit):
         return gemmdb.inductor.stats()
 
     yield run
-    generator.close()
+    client.close()
 
 
 @pytest.fixture
 def without_generator(monkeypatch):
-    """As installed without the libraries of `gemmdb[build]`: the module cannot be imported."""
-    monkeypatch.setattr(tuning, "GENERATOR", "gemmdb.generators.not_installed")
+    """As installed without the libraries of `gemmdb[build]`."""
+    monkeypatch.setattr(rules, "missing", lambda: "jinja2")
 
 
 def stored():
@@ -70,7 +70,7 @@ def test_a_product_is_measured_once_and_nothing_else_is_benchmarked(compile_live
     (product,) = first["products"]
     assert product["config"] == product["evidence"]["ties"][0]
     rows, generation = stored()
-    assert 2 <= len({row.config for row in rows}) <= 1 + tuning.PROPOSALS
+    assert 2 <= len({row.config for row in rows}) <= 1 + LIVE_CANDIDATES
     assert all(row.protocol.l2 == "cold" and row.times.samples >= 5 for row in rows if row.times)
     assert generation == 0  # Compiled graphs stay valid.
     second = compile_live("aten")
@@ -95,25 +95,27 @@ def test_where_tuning_came_to_nothing_the_table_answers_as_without_it(compile_li
     assert product["note"] == "not tuned: 20 s were not enough for live tuning before"
 
 
-def test_waiting_for_others_does_not_switch_live_tuning_off(tmp_path):
+def test_waiting_for_others_does_not_switch_live_tuning_off(tmp_path, monkeypatch):
     device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
     asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
-    group = [session.Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
-    late = generator.Tuned(late=True, waited=True)
+    group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
+    late = client.Tuned(late=True, waited=True)
     JOURNAL.drop()
-    tuning._measure(SimpleNamespace(Request=generator.Request, tune=lambda requests, limit_s: late), group)
+    monkeypatch.setattr(client, "tune", lambda requests, limit_s: late)
+    tuning.tune(group)
     assert tuning.hindrance(device) is None
     assert JOURNAL.provisional
 
 
-def test_what_is_not_worth_measuring_says_why(tmp_path):
+def test_what_is_not_worth_measuring_says_why(tmp_path, monkeypatch):
     device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
     asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
-    group = [session.Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
-    declined = generator.Tuned(declined={problem: "it is too large"})
-    tuning._measure(SimpleNamespace(Request=generator.Request, tune=lambda requests, limit_s: declined), group)
-    assert group[0].config == ATEN
-    assert group[0].event.note == "not tuned: it is too large"
+    group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
+    declined = client.Tuned(declined={problem: "it is too large"})
+    monkeypatch.setattr(client, "tune", lambda requests, limit_s: declined)
+    (decided,) = tuning.tune(group)
+    assert decided.config == ATEN
+    assert decided.event.note == "not tuned: it is too large"
 
 
 def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatch, tmp_path):
@@ -121,7 +123,7 @@ def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatc
     first, second = registry.find("sm80"), registry.find("sm90")
     free = {0: 64 << 30, 1: 5 << 30}
     monkeypatch.setattr(tuning, "_late", "")
-    monkeypatch.setattr(tuning.hardware, "cuda", lambda number: (first, second)[number])
+    monkeypatch.setattr(tuning.detect, "cuda", lambda number: (first, second)[number])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -130,9 +132,10 @@ def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatc
     assert tuning.hindrance(second) is None
     small, large = (Problem.gemm("mm", m=16, n=n, k=8192) for n in (1024, 57344))
     asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
-    group = [session.Decision(asked, Query(p, second), None, Event(p.text, "live", note="")) for p in (small, large)]
-    assert tuning._with_room(second, group) == group[:1]
-    assert group[1].event.note.startswith("not tuned: only 5120 MiB are free on the GPU, measuring it takes ")
+    group = [Decision(asked, Query(p, second), None, Event(p.text, "live", note="")) for p in (small, large)]
+    room, rest = tuning._with_room(second, group)
+    assert room == group[:1]
+    assert rest[0].event.note.startswith("not tuned: only 5120 MiB are free on the GPU, measuring it takes ")
     free[1] = 3 << 30
     assert tuning.hindrance(second) == "only 3072 MiB are free on the GPU"
     assert tuning.hindrance(first) is None
@@ -145,30 +148,32 @@ def test_a_large_weight_needs_more_memory_free_than_a_small_one():
 
 
 @pytest.mark.parametrize("done", [0, 1])
-def test_what_was_not_done_in_time_is_served_as_without_tuning(done, tmp_path):
+def test_what_was_not_done_in_time_is_served_as_without_tuning(done, tmp_path, monkeypatch):
     """With a stand-in for the generator, which cannot be made to be late at a given moment."""
     device, seen = detect.cpu(), Protocol("host", "cold", 1, 10)
     problems = [Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32") for m in (3, 5)]
     asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
-    group = [session.Decision(asked, Query(p, device), None, Event(p.text, "live", note="no row")) for p in problems]
+    group = [Decision(asked, Query(p, device), None, Event(p.text, "live", note="no row")) for p in problems]
     found = {p: Verdict(p, device, seen, installed("cpu"), (ATEN,), 1.0, 0.01, 10.0, 1) for p in problems[:done]}
-    late = generator.Tuned(found, None, late=True)
+    late = client.Tuned(found, None, late=True)
     JOURNAL.drop()
-    tuning._measure(SimpleNamespace(Request=generator.Request, tune=lambda requests, limit_s: late), group)
+    monkeypatch.setattr(client, "tune", lambda requests, limit_s: late)
+    decided = tuning.tune(group)
     assert JOURNAL.provisional is bool(done)
     assert bool(tuning.hindrance(device)) is not bool(done)
-    assert [decision.config for decision in group] == [ATEN, ATEN]
-    assert [decision.event.rung for decision in group] == ["live"] * done + ["aten"] * (2 - done)
-    assert group[1].event.note == "not tuned: 5 s were not enough"
+    assert [decision.config for decision in decided] == [ATEN, ATEN]
+    assert [decision.event.rung for decision in decided] == ["live"] * done + ["aten"] * (2 - done)
+    assert decided[1].event.note == "not tuned: 5 s were not enough"
 
 
 def test_of_two_processes_that_share_a_table_one_measures(tmp_path):
     program = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from gemmdb import Problem, hardware
-        from gemmdb.generators import live
-        device = hardware.native()
+        from gemmdb import Problem
+        from gemmdb.devices import detect
+        from gemmdb.inductor.live import client as live
+        device = detect.native()
         live.start(device)
         problems = [Problem.gemm("mm", m=m, n=16, k=32, dtype="fp32") for m in (4, 5)]
         tuned = live.tune([live.Request(problem, device, Path(sys.argv[1])) for problem in problems])

@@ -1,15 +1,17 @@
-"""Live tuning before and after anything is measured: what is not tuned, what is proposed, and from which tables."""
+"""Live tuning before and after anything is measured: what is not tuned, what is tried, and from which tables."""
 
 from dataclasses import replace
 
 import pytest
 
 from gemmdb.devices import detect, registry
-from gemmdb.inductor import session, session_factory
+from gemmdb.inductor import session_factory
+from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import Event
 from gemmdb.inductor.live import rules, tuning
 from gemmdb.kernels.sources import INDUCTOR
 from gemmdb.key.problem import Problem, Query
+from gemmdb.ladder.model import LIVE_CANDIDATES
 from gemmdb.settings import Policy
 from gemmdb.table import writer
 
@@ -52,49 +54,49 @@ def test_without_the_libraries_nothing_is_tuned_by_default(monkeypatch):
     rules.missing.cache_clear()
 
 
-def test_proposals_for_a_gpu_are_quick_to_compile():
+def test_candidates_for_a_gpu_are_quick_to_compile():
     """The shipped table of the H200 has winners of CUTLASS and of Inductor's templates for problems like these."""
     found = {}
     for problem in (PLAIN.problem, PLAIN.problem.resized(2048, 4096, 4160)):
         query = replace(PLAIN, problem=problem)
         asked = session_factory.from_tables(Policy(on_miss="live"))
-        found |= tuning.proposals([session.Decision(asked, query, None, Event(problem.text, "live"))])
-    assert [len(configs) for configs in found.values()] == [tuning.PROPOSALS] * 2
+        found |= tuning.candidates([Decision(asked, query, None, Event(problem.text, "live"))])
+    assert [len(configs) for configs in found.values()] == [LIVE_CANDIDATES] * 2
     assert {config.backend for configs in found.values() for config in configs} == {"triton"}
     assert not any(config.kernel in INDUCTOR for configs in found.values() for config in configs)
 
 
-def test_where_rows_are_not_aligned_what_is_the_best_there_is_proposed():
+def test_where_rows_are_not_aligned_what_is_the_best_there_is_tried():
     """That is padding and Inductor's templates, though these take loading torch to compile."""
     problem = Problem.gemm("mm", m=512, n=4096, k=4093)
     asked = session_factory.from_tables(Policy(on_miss="live"))
     query = replace(PLAIN, problem=problem, device=replace(PLAIN.device, sku="Some GPU"))
-    (found,) = tuning.proposals([session.Decision(asked, query, None, Event(problem.text, "live"))]).values()
-    assert 1 < len(found) <= tuning.PROPOSALS
+    (found,) = tuning.candidates([Decision(asked, query, None, Event(problem.text, "live"))]).values()
+    assert 1 < len(found) <= LIVE_CANDIDATES
     assert any(config.kernel in INDUCTOR or config.kernel == "padded" for config in found)
     assert "cutlass" not in {config.backend for config in found}
 
 
-def test_proposals_come_from_the_tables_of_the_session(kit, tmp_path, monkeypatch):
+def test_candidates_come_from_the_tables_of_the_session(kit, tmp_path, monkeypatch):
     """From those that `enable` was given, and from the user's table, which was not there when the session was made."""
     monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "user.db"))
     measured = Problem.gemm("mm", m=8, n=48, k=64, dtype="fp32", constant_weight=True)
     asked = replace(PLAIN, problem=measured.resized(9, 48, 64), device=kit.rows(measured, {})[0].device)
 
-    def proposed(*tables):
+    def tried(*tables):
         looking = session_factory.from_tables(Policy(on_miss="live", live_s=300.0), tables)
         found = []
         for _ in range(2):
-            found += tuning.proposals([session.Decision(looking, asked, None, Event("", "live"))]).values()
+            found += tuning.candidates([Decision(looking, asked, None, Event("", "live"))]).values()
             writer.record_live(tmp_path / "user.db", kit.rows(measured, {kit.CPP: 50.0}))
         return found
 
     with writer.Store.open(tmp_path / "named.db") as opened:
         opened.add(kit.rows(measured, {kit.CPP: 50.0}))
         opened.refresh()
-    assert proposed(tmp_path / "named.db")[0] == (kit.CPP,)
+    assert tried(tmp_path / "named.db")[0] == (kit.CPP,)
     (tmp_path / "user.db").unlink()
-    assert proposed() == [(), (kit.CPP,)]
+    assert tried() == [(), (kit.CPP,)]
 
 
 def test_what_was_measured_answers_the_next_graph_of_the_process(kit, tmp_path, monkeypatch):

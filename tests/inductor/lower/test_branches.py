@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,9 @@ from torch._inductor.utils import run_and_get_code
 import gemmdb.inductor
 from gemmdb import Config
 from gemmdb.hit import Hit
-from gemmdb.inductor import entry, session, session_factory
+from gemmdb.inductor import entry, legality, session, session_factory
+from gemmdb.inductor.decision import Decision
+from gemmdb.inductor.journal import Event
 from gemmdb.inductor.lower import branches
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
@@ -125,8 +126,7 @@ def test_addmm_keeps_its_scalars_in_every_branch(kit, dividing):
 
 
 def test_a_branch_that_cannot_be_lowered_is_aten_and_says_so(kit, dividing, monkeypatch):
-    monkeypatch.setattr(session_factory, "refusal", lambda hit, query: None)
-    monkeypatch.setattr(sys.modules["gemmdb.inductor.match.passes"], "refusal", lambda hit, query: None)
+    monkeypatch.setattr(legality, "refusal", lambda hit, query: None)
     tile = Config.of(
         "triton", "tile", block_m=16, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0,
         load="pointer", dequant="cast", warps=4, stages=3,
@@ -262,10 +262,10 @@ def test_a_table_divides_a_range_and_bounds_narrow_it(kit, tmp_path: Path):
 
 def test_the_parts_cover_the_range_once():
     parts = []
-    decision = session.Decision(
+    decision = Decision(
         session.Session(lambda query: None, Policy(), None),
         Query(Problem.gemm("mm", m=16, n=64, k=64), None, {"m": (2, None)}),  # type: ignore[arg-type]
-        ATEN, branches.Event("", "exact"), THREE,
+        ATEN, Event("", "exact"), THREE,
     )  # fmt: skip
     while decision.branches:
         first, decision = branches._divided(decision)

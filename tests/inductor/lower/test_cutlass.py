@@ -21,9 +21,9 @@ from torch.utils._sympy.value_ranges import ValueRanges  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
+from gemmdb.inductor import legality  # noqa: E402
 from gemmdb.inductor.adapter import cutlass, emitting  # noqa: E402
 from gemmdb.inductor.lower import cutlass as cutlass_kernels  # noqa: E402
-from gemmdb.inductor.lower import legality  # noqa: E402
 from gemmdb.inductor.lower.triton import Operands, Refused  # noqa: E402
 from gemmdb.key.device import Device  # noqa: E402
 from gemmdb.key.problem import Query  # noqa: E402

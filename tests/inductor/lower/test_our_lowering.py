@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import gemmdb.inductor
+from gemmdb.inductor import legality
 from gemmdb.inductor.adapter import templates
-from gemmdb.inductor.lower import legality, triton
+from gemmdb.inductor.lower import triton
 from gemmdb.kernels.config import ATEN, Config
 
 TILE = {

@@ -9,8 +9,9 @@ from torch._inductor.codegen.cuda import device_op_overrides  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config  # noqa: E402
+from gemmdb.inductor import legality  # noqa: E402
 from gemmdb.inductor.adapter import inductor_templates, templates  # noqa: E402
-from gemmdb.inductor.lower import legality, triton  # noqa: E402
+from gemmdb.inductor.lower import triton  # noqa: E402
 from gemmdb.kernels.config import ATEN  # noqa: E402
 
 TILE = {"block_m": 16, "block_n": 16, "block_k": 16, "group_m": 8, "warps": 4, "stages": 3}

@@ -13,10 +13,13 @@ from gemmdb import Config, Problem
 from gemmdb.generators.measure.program import Product, operands
 from gemmdb.generators.measure.reference import reference
 from gemmdb.generators.measure.tolerance import tolerance
-from gemmdb.inductor import session
+from gemmdb.inductor import (
+    legality,
+    session,
+)
 from gemmdb.inductor.adapter import padding as adapter
 from gemmdb.inductor.live import tuning as live
-from gemmdb.inductor.lower import legality, padding
+from gemmdb.inductor.lower import padding
 from gemmdb.inductor.session import Session
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy

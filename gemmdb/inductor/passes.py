@@ -8,6 +8,7 @@ an int8-weight product that hits is rewritten, at the joint stage.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,20 +16,18 @@ import torch
 
 from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
-from gemmdb.inductor import ops
+from gemmdb.inductor import deciding, legality, ops, outcome
 from gemmdb.inductor.adapter import state
+from gemmdb.inductor.decision import DECISION, Decision
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.live import tuning
 from gemmdb.inductor.match import int_mm_scale, mixed, products, weight_only
 from gemmdb.inductor.match.extract import Unsupported
-from gemmdb.inductor.session import Decision, Session
-from gemmdb.inductor.session_factory import is_default, leaves_alone, refusal
+from gemmdb.inductor.session import Session
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 
 log = logging.getLogger("gemmdb")
-DECISION = "gemmdb_decision"
-"""Node metadata: the Decision that the lowering carries out."""
 
 
 class JointPass:
@@ -52,7 +51,7 @@ class JointPass:
             except (MissError, TableError):
                 raise
             except Exception as error:
-                note_failure("joint pass", error)
+                JOURNAL.failure("joint pass", error)
         if rewritten:
             graph.eliminate_dead_code()
 
@@ -64,13 +63,13 @@ class JointPass:
             return False
         if product is None:
             return False
-        hit = ask(self.session, product.query)
+        hit = deciding.ask(self.session, product.query)
         if hit is None:
             # Whatever is measured to be the best must still be possible then.
-            if not to_tune(self.session, product.query):
+            if not deciding.to_tune(self.session, product.query):
                 return False
             tuning.expect(product.query)
-        elif (leaves_alone(hit) or refusal(hit, product.query)) and not _packed_by_inductor(product.query):
+        elif _stays(hit, product.query):
             return False
         mixed.rewrite(graph, found)
         return True
@@ -80,7 +79,7 @@ class JointPass:
         product may still change does no harm."""
         try:
             product = products.product(node) if node.op == "call_function" else None
-            if product and to_tune(self.session, product.query) and self.session.find(product.query) is None:
+            if product and deciding.to_tune(self.session, product.query) and self.session.find(product.query) is None:
                 tuning.expect(product.query)
                 return True
         except Exception as error:
@@ -108,16 +107,17 @@ class PostGradPass:
             except (MissError, TableError):
                 raise
             except Unsupported as error:
-                JOURNAL.pending().append(Event(f"{node.target}: {error}", "uncovered"))
+                JOURNAL.enter(Event(f"{node.target}: {error}", "uncovered"))
             except Exception as error:
-                note_failure("post-grad pass", error)
-        # All at once: they are compiled for in parallel, and what it takes to begin is paid once.
-        tuning.tune([decision for _, decision in missed])
-        for node, decision in missed:
+                JOURNAL.failure("post-grad pass", error)
+        # All at once: tuning compiles for them in parallel, and pays for its start-up once.
+        tuned = tuning.tune([decision for _, decision in missed])
+        for (node, _), decision in zip(missed, tuned, strict=True):
+            JOURNAL.correct(decision.entry, _as_decided(decision))
             try:
                 self._steer(node, decision)
             except Exception as error:
-                note_failure("post-grad pass", error)
+                JOURNAL.failure("post-grad pass", error)
         if any(node.target is ops.register_scaled() for node in graph.nodes):
             graph.eliminate_dead_code()
 
@@ -126,18 +126,20 @@ class PostGradPass:
             return None
         name = products.uncovered(node)
         if name is not None:
-            JOURNAL.pending().append(Event(name, "uncovered"))
+            JOURNAL.enter(Event(name, "uncovered"))
             return None
         _mark_anew(node)
         product = products.product(node)
         if product is None:
             return None
-        decision = decide(self.session, product.query)
+        decision = deciding.decide(self.session, product.query)
         if decision.config is None and product.guessed:
             # Inductor would time it at a guess of its own, and the rows would be kept under ours.
-            decision.config, decision.event.rung, decision.event.config = ATEN, "aten", ATEN.text
-            decision.event.note = f"not tuned: its sizes come out of data; {decision.event.note}"
-        JOURNAL.pending().append(decision.event)
+            note = f"not tuned: its sizes come out of data; {decision.event.note}"
+            decision = replace(
+                decision, config=ATEN, event=replace(decision.event, rung="aten", config=ATEN.text, note=note)
+            )
+        JOURNAL.enter(decision.event, decision.entry)
         return decision
 
     def _steer(self, node: Any, decision: Decision) -> None:
@@ -146,16 +148,26 @@ class PostGradPass:
             if found is not None:
                 found.meta[DECISION] = decision
                 return
-            decision.event.refuse("the scale is no tensor over the columns")
+            outcome.refuse(decision, "the scale is no tensor over the columns")
             decision = replace(decision, config=ATEN)
         if self._must_steer(node, decision):
             node.meta[DECISION] = decision
 
     def _must_steer(self, node: Any, decision: Decision) -> bool:
         """Inductor's default is left alone, except where Inductor would then benchmark, and for our own operator."""
-        if decision.branches or not is_default(decision.config):
+        if decision.branches or decision.config != ATEN:
             return True
         return state.autotuning() or node.target is ops.register()
+
+
+def _as_decided(decision: Decision) -> Callable[[Event], Event]:
+    return lambda event: decision.event
+
+
+def _stays(hit: Hit, query: Query) -> bool:
+    """Whether a mixed product that a table answers keeps Inductor's own spelling."""
+    carried_out = not deciding.leaves_alone(hit) and legality.refusal(hit, query) is None
+    return not carried_out and not _packed_by_inductor(query)
 
 
 def _is_constant(weight: Any, constants: set[Any]) -> bool:
@@ -179,59 +191,3 @@ def _mark_anew(node: Any) -> None:
         found = mixed.find(node)
         if found is not None:
             found.leave_mark(found.weight.op == "get_attr")
-
-
-def ask(session: Session, query: Query) -> Hit | None:
-    """The lookup; a failure inside it is a miss, and under `on_miss="error"` a broken table raises TableError."""
-    try:
-        return session.find(query)
-    except Exception as error:
-        if session.policy.on_miss == "error":
-            raise error if isinstance(error, TableError) else TableError(f"lookup failed: {error}") from error
-        note_failure("lookup", error)
-        return None
-
-
-def decide(session: Session, query: Query) -> Decision:
-    """Look `query` up and say what to do. Raises MissError for a miss under `on_miss="error"`."""
-    hit = ask(session, query)
-    event = Event(query.problem.text, "aten", ATEN.text, query.device.text, ranges=dict(query.ranges))
-    if hit is None:
-        if session.policy.on_miss == "error":
-            raise MissError(f"no table answers for {query.problem.text} on {query.device.text}: {_why(session, query)}")
-        event.note = _why(session, query)
-        if to_tune(session, query):
-            event.rung, event.config = "live", ""
-            return Decision(session, query, None, event)
-        if session.policy.on_miss == "live":
-            event.note = f"not tuned: {session.declines(query)}; {event.note}"
-        return Decision(session, query, ATEN, event)
-    event.rung, event.config, event.table = hit.rung, hit.config.text, hit.table
-    event.expected_us, event.speedup, event.evidence = hit.expected_us, hit.speedup, hit.evidence
-    refused = refusal(hit, query)
-    if refused is not None:
-        event.refuse(refused[1])
-        return Decision(session, query, ATEN, event)
-    return Decision(session, query, hit.config, event, hit.branches)
-
-
-def to_tune(session: Session, query: Query) -> bool:
-    """Whether a query that misses is tuned now."""
-    return session.policy.on_miss == "live" and not session.declines(query)
-
-
-def _why(session: Session, query: Query) -> str:
-    try:
-        return session.why(query)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-
-
-def note_failure(where: str, error: Exception) -> None:
-    """Put a failure of ours into the journal and the log; the compile goes on without gemmdb."""
-    text = f"{where}: {type(error).__name__}: {error}"
-    JOURNAL.error(text)
-    log.warning("gemmdb stepped aside: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
-
-
-__all__ = ["DECISION", "JointPass", "PostGradPass", "ask", "decide", "note_failure"]

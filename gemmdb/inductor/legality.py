@@ -6,7 +6,10 @@ only the IR knows (a flexible layout) is left to the lowering, which falls back 
 
 from __future__ import annotations
 
-from gemmdb.kernels.config import Config
+from dataclasses import replace
+
+from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.hardware import tile_count
 from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.triton.legality import counts_arrivals
@@ -20,6 +23,18 @@ def objection(config: Config, query: Query) -> str | None:
     """Why `config` cannot be compiled for `query`, in one phrase; None when nothing speaks against it."""
     found = illegal(config, query.problem, query.device, query.ranges) or refuses(config, query.problem)
     return found or (_over_ranges(config, query) if query.ranges else None)
+
+
+def refusal(hit: Hit, query: Query) -> tuple[Config, str] | None:
+    """The first config of a hit that Inductor cannot carry out, and why; None when it can carry out all."""
+    low = query.ranges["m"][0] if hit.branches else 0
+    for limit, config in hit.branches or ((None, hit.config),):
+        rows = {"m": (low, limit or query.ranges["m"][1])} if hit.branches else {}
+        asked = replace(query, ranges={**query.ranges, **rows})
+        if config != ATEN and (reason := objection(config, asked)):
+            return config, reason
+        low = (limit or 0) + 1
+    return None
 
 
 def refuses(config: Config, problem: Problem) -> str | None:

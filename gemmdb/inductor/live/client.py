@@ -1,8 +1,9 @@
-"""Live tuning: problems that no table answers, measured now in a process of their own, and kept in the user's table.
+"""The client of live tuning: problems that no table answers are measured now, in a process of their own.
 
-The process is a build in little (`live_process.py`): it compiles in parallel, measures in isolated processes, and stays
-for a while, since starting all that takes most of the time. A program that tunes imports nothing of it, so neither its
-random states nor its GPU state are touched, and its main module is not run again where processes are spawned.
+The process runs a small build (`generators/live/process.py`): it compiles in parallel, measures in isolated workers and
+stores what it measured in the user's table. It is kept for a while, since starting it takes most of the time. The
+program that tunes imports nothing of it. So tuning changes neither the program's random states nor its GPU state, and
+spawned processes do not run its main module again.
 """
 
 from __future__ import annotations
@@ -20,29 +21,31 @@ from gemmdb.errors import GemmdbError
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.processes.child import Named
 from gemmdb.processes.pool import IsolatedProcess
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
 from gemmdb.table.verdict import Verdict
 
+PROGRAM = "gemmdb.generators.live.process"
+"""What the process runs, by name: the generator lies above this package, and only the process imports it."""
 IDLE_S = 30.0
-"""After that long without work the process is ended."""
+"""The process ends after this long without work."""
 GRACE_S = 10.0
-"""How much longer than its time limit the process may take until it is ended: a problem that is being measured when
-time is over is measured to the end."""
+"""How long the process may run past its time limit: it finishes the problem that it is measuring."""
 LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to tune. `table`: the user's. `proposals`: configs in the order in which they are likely to be the best;
-    empty for the head of the generator's menu. `budget_s`: seconds of device time. `gpu`: its number on this host.
-    `policy`: what may be served, and what live tuning may compile, is tried."""
+    """What to tune. `table`: the user's. `candidates`: configs to try, the most likely best first; empty for the head
+    of the generator's menu. `budget_s`: seconds of device time. `gpu`: its number on this host. `policy`: only configs
+    that it serves, and that it lets live tuning compile, are tried."""
 
     problem: Problem
     device: Device
     table: Path
-    proposals: tuple[Config, ...] = ()
+    candidates: tuple[Config, ...] = ()
     budget_s: float = 1.0
     gpu: int = 0
     policy: Policy = field(default_factory=Policy)
@@ -50,9 +53,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What came of some requests: a verdict for each problem that was decided in time, and for others why they were not
-    measured. `device_s`: seconds of device time that it took, None where that is not known. `late`: whether time ran
-    out; `waited`: on other threads or processes alone."""
+    """The result of some requests. `verdicts`: of each problem that was decided in time; `declined`: why others were
+    not measured. `device_s`: seconds of device time, None if unknown. `late`: time ran out; `waited`: it ran out while
+    other threads or processes measured, and this one measured nothing."""
 
     verdicts: Mapping[Problem, Verdict] = field(default_factory=dict)
     device_s: float | None = None
@@ -62,10 +65,10 @@ class Tuned:
 
 
 def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
-    """The verdicts on some problems of one device, measured now and stored, unless the table has them meanwhile.
+    """Verdicts on problems of one device. They are measured now and stored, unless the table has them by then.
 
-    After `limit_s` seconds no further problem is begun; what was measured until then is in the table all the same.
-    Raises GemmdbError where this machine cannot measure, or the file is no table.
+    After `limit_s` seconds no further problem is begun; the table keeps what was measured until then. Raises
+    GemmdbError if this machine cannot measure, or if the file is no table.
     """
     until = monotonic() + limit_s
     if not requests or not _TUNER.lock.acquire(timeout=limit_s):
@@ -73,7 +76,7 @@ def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
     try:
         process = _TUNER.process()
         left = max(until - monotonic(), 0.0)
-        reply = process.call(left + GRACE_S, _tune, tuple(requests), left)
+        reply = process.call(left + GRACE_S, Named(PROGRAM, "tune"), tuple(requests), left)
     finally:
         _TUNER.rest()
         _TUNER.lock.release()
@@ -86,12 +89,12 @@ def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
 
 
 def start(device: Device, gpu: int = 0) -> None:
-    """Begin to start the process for a device, in the background: a `tune` that comes meanwhile waits for less."""
+    """Start the process for a device in the background, so that a later `tune` waits less."""
     threading.Thread(target=_start_now, args=(device, gpu), daemon=True).start()
 
 
 def close() -> None:
-    """End the process, and what it is at. Idempotent; the next `tune` starts another."""
+    """End the process and its work. Idempotent; the next `tune` starts another."""
     _TUNER.end()
 
 
@@ -104,7 +107,7 @@ class _Tuner:
         self._timer: threading.Timer | None = None
 
     def process(self) -> IsolatedProcess:
-        """The process; starting it takes a moment, what it has to import comes with its first work."""
+        """The process. It starts quickly; its imports come with its first work."""
         if self._timer is not None:
             self._timer.cancel()
         if self._process is None:
@@ -112,7 +115,7 @@ class _Tuner:
         return self._process
 
     def rest(self) -> None:
-        """End the process when nothing comes for a while."""
+        """End the process after IDLE_S without work."""
         self._timer = threading.Timer(IDLE_S, self._retire)
         self._timer.daemon = True
         self._timer.start()
@@ -138,7 +141,7 @@ atexit.register(close)
 
 
 def _forget() -> None:
-    """After a fork: the process is the parent's, and so is its end."""
+    """After a fork: the process belongs to the parent, which ends it."""
     global _TUNER
     _TUNER = _Tuner()
 
@@ -147,20 +150,6 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _start_now(device: Device, gpu: int) -> None:
-    with _TUNER.lock, contextlib.suppress(GemmdbError):  # Whoever tunes meets the same.
-        _TUNER.process().call(LIMIT_S, _start, device, gpu)
+    with _TUNER.lock, contextlib.suppress(GemmdbError):  # `tune` will raise the same.
+        _TUNER.process().call(LIMIT_S, Named(PROGRAM, "start"), device, gpu)
         _TUNER.rest()
-
-
-def _start(device: Device, gpu: int) -> None:
-    """Runs in the process."""
-    from gemmdb.generators.live import process
-
-    process.start(device, gpu)
-
-
-def _tune(requests: Sequence[Request], limit_s: float) -> Tuned:
-    """Runs in the process, which loads what it needs for that and keeps it."""
-    from gemmdb.generators.live import process
-
-    return process.tune(requests, limit_s)
