@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 # The processes that compile import this module: what imports torch is imported where it is needed.
 if TYPE_CHECKING:
-    from gemmdb.generators.build.progress import State
+    from gemmdb.generators.interfaces.progress import State
     from gemmdb.kernels.config import Config
     from gemmdb.key.problem import Problem
 
@@ -68,7 +68,7 @@ def simulated(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One build, as JSON."""
     import sleeping
 
-    from gemmdb.generators.build.pipeline import BuildRequest, build
+    from gemmdb.generators.build.build import BuildRequest, build
 
     (folder / "load").write_bytes(bytes(sleeping.PIDS))
     os.environ |= {
@@ -100,7 +100,7 @@ def backend(options: argparse.Namespace) -> Any:
     """That of an H200 host, whose compilers and GPUs sleep."""
     import sleeping
 
-    from gemmdb.generators.build.effort import Effort
+    from gemmdb.generators.interfaces.effort import Effort
     from gemmdb.generators.measure.cuda import requirements
     from gemmdb.generators.measure.cuda.backend import CudaBackend
     from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
@@ -112,7 +112,7 @@ def backend(options: argparse.Namespace) -> Any:
     seconds = WARM_S if options.warm else COLD_S
 
     def needs(problem: Problem, config: Config) -> list[sleeping.Sleeping]:
-        took = seconds.get(compile.compiler(config), 0.0)
+        took = seconds.get(requirements.compiler(config), 0.0)
         return [sleeping.Sleeping(one.key, took, one.work) for one in requirements.required(problem, config)]
 
     class Simulated(CudaBackend):

@@ -20,9 +20,9 @@ from typing import Any
 
 from h200_results import BUILD, builds, newest, parts, run
 
-from gemmdb.generators.build.pipeline import BuildReport, BuildRequest, build
-from gemmdb.generators.build.progress import State
+from gemmdb.generators.build.build import BuildReport, BuildRequest, build
 from gemmdb.generators.files import archive
+from gemmdb.generators.interfaces.progress import State
 
 EVERY_S = 15.0
 """Seconds between two lines of progress."""

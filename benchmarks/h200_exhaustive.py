@@ -25,12 +25,12 @@ from typing import Any
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.work import Setting, tile_of
-from gemmdb.generators.build.effort import Effort, named
-from gemmdb.generators.build.pipeline import BuildReport, BuildRequest, build
+from gemmdb.generators.build.build import BuildReport, BuildRequest, build
+from gemmdb.generators.interfaces.backend import Candidate, Job, Space
+from gemmdb.generators.interfaces.effort import Effort, named
 from gemmdb.generators.measure.cuda.backend import CudaBackend
 from gemmdb.generators.measure.cuda.space import everything
-from gemmdb.generators.measure.interfaces import Candidate, Job, Space
-from gemmdb.generators.shapes import loading
+from gemmdb.generators.shapes import problem_lists
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=5.0, help="of the larger build")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    problems = loading.load(options.shapes, "cuda")[: options.problems]
+    problems = problem_lists.load(options.shapes, "cuda")[: options.problems]
     listed = options.out / "problems.jsonl"
     listed.write_text("".join(json.dumps({"problem": problem.text}) + "\n" for problem in problems))
     wide = CudaBackend()

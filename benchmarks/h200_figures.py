@@ -26,7 +26,7 @@ from pathlib import Path
 from h200_peers import visible
 from h200_results import ROOT, SHIPPED, with_cuda_kernels
 
-from gemmdb.generators.shapes import loading as shapes
+from gemmdb.generators.shapes import problem_lists as shapes
 
 HERE = Path(__file__).parent
 

@@ -23,7 +23,7 @@ from h200_peers import draw, population
 from h200_results import SHIPPED
 
 from gemmdb.generators.measure.cuda.artifact import Artifact, Built
-from gemmdb.generators.measure.cuda.emission import Emitted, only_emitted
+from gemmdb.generators.measure.cuda.emitted_config import Emitted, only_emitted
 from gemmdb.generators.measure.cuda.requirements import required
 from gemmdb.generators.measure.remeasure import sample
 from gemmdb.kernels.config import Config

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.generators.files import archive
-from gemmdb.generators.shapes import loading
+from gemmdb.generators.shapes import problem_lists
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table
@@ -47,7 +47,7 @@ def main() -> None:
         print(json.dumps(pairwise(options.compare), indent=1))
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    problems = loading.load(options.shapes, "cuda")[: options.problems]
+    problems = problem_lists.load(options.shapes, "cuda")[: options.problems]
     listed = options.out / "problems.jsonl"
     listed.write_text("".join(json.dumps({"problem": problem.text}) + "\n" for problem in problems))
     reports = [_build(options, listed, name) for name in ("first", "second")]

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators.build.effort import named
-from gemmdb.generators.build.pipeline import BuildRequest, build
-from gemmdb.generators.build.progress import State
+from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.interfaces.effort import named
+from gemmdb.generators.interfaces.progress import State
 from gemmdb.generators.measure.cuda.backend import CudaBackend
-from gemmdb.generators.shapes import loading
+from gemmdb.generators.shapes import problem_lists
 
 
 @dataclass
@@ -64,7 +64,7 @@ def main() -> None:
     if options.one:
         print(json.dumps(one(options, listed)))
         return
-    problems = loading.load(options.shapes, "cuda")[options.skip :][: options.problems]
+    problems = problem_lists.load(options.shapes, "cuda")[options.skip :][: options.problems]
     listed.write_text("".join(json.dumps({"problem": problem.text}) + "\n" for problem in problems))
     found: dict[str, Any] = {"problems": len(problems), "compiled": compile_all(options, listed), "builds": []}
     found["side_by_side"], found["builds"] = builds(list(map(int, options.gpus.split(","))))
@@ -99,7 +99,7 @@ def compile_all(options: argparse.Namespace, listed: Path) -> dict[str, float]:
     try:
         futures = {
             id(future): future
-            for problem in loading.load(str(listed), "cuda")
+            for problem in problem_lists.load(str(listed), "cuda")
             for candidate in backend.space.candidates(problem, backend.device, effort)
             if not candidate.illegal
             for future in backend.compilers.submit(problem, candidate.config)

@@ -12,9 +12,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.files.manifest import write_manifest
-from gemmdb.generators.modelled import compile
+from gemmdb.generators.modelled import cross_compile
 
 ROOT = Path(__file__).parents[1]
 ARCHS = ("sm80", "sm89", "sm100")
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("arch", nargs="*", default=ARCHS)
     parser.add_argument("--out", type=Path, default=ROOT / "tables")
     options = parser.parse_args()
-    if not compile.available():
+    if not cross_compile.available():
         raise SystemExit("this needs triton: kernels that spill must not be among the shipped rows")
     for arch in options.arch:
         with tempfile.TemporaryDirectory(dir=options.out) as folder:

@@ -27,8 +27,8 @@ from typing import Any
 from offtable_folds import PARTS, part_of, without
 
 from gemmdb.generators.files import archive
-from gemmdb.generators.fit import coefficients, write
-from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.generators.fit import cost_model, write
+from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Problem, Query
@@ -89,7 +89,7 @@ def main() -> None:
         archive.restore(parts, whole)
         with Store.open(whole) as store:
             store.refresh()
-        samples = coefficients.samples(write.rows(args.folders))
+        samples = cost_model.samples(write.rows(args.folders))
         rows = list(hold_out(whole, args.most, samples))
     args.out.mkdir(parents=True, exist_ok=True)
     with gzip.open(args.out / f"{name}.jsonl.gz", "wt", encoding="utf-8", compresslevel=9) as file:

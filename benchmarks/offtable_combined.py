@@ -40,10 +40,10 @@ from offtable import MEASUREMENTS, POLICY, Truth, problems
 from offtable_folds import PARTS, part_of, without
 from offtable_peers import scores
 
-from gemmdb.generators.build.effort import named
 from gemmdb.generators.files import archive
-from gemmdb.generators.fit import coefficients
+from gemmdb.generators.fit import cost_model
 from gemmdb.generators.fit.write import rows
+from gemmdb.generators.interfaces.effort import named
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.sources import INDUCTOR
@@ -94,7 +94,7 @@ def main() -> None:
 
 def answered(whole: Path, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """One row per problem."""
-    samples = list(coefficients.samples(rows(folders)))
+    samples = list(cost_model.samples(rows(folders)))
     with closing(Table.open(whole, immutable=True)) as table:
         (device,) = table.devices()
         truths = [Truth(problem, table.pooled(problem, device)) for problem in problems(table)]

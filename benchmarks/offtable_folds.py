@@ -15,10 +15,10 @@ from gemmdb.cost import menu as model_menu
 from gemmdb.cost import transfer
 from gemmdb.cost import trees as model_trees
 from gemmdb.cost.model import Coefficients
-from gemmdb.generators.fit import coefficients, write
+from gemmdb.generators.fit import cost_model, write
 from gemmdb.generators.fit import menu as fit_menu
 from gemmdb.generators.fit import trees as fit_trees
-from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import model
 from gemmdb.ladder import unmodelled as model_rest
@@ -37,7 +37,7 @@ def part_of(problem: Problem) -> int:
 def without(part: int, samples: Sequence[Sample]) -> Iterator[Coefficients]:
     """The ladder with what is fitted to the samples of all parts but one, in this process. Needs gemmdb[fit]."""
     rest, others = write.divided(sample for sample in samples if part_of(sample.problem) != part)
-    fitted = coefficients.fit(rest)
+    fitted = cost_model.fit(rest)
     trees = model_trees.parse(fit_trees.document(rest, fitted))
     before = model.FITTED, model_menu.MENUS, model_rest.REST, model_trees.shipped
     _install(fitted, fit_menu.menus(rest), fit_menu.rest(others), lambda: trees)

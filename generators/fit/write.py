@@ -17,9 +17,9 @@ from typing import Any
 
 from gemmdb.cost.model import Coefficients
 from gemmdb.generators.files import archive
-from gemmdb.generators.fit import coefficients as fit
+from gemmdb.generators.fit import cost_model as fit
 from gemmdb.generators.fit import menu, trees
-from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.generators.modelled.space import setting_of
 from gemmdb.ladder.model import uncovered
 from gemmdb.table.measurement import EMITTED, Measurement

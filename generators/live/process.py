@@ -16,14 +16,14 @@ from queue import Empty, SimpleQueue
 from time import monotonic, sleep
 
 from gemmdb.cost.roofline import roofline_us
-from gemmdb.generators.build import effort
-from gemmdb.generators.build.effort import Effort
 from gemmdb.generators.build.queue import Claims
-from gemmdb.generators.build.search import race
+from gemmdb.generators.build.race import race
+from gemmdb.generators.interfaces import effort
+from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Measurer, row
+from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.generators.live.client import Request, Tuned
 from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.cuda import inductor_menu
-from gemmdb.generators.measure.interfaces import Backend, Candidate, Job, Measurer, row
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device

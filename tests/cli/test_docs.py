@@ -14,7 +14,7 @@ import typer
 
 from gemmdb.cli.app import app
 from gemmdb.cli.reference import render
-from gemmdb.generators.shapes import loading
+from gemmdb.generators.shapes import problem_lists
 from gemmdb.key.device import Device
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def test_the_numbers_of_the_shipped_table_are_those_of_its_manifest():
 
 
 def test_the_numbers_of_the_preset_are_those_of_its_shapes():
-    problems = Counter(problem.op for problem in loading.load("h200", "cuda"))
+    problems = Counter(problem.op for problem in problem_lists.load("h200", "cuda"))
     listed = ", ".join(rf"(?P<{op}>[\d,]+) {op}" for op in ("mm", "mixed_mm", "addmm", "int_mm"))
     listed = rf"lists\s(?P<all>[\d,]+) problems: {listed}"
     assert counted((ROOT / "docs" / "building.md").read_text(), listed) == ops(problems)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import InputError
-from gemmdb.generators.build.effort import named
-from gemmdb.generators.build.selection import select
+from gemmdb.generators.build.candidate_filter import select
+from gemmdb.generators.interfaces.backend import Candidate, Job
+from gemmdb.generators.interfaces.effort import named
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.measure.interfaces import Candidate, Job
 from gemmdb.inductor import session_factory
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 
-from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.interfaces.backend import Candidate
+from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.generators.measure.cuda import cutlass_menu, inductor_menu, menu
 from gemmdb.generators.measure.cuda.likely import likely
-from gemmdb.generators.measure.interfaces import Candidate
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.legality_fp8 import unmultiplied

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.generators.build.effort import EFFORTS
+from gemmdb.generators.interfaces.effort import EFFORTS
 from gemmdb.generators.measure.cuda import likely
 from gemmdb.generators.measure.cuda.space import MOST_GEMV_ROWS, CudaSpace, everything, from_menu
 from gemmdb.kernels.config import ATEN

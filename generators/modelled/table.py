@@ -18,11 +18,11 @@ from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
-from gemmdb.generators.build.progress import Progress, Silent, Tracker
-from gemmdb.generators.build.request import BuildReport, BuildRequest, command, unplaced
-from gemmdb.generators.measure.interfaces import toolchain
-from gemmdb.generators.modelled import compile, space
-from gemmdb.generators.shapes import loading
+from gemmdb.generators.interfaces.backend import toolchain
+from gemmdb.generators.interfaces.progress import Progress, Silent, Tracker
+from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, command, unplaced
+from gemmdb.generators.modelled import cross_compile, space
+from gemmdb.generators.shapes import problem_lists
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -64,7 +64,7 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
             raise InputError(f"{flag}: a modelled build measures nothing; it goes on where it was when run again")
     if request.allow or request.deny:
         raise InputError("--allow, --deny: they choose what is measured; of a modelled table the cost model chooses")
-    asked = loading.select(loading.load(request.shapes, device.kind), request.ops, request.dtypes)
+    asked = problem_lists.select(problem_lists.load(request.shapes, device.kind), request.ops, request.dtypes)
     problems = [problem for problem in asked if uncovered(problem) is None]
     if not problems:
         raise InputError("no problem is left to model: --ops, --dtypes or the cost model exclude all of the shapes")
@@ -85,13 +85,13 @@ class _Run:
     done: int = 0
     rows: int = 0
     started: float = field(default_factory=monotonic)
-    compiler: compile.CrossCompiler | None = None
+    compiler: cross_compile.CrossCompiler | None = None
     interrupted: bool = False
 
     def __post_init__(self) -> None:
-        if compile.available():
+        if cross_compile.available():
             capability = int(self.device.arch.removeprefix("sm"))
-            self.compiler = compile.CrossCompiler(capability, int(self.device.figures["smem_bytes"]))
+            self.compiler = cross_compile.CrossCompiler(capability, int(self.device.figures["smem_bytes"]))
 
     def execute(self, problems: Sequence[Problem], progress: Progress) -> None:
         """Model what is missing, a problem at a time, then make the verdicts."""
