@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -128,21 +126,3 @@ def shapes_file(tmp_path: Path, problems: list[Problem]) -> Path:
 def request_(shapes_file: Path, tmp_path: Path) -> BuildRequest:
     """A request to build them into a file of its own."""
     return BuildRequest(arch="cpu", shapes=str(shapes_file), out=tmp_path / "out" / "table.db")
-
-
-@pytest.fixture
-def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Write a module that new interpreters can import."""
-    folder = tmp_path / "modules"
-    folder.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-
-    def write(name: str, source: str) -> None:
-        (folder / f"{name}.py").write_text(textwrap.dedent(source))
-
-    return write
-
-
-@pytest.fixture
-def python() -> str:
-    return sys.executable

@@ -7,7 +7,7 @@ from itertools import islice
 
 from gemmdb.generators.interfaces.backend import Candidate
 from gemmdb.generators.interfaces.effort import Effort
-from gemmdb.inductor.lower.legality import refuses
+from gemmdb.inductor.legality import refuses
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
