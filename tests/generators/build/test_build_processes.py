@@ -57,7 +57,7 @@ print(report.measured, report.elsewhere, report.before)
 @pytest.fixture
 def start(request_):
     """Start a build of the request in a process of its own."""
-    script = SCRIPT.format(here=str(Path(__file__).parent))
+    script = SCRIPT.format(here=str(Path(__file__).parents[1]))
     command = [sys.executable, "-c", script, request_.shapes, str(request_.out)]
     started = []
 
