@@ -46,7 +46,6 @@ from gemmdb.generators.fit import coefficients
 from gemmdb.generators.fit.write import rows
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.sources import INDUCTOR
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import model
@@ -156,7 +155,7 @@ def timed(ask: Ask, truth: Truth) -> list[Config]:
 
 def _quick(problem: Problem, config: Config) -> bool:
     """As in live tuning: what only Inductor can make is left out where there are others that are as good."""
-    others = config.kernel not in INDUCTOR and config.kernel != "padded"
+    others = not config.spec.emitted
     return config.spec.cost <= QUICKLY and (others or model.uncovered(problem) is not None)
 
 

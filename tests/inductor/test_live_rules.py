@@ -8,7 +8,6 @@ from gemmdb.devices import detect, registry
 from gemmdb.inductor import session, session_factory
 from gemmdb.inductor.journal import Event
 from gemmdb.inductor.live import rules, tuning
-from gemmdb.kernels.sources import INDUCTOR
 from gemmdb.key.problem import Problem, Query
 from gemmdb.settings import Policy
 from gemmdb.table import writer
@@ -61,7 +60,7 @@ def test_proposals_for_a_gpu_are_quick_to_compile():
         found |= tuning.proposals([session.Decision(asked, query, None, Event(problem.text, "live"))])
     assert [len(configs) for configs in found.values()] == [tuning.PROPOSALS] * 2
     assert {config.backend for configs in found.values() for config in configs} == {"triton"}
-    assert not any(config.kernel in INDUCTOR for configs in found.values() for config in configs)
+    assert not any(config.spec.emitted for configs in found.values() for config in configs)
 
 
 def test_where_rows_are_not_aligned_what_is_the_best_there_is_proposed():
@@ -71,7 +70,7 @@ def test_where_rows_are_not_aligned_what_is_the_best_there_is_proposed():
     query = replace(PLAIN, problem=problem, device=replace(PLAIN.device, sku="Some GPU"))
     (found,) = tuning.proposals([session.Decision(asked, query, None, Event(problem.text, "live"))]).values()
     assert 1 < len(found) <= tuning.PROPOSALS
-    assert any(config.kernel in INDUCTOR or config.kernel == "padded" for config in found)
+    assert any(config.spec.emitted for config in found)
     assert "cutlass" not in {config.backend for config in found}
 
 

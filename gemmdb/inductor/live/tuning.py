@@ -26,7 +26,6 @@ from gemmdb.inductor.lower import legality
 from gemmdb.inductor.session import Decision
 from gemmdb.inductor.session_factory import refusal
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.sources import INDUCTOR
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
@@ -162,7 +161,7 @@ def _proposals(decision: Decision) -> tuple[Config, ...]:
     if uncovered(query.problem):
         return tuple(fits[:PROPOSALS])  # Where rows are not aligned, padding and Inductor's templates are the best.
     # What only Inductor can make is compiled by processes that have to load torch first, which takes seconds.
-    ours = [c for c in fits if c.kernel not in INDUCTOR and c.kernel != "padded"]
+    ours = [c for c in fits if not c.spec.emitted]
     return tuple((ours or fits)[:PROPOSALS])
 
 
