@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -170,7 +170,7 @@ def terminable() -> Iterator[None]:
 
 def _document(report: BuildReport) -> dict[str, Any]:
     """The report as JSON, its device by name."""
-    fields = {**asdict(report), "arch": report.device.arch, "device": report.device.sku}
+    fields = {**report.document(), "arch": report.device.arch, "device": report.device.sku}
     return {
         **fields, "left": report.left, "seconds_per_job": report.seconds_per_job, "busy_share": report.busy_share,
     }  # fmt: skip
@@ -202,7 +202,7 @@ def _costs(report: BuildReport) -> list[tuple[str, str]]:
     """What GPUs were held for, where they were."""
     if report.device.kind == "cpu" or report.modelled or report.seconds_per_job is None:
         return []
-    cost = f"{report.lanes} GPU(s), {report.seconds_per_job:.2f} GPU-seconds per measurement"
+    cost = f"{report.workers} GPU(s), {report.seconds_per_job:.2f} GPU-seconds per measurement"
     busy = "" if report.busy_share is None else f", {report.busy_share:.0%} of them in timed calls"
     return [("cost", cost + busy)]
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+from kit.lab import Lab
+
+# Other work on the machine must not fail a test.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 MOST_WORKERS = 4
 """What the tests of a machine with many cores are divided among at most: each holds torch, and compiles C++."""
@@ -38,3 +47,30 @@ def vector_units() -> None:
 
     if units.all_usable():
         os.environ.update(units.TRUSTED)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """Builders for problems, configs, measurements and catalogs."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    made = Lab(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Write a module that new interpreters can import."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+    def write(name: str, source: str) -> None:
+        (folder / f"{name}.py").write_text(textwrap.dedent(source))
+
+    return write
+
+
+@pytest.fixture
+def python() -> str:
+    return sys.executable

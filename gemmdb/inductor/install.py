@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.inductor import ranks, session
+from gemmdb.inductor import passes, ranks, session
 from gemmdb.inductor.adapter import fusing, hooks, state
 from gemmdb.inductor.journal import BENCHMARKS, JOURNAL
 from gemmdb.inductor.live import searching
 from gemmdb.inductor.lower import lowering, padding
-from gemmdb.inductor.match import passes
 
 _lock = threading.Lock()
 _done = False

@@ -7,17 +7,20 @@ the FX graph cache or the AOTAutograd cache reports the same events as the compi
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from gemmdb.hit import RUNGS
+from gemmdb.hit import RUNGS, Hit
 from gemmdb.kernels.config import ATEN
 
+log = logging.getLogger("gemmdb")
 
-@dataclass
+
+@dataclass(frozen=True)
 class Event:
     """One product of one graph. `rung`: where the answer came from, `aten` and `live` for a miss, `uncovered` for a
     GEMM that gemmdb does not steer (`problem` is then its name). `config`: canonical text of what was lowered. `note`:
@@ -34,11 +37,19 @@ class Event:
     ranges: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
 
-    def refuse(self, why: str) -> None:
-        """ATen is lowered instead of `config`: say so, and expect of it what ATen was measured at."""
-        if self.expected_us is not None and self.speedup is not None:
-            self.expected_us, self.speedup = self.expected_us * self.speedup, 1.0
-        self.config, self.note = ATEN.text, why
+    def answered(self, hit: Hit) -> Event:
+        """The event with a lookup's answer."""
+        return replace(
+            self, rung=hit.rung, config=hit.config.text, table=hit.table, expected_us=hit.expected_us,
+            speedup=hit.speedup, evidence=hit.evidence,
+        )  # fmt: skip
+
+    def refused(self, why: str) -> Event:
+        """The event of a product that is lowered to ATen instead of `config`. It expects the time of ATen."""
+        aten_us, speedup = self.expected_us, self.speedup
+        if aten_us is not None and speedup is not None:
+            aten_us, speedup = aten_us * speedup, 1.0
+        return replace(self, expected_us=aten_us, speedup=speedup, config=ATEN.text, note=why)
 
 
 class Journal:
@@ -53,25 +64,39 @@ class Journal:
 
     def pending(self) -> list[Event]:
         """The events of the graph being compiled in this thread, not yet part of the journal."""
-        if not hasattr(self._local, "pending"):
-            self._local.pending = []
-        events: list[Event] = self._local.pending
-        return events
+        return list(self._entries().values())
+
+    def enter(self, event: Event, entry: object = None) -> None:
+        """Add the event of one product of the graph being compiled in this thread. `entry`: what `correct` names it by;
+        None for an event that stays as it is."""
+        self._entries()[object() if entry is None else entry] = event
+
+    def correct(self, entry: object, change: Callable[[Event], Event]) -> None:
+        """Replace a pending event by `change(event)`. Without such an entry nothing happens."""
+        entries = self._entries()
+        if entry in entries:
+            entries[entry] = change(entries[entry])
 
     def take(self) -> str:
         """The pending events as JSON; nothing is pending afterwards."""
         events = self.pending()
-        self._local.pending, self._local.provisional = [], False
+        self.drop()
         return json.dumps([asdict(event) for event in events], default=str)
 
     def drop(self) -> None:
         """Forget what is pending: its compile failed."""
-        self._local.pending, self._local.provisional = [], False
+        self._local.entries, self._local.provisional = {}, False
+
+    def _entries(self) -> dict[object, Event]:
+        if not hasattr(self._local, "entries"):
+            self._local.entries = {}
+        entries: dict[object, Event] = self._local.entries
+        return entries
 
     @property
     def provisional(self) -> bool:
-        """Whether the graph being compiled in this thread is to be compiled anew next time: what was decided for some
-        of its products is only what could be decided now, or what was made of its constants holds for these alone."""
+        """Whether no cache may keep the graph being compiled in this thread: live tuning ran out of time for one of its
+        products, or its code holds for the values of its constants only."""
         return bool(getattr(self._local, "provisional", False))
 
     @provisional.setter
@@ -92,6 +117,12 @@ class Journal:
         """Note a failure inside gemmdb; the compile went on without it."""
         with self._lock:
             self.errors.append(text)
+
+    def failure(self, where: str, error: Exception) -> None:
+        """Note an exception inside gemmdb, here and in the log; the compile goes on without gemmdb."""
+        text = f"{where}: {type(error).__name__}: {error}"
+        self.error(text)
+        log.warning("gemmdb stepped aside: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
 
     def clear(self) -> None:
         """Start over."""

@@ -1,7 +1,6 @@
-"""Session: what one compile asks, and by which policy. Decision: what was answered for one product of it.
+"""Session: what one compile asks, and by which policy; and which session is in force.
 
-Which session is in force is known here, and how one finds its answers in `asking`: a program that enables gemmdb and
-compiles nothing imports only this.
+`session_factory` makes sessions. A program that enables gemmdb and compiles nothing imports only this module.
 """
 
 from __future__ import annotations
@@ -12,17 +11,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmdb.settings import Policy, Settings
 
 if TYPE_CHECKING:
-    from gemmdb.hit import Branches, Hit
-    from gemmdb.inductor.journal import Event
-    from gemmdb.kernels.config import Config
-    from gemmdb.key.problem import Problem, Query
+    from gemmdb.hit import Hit
+    from gemmdb.key.problem import Query
     from gemmdb.table.reader import Table
 
 log = logging.getLogger("gemmdb")
@@ -60,31 +57,6 @@ def remembering(of: Session) -> Session:
         return hit
 
     return replace(of, find=find)
-
-
-@dataclass
-class Decision:
-    """What to do with one product. `config` None means that Inductor searches (`live`). `event` is its journal entry,
-    which the lowering corrects if it cannot do what the table says. `branches`: as in a Hit."""
-
-    session: Session
-    query: Query
-    config: Config | None
-    event: Event = field(compare=False)
-    branches: Branches = ()
-
-    @property
-    def problem(self) -> Problem:
-        """The product's problem."""
-        return self.query.problem
-
-    def __deepcopy__(self, memo: object) -> Decision:
-        # Graphs are copied with their metadata; the session holds open files.
-        return self
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        # A pickled graph must not bring gemmdb along: its decisions are spent.
-        return type(None), ()
 
 
 _override: ContextVar[Session | None] = ContextVar("gemmdb_session", default=None)

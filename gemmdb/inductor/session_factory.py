@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmdb.hit import Hit
-from gemmdb.inductor.lower import legality
+from gemmdb.inductor import legality
 from gemmdb.inductor.session import Session
-from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.settings import Policy, Settings
@@ -89,29 +89,12 @@ def _servable(query: Query, policy: Policy, ask: Callable[[Policy], Hit | None])
     left_out: dict[str, str] = {}
     while True:
         hit = ask(policy)
-        refused = None if hit is None else refusal(hit, query)
+        refused = None if hit is None else legality.refusal(hit, query)
         if hit is None or refused is None or len(left_out) == ATTEMPTS:
             return hit and replace(hit, evidence={**hit.evidence, "left_out": left_out}) if left_out else hit
         config, left_out[config.text] = refused
         pattern = f"^{re.escape(config.text)}$"
         policy = replace(policy, deny=f"{policy.deny}|{pattern}" if policy.deny else pattern)
-
-
-def refusal(hit: Hit, query: Query) -> tuple[Config, str] | None:
-    """The first config of a hit that Inductor cannot carry out, and why; None when it can carry out all."""
-    low = query.ranges["m"][0] if hit.branches else 0
-    for limit, config in hit.branches or ((None, hit.config),):
-        rows = {"m": (low, limit or query.ranges["m"][1])} if hit.branches else {}
-        asked = replace(query, ranges={**query.ranges, **rows})
-        if not is_default(config) and (reason := legality.objection(config, asked)):
-            return config, reason
-        low = (limit or 0) + 1
-    return None
-
-
-def leaves_alone(hit: Hit | None) -> bool:
-    """Whether a lookup's answer is Inductor's own choice, for all sizes."""
-    return hit is None or (is_default(hit.config) and not hit.branches)
 
 
 def from_chooser(chooser: Callable[[Problem], Config | None], key: str | None) -> Session:
@@ -124,8 +107,3 @@ def from_chooser(chooser: Callable[[Problem], Config | None], key: str | None) -
         return Hit("forced", config, 0.0, 1.0, "", {})
 
     return Session(find, Policy(), None if key is None else f"forced {key}")
-
-
-def is_default(config: Config | None) -> bool:
-    """Whether `config` is Inductor's own choice, left alone."""
-    return config == ATEN

@@ -163,7 +163,8 @@ class Claims:
 
 
 class Work:
-    """The jobs of one build, handed out to its lanes. `elsewhere` holds those that another build has done meanwhile."""
+    """The jobs of one build, handed out to its workers. `elsewhere` holds those that another build has done
+    meanwhile."""
 
     def __init__(self, pending: Sequence[Job], path: Path, backend: Backend, effort: Effort, claims: Claims) -> None:
         self._pending = dict.fromkeys(pending)

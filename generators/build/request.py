@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gemmdb.key.device import Device
+
+JSON_NAMES = {"workers": "lanes", "worker_seconds": "lane_seconds"}
+"""Fields of a BuildReport whose names in JSON differ: scripts and recorded reports have these."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class BuildReport:
     """What became of a build. `problems` asked for; `jobs` they make; `before`: jobs that were in the table already;
     `measured`: jobs done now; `elsewhere`: done meanwhile by another build; `rows` added; `statuses` of these rows.
     `interrupted`: stopped by Ctrl-C, everything finished until then is in the table. `warnings`: lines to show.
-    `lanes`: how many devices worked; `lane_seconds`: for how long, together; `busy_seconds`: how much of that they
+    `workers`: how many devices worked; `worker_seconds`: for how long, together; `busy_seconds`: how much of that they
     spent in timed calls, None when that is unknown. Checks, copies and set-up of problems are not among these.
     `modelled`: nothing was measured, the rows are the cost model's."""
 
@@ -56,8 +59,8 @@ class BuildReport:
     seconds: float = 0.0
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
-    lanes: int = 0
-    lane_seconds: float = 0.0
+    workers: int = 0
+    worker_seconds: float = 0.0
     busy_seconds: float | None = None
     modelled: bool = False
 
@@ -69,13 +72,17 @@ class BuildReport:
     @property
     def seconds_per_job(self) -> float | None:
         """Device seconds held per job, confirmations and waiting for compilers included."""
-        return self.lane_seconds / self.measured if self.measured else None
+        return self.worker_seconds / self.measured if self.measured else None
 
     @property
     def busy_share(self) -> float | None:
         """The share of these seconds that the devices spent in timed calls."""
-        known = self.busy_seconds is not None and self.lane_seconds > 0
-        return (self.busy_seconds or 0.0) / self.lane_seconds if known else None
+        known = self.busy_seconds is not None and self.worker_seconds > 0
+        return (self.busy_seconds or 0.0) / self.worker_seconds if known else None
+
+    def document(self) -> dict[str, Any]:
+        """The fields under the names that JSON files have for them."""
+        return {JSON_NAMES.get(name, name): value for name, value in asdict(self).items()}
 
 
 def unplaced(value: Any) -> Any:

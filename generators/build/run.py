@@ -1,4 +1,4 @@
-"""The run of a build: its lanes, what they report, and how it ends."""
+"""The run of a build: its workers, what they report, and how it ends."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 from gemmdb.generators.build import effort, queue
 from gemmdb.generators.build.progress import Progress, Tracker
 from gemmdb.generators.build.request import BuildReport, BuildRequest, command, unplaced
-from gemmdb.generators.build.scheduler import Feed, Prepare
-from gemmdb.generators.build.worker import Confirmed, Ended, Finished, Lane, Message, Phase
+from gemmdb.generators.build.scheduler import Prepare, Scheduler
+from gemmdb.generators.build.worker import Confirmed, Ended, Finished, Message, Phase, Worker
 from gemmdb.generators.measure.interfaces import Backend, Job, Measurer, row
 from gemmdb.table.writer import Store
 
@@ -32,18 +32,18 @@ class Run:
         self.before = len(jobs) - len(self.pending)
         self.tracker = Tracker(progress, len(jobs), self.before)
         self.statuses: Counter[str] = Counter()
-        self.rows = self.measured = self.elsewhere = self.lanes = 0
-        self.lane_seconds = 0.0
+        self.rows = self.measured = self.elsewhere = self.workers = 0
+        self.worker_seconds = 0.0
         self.busy_seconds: float | None = None
         self.run_id = ""
         self.interrupted = False
         self.unsaved: list[Finished | Confirmed] = []
 
     def execute(self) -> None:
-        """Run the lanes to the end, then bring the verdicts up to date, also after an interrupt."""
+        """Run the workers to the end, then bring the verdicts up to date, also after an interrupt."""
         try:
             if self.pending:
-                self._lanes()
+                self._work()
         finally:
             self.store.refresh()
             self.tracker.say("finished")
@@ -62,38 +62,38 @@ class Run:
             dict(sorted(self.statuses.items())),
             monotonic() - self.started,
             self.interrupted,
-            lanes=self.lanes,
-            lane_seconds=self.lane_seconds,
+            workers=self.workers,
+            worker_seconds=self.worker_seconds,
             busy_seconds=self.busy_seconds,
         )
 
-    def _lanes(self) -> None:
+    def _work(self) -> None:
         with ExitStack() as stack:
             claims = stack.enter_context(queue.Claims(self.store.path))
             work = queue.Work(self.pending, self.store.path, self.backend, self.effort, claims)
-            claiming: list[Feed] = []
+            claiming: list[Scheduler] = []
             stack.callback(_join, claiming)  # Before the claims are closed.
             stack.callback(work.stop.set)
             messages: SimpleQueue[Message] = SimpleQueue()
             stack.callback(self.backend.close)
-            count = min(self.backend.lanes, self.request.gpus or self.backend.lanes)
+            count = min(self.backend.workers, self.request.gpus or self.backend.workers)
             self.backend.begin(self.pending)
-            measurers = [self.backend.measurer(lane, self.effort) for lane in range(count)]
+            measurers = [self.backend.measurer(worker, self.effort) for worker in range(count)]
             for measurer in measurers:
                 stack.callback(measurer.close)
-            feed = Feed(work, _telling(measurers[0], messages), self.effort, count)
-            lanes = [Lane(feed, measurer, self.effort, messages) for measurer in measurers]
-            self.lanes = len(lanes)
+            scheduler = Scheduler(work, _telling(measurers[0], messages), self.effort, count)
+            workers = [Worker(scheduler, measurer, self.effort, messages) for measurer in measurers]
+            self.workers = len(workers)
             stack.callback(self._deadline(work).cancel)
-            for thread in (feed, *lanes):
+            for thread in (scheduler, *workers):
                 thread.start()
-            claiming.append(feed)
+            claiming.append(scheduler)
             try:
-                self._listen(messages, work, len(lanes))
+                self._listen(messages, work, len(workers))
             except KeyboardInterrupt:
                 self.interrupted = True
-                feed.abort()
-                self._stop(messages, measurers, lanes)
+                scheduler.abort()
+                self._stop(messages, measurers, workers)
 
     def _deadline(self, work: queue.Work) -> Timer:
         """A running timer that stops the work when the time of the request is over."""
@@ -104,12 +104,12 @@ class Run:
         return timer
 
     def _ended(self, message: Ended) -> None:
-        self.lane_seconds += message.seconds
+        self.worker_seconds += message.seconds
         if message.busy_s is not None:
             self.busy_seconds = (self.busy_seconds or 0.0) + message.busy_s
 
-    def _listen(self, messages: SimpleQueue[Message], work: queue.Work, lanes: int) -> None:
-        while lanes:
+    def _listen(self, messages: SimpleQueue[Message], work: queue.Work, workers: int) -> None:
+        while workers:
             # What came meanwhile is stored in one transaction: each waits for the disk.
             came = [messages.get(), *(messages.get() for _ in range(messages.qsize()))]
             results = [message for message in came if isinstance(message, Finished | Confirmed)]
@@ -120,7 +120,7 @@ class Run:
                 if isinstance(message, Phase):
                     self.tracker.say(message.name, message.problem)
                 elif isinstance(message, Ended):
-                    lanes -= 1
+                    workers -= 1
                     self._ended(message)
             for job in work.elsewhere[self.elsewhere :]:
                 self.elsewhere += 1
@@ -135,11 +135,11 @@ class Run:
         if message.done:
             self.tracker.finished(message.job.problem)
 
-    def _stop(self, messages: SimpleQueue[Message], measurers: Sequence[Measurer], lanes: Sequence[Lane]) -> None:
+    def _stop(self, messages: SimpleQueue[Message], measurers: Sequence[Measurer], workers: Sequence[Worker]) -> None:
         for measurer in measurers:
             measurer.close()
-        for lane in lanes:
-            lane.join()
+        for worker in workers:
+            worker.join()
         late, self.unsaved = [*self.unsaved], []
         while not messages.empty():
             message = messages.get()

@@ -1,5 +1,5 @@
-"""What the lanes of a build do next: jobs are claimed and compiled ahead of them all, and whoever is free takes what is
-ready."""
+"""What the workers of a build do next: jobs are claimed and compiled ahead of them all, and whoever is free takes what
+is ready."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gemmdb.kernels.config import Config
 from gemmdb.processes.pool import Stopped
 
 AHEAD = 128
-"""How many jobs per lane are claimed beyond those in work, where compiling goes on meanwhile. At the start most of them
-wait a minute or two for nvcc, and the lanes are to have the others until then. Another build of the same file finds
-that many fewer jobs at its end."""
+"""How many jobs per worker are claimed beyond those in work, where compiling goes on meanwhile. At the start most of
+them wait a minute or two for nvcc, and the workers are to have the others until then. Another build of the same file
+finds that many fewer jobs at its end."""
 POLL_S = 0.2
-"""How often a lane without work looks whether the build is to stop."""
+"""How often a worker without work looks whether the build is to stop."""
 PATIENCE = 4
 """How many times the limit of one candidate may pass without that anything is compiled: there may be a queue."""
 GRACE_S = 15.0
@@ -50,16 +50,16 @@ class Task:
     confirm: tuple[Won, ...] = ()
 
 
-class Feed(Thread):
+class Scheduler(Thread):
     """Claims and prepares jobs in a thread of its own, until nothing is left or the work is stopped.
 
     Where compiling disturbs measuring (`work.overlap` is false), a chunk is prepared when nothing else is to be done.
     """
 
-    def __init__(self, work: Work, prepare: Prepare, effort: Effort, lanes: int) -> None:
+    def __init__(self, work: Work, prepare: Prepare, effort: Effort, workers: int) -> None:
         super().__init__(daemon=True)
         self._work, self._prepare, self._patience_s = work, prepare, PATIENCE * effort.compile_s
-        self._ahead = AHEAD * lanes if work.overlap else 0
+        self._ahead = AHEAD * workers if work.overlap else 0
         self._changed = Condition()
         self._compiling: dict[int, Job] = {}
         self._ready: deque[Job | Won] = deque()
@@ -89,7 +89,7 @@ class Feed(Thread):
     def next(self) -> Task | None:
         """The next thing to do; waits for it. None when nothing is left to do, or may be done any more.
 
-        Whoever takes a task calls `finished` after it. Raises what ended the feed.
+        Whoever takes a task calls `finished` after it. Raises what ended the scheduler.
         """
         with self._changed:
             while not self._over():
@@ -180,7 +180,7 @@ class Feed(Thread):
         if stuck and not (self._ready or self._due):
             self._give_up_waiting()
         if self._due and (self._work.overlap or not (self._ready and racing)):
-            # Together where each would start a process, one by one where many lanes could take them.
+            # Together where each would start a process, one by one where many workers could take them.
             return Task(confirm=tuple(self._due.popleft() for _ in range(1 if self._work.overlap else len(self._due))))
         if not (self._ready and racing):
             return None

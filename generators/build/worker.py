@@ -1,4 +1,4 @@
-"""A lane of a build: one thread that has jobs raced and winners confirmed on its measurer, and says so."""
+"""A worker of a build: one thread that has jobs raced and winners confirmed on its measurer, and says so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import Thread
 from time import monotonic
 
 from gemmdb.generators.build.effort import Effort
-from gemmdb.generators.build.scheduler import Feed, Task, Won
+from gemmdb.generators.build.scheduler import Scheduler, Task, Won
 from gemmdb.generators.build.search import confirm, race, unconfirmed
 from gemmdb.generators.measure.interfaces import Candidate, Job, Measurer, Outcome
 from gemmdb.kernels.config import ATEN
@@ -19,7 +19,7 @@ from gemmdb.table.measurement import Status
 
 @dataclass(frozen=True)
 class Phase:
-    """A lane has begun something."""
+    """A worker has begun something."""
 
     name: str
     problem: Problem | None = None
@@ -54,7 +54,7 @@ class Confirmed:
 
 @dataclass(frozen=True)
 class Ended:
-    """A lane has nothing left to do, or failed with `error`. `seconds` it has run; `busy_s` of these its device has
+    """A worker has nothing left to do, or failed with `error`. `seconds` it has run; `busy_s` of these its device has
     spent in timed calls, None when that is unknown."""
 
     error: BaseException | None = None
@@ -65,12 +65,14 @@ class Ended:
 Message = Phase | Finished | Confirmed | Ended
 
 
-class Lane(Thread):
-    """Works until the feed has nothing more; its last message is always Ended."""
+class Worker(Thread):
+    """Works until the scheduler has nothing more; its last message is always Ended."""
 
-    def __init__(self, feed: Feed, measurer: Measurer, effort: Effort, messages: SimpleQueue[Message]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, measurer: Measurer, effort: Effort, messages: SimpleQueue[Message]
+    ) -> None:
         super().__init__(daemon=True)
-        self._feed, self._measurer, self._effort, self._messages = feed, measurer, effort, messages
+        self._scheduler, self._measurer, self._effort, self._messages = scheduler, measurer, effort, messages
 
     def run(self) -> None:
         """The thread's body."""
@@ -80,7 +82,7 @@ class Lane(Thread):
                 try:
                     self._do(task)
                 finally:
-                    self._feed.finished()
+                    self._scheduler.finished()
         except Stopped:
             pass
         except BaseException as error:
@@ -89,7 +91,7 @@ class Lane(Thread):
 
     def _next(self) -> Task | None:
         self._messages.put(Phase("waiting"))
-        return self._feed.next()
+        return self._scheduler.next()
 
     def _do(self, task: Task) -> None:
         if task.race is not None:
@@ -114,7 +116,7 @@ class Lane(Thread):
             self._expect(won, self._measurer)
         again = confirm(won.job, won.picks, self._effort, fresh)
         if self._effort.rivals:
-            upcoming = self._feed.upcoming()
+            upcoming = self._scheduler.upcoming()
             if upcoming is not None:
                 self._expect(upcoming, fresh)
             # One process is one draw: kernels of a few microseconds differ by some percent from one to the other.
@@ -131,7 +133,7 @@ class Lane(Thread):
         measurer.expect(won.job.problem, [measurer.emitted(pick) for pick in won.picks])
 
     def _confirm_later(self, won: Won) -> None:
-        """Have the code compiled that will be confirmed; the lane does something else until then."""
+        """Have the code compiled that will be confirmed; the worker does something else until then."""
         emitted = [config for pick in won.picks if (config := self._measurer.emitted(pick)) != pick]
         emission = replace(won.job, candidates=tuple(map(Candidate, emitted)))
-        self._feed.won(won, emission if emitted else None)
+        self._scheduler.won(won, emission if emitted else None)

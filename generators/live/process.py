@@ -1,8 +1,8 @@
-"""What runs in the process that tunes live: ATen and a few proposed configs per problem, by a build's own means.
+"""The program of the process that tunes live: it measures ATen and a few candidates per problem, as a build does.
 
-The race, processes, protocol and checks of correctness are a build's, with few candidates and within a time budget. A
-problem is claimed with the same lock as in a build, which ends with its process: of several processes that share a
-table, one measures and the others wait for its answer.
+`gemmdb.inductor.live.client` starts the process. The race, measuring processes, protocol and checks of correctness are
+those of a build, with few candidates and within a time budget. A problem is claimed with a build's lock, which ends
+with its process. So of several processes that share a table, one measures and the others wait for its answer.
 """
 
 from __future__ import annotations
@@ -20,29 +20,28 @@ from gemmdb.generators.build import effort
 from gemmdb.generators.build.effort import Effort
 from gemmdb.generators.build.queue import Claims
 from gemmdb.generators.build.search import race
-from gemmdb.generators.live.client import Request, Tuned
 from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.interfaces import Backend, Candidate, Job, Measurer, row
+from gemmdb.inductor.live.client import Request, Tuned
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.inductor import menu as inductor_menu
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.ladder.model import LIVE_CANDIDATES
 from gemmdb.ladder.policy_filter import refusal
 from gemmdb.table.measurement import Protocol
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict
 from gemmdb.table.writer import Store, record_live
 
-PROPOSALS = 4
-"""Candidates besides ATen."""
 FEWEST_SAMPLES = 7
 OVERHEAD_US = {"cpu": 8000.0, "cuda": 60.0}
-"""What a timed call costs beside the call: reading the caches out."""
+"""Microseconds of a timed call beside the call itself: clearing the caches."""
 BEYOND_ROOF = 4.0
-"""How many times the roofline a candidate is taken to need at most."""
+"""The most that a candidate is assumed to take, in multiples of the roofline."""
 LARGE_BEYOND_ROOF = 1.5
-"""And one that is so large that the budget is too small for it, about."""
+"""The same for a problem so large that the budget may not suffice."""
 POLL_S = 0.2
 _RUN = f"live-{uuid.uuid4().hex[:16]}"
 
@@ -57,10 +56,10 @@ class Tuner:
 
     def measurer(self, gpu: int, chosen: Effort) -> Measurer:
         """The measurer on a GPU of this device, by its number."""
-        lane = self.backend.lane_of(gpu)
-        if lane not in self._measurers:
-            self._measurers[lane] = self.backend.measurer(lane, chosen, confirms=False)
-        return self._measurers[lane]
+        worker = self.backend.worker_of(gpu)
+        if worker not in self._measurers:
+            self._measurers[worker] = self.backend.measurer(worker, chosen, confirms=False)
+        return self._measurers[worker]
 
     def close(self) -> None:
         """End the processes."""
@@ -69,7 +68,7 @@ class Tuner:
         self.backend.close()
 
     def tune(self, requests: Sequence[Request], until: float) -> Tuned:
-        """What comes of requests for this device, all for one table and GPU, until `until` of the monotonic clock."""
+        """Tune requests for this device, all for one table and GPU, until `until` of the monotonic clock."""
         table = requests[0].table
         with Store.open(table):
             pass  # Makes the file, beside which the lock is.
@@ -101,7 +100,7 @@ class Tuner:
         return Tuned(found, device_s, bool(jobs), bool(jobs) and not mine, declined)
 
     def _measure(self, jobs: dict[Job, Request], measurer: Measurer, until: float) -> list[Job]:
-        """Compile for jobs and measure them as they get ready, and store the rows; those that were come to in time."""
+        """Compile for jobs, measure each when it is ready and store its rows; returns those measured in time."""
         waiting = list(jobs)
         done: list[Job] = []
         ready: SimpleQueue[Job] = SimpleQueue()
@@ -128,7 +127,7 @@ _tuner: Tuner | None = None
 
 
 def tune(requests: Sequence[Request], limit_s: float) -> Tuned:
-    """What comes of requests for one device, table and GPU within `limit_s` seconds."""
+    """Tune requests for one device, table and GPU within `limit_s` seconds."""
     until = monotonic() + limit_s
     return _tuner_of(requests[0].device).tune(requests, until)
 
@@ -139,7 +138,7 @@ def start(device: Device, gpu: int) -> None:
 
 
 def _tuner_of(device: Device) -> Tuner:
-    """The one that is kept; another device's is closed."""
+    """The tuner that is kept; that of another device is closed."""
     global _tuner
     if _tuner is None or _tuner.device != device:
         if _tuner is not None:
@@ -149,22 +148,22 @@ def _tuner_of(device: Device) -> Tuner:
 
 
 def job(request: Request, backend: Backend) -> Job:
-    """ATen and the proposals that may run, as many as the budget has time for, as a build's job."""
+    """A build's job: ATen and the candidates that may run, as many as the budget has time for."""
     chosen = effort.named("quick", backend.device.kind)
     protocol = backend.protocols(chosen)[0]
     room = int(request.budget_s / _seconds(request.problem, backend, protocol, LARGE_BEYOND_ROOF) / _FEWEST) - 1
-    most = max(min(room, PROPOSALS), 0)
-    others = list(dict.fromkeys(c for c in _proposed(request, backend, chosen) if _allowed(c, request, backend)))
+    most = max(min(room, LIVE_CANDIDATES), 0)
+    others = list(dict.fromkeys(c for c in _candidates(request, backend, chosen) if _allowed(c, request, backend)))
     padding = [c for c in _paddings(request.problem, backend) if _allowed(c, request, backend)]
     tried = others[:most]
     if padding and most and not set(padding) & set(tried):
-        # Inductor's own pass, which would time it, is kept from that.
+        # gemmdb keeps Inductor's own padding pass from timing it.
         tried = [*tried[: most - 1], padding[-1]]
     return Job(request.problem, protocol, (Candidate(ATEN), *map(Candidate, tried)))
 
 
 def too_large(one: Job, request: Request, backend: Backend) -> str:
-    """Why a job is not measured, empty when it is: the budget has no time for anything beside ATen."""
+    """Why a job is not measured, empty when it is: the budget only has time for ATen."""
     once = _seconds(one.problem, backend, one.protocol, LARGE_BEYOND_ROOF)
     if len(one.candidates) > 1 or 2 * _FEWEST * once <= request.budget_s:
         return ""
@@ -175,9 +174,9 @@ _FEWEST = FEWEST_SAMPLES + 3
 """Rounds of a measurement, with the estimate before it."""
 
 
-def _proposed(request: Request, backend: Backend, chosen: Effort) -> Sequence[Config]:
-    if request.proposals:
-        return request.proposals
+def _candidates(request: Request, backend: Backend, chosen: Effort) -> Sequence[Config]:
+    if request.candidates:
+        return request.candidates
     tried = backend.space.candidates(request.problem, backend.device, chosen)
     return [one.config for one in tried if not one.illegal]
 
@@ -191,14 +190,14 @@ def _allowed(config: Config, request: Request, backend: Backend) -> bool:
 
 
 def _paddings(problem: Problem, backend: Backend) -> list[Config]:
-    """The padded products that a build would try, which is where rows are misaligned on a GPU."""
+    """The padded products that a build would try: where rows are misaligned on a GPU."""
     if backend.device.kind != "cuda":
         return []
     return [config for config in inductor_menu.configs(problem, backend.device) if config.kernel == "padded"]
 
 
 def _seconds(problem: Problem, backend: Backend, protocol: Protocol, beyond_roof: float) -> float:
-    """Of the device, that one sample of one candidate takes."""
+    """Seconds of device time of one sample of one candidate."""
     call_us = beyond_roof * roofline_us(problem, backend.device) + OVERHEAD_US.get(backend.device.kind, 0.0)
     return protocol.unroll * call_us / 1e6
 

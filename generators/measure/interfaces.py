@@ -119,7 +119,7 @@ class Backend(Interface):
     device: Device
     toolchain: Toolchain
     space: Space
-    lanes: int
+    workers: int
     """How many measurers may work at the same time: one per GPU, one for a CPU."""
     chunk: int
     """How many jobs are claimed and prepared at a time."""
@@ -131,14 +131,14 @@ class Backend(Interface):
         """The protocols that each problem is measured under."""
 
     def begin(self, jobs: Sequence[Job]) -> None:
-        """Told of all work of a build before its first lane starts: what takes longest to compile may begin."""
+        """Told of all work of a build before its first worker starts: what takes longest to compile may begin."""
 
-    def measurer(self, lane: int, effort: Effort, confirms: bool = True) -> Measurer:
-        """The measurer of lane 0 to `lanes` - 1, which may start what measuring waits for; what its `fresh` one waits
-        for only where the caller `confirms` winners."""
+    def measurer(self, worker: int, effort: Effort, confirms: bool = True) -> Measurer:
+        """The measurer of worker 0 to `workers` - 1, which may start what measuring waits for; what its `fresh` one
+        waits for only where the caller `confirms` winners."""
 
-    def lane_of(self, gpu: int) -> int:
-        """The lane that measures on GPU number `gpu` of the host; the first where there is no such."""
+    def worker_of(self, gpu: int) -> int:
+        """The worker that measures on GPU number `gpu` of the host; the first where there is no such."""
 
     def close(self) -> None:
         """End what the measurers share, after they are closed. Idempotent."""

@@ -127,16 +127,16 @@ def _sampled(verdict: Verdict, rows: Sequence[Measurement]) -> Sampled:
 
 def _measure(sampled: Sequence[Sampled], backend: Backend) -> list[list[Measurement]]:
     """The rows of each sample, timed on all devices that there are."""
-    lanes = max(min(backend.lanes, len(sampled)), 1)
-    measurers = [backend.measurer(lane, effort.named("full", backend.device.kind)) for lane in range(lanes)]
-    with ThreadPoolExecutor(lanes) as threads:
+    workers = max(min(backend.workers, len(sampled)), 1)
+    measurers = [backend.measurer(worker, effort.named("full", backend.device.kind)) for worker in range(workers)]
+    with ThreadPoolExecutor(workers) as threads:
         try:
-            shares = [sampled[lane::lanes] for lane in range(lanes)]
-            found = list(threads.map(_measure_some, measurers, shares, [backend] * lanes))
+            shares = [sampled[worker::workers] for worker in range(workers)]
+            found = list(threads.map(_measure_some, measurers, shares, [backend] * workers))
         finally:
             for measurer in measurers:
                 measurer.close()
-    return [found[place % lanes][place // lanes] for place in range(len(sampled))]
+    return [found[place % workers][place // workers] for place in range(len(sampled))]
 
 
 def _measure_some(measurer: Measurer, sampled: Sequence[Sampled], backend: Backend) -> list[list[Measurement]]:

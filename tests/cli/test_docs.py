@@ -78,8 +78,15 @@ def test_the_numbers_of_the_shipped_table_are_those_of_its_manifest():
 
 def test_the_numbers_of_the_preset_are_those_of_its_shapes():
     problems = Counter(problem.op for problem in loading.load("h200", "cuda"))
-    listed = ", ".join(rf"(?P<{op}>[\d,]+) {op}" for op in ("mm", "mixed_mm", "addmm", "int_mm"))
-    listed = rf"lists\s(?P<all>[\d,]+) problems: {listed}"
+    listed = r",\s".join(rf"(?P<{op}>[\d,]+)\s{op}" for op in ("mm", "mixed_mm", "addmm", "int_mm"))
+    listed = rf"lists\s(?P<all>[\d,]+)\sproblems:\s{listed}"
     assert counted((ROOT / "docs" / "building.md").read_text(), listed) == ops(problems)
     preset = counted((ROOT / "CHANGELOG.md").read_text(), r"preset `h200` lists (?P<all>[\d,]+) problems")
     assert preset["all"] == sum(problems.values())
+
+
+def test_the_table_of_presets_has_their_sizes():
+    text = (ROOT / "docs" / "building.md").read_text()
+    listed = re.findall(r"^\| `([\w-]+)` \| ([\d,]+)(?:,[^|]*)? \|", text.partition("## Presets")[2], re.MULTILINE)
+    assert len(listed) >= 4
+    assert listed == [(name, f"{len(loading.load(name, 'cuda')):,}") for name, _ in listed]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -63,9 +61,9 @@ class ReplayBackend:
     chunk, overlap = 2, False
 
     def __init__(
-        self, rows: Sequence[Measurement], lanes: int = 1, replay: Callable[[Sequence[Measurement]], Replay] = Replay
+        self, rows: Sequence[Measurement], workers: int = 1, replay: Callable[[Sequence[Measurement]], Replay] = Replay
     ) -> None:
-        self.rows, self.lanes, self.made, self._replay = rows, lanes, [], replay
+        self.rows, self.workers, self.made, self._replay = rows, workers, [], replay
         self.closed = False
 
     def protocols(self, effort: Effort) -> list[Protocol]:
@@ -74,10 +72,10 @@ class ReplayBackend:
     def begin(self, jobs: Sequence[Job]) -> None:
         self.begun = list(jobs)
 
-    def lane_of(self, gpu: int) -> int:
+    def worker_of(self, gpu: int) -> int:
         return 0
 
-    def measurer(self, lane: int, effort: Effort) -> Replay:
+    def measurer(self, worker: int, effort: Effort) -> Replay:
         self.made.append(self._replay(self.rows))
         return self.made[-1]
 
@@ -128,21 +126,3 @@ def shapes_file(tmp_path: Path, problems: list[Problem]) -> Path:
 def request_(shapes_file: Path, tmp_path: Path) -> BuildRequest:
     """A request to build them into a file of its own."""
     return BuildRequest(arch="cpu", shapes=str(shapes_file), out=tmp_path / "out" / "table.db")
-
-
-@pytest.fixture
-def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Write a module that new interpreters can import."""
-    folder = tmp_path / "modules"
-    folder.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-
-    def write(name: str, source: str) -> None:
-        (folder / f"{name}.py").write_text(textwrap.dedent(source))
-
-    return write
-
-
-@pytest.fixture
-def python() -> str:
-    return sys.executable

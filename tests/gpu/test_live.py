@@ -5,8 +5,7 @@ import torch
 
 import gemmdb.inductor
 from gemmdb.devices import detect
-from gemmdb.generators.live import client as generator
-from gemmdb.inductor.live import tuning
+from gemmdb.inductor.live import client, tuning
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def compile_live(clean, tmp_path, monkeypatch):
 
     yield run
     gemmdb.inductor.disable()
-    generator.close()
+    client.close()
 
 
 @pytest.mark.timed  # Beside thirty compilers a hundred seconds were not enough.

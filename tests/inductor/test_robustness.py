@@ -15,7 +15,7 @@ import gemmdb.inductor
 from gemmdb import MissError, Policy, Problem, Query, TableError
 from gemmdb.devices import detect
 from gemmdb.inductor import entry, force, session, session_factory
-from gemmdb.inductor.match.passes import decide
+from gemmdb.inductor.deciding import decide
 from gemmdb.workload.appending import append_lines
 
 X, W = torch.randn(8, 64), torch.randn(64, 32)
@@ -182,7 +182,7 @@ def test_events_survive_a_failed_compile(kit):
 
 
 def test_live_searches_the_missed_product_only_and_keeps_the_timings(kit, tmp_path, monkeypatch):
-    monkeypatch.setattr("gemmdb.inductor.live.tuning.GENERATOR", "gemmdb.generators.not_installed")
+    monkeypatch.setattr("gemmdb.inductor.live.rules.missing", lambda: "jinja2")
     pytest.importorskip("gemmdb.table.writer")
     from gemmdb.table.reader import Table
 

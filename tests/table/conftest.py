@@ -1,98 +1,13 @@
-"""Real measurements and real table files, made from a universe small enough that rows meet."""
+"""A kit of small tables, and one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import strategies as st
+from kit.tables import Kit
 
-from gemmdb import Config, Device, Measurement, Problem, Protocol, Status, Toolchain
-from gemmdb.kernels.config import ATEN
-from gemmdb.table.measurement import EMITTED, TIMED, Times
-from gemmdb.table.reader import Table
-from gemmdb.table.writer import Store
-
-
-def packed(threads_k: int) -> Config:
-    rest = dict.fromkeys(("threads_m", "threads_n", "blocks_m", "blocks_n", "blocks_k"), 0)
-    return Config.of("cpp", "packed_gemm", threads_k=threads_k, **rest)
-
-
-@dataclass(frozen=True)
-class Kit:
-    device = Device("cpu", "cpu", "Test CPU", 2, figures={"copy_gb_per_s": 20.5})
-    other = Device("cuda", "sm90", "NVIDIA H200", 132, 141)
-    cold = Protocol("host", "cold", 10, 30)
-    hot = Protocol("host", "hot", 10, 30)
-    old = Toolchain(torch="2.9.1+cpu")
-    new = Toolchain(torch="2.13.0+cpu")
-    newer = Toolchain(torch="2.13.1+cpu")
-    aten = ATEN
-    configs = (ATEN, packed(0), packed(1), packed(2))
-    problem = Problem.gemm("mm", m=16, n=512, k=512, dtype="fp32", constant_weight=True)
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        return tuple(self.problem.resized(m, 512, 512) for m in (16, 32, 64))
-
-    def row(self, config: Config = ATEN, us: float = 10.0, run: str = "run-1", **fields: object) -> Measurement:
-        """A full measurement of `us` microseconds against 10 of ATen, with an interval of 1%."""
-        given = {
-            "problem": self.problem,
-            "device": self.device,
-            "protocol": self.cold,
-            "toolchain": self.new,
-            "status": Status.OK,
-            **fields,
-        }
-        spread = float(given.pop("spread", 0.01))
-        aten = float(given.pop("aten", 10.0))
-        if given["status"] in TIMED:
-            given["times"] = Times(us, us * (1 - spread), us * (1 + spread), 30, aten)
-        return Measurement(config=config, run=run, **given)
-
-    def write(self, path: Path, rows: Iterable[Measurement]) -> Path:
-        """A table of these rows, its verdicts made."""
-        with Store.open(path) as store:
-            store.add(rows)
-            store.refresh()
-        return path
-
-    def rows(self, most: int = 24) -> st.SearchStrategy[list[Measurement]]:
-        """Rows that share problems, configs, runs and classes, failures among them."""
-        return st.lists(self.measurements(), max_size=most)
-
-    def measurements(self) -> st.SearchStrategy[Measurement]:
-        us = st.floats(1, 30) | st.sampled_from([5.0, 9.95, 10.0])
-        status = st.sampled_from([Status.OK] * 5 + [Status.SLOW, Status.WRONG, Status.CRASH, Status.ERROR])
-        return st.builds(
-            self.row,
-            config=st.sampled_from(self.configs),
-            us=us,
-            run=st.sampled_from(["run-1", "run-2", "run-3"]),
-            problem=st.sampled_from(self.problems[:2]),
-            device=st.sampled_from([self.device, Device("cpu", "cpu", "Test CPU", 2, figures={"l2_bytes": 2.0})]),
-            protocol=st.sampled_from([self.cold, self.hot]),
-            toolchain=st.sampled_from([self.old, self.new, self.newer]),
-            status=status,
-            spread=st.sampled_from([0.001, 0.02, 0.2]),
-            error=st.none() | st.floats(0) | st.just(-0.0),
-            detail=st.sampled_from(["", EMITTED, "worker died, signal 11: 100% \u2192 '\""]),
-        )
-
-    def content(self, path: Path) -> tuple[object, ...]:
-        """Everything about a table that is a function of its measurements."""
-        table = Table.open(path)
-        rows = list(table.measurements())
-        pairs = {(row.problem.text, row.device.text): (row.problem, row.device) for row in rows}
-        verdicts = [verdict for pair in pairs.values() for verdict in table.verdicts(*pair)]
-        figures = [dict(device.figures) for device in table.devices()]
-        found = (table.digest, rows, verdicts, figures, table.provenance())
-        table.close()
-        return found
+from gemmdb import Status
 
 
 @pytest.fixture(scope="session")
@@ -101,7 +16,7 @@ def kit() -> Kit:
 
 
 @pytest.fixture
-def path(kit, tmp_path):
+def path(kit: Kit, tmp_path: Path) -> Path:
     rows = [
         kit.row(problem=problem, config=config, us=us, protocol=protocol)
         for problem in kit.problems

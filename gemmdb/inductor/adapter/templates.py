@@ -17,7 +17,7 @@ from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, Tri
 from torch._inductor.virtualized import V
 
 from gemmdb.inductor.adapter import fusing
-from gemmdb.inductor.lower.legality import MOST_COUNTERS
+from gemmdb.inductor.legality import MOST_COUNTERS
 from gemmdb.kernels import triton
 from gemmdb.kernels.registry import KERNELS
 

@@ -1,12 +1,11 @@
-"""Inductor's own search for one missed product, and what it timed as rows of the user's table.
+"""Inductor's own search for one missed product. Its timings become rows of the user's table.
 
-For what the generator cannot measure during a compile, where the policy leaves the time: a symbolic size, or an
-installation without the generator's libraries.
+For products that the generator cannot measure during a compile: symbolic sizes, or an installation without the
+generator's libraries. Only where the policy allows the time.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
 import uuid
@@ -14,9 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gemmdb.errors import InputError
+from gemmdb.inductor import outcome
 from gemmdb.inductor.adapter import hooks, state
+from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL
-from gemmdb.inductor.session import Decision
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.toolchain import installed
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
@@ -25,8 +25,8 @@ log = logging.getLogger("gemmdb")
 PROTOCOL = Protocol("host", "hot", 1, 10, version=1)
 """What Inductor does on a CPU: calls in a row, by the wall clock."""
 SPREAD = 0.05
-"""Inductor tells one number per choice and nothing of its interval: half of it is taken to be the gain that a default
-policy asks of what it cannot verify, so that two choices closer than twice that are tied."""
+"""Half width of a time's interval, relative to the time. Inductor gives one number per choice and no interval. This is
+the gain that a default policy asks of an unverified row, so two choices within 10% are tied."""
 
 
 _searching = threading.local()
@@ -34,20 +34,19 @@ _run = f"live-{uuid.uuid4().hex[:16]}"
 
 
 def register() -> None:
-    """Hear of every choice list that Inductor times. Idempotent."""
+    """Listen to every choice list that Inductor times. Idempotent."""
     hooks.on_timings(_keep)
 
 
 def search(decision: Decision, lower: Callable[[], Any]) -> Any:
-    """Lower one product with Inductor's search, and keep what it timed."""
+    """Lower one product with Inductor's search, and store its timings."""
     _searching.decision = decision
     try:
         with state.searching():
             result = lower()
     finally:
         _searching.decision = None
-    if not decision.event.config:
-        decision.event.config, decision.event.note = ATEN.text, "Inductor had one choice: nothing to search"
+    outcome.not_searched(decision)
     return result
 
 
@@ -61,11 +60,11 @@ def _keep(timings: dict[Any, float]) -> None:
         if not rows:
             return
         best = min(rows, key=lambda row: row.times.median_us if row.times else float("inf"))
-        decision.event.config = best.config.text
+        outcome.searched(decision, best.config)
         if decision.session.user_table is not None:
-            # The writer lives above this layer, and only this path needs it.
-            store = importlib.import_module("gemmdb.table.writer")
-            store.record_live(decision.session.user_table, rows)
+            from gemmdb.table.writer import record_live  # Only this path needs sqlite_utils.
+
+            record_live(decision.session.user_table, rows)
     except Exception as error:
         JOURNAL.error(f"live timings: {type(error).__name__}: {error}")
         log.warning("live timings of %s were not stored: %s", decision.problem.text, error)

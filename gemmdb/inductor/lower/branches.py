@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from gemmdb.inductor import ops
+from gemmdb.inductor import ops, outcome
 from gemmdb.inductor.adapter import branching, ir_view, state
-from gemmdb.inductor.journal import Event
+from gemmdb.inductor.decision import DECISION, Decision
 from gemmdb.inductor.match import extract
-from gemmdb.inductor.match.passes import DECISION
-from gemmdb.inductor.session import Decision
 
 aten = torch.ops.aten
-
-
-@dataclass
-class BranchEvent(Event):
-    """The event of one branch, which is no product of its own: what is refused is noted with that of the product."""
-
-    whole: Event = field(default_factory=lambda: Event("", ""), compare=False)
-
-    def refuse(self, why: str) -> None:
-        """ATen is lowered in this branch."""
-        super().refuse(why)
-        low, high = self.ranges["m"]
-        note = f"m from {low} to {'any' if high is None else high}: {why}"
-        self.whole.note = f"{self.whole.note}; {note}" if self.whole.note else note
 
 
 def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -38,13 +22,13 @@ def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     node = state.current_node()
     place = _places().get(node.target)
     if place is None or any(isinstance(arg, torch.fx.Node) for arg in node.kwargs.values()):
-        decision.event.refuse("only a plain product is divided among kernels")
+        outcome.refuse(decision, "only a plain product is divided among kernels")
         return None
     tensors = [i for i, arg in enumerate(node.args) if isinstance(arg, torch.fx.Node)]
     operands = [(args[i], node.args[i].meta["val"]) for i in tensors]
     m = args[place].get_size()[0]
     if reason := branching.unbranched() or _unlike(m, [fake for _, fake in operands]):
-        decision.event.refuse(reason)
+        outcome.refuse(decision, reason)
         return None
     first, rest = _divided(decision)
     limit = first.query.ranges["m"][1]
@@ -83,11 +67,8 @@ def _divided(decision: Decision) -> tuple[Decision, Decision]:
 
 
 def _branch(decision: Decision, rows: tuple[int, int | None]) -> Decision:
-    whole = decision.event.whole if isinstance(decision.event, BranchEvent) else decision.event
-    event = BranchEvent(decision.problem.text, whole.rung, ranges={"m": rows}, whole=whole)
-    return replace(
-        decision, query=replace(decision.query, ranges={**decision.query.ranges, "m": rows}), event=event, branches=()
-    )
+    ranges = {**decision.query.ranges, "m": rows}
+    return replace(decision, query=replace(decision.query, ranges=ranges), branches=(), is_branch=True)
 
 
 def _graph(node: Any, decision: Decision, kwargs: Mapping[str, Any]) -> torch.fx.GraphModule:

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 
 from gemmdb.errors import MissError, TableError
+from gemmdb.inductor import deciding, legality, outcome
 from gemmdb.inductor.adapter import ir_view, state
+from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL
-from gemmdb.inductor.lower import cutlass, inductor_templates, legality, padding, triton
-from gemmdb.inductor.match import passes
-from gemmdb.inductor.session import Decision
-from gemmdb.inductor.session_factory import is_default
+from gemmdb.inductor.lower import cutlass, inductor_templates, padding, triton
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 
@@ -29,12 +28,8 @@ def confirmed(decision: Decision, args: tuple[Any, ...]) -> Config:
     problem = ir_view.confirm(decision.problem, args)
     if problem == decision.problem:
         return decision.config
-    again = passes.decide(decision.session, replace(decision.query, problem=problem))
-    event, new = decision.event, again.event
-    event.problem, event.rung, event.config, event.note = new.problem, new.rung, new.config, new.note
-    event.expected_us, event.speedup, event.table, event.evidence = (
-        new.expected_us, new.speedup, new.table, new.evidence,
-    )  # fmt: skip
+    again = deciding.decide(decision.session, replace(decision.query, problem=problem))
+    outcome.replaced(decision, again)
     return again.config or ATEN
 
 
@@ -51,7 +46,7 @@ def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
     node = state.current_node()
     if node is not None and node.target is torch.ops.aten.bmm.default:
         # A mixed product that is spelled as a batch; Inductor has another template for these.
-        decision.event.refuse("the C++ template was measured on matrices, not on a batch")
+        outcome.refuse(decision, "the C++ template was measured on matrices, not on a batch")
         return None
     bound_to_its_constants(decision)
     values = config.values
@@ -61,10 +56,10 @@ def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
         with state.only_cpp(threads, blocks):
             result = lower()
     except Exception as error:
-        decision.event.refuse(f"the C++ template refused: {type(error).__name__}")
+        outcome.refuse(decision, f"the C++ template refused: {type(error).__name__}")
         return None
     if not state.made_cpp_template(since):
-        decision.event.refuse("the C++ template is not legal here")
+        outcome.refuse(decision, "the C++ template is not legal here")
     return result
 
 
@@ -78,19 +73,19 @@ def generated(
         pair = (operands.a, operands.b)
         problem = ir_view.confirm(decision.problem, pair)
         config = confirmed(decision, pair)
-        if is_default(config):
+        if config == ATEN:
             return None
         refusal = legality.objection(config, replace(decision.query, problem=problem))
         if refusal is None:
             return _lower(config, problem, operands, scalars)
-        decision.event.refuse(refusal)
+        outcome.refuse(decision, refusal)
     except (MissError, TableError):
         raise
     except triton.Refused as error:
-        decision.event.refuse(str(error))
+        outcome.refuse(decision, str(error))
     except Exception as error:
-        log.debug("gemmdb: %s as %s", decision.problem.text, decision.event.config, exc_info=True)
-        decision.event.refuse(f"Inductor could not generate the kernel: {type(error).__name__}: {error}")
+        log.debug("gemmdb: %s as %s", decision.problem.text, decision.config, exc_info=True)
+        outcome.refuse(decision, f"Inductor could not generate the kernel: {type(error).__name__}: {error}")
     return None
 
 

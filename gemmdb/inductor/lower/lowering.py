@@ -9,14 +9,12 @@ from typing import Any
 import torch
 
 from gemmdb.errors import MissError, TableError
-from gemmdb.inductor import ops
+from gemmdb.inductor import legality, ops, outcome
 from gemmdb.inductor.adapter import ir_view, state
+from gemmdb.inductor.decision import Decision, decision_of
 from gemmdb.inductor.live import searching
-from gemmdb.inductor.lower import branches, casting, cutlass, emit, legality
-from gemmdb.inductor.match import passes, scaled_mm
-from gemmdb.inductor.match.passes import DECISION
-from gemmdb.inductor.session import Decision
-from gemmdb.inductor.session_factory import is_default
+from gemmdb.inductor.lower import branches, casting, cutlass, emit
+from gemmdb.inductor.match import scaled_mm
 from gemmdb.kernels.config import ATEN, Config
 
 aten = torch.ops.aten
@@ -48,7 +46,7 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def lower(*args: Any, **kwargs: Any) -> Any:
         node = state.current_node()
-        decision = node.meta.get(DECISION) if node is not None else None
+        decision = decision_of(node)
         if decision is None or node.target in (ops.register(), ops.register_scaled()):
             return original(*args, **kwargs)
         try:
@@ -56,7 +54,7 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
         except (MissError, TableError):
             raise
         except Exception as error:
-            _failed(decision, error)
+            outcome.failed(decision, error)
         with state.only_aten():
             return original(*args, **kwargs)
 
@@ -82,8 +80,8 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
             result = emit.generated(decision, operands, scalars=(kwargs.get("alpha", 1), kwargs.get("beta", 1)))
         if result is not None:
             return result
-    elif not is_default(config):
-        decision.event.refuse(f"{config.name} is not a choice of this operator")
+    elif config != ATEN:
+        outcome.refuse(decision, f"{config.name} is not a choice of this operator")
     with state.only_aten():
         return original(*args, **kwargs)
 
@@ -95,15 +93,9 @@ def _operands(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any])
     return scaled_mm.read(state.current_node().target, args, kwargs).operands
 
 
-def _failed(decision: Decision, error: Exception) -> None:
-    passes.note_failure("lowering", error)
-    decision.event.refuse(f"the lowering failed: {type(error).__name__}")
-
-
 def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
     """Lower `gemmdb::mixed_mm`. Whatever happens, no call of our operator is left in the output code."""
-    node = state.current_node()
-    decision = node.meta.get(DECISION) if node is not None else None
+    decision = decision_of(state.current_node())
     if decision is not None:
         try:
             result = _decided_mixed(decision, a, w, scale, scale_first)
@@ -112,15 +104,14 @@ def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) ->
         except (MissError, TableError):
             raise
         except Exception as error:
-            _failed(decision, error)
+            outcome.failed(decision, error)
     with state.only_aten():
         return casting.cast_product(a, w, scale, scale_first)
 
 
 def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
     """Lower `gemmdb::int_mm_scaled`. Whatever happens, no call of our operator is left in the output code."""
-    node = state.current_node()
-    decision = node.meta.get(DECISION) if node is not None else None
+    decision = decision_of(state.current_node())
     result = emit.generated(decision, (a, b), scale) if decision is not None else None
     if result is not None:
         return result
@@ -136,16 +127,16 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
         return searching.search(decision, functools.partial(casting.cast_product, a, w, scale, scale_first))
     if decision.branches:
         return branches.lower(decision, (a, w) if scale is None else (a, w, scale), {})
-    if is_default(decision.config):
+    if decision.config == ATEN:
         return None
     config = emit.confirmed(decision, (a, w))
     refusal = legality.refuses(config, decision.problem)
     if refusal is not None:
-        decision.event.refuse(refusal)
+        outcome.refuse(decision, refusal)
         return None
     if config.backend in ("cutlass", "triton"):
         return emit.generated(decision, (a, w), scale)
-    return None if is_default(config) else _mixed_with(decision, config, (a, w, scale), scale_first)
+    return None if config == ATEN else _mixed_with(decision, config, (a, w, scale), scale_first)
 
 
 def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, Any], scale_first: bool) -> Any:
@@ -158,7 +149,7 @@ def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, An
     else:
         weight = ir_view.from_the_start(w) if config.backend == "cpp" else ir_view.aligned(w)
         if weight is None:  # ATen's kernel loads 16 bytes of it at once, and would end the process.
-            decision.event.refuse("the weight may begin at no multiple of 16 bytes")
+            outcome.refuse(decision, "the weight may begin at no multiple of 16 bytes")
             return None
         lower = functools.partial(casting.weight_only, a, weight, scale, config.backend)
     if config.backend == "cpp":

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import session
+from gemmdb.inductor import deciding, session
 from gemmdb.inductor.adapter import padding, state
 from gemmdb.inductor.live import tuning
 from gemmdb.inductor.lower.triton import Operands, check
-from gemmdb.inductor.match import passes, products
+from gemmdb.inductor.match import products
 from gemmdb.kernels.aten import padded_sizes
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem, Query
@@ -68,8 +68,8 @@ def _answered(node: Any) -> bool:
     if product is None:
         return False
     asked = _asked(product.query)
-    return any(passes.ask(asking, query) for query in asked) or (
-        passes.to_tune(asking, product.query) and tuning.hindrance(product.query.device) is None
+    return any(deciding.ask(asking, query) for query in asked) or (
+        deciding.to_tune(asking, product.query) and tuning.hindrance(product.query.device) is None
     )
 
 

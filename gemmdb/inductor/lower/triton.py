@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.adapter import guessing, ir_view, templates
-from gemmdb.inductor.lower.legality import MOST_COUNTERS, tiles
+from gemmdb.inductor.legality import MOST_COUNTERS, tiles
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config

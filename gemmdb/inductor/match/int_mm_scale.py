@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from gemmdb.inductor import ops
+from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.match import extract, rewriting
 from gemmdb.inductor.match.extract import value
-from gemmdb.inductor.session import Decision
 
 aten = torch.ops.aten
 _CAST = torch.ops.prims.convert_element_type.default

@@ -20,7 +20,7 @@ from gemmdb.table.measurement import Protocol
 class CpuBackend:
     """This machine's CPU with the threads that torch would use. Raises InputError without torch."""
 
-    lanes = 1
+    workers = 1
     chunk = 4
     overlap = False
 
@@ -39,13 +39,13 @@ class CpuBackend:
     def begin(self, jobs: Sequence[Job]) -> None:
         """Compiling would disturb the times of the first jobs."""
 
-    def measurer(self, lane: int, effort: Effort, confirms: bool = True) -> Measurer:
+    def measurer(self, worker: int, effort: Effort, confirms: bool = True) -> Measurer:
         """The one measurer; as many processes that compile as usable cores, at most 8. Starts nothing before it is
         used."""
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return CpuMeasurer(effort, self.device.units, min(usable, 8))
 
-    def lane_of(self, gpu: int) -> int:
+    def worker_of(self, gpu: int) -> int:
         """The only one."""
         return 0
 

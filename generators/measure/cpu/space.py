@@ -7,7 +7,7 @@ from itertools import islice
 
 from gemmdb.generators.build.effort import Effort
 from gemmdb.generators.measure.interfaces import Candidate
-from gemmdb.inductor.lower.legality import refuses
+from gemmdb.inductor.legality import refuses
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device

@@ -12,7 +12,7 @@ from gemmdb.generators.build.effort import Effort
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.measure.interfaces import Job
+from gemmdb.generators.measure.interfaces import Job, Space
 from gemmdb.kernels import cutlass
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain, installed
@@ -39,9 +39,9 @@ class CudaBackend:
             raise InputError("building a table for a GPU needs a GPU, torch and triton")
         self.device: Device = found
         self.toolchain: Toolchain = replace(toolchain, driver=str(self.provenance().get("driver_version", "")))
-        self.space = CudaSpace(cutlass.compiler() is not None and cutlass.headers() is not None)
+        self.space: Space = CudaSpace(cutlass.compiler() is not None and cutlass.headers() is not None)
         self._gpus = [index for index in range(_count()) if cuda(index) == found]
-        self.lanes = len(self._gpus)
+        self.workers = len(self._gpus)
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
         self.compilers = Precompiler(int(found.arch.removeprefix("sm")), shared)
 
@@ -53,12 +53,12 @@ class CudaBackend:
         """nvcc begins with the kernels of all jobs, which it takes half a minute for each."""
         self.compilers.begin(jobs)
 
-    def measurer(self, lane: int, effort: Effort, confirms: bool = True) -> CudaMeasurer:
+    def measurer(self, worker: int, effort: Effort, confirms: bool = True) -> CudaMeasurer:
         """The measurer of one of the GPUs that are alike; all share one pool of compilers."""
-        return CudaMeasurer(self._gpus[lane], effort, self.compilers).start(confirms)
+        return CudaMeasurer(self._gpus[worker], effort, self.compilers).start(confirms)
 
-    def lane_of(self, gpu: int) -> int:
-        """The lane that measures on GPU number `gpu`; the first where that is another kind of GPU."""
+    def worker_of(self, gpu: int) -> int:
+        """The worker that measures on GPU number `gpu`; the first where that is another kind of GPU."""
         return self._gpus.index(gpu) if gpu in self._gpus else 0
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ one row."""
 
 @dataclass
 class Precompiler:
-    """Fills the on-disk caches of compiled kernels, for all lanes of a build and from all their threads.
+    """Fills the on-disk caches of compiled kernels, for all workers of a build and from all their threads.
 
     `capability`: 90 for sm90. `processes`: how many compile at a time. `needs`: the artifacts of a config on a problem.
     """

@@ -1,0 +1,155 @@
+"""The client of live tuning: problems that no table answers are measured now, in a process of their own.
+
+The process runs a small build (`generators/live/process.py`): it compiles in parallel, measures in isolated workers and
+stores what it measured in the user's table. It is kept for a while, since starting it takes most of the time. The
+program that tunes imports nothing of it. So tuning changes neither the program's random states nor its GPU state, and
+spawned processes do not run its main module again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+from gemmdb.errors import GemmdbError
+from gemmdb.kernels.config import Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.processes.child import Named
+from gemmdb.processes.pool import IsolatedProcess
+from gemmdb.settings import Policy
+from gemmdb.table.measurement import Status
+from gemmdb.table.verdict import Verdict
+
+PROGRAM = "gemmdb.generators.live.process"
+"""What the process runs, by name: the generator lies above this package, and only the process imports it."""
+IDLE_S = 30.0
+"""The process ends after this long without work."""
+GRACE_S = 10.0
+"""How long the process may run past its time limit: it finishes the problem that it is measuring."""
+LIMIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to tune. `table`: the user's. `candidates`: configs to try, the most likely best first; empty for the head
+    of the generator's menu. `budget_s`: seconds of device time. `gpu`: its number on this host. `policy`: only configs
+    that it serves, and that it lets live tuning compile, are tried."""
+
+    problem: Problem
+    device: Device
+    table: Path
+    candidates: tuple[Config, ...] = ()
+    budget_s: float = 1.0
+    gpu: int = 0
+    policy: Policy = field(default_factory=Policy)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The result of some requests. `verdicts`: of each problem that was decided in time; `declined`: why others were
+    not measured. `device_s`: seconds of device time, None if unknown. `late`: time ran out; `waited`: it ran out while
+    other threads or processes measured, and this one measured nothing."""
+
+    verdicts: Mapping[Problem, Verdict] = field(default_factory=dict)
+    device_s: float | None = None
+    late: bool = False
+    waited: bool = False
+    declined: Mapping[Problem, str] = field(default_factory=dict)
+
+
+def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
+    """Verdicts on problems of one device. They are measured now and stored, unless the table has them by then.
+
+    After `limit_s` seconds no further problem is begun; the table keeps what was measured until then. Raises
+    GemmdbError if this machine cannot measure, or if the file is no table.
+    """
+    until = monotonic() + limit_s
+    if not requests or not _TUNER.lock.acquire(timeout=limit_s):
+        return Tuned(late=bool(requests), waited=bool(requests))
+    try:
+        process = _TUNER.process()
+        left = max(until - monotonic(), 0.0)
+        reply = process.call(left + GRACE_S, Named(PROGRAM, "tune"), tuple(requests), left)
+    finally:
+        _TUNER.rest()
+        _TUNER.lock.release()
+    if reply.status is Status.TIMEOUT:
+        return Tuned(late=True)
+    if reply.status is not Status.OK:
+        raise GemmdbError(reply.detail)
+    found: Tuned = reply.value
+    return found
+
+
+def start(device: Device, gpu: int = 0) -> None:
+    """Start the process for a device in the background, so that a later `tune` waits less."""
+    threading.Thread(target=_start_now, args=(device, gpu), daemon=True).start()
+
+
+def close() -> None:
+    """End the process and its work. Idempotent; the next `tune` starts another."""
+    _TUNER.end()
+
+
+class _Tuner:
+    """The process, kept between calls."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._process: IsolatedProcess | None = None
+        self._timer: threading.Timer | None = None
+
+    def process(self) -> IsolatedProcess:
+        """The process. It starts quickly; its imports come with its first work."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._process is None:
+            self._process = IsolatedProcess()
+        return self._process
+
+    def rest(self) -> None:
+        """End the process after IDLE_S without work."""
+        self._timer = threading.Timer(IDLE_S, self._retire)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def end(self) -> None:
+        """End it now; a `tune` in another thread raises Stopped."""
+        if self._timer is not None:
+            self._timer.cancel()
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def _retire(self) -> None:
+        if self.lock.acquire(blocking=False):
+            try:
+                self.end()
+            finally:
+                self.lock.release()
+
+
+_TUNER = _Tuner()
+atexit.register(close)
+
+
+def _forget() -> None:
+    """After a fork: the process belongs to the parent, which ends it."""
+    global _TUNER
+    _TUNER = _Tuner()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _start_now(device: Device, gpu: int) -> None:
+    with _TUNER.lock, contextlib.suppress(GemmdbError):  # `tune` will raise the same.
+        _TUNER.process().call(LIMIT_S, Named(PROGRAM, "start"), device, gpu)
+        _TUNER.rest()

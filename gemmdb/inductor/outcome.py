@@ -1,0 +1,45 @@
+"""What became of a Decision when it was lowered, recorded in the journal entry of its product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmdb.inductor.decision import Decision
+from gemmdb.inductor.journal import JOURNAL
+from gemmdb.kernels.config import ATEN, Config
+
+
+def refuse(decision: Decision, why: str) -> None:
+    """ATen is lowered instead of the decided config. A branch adds its rows and the reason to its product's note."""
+    if not decision.is_branch:
+        JOURNAL.correct(decision.entry, lambda event: event.refused(why))
+        return
+    low, high = decision.query.ranges["m"]
+    note = f"m from {low} to {'any' if high is None else high}: {why}"
+    JOURNAL.correct(decision.entry, lambda event: replace(event, note=f"{event.note}; {note}" if event.note else note))
+
+
+def replaced(decision: Decision, again: Decision) -> None:
+    """The product was decided again, for the layouts that its operands have in Inductor's IR."""
+    if not decision.is_branch:
+        new = again.event
+        JOURNAL.correct(decision.entry, lambda event: replace(new, device=event.device, ranges=event.ranges))
+
+
+def searched(decision: Decision, config: Config) -> None:
+    """Inductor's search chose `config`."""
+    JOURNAL.correct(decision.entry, lambda event: replace(event, config=config.text))
+
+
+def not_searched(decision: Decision) -> None:
+    """Inductor's search is over. If nothing was timed, the product is ATen's."""
+    note = "Inductor had one choice: nothing to search"
+    JOURNAL.correct(
+        decision.entry, lambda event: event if event.config else replace(event, config=ATEN.text, note=note)
+    )
+
+
+def failed(decision: Decision, error: Exception) -> None:
+    """The lowering raised `error`; ATen is lowered instead."""
+    JOURNAL.failure("lowering", error)
+    refuse(decision, f"the lowering failed: {type(error).__name__}")

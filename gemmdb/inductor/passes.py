@@ -1,0 +1,193 @@
+"""The two graph passes: they look each product up, write down the answer, and leave it on the node for the lowering.
+
+mm, addmm, int_mm and packed linears keep their operator: the answer is node metadata, which the lowering reads. So a
+miss changes nothing at all, and a hit stays visible to every later pass and layout rule that names the operator. Only
+an int8-weight product that hits is rewritten, at the joint stage.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gemmdb.errors import MissError, TableError
+from gemmdb.hit import Hit
+from gemmdb.inductor import deciding, legality, ops, outcome
+from gemmdb.inductor.adapter import state
+from gemmdb.inductor.decision import DECISION, Decision
+from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.inductor.live import tuning
+from gemmdb.inductor.match import int_mm_scale, mixed, products, weight_only
+from gemmdb.inductor.match.extract import Unsupported
+from gemmdb.inductor.session import Session
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Query
+
+log = logging.getLogger("gemmdb")
+
+
+class JointPass:
+    """Finds int8-weight products; rewrites those whose verdict Inductor would not carry out by itself."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.identity = session.identity
+
+    def __call__(self, graph: Any) -> None:
+        frozen = state.frozen_parameters()
+        constants = {node for i, node in enumerate(graph.find_nodes(op="placeholder")) if i in frozen}
+        rewritten = told = False
+        for node in list(graph.nodes):
+            try:
+                found = mixed.find(node)
+                if found is not None:
+                    rewritten |= self._visit(graph, found, _is_constant(found.weight, constants))
+                elif self.session.policy.on_miss == "live" and not told:
+                    told = self._look_ahead(node)
+            except (MissError, TableError):
+                raise
+            except Exception as error:
+                JOURNAL.failure("joint pass", error)
+        if rewritten:
+            graph.eliminate_dead_code()
+
+    def _visit(self, graph: Any, found: mixed.Mixed, constant: bool) -> bool:
+        try:
+            found.leave_mark(constant)
+            product = products.product(found.node)
+        except Unsupported:
+            return False
+        if product is None:
+            return False
+        hit = deciding.ask(self.session, product.query)
+        if hit is None:
+            # Whatever is measured to be the best must still be possible then.
+            if not deciding.to_tune(self.session, product.query):
+                return False
+            tuning.expect(product.query)
+        elif _stays(hit, product.query):
+            return False
+        mixed.rewrite(graph, found)
+        return True
+
+    def _look_ahead(self, node: Any) -> bool:
+        """Whether live tuning was told of a miss, as early as one is known; the first of a graph is enough, and that a
+        product may still change does no harm."""
+        try:
+            product = products.product(node) if node.op == "call_function" else None
+            if product and deciding.to_tune(self.session, product.query) and self.session.find(product.query) is None:
+                tuning.expect(product.query)
+                return True
+        except Exception as error:
+            # The post-grad pass will meet it, and say so, if it is still there then.
+            log.debug("looking ahead: %s", error)
+        return False
+
+
+class PostGradPass:
+    """Looks every product of the final graph up; this is where events are counted."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.identity = session.identity
+
+    def __call__(self, graph: Any) -> None:
+        missed: list[tuple[Any, Decision]] = []
+        for node in list(graph.nodes):
+            try:
+                decision = self._visit(node)
+                if decision is not None and decision.config is None:
+                    missed.append((node, decision))
+                elif decision is not None:
+                    self._steer(node, decision)
+            except (MissError, TableError):
+                raise
+            except Unsupported as error:
+                JOURNAL.enter(Event(f"{node.target}: {error}", "uncovered"))
+            except Exception as error:
+                JOURNAL.failure("post-grad pass", error)
+        # All at once: tuning compiles for them in parallel, and pays for its start-up once.
+        tuned = tuning.tune([decision for _, decision in missed])
+        for (node, _), decision in zip(missed, tuned, strict=True):
+            JOURNAL.correct(decision.entry, _as_decided(decision))
+            try:
+                self._steer(node, decision)
+            except Exception as error:
+                JOURNAL.failure("post-grad pass", error)
+        if any(node.target is ops.register_scaled() for node in graph.nodes):
+            graph.eliminate_dead_code()
+
+    def _visit(self, node: Any) -> Decision | None:
+        if node.op != "call_function":
+            return None
+        name = products.uncovered(node)
+        if name is not None:
+            JOURNAL.enter(Event(name, "uncovered"))
+            return None
+        _mark_anew(node)
+        product = products.product(node)
+        if product is None:
+            return None
+        decision = deciding.decide(self.session, product.query)
+        if decision.config is None and product.guessed:
+            # Inductor would time it at a guess of its own, and the rows would be kept under ours.
+            note = f"not tuned: its sizes come out of data; {decision.event.note}"
+            decision = replace(
+                decision, config=ATEN, event=replace(decision.event, rung="aten", config=ATEN.text, note=note)
+            )
+        JOURNAL.enter(decision.event, decision.entry)
+        return decision
+
+    def _steer(self, node: Any, decision: Decision) -> None:
+        if int_mm_scale.wanted(decision):
+            found = int_mm_scale.absorb(node)
+            if found is not None:
+                found.meta[DECISION] = decision
+                return
+            outcome.refuse(decision, "the scale is no tensor over the columns")
+            decision = replace(decision, config=ATEN)
+        if self._must_steer(node, decision):
+            node.meta[DECISION] = decision
+
+    def _must_steer(self, node: Any, decision: Decision) -> bool:
+        """Inductor's default is left alone, except where Inductor would then benchmark, and for our own operator."""
+        if decision.branches or decision.config != ATEN:
+            return True
+        return state.autotuning() or node.target is ops.register()
+
+
+def _as_decided(decision: Decision) -> Callable[[Event], Event]:
+    return lambda event: decision.event
+
+
+def _stays(hit: Hit, query: Query) -> bool:
+    """Whether a mixed product that a table answers keeps Inductor's own spelling."""
+    carried_out = not deciding.leaves_alone(hit) and legality.refusal(hit, query) is None
+    return not carried_out and not _packed_by_inductor(query)
+
+
+def _is_constant(weight: Any, constants: set[Any]) -> bool:
+    """Whether freezing makes a constant of a weight: it is one, or was cut out of one in the graph."""
+    while weight not in constants and weight.op == "call_function" and len(weight.all_input_nodes) == 1:
+        weight = weight.all_input_nodes[0]
+    return weight in constants or weight.op == "get_attr"
+
+
+def _packed_by_inductor(query: Query) -> bool:
+    """Whether Inductor's own pattern would make `_weight_int8pack_mm` of a product, which on a GPU is many times slower
+    than the cast and the product that ATen stands for in the tables."""
+    problem, taken = query.problem, ("bf16", "int8")
+    return query.device.kind == "cuda" and problem.fusion == "scale" and (problem.a.dtype, problem.b.dtype) == taken
+
+
+def _mark_anew(node: Any) -> None:
+    """Say of an addmm that its weight is a cast one: in torch 2.11, Inductor makes it of a product and a sum without
+    handing their metadata on."""
+    if node.target is torch.ops.aten.addmm.default and weight_only.MARK not in node.meta.get("custom", {}):
+        found = mixed.find(node)
+        if found is not None:
+            found.leave_mark(found.weight.op == "get_attr")

@@ -1,0 +1,286 @@
+"""The workers of a build, over recorded outcomes: what goes first, what waits for a compiler, and when time is up."""
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass, replace
+
+import pytest
+
+from gemmdb.errors import GemmdbError
+from gemmdb.generators.build import effort, scheduler
+from gemmdb.generators.build.pipeline import build
+from gemmdb.generators.measure.interfaces import Job, Outcome, ignore
+from gemmdb.generators.measure.replay import Replay
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.table.measurement import EMITTED, Protocol, Status
+from gemmdb.table.reader import Table
+
+
+class Slow(Replay):
+    """Takes its time, so that a build can be hit in the middle."""
+
+    delay = 0.05
+
+    def measure(self, *args):
+        time.sleep(self.delay)
+        return super().measure(*args)
+
+
+def test_a_time_limit_ends_the_build_in_good_order(request_, replay_backend, rows):
+    request = replace(request_, minutes=0.005)
+    report = build(request, backend=replay_backend(rows, replay=Slow))
+    assert not report.interrupted
+    assert 0 < report.measured < 7
+    assert report.left == 7 - report.measured
+    winners = sum(row.config != ATEN and row.status is Status.OK for row in Table.open(request.out).measurements())
+    assert winners == 3 * report.measured  # The template, and its split with a confirmation.
+    assert build(request_, backend=replay_backend(rows)).measured == report.left
+
+
+def test_the_report_counts_the_time_of_the_devices(request_, replay_backend, rows):
+    class Busy(Slow):
+        busy_s = 0.1
+
+    report = build(request_, backend=replay_backend(rows, workers=2, replay=Busy))
+    assert report.workers == 2
+    assert report.busy_seconds == pytest.approx(0.2)
+    assert report.worker_seconds >= 14 * Slow.delay
+    assert report.seconds_per_job == pytest.approx(report.worker_seconds / 7)
+    assert report.busy_share == pytest.approx(0.2 / report.worker_seconds)
+    idle = build(request_, backend=replay_backend(rows))
+    assert (idle.workers, idle.seconds_per_job, idle.busy_share) == (0, None, None)
+
+
+class Compiling(Replay):
+    """Problems of 4 rows and more have their kernels a while after the others."""
+
+    def prepare(self, jobs, ready=ignore):
+        for job in jobs:
+            threading.Timer(0.0 if job.problem.m < 4 else 0.5, ready, [job]).start()
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_problems_whose_kernels_are_compiled_go_first(request_, replay_backend, rows, problems, overlap):
+    backend = replay_backend(rows[::-1], replay=Compiling)
+    backend.chunk, backend.overlap = 4, overlap
+    assert build(request_, backend=backend).measured == 7
+    order = [problem.m for problem, _, samples in backend.made[0].calls if samples == 5]
+    assert sorted(order) == [1, 2, 4, 8, 16, 32, 64]
+    assert sorted(order[:2]) == [1, 2]
+
+
+@dataclass(frozen=True)
+class Code(Config):
+    """What a compiler emits for a config."""
+
+
+class Emitting(Replay):
+    """The code of winners is compiled when all problems have been raced."""
+
+    def __init__(self, rows):
+        super().__init__(rows)
+        self.emissions = []
+
+    def emitted(self, config):
+        return Code(config.backend, config.kernel, config.params)
+
+    def prepare(self, jobs, ready=ignore):
+        for job in jobs:
+            if any(isinstance(config, Code) for config in job.legal):
+                self.emissions.append((job, ready))
+            else:
+                ready(job)
+        if len(self.emissions) == 7:
+            for job, call in self.emissions:
+                call(job)
+
+
+def test_winners_whose_code_is_still_compiled_are_confirmed_later(request_, replay_backend, rows):
+    backend = replay_backend(rows, replay=Emitting)
+    backend.overlap = True
+    assert build(request_, backend=backend).measured == 7
+    kinds = [isinstance(configs[-1], Code) for _, configs, _ in backend.made[0].calls]
+    assert kinds.index(True) == 14  # An estimate and a full measurement of each problem come before.
+    assert sum(kinds) == 7
+
+
+class Disappointing(Replay):
+    """Emitted code takes three times as long as was raced, so that the next one is confirmed, too."""
+
+    factor = 3.0
+
+    def __init__(self, rows):
+        super().__init__(rows)
+        self.compiled = set()
+
+    def emitted(self, config):
+        return Code(config.backend, config.kernel, config.params)
+
+    def prepare(self, jobs, ready=ignore):
+        self.compiled |= {(job.problem, config) for job in jobs for config in job.legal}
+        super().prepare(jobs, ready)
+
+    def _outcome(self, problem, config):
+        if not isinstance(config, Code):
+            return super()._outcome(problem, config)
+        found = super()._outcome(problem, Config(config.backend, config.kernel, config.params))
+        slow = {name: self.factor * getattr(found.times, name) for name in ("median_us", "low_us", "high_us")}
+        return replace(found, config=config, times=replace(found.times, **slow))
+
+
+def test_no_lane_waits_for_the_code_of_a_second_winner(request_, replay_backend, rows):
+    backend = replay_backend(rows, replay=Disappointing)
+    backend.overlap = True
+    assert build(request_, backend=backend).measured == 7
+    made = backend.made[0]
+    confirmed = [(problem, configs[-1]) for problem, configs, _ in made.calls if isinstance(configs[-1], Code)]
+    assert len(confirmed) == 14  # Both candidates of each problem.
+    assert set(confirmed) <= made.compiled
+    with contextlib.closing(Table.open(request_.out)) as table:
+        verdicts = [table.verdict(problem, backend.device) for problem, _ in confirmed]
+    assert {verdict.pick for verdict in verdicts} == {ATEN}
+
+
+class AsRaced(Disappointing):
+    """Emitted code takes as long as was raced. Notes what it was told to expect before each measurement."""
+
+    factor = 1.0
+
+    def expect(self, problem, configs):
+        self.calls.append((problem, tuple(configs), "expected"))
+
+
+def test_where_rivals_are_confirmed_two_processes_do_it(request_, replay_backend, rows, monkeypatch):
+    monkeypatch.setitem(effort.EFFORTS, "quick", replace(effort.named("quick"), rivals=3))
+    backend = replay_backend(rows, replay=AsRaced)
+    backend.overlap = True
+    assert build(request_, backend=backend).measured == 7
+    calls = backend.made[0].calls
+    confirmed = [(problem, configs[-1]) for problem, configs, what in calls if what != "expected" and is_code(configs)]
+    assert len(confirmed) == 14
+    # The process that measures it second has loaded it while the first one measured.
+    assert all(calls.index((problem, (code,), "expected")) < last(calls, problem, code) for problem, code in confirmed)
+    with contextlib.closing(Table.open(request_.out)) as table:
+        emitted = [row.problem for row in table.measurements() if row.detail == EMITTED]
+    assert {emitted.count(problem) for problem in emitted} == {2}
+    assert build(request_, backend=replay_backend(rows)).measured == 0  # Nothing is left to confirm.
+
+
+def last(calls, problem, code):
+    """The place of the last measurement of a config."""
+    return max(
+        i for i, (p, configs, what) in enumerate(calls) if (p, configs[-1]) == (problem, code) and what != "expected"
+    )
+
+
+def is_code(configs):
+    """Whether emitted code was measured."""
+    return isinstance(configs[-1], Code)
+
+
+class Never(Emitting):
+    """The code of winners is never compiled."""
+
+    def prepare(self, jobs, ready=ignore):
+        super().prepare([job for job in jobs if not any(isinstance(config, Code) for config in job.legal)], ready)
+
+
+def test_without_time_the_code_of_winners_is_waited_for_a_moment_only(request_, replay_backend, rows, monkeypatch):
+    monkeypatch.setattr(scheduler, "GRACE_S", 0.2)
+    backend = replay_backend(rows, replay=Never)
+    backend.overlap = True
+    report = build(replace(request_, minutes=0.01), backend=backend)
+    assert not any(isinstance(configs[-1], Code) for _, configs, _ in backend.made[0].calls)
+    assert report.seconds < 60  # A compiler may take 120.
+
+
+def test_compilers_that_never_answer_are_not_waited_for_for_ever(request_, replay_backend, rows, monkeypatch):
+    class Stuck(Never):
+        """Nor are the kernels of two problems."""
+
+        def prepare(self, jobs, ready=ignore):
+            super().prepare([job for job in jobs if job.problem.m not in (2, 8)], ready)
+
+    impatient = replace(effort.named("quick"), compile_s=0.1)
+    monkeypatch.setattr(effort, "named", lambda name, kind="cpu": impatient)
+    backend = replay_backend(rows, workers=2, replay=Stuck)
+    backend.overlap = True
+    assert build(request_, backend=backend).measured == 7
+    assert sum(isinstance(configs[-1], Code) for made in backend.made for _, configs, _ in made.calls) == 7
+
+
+def test_an_interrupt_waits_for_no_compiler(request_, replay_backend, rows):
+    class Interrupt:
+        def update(self, state):
+            if state.done == 7 and state.phase == "measuring":
+                raise KeyboardInterrupt
+
+    backend = replay_backend(rows, replay=Never)
+    backend.overlap = True
+    report = build(request_, Interrupt(), backend)
+    assert (report.interrupted, report.measured) == (True, 7)
+    assert report.seconds < scheduler.GRACE_S / 2
+
+
+def test_no_lane_idles_while_a_problem_is_ready(request_, replay_backend, rows):
+    class Uneven(Slow):
+        """One problem takes as long as all others together."""
+
+        def measure(self, problem, *args):
+            time.sleep(0.6 if problem.m == 1 else 0.0)
+            return super().measure(problem, *args)
+
+    backend = replay_backend(rows, workers=2, replay=Uneven)
+    backend.chunk, backend.overlap = 4, True
+    assert build(request_, backend=backend).measured == 7
+    raced = [{problem.m for problem, _, samples in made.calls if samples == 5} for made in backend.made]
+    assert {1} in raced
+
+
+def test_what_stops_the_claims_ends_the_build(request_, replay_backend, rows):
+    class Broken(Replay):
+        def prepare(self, jobs, ready=ignore):
+            raise GemmdbError("no compiler")
+
+    with pytest.raises(GemmdbError, match="no compiler"):
+        build(request_, backend=replay_backend(rows, workers=2, replay=Broken))
+
+
+def test_the_backend_hears_of_all_work_first(request_, replay_backend, rows, problems):
+    backend = replay_backend(rows)
+    build(request_, backend=backend)
+    assert [job.problem for job in backend.begun] == problems
+
+
+class Three:
+    """Three jobs of a build, all there at once."""
+
+    chunk, overlap = 3, True
+
+    def __init__(self, jobs):
+        self.jobs, self.stop = jobs, threading.Event()
+
+    def take(self, most):
+        taken, self.jobs = self.jobs, []
+        return taken
+
+
+def test_winners_of_an_earlier_build_take_their_turn_with_races_and_those_of_this_one_go_first(problems):
+    jobs = [Job(problem, Protocol("host", "cold", 1, 30), ()) for problem in problems[:5]]
+    earlier = [replace(job, raced=(Outcome(ATEN, Status.ERROR),)) for job in jobs[3:]]
+    scheduling = scheduler.Scheduler(
+        Three(jobs[:3]), lambda jobs, ready: list(map(ready, jobs)), effort.named("quick"), 1
+    )
+    scheduling.won(scheduler.Won(earlier[0], (), ()), earlier[0])
+    scheduling.run()
+    scheduling.won(scheduler.Won(earlier[1], (), ()), None)
+    assert scheduling.upcoming().job == earlier[0]
+    scheduling.won(scheduler.Won(jobs[0], (), ()), jobs[0])
+    assert scheduling.upcoming().job == jobs[0]
+    order = []
+    while (task := scheduling.next()) is not None:
+        order += [task.race.problem] if task.race else [won.job.problem for won in task.confirm]
+        scheduling.finished()
+    assert order == [problems[place] for place in (0, 3, 0, 1, 2, 4)]
+    assert scheduling.upcoming() is None

@@ -1,0 +1,148 @@
+"""Fitting the cost model: what was put into samples comes out, and the shipped coefficients know the shipped table."""
+
+import ast
+import hashlib
+import math
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gemmdb.cost import data
+from gemmdb.cost import menus as model_menus
+from gemmdb.cost.menu import MENU_OF
+from gemmdb.cost.model import COEFFICIENTS, FITTED
+from gemmdb.cost.work import tile_of
+from gemmdb.devices import registry
+from gemmdb.generators.fit import coefficients, menu, write
+from gemmdb.generators.modelled.space import rank, setting_of
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.ladder.model import uncovered
+from gemmdb.settings import shipped_tables
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+from gemmdb.table.reader import Table
+
+ROOT = Path(__file__).parents[3]
+H200 = registry.find("NVIDIA H200")
+SIZES = [(m, n, k) for m in (1, 4, 16, 64, 256) for n, k in ((1024, 8192), (4096, 4096), (14336, 4096))]
+
+
+def made_up(op="mm"):
+    """Samples whose times are the shipped model's, three times as long, and ATen's."""
+    for m, n, k in SIZES:
+        problem = Problem.gemm(op, m=m, n=n, k=k)
+        times = {one.config: 3 * one.us for one in rank(problem, H200)[:40]}
+        times[ATEN] = 3 * FITTED.predict_aten(setting_of(problem, H200))
+        best = min(times.values())
+        yield from (coefficients.Sample(problem, H200, config, us, best / us) for config, us in times.items())
+
+
+@pytest.mark.parametrize("op", ["mm", "mixed_mm"])
+def test_what_was_put_in_comes_out(op):
+    found = list(made_up(op))
+    fitted = coefficients.fit(found)
+    errors = []
+    for sample in found:
+        setting, tile = setting_of(sample.problem, sample.device), tile_of(sample.config)
+        expected = fitted.predict(setting, tile) if tile else fitted.predict_aten(setting)
+        errors.append(abs(math.log(expected / sample.us)))
+    assert sum(errors) / len(errors) < 0.05
+    assert all(rate > 0 for rates in fitted.rates.values() for rate in rates)
+    again = coefficients.fit(found)
+    assert again == fitted
+
+
+def test_samples_pool_runs_and_leave_out_what_says_nothing():
+    problem, config = Problem.gemm("mm", m=16, n=64, k=64), Config.of("aten", "padded", multiple=8)
+
+    def row(config, us, status=Status.OK, spread=0.01, clock="graph"):
+        times = Times(us, us * (1 - spread), us * (1 + spread), 30, 10.0)
+        return Measurement(problem, config, H200, Protocol(clock, "cold", 1, 30), Toolchain(), "run", status, times)
+
+    rows = [
+        row(ATEN, 10.0), row(ATEN, 12.0), row(ATEN, 11.0), row(config, 5.0, Status.SLOW), row(config, 8.0),
+        row(config, 1.0, spread=0.5), row(config, 1.0, clock="model"),
+    ]  # fmt: skip
+    found = {sample.config: sample for sample in coefficients.samples(rows)}
+    assert (found[ATEN].us, found[config].us) == (11.0, 8.0)
+    assert (found[ATEN].share, found[config].share) == (8 / 11, 1.0)
+
+
+def test_the_menu_holds_the_winners_and_what_runs_everywhere():
+    found = list(made_up())
+    menus = menu.menus(found)
+    assert set(menus) == {"mm"}
+    assert max(menus["mm"]) == menu.ROWS[-1]
+    for limit, texts in menus["mm"].items():
+        assert 0 < len(texts) <= menu.SHAPES
+        winners = [
+            sample.config
+            for sample in found
+            if sample.share == 1.0 and sample.config != ATEN and limit == _limit(sample.problem.m)
+        ]
+        shapes = {menu.shape(Config.parse(text)) for text in texts}
+        assert all(menu.shape(config) in shapes for config in winners)
+
+
+def _limit(m):
+    return next(rows for rows in menu.ROWS if m <= rows)
+
+
+def test_the_shipped_data_is_whole_and_names_its_archives():
+    assert set(data.RATES) == set(data.COMMON) == set(coefficients.GROUPS)
+    assert all(len(rates) == len(COEFFICIENTS) for rates in data.RATES.values())
+    assert set(model_menus.MENUS) == set(MENU_OF.values())
+    for menus in model_menus.MENUS.values():
+        assert list(menus) == sorted(menus)
+        assert all(tile_of(Config.parse(text)) for texts in menus.values() for text in texts)
+    for path, digest in data.PROVENANCE["archives"].items():
+        assert hashlib.sha256((ROOT / path).read_bytes()).hexdigest() == digest
+
+
+def test_what_the_model_does_not_cover_is_chosen_as_it_is_measured():
+    """First what helps the most beside ATen, then what helps where that does not; nothing that only ATen beats."""
+    often, once, never = (Config.of("aten", "padded", multiple=size) for size in (8, 16, 64))
+    found = []
+    for n, times in (
+        (1001, {often: 1.0, once: 2.0}),
+        (1003, {often: 1.0, never: 3.0}),
+        (1005, {often: 2.0, once: 1.5}),
+    ):
+        problem = Problem.gemm("mm", m=100, n=n, k=777)
+        timed = {ATEN: 2.0, **times}
+        best = min(timed.values())
+        found += [coefficients.Sample(problem, H200, config, us, best / us) for config, us in timed.items()]
+    covered, others = write.divided([*made_up(), *found])
+    assert others == found
+    assert not {uncovered(sample.problem) for sample in covered} - {None}
+    assert menu.rest(others) == {"mm unaligned": {256: (often.text, once.text)}}
+
+
+def test_numbers_and_texts_are_written_so_that_they_are_read_back():
+    value = {"a": (1.5, -2e-7), "b": {1: ("x y", "z"), 2: ()}}
+    assert ast.literal_eval(write.literal(value)) == value
+
+
+def test_the_shipped_coefficients_order_what_the_shipped_table_measured():
+    by_problem = defaultdict(list)
+    with Table.open(shipped_tables() / "sm90-nvidia-h200.db", immutable=True) as table:
+        for sample in coefficients.samples(row for row in table.measurements() if uncovered(row.problem) is None):
+            by_problem[sample.problem].append(sample)
+    shares = []
+    for problem, found in by_problem.items():
+        setting = setting_of(problem, H200)
+        kernels = [sample for sample in found if tile_of(sample.config)]
+        if kernels:
+            first = min(kernels, key=lambda sample: FITTED.predict(setting, tile_of(sample.config)))
+            shares.append(min(sample.us for sample in kernels) / first.us)
+    assert len(shares) > 400
+    assert math.exp(sum(map(math.log, shares)) / len(shares)) > 0.93
+
+
+def test_a_device_without_figures_is_told():
+    sample = next(made_up())
+    with pytest.raises(ValueError, match="no figures of"):
+        coefficients.fit([replace(sample, device=replace(H200, arch="sm70", sku="Tesla V100"))])

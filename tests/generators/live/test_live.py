@@ -1,0 +1,150 @@
+"""Live tuning: which candidates, how many samples. The measuring itself: tests/inductor/live/test_live.py."""
+
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gemmdb.devices import detect, registry
+from gemmdb.errors import GemmdbError
+from gemmdb.generators.live import process
+from gemmdb.generators.measure import backends
+from gemmdb.generators.measure.cuda.space import CudaSpace, from_menu
+from gemmdb.inductor.live import client
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.ladder.model import LIVE_CANDIDATES
+from gemmdb.settings import Policy
+from gemmdb.table.measurement import Protocol
+from gemmdb.table.reader import Table
+
+CPU = detect.cpu()
+H200 = registry.find("sm90")
+SMALL = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32", constant_weight=True)
+LARGE = SMALL.resized(4096, 4096, 4096)
+
+
+def job(problem, *candidates, budget_s=1.0):
+    request = client.Request(problem, CPU, Path("unused.db"), candidates, budget_s)
+    backend = backends.backend_for(CPU)
+    made = process.job(request, backend)
+    return made, process.within(request, backend, made)
+
+
+def blocking(n):
+    threads = {f"threads_{size}": 0 for size in "mnk"}
+    return Config.of("cpp", "packed_gemm", **threads, blocks_m=n, blocks_n=1, blocks_k=1)
+
+
+def test_at_most_four_candidates_are_tried_the_illegal_ones_left_out():
+    legal, beyond = [blocking(n) for n in (1, 2, 3, 4, 5)], blocking(100)
+    made, _ = job(SMALL, beyond, *legal)
+    assert made.legal == (ATEN, *legal[:4])
+
+
+def test_without_candidates_the_head_of_the_menu_is_tried():
+    made, _ = job(SMALL)
+    assert made.legal[0] == ATEN
+    assert 1 < len(made.legal) <= 1 + LIVE_CANDIDATES
+
+
+def test_what_nvcc_has_to_compile_is_not_tried():
+    slow = Config.of(
+        "cutlass", "gemm", tile_m=128, tile_n=128, tile_k=64, cluster_m=1, cluster_n=1, schedule="pingpong",
+        split_k=1, swizzle=1, raster="auto", swap=0,
+    )  # fmt: skip
+    large = Problem.gemm("mm", m=512, n=1024, k=1024)
+    backend = SimpleNamespace(device=H200, protocols=lambda chosen: [Protocol("graph", "cold", 10, 10)])
+    request = client.Request(large, H200, Path("user.db"), (slow,))
+    assert process.job(request, backend).legal == (ATEN,)
+    patient = replace(request, policy=Policy(live_cost=slow.spec.cost))
+    assert process.job(patient, backend).legal == (ATEN, slow)
+    strict = replace(request, policy=Policy(live_cost=slow.spec.cost, compile_cost=1))
+    assert process.job(strict, backend).legal == (ATEN,)
+
+
+class Gpu:
+    """What a job asks of the backend of a GPU, without one."""
+
+    device = H200
+    space = CudaSpace()
+
+    def protocols(self, chosen):
+        return [Protocol("graph", "cold", 20, 30)]
+
+
+@pytest.mark.parametrize("candidates", [(), tuple(from_menu(Problem.gemm("mm", m=512, n=4096, k=4093), H200)[:6])])
+def test_where_rows_are_misaligned_a_padded_product_is_among_the_four(candidates):
+    """Inductor's own pass, which would time one, is kept from it."""
+    misaligned = Problem.gemm("mm", m=512, n=4096, k=4093)
+    request = client.Request(misaligned, H200, Path("user.db"), candidates)
+    legal = process.job(request, Gpu()).legal
+    assert len(legal) == 1 + LIVE_CANDIDATES
+    assert [config.kernel for config in legal].count("padded") == 1
+    assert legal[1:-1] == (candidates[:3] or legal[1:-1])
+    aligned = replace(request, problem=misaligned.resized(512, 4096, 4096))
+    assert "padded" not in [config.kernel for config in process.job(aligned, Gpu()).legal]
+    denied = replace(request, policy=Policy(deny="padded"))
+    assert "padded" not in [config.kernel for config in process.job(denied, Gpu()).legal]
+
+
+def test_the_head_of_the_menu_is_what_the_policy_lets_through():
+    request = client.Request(
+        Problem.gemm("mm", m=64, n=1024, k=1024), H200, Path("user.db"), policy=Policy(deny="triton")
+    )
+    assert process.job(request, Gpu()).legal == (ATEN,)
+
+
+@pytest.mark.parametrize(("size", "most"), [(1024, 4), (4096, 4), (8192, 1), (16384, 0)])
+def test_of_a_large_product_fewer_are_tried(size, most):
+    request = client.Request(Problem.gemm("mm", m=size, n=size, k=size), H200, Path("user.db"))
+    made = process.job(request, Gpu())
+    assert len(made.legal) == 1 + most
+    why = process.too_large(made, request, Gpu())
+    assert why == ("" if most else "ATen and one more would take longer than 1 s of the device")
+
+
+def test_whoever_has_a_gpu_measured_need_not_load_torch():
+    program = """
+        import sys
+        from gemmdb.kernels.config import ATEN
+        from gemmdb.generators.live import process
+        from gemmdb.generators.measure.cuda import backend, requirements
+        from gemmdb.key.problem import Problem
+        assert requirements.required(Problem.gemm("mixed_mm", m=8, n=64, k=64, fusion="scale"), ATEN)
+        print("torch" in sys.modules)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_when_time_is_over_nothing_is_begun(tmp_path):
+    request = client.Request(SMALL, CPU, tmp_path / "user.db")
+    tuned = client.tune([request], limit_s=0.001)
+    assert (dict(tuned.verdicts), tuned.late) == ({}, True)
+    with Table.open(request.table) as table:
+        assert list(table.measurements()) == []
+    client.close()
+
+
+def test_a_failure_in_the_process_is_an_error_here(tmp_path):
+    request = client.Request(SMALL, CPU, tmp_path / "user.db")
+    request.table.write_text("this is no table")
+    with pytest.raises(GemmdbError, match=r"user\.db"):
+        client.tune([request])
+    client.close()
+
+
+def test_the_budget_limits_the_samples_and_leaves_the_protocol_alone():
+    made, generous = job(SMALL, budget_s=100.0)
+    same, short = job(SMALL, budget_s=0.01)
+    assert made.protocol == same.protocol
+    assert generous.samples == made.protocol.samples
+    assert short.samples == process.FEWEST_SAMPLES
+    assert job(LARGE)[1].samples < generous.samples

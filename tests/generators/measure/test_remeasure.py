@@ -1,0 +1,104 @@
+"""Remeasuring, over recorded outcomes."""
+
+from dataclasses import replace
+
+import pytest
+
+from gemmdb.errors import InputError
+from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.measure.cuda.emission import Emitted
+from gemmdb.generators.measure.remeasure import remeasure
+from gemmdb.generators.measure.replay import Replay
+from gemmdb.table.measurement import Status, Times
+
+
+@pytest.fixture
+def table(shapes_file, tmp_path, replay_backend, rows):
+    request = BuildRequest(shapes=str(shapes_file), out=tmp_path / "table.db")
+    build(request, backend=replay_backend(rows))
+    return request.out
+
+
+def scaled(row, factor):
+    """The same row with other times."""
+    if row.times is None:
+        return row
+    us = row.times.median_us * factor
+    return replace(row, times=Times(us, us * 0.99, us * 1.01, 30, row.times.aten_us))
+
+
+def test_the_same_times_confirm_everything(table, replay_backend, rows):
+    result = remeasure(table, 4, backend=replay_backend(rows))
+    assert (result.problems, result.held, result.rows, result.within) == (4, 4, 12, 12)
+    assert result.moved == ()
+
+
+def test_all_devices_share_the_work(table, replay_backend, rows):
+    backend = replay_backend(rows, workers=3)
+    result = remeasure(table, 100, backend=backend)
+    assert (result.problems, result.held, result.rows, result.within) == (7, 7, 21, 21)
+    assert sorted(len(replay.calls) for replay in backend.made) == [2, 2, 3]
+    assert remeasure(table, 1, backend=replay_backend(rows, workers=8)).problems == 1
+
+
+def test_a_seed_draws_the_same_problems_again(table, replay_backend, rows):
+    slower = [scaled(row, 1.5) for row in rows]
+
+    def drawn(seed):
+        moved = remeasure(table, 3, backend=replay_backend(slower), seed=seed).moved
+        return frozenset(one.problem for one in moved)
+
+    assert all(drawn(seed) == drawn(seed) for seed in range(5))
+    assert len({drawn(seed) for seed in range(20)}) > 1
+
+
+def test_a_pick_that_lost_is_told(table, replay_backend, rows):
+    slower = [
+        scaled(row, 2.0) if row.config.backend == "cpp" and row.config.values["threads_n"] else row for row in rows
+    ]
+    result = remeasure(table, 100, backend=replay_backend(slower))
+    assert (result.problems, result.held) == (7, 0)
+    assert (result.rows, result.within) == (21, 14)
+    assert {(moved.recorded_us, moved.now_us) for moved in result.moved} == {(60.0, 120.0)}
+
+
+def test_a_pick_that_fails_now_is_told_first(table, replay_backend, rows, problems):
+    broken = [
+        replace(row, status=Status.CRASH, times=None)
+        if row.problem == problems[2] and row.config.values.get("threads_n") == 2
+        else scaled(row, 1.05)
+        for row in rows
+    ]
+    result = remeasure(table, 100, backend=replay_backend(broken))
+    assert result.held == 6
+    assert result.moved[0].now_us is None
+    assert result.within == 0
+    assert remeasure(table, 100, 0.1, replay_backend(broken)).within == result.rows - 1
+
+
+def test_a_table_of_another_device_is_refused(table):
+    with pytest.raises(InputError, match=r"is for Test CPU.*needs that device"):
+        remeasure(table, 1)
+
+
+def test_a_table_without_rows_of_this_toolchain_is_refused(table, replay_backend, rows):
+    backend = replay_backend(rows)
+    backend.toolchain = replace(backend.toolchain, torch="2.14.0")
+    with pytest.raises(InputError, match=r"no verdicts.*torch2\.14"):
+        remeasure(table, 1, backend=backend)
+
+
+def test_what_was_recorded_of_emitted_code_is_timed_as_emitted_code(
+    shapes_file, tmp_path, replay_backend, rows, monkeypatch
+):
+    plain = Replay._outcome
+    monkeypatch.setattr(Replay, "emitted", lambda self, config: Emitted.code_of(config))
+    monkeypatch.setattr(Replay, "_outcome", lambda self, problem, c: plain(self, problem, getattr(c, "plain", c)))
+    out = tmp_path / "emitted.db"
+    build(BuildRequest(shapes=str(shapes_file), out=out), backend=replay_backend(rows))
+    backend = replay_backend(rows)
+    result = remeasure(out, 100, backend=backend)
+    assert (result.problems, result.held) == (7, 7)
+    (replay,) = backend.made
+    for _, configs, _ in replay.calls:
+        assert sum(isinstance(config, Emitted) for config in configs) == 1, "of each problem the pick was confirmed"

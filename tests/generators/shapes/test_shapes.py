@@ -1,0 +1,159 @@
+"""Presets and shapes files."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gemmdb.errors import InputError
+from gemmdb.generators.build.effort import named
+from gemmdb.generators.shapes import loading
+from gemmdb.key.problem import Problem
+from gemmdb.workload import entries
+
+
+@pytest.fixture
+def load(tmp_path):
+    """A function that loads a file with this text."""
+
+    def write(text, name="shapes.jsonl"):
+        path = tmp_path / name
+        path.write_text(text)
+        return loading.load(str(path), "cpu")
+
+    return write
+
+
+@pytest.mark.parametrize("name", loading.presets())
+def test_every_preset_loads(name):
+    problems = loading.load(name, "cpu")
+    assert len(problems) == len(set(problems)) > 0
+
+
+def test_the_default_of_a_cpu_is_small_and_covers_the_ops():
+    problems = loading.load(None, "cpu")
+    assert problems == loading.load("cpu-quick", "cpu")
+    assert {problem.op for problem in problems} == {"mm", "addmm", "int_mm", "mixed_mm"}
+    assert len(problems) <= 12
+
+
+def test_the_default_of_a_gpu_covers_all_backends_and_ops():
+    problems = loading.load(None, "cuda")
+    assert {problem.op for problem in problems} == {"mm", "addmm", "int_mm", "mixed_mm"}
+    assert (named(None, "cuda").name, named(None).name) == ("standard", "quick")
+
+
+def test_lists_stand_for_every_combination(load):
+    problems = load('{"op": ["mm", "addmm"], "m": [1, 16], "n": 64, "k": [32, 64], "dtype": "fp32"}')
+    assert len(problems) == 8
+    assert Problem.gemm("addmm", m=16, n=64, k=32, dtype="fp32") in problems
+
+
+def test_operand_sizes(load):
+    assert load('{"op": "mm", "a": [16, 32], "b": [32, 64]}') == [Problem.gemm("mm", m=16, n=64, k=32)]
+
+
+def test_a_json_list_an_object_and_lines_are_the_same(load):
+    items = [{"op": "mm", "m": 1, "n": 8, "k": 8}, {"op": "int_mm", "m": 2, "n": 8, "k": 8}]
+    by_line = load("\n".join(map(json.dumps, items)))
+    assert len(by_line) == 2
+    assert load(json.dumps(items)) == by_line
+    assert load(json.dumps({"description": "x", "problems": items})) == by_line
+    assert load(json.dumps({"problems": items}, indent=2), "pretty.json") == by_line
+    assert load(json.dumps(items[0])) == by_line[:1]
+
+
+def test_a_workload_is_a_shapes_file(tmp_path):
+    problem = Problem.gemm("mm", m=1, n=8, k=8)
+    path = tmp_path / "workload.jsonl"
+    entries.append(path, [entries.Entry(problem), entries.Entry(problem, 3)])
+    with path.open("a") as file:
+        file.write('{"uncovered": "bmm", "count": 1}\n')
+    assert loading.load(str(path), "cpu") == [problem]
+
+
+def test_products_of_batches_are_listed_with_their_batch(tmp_path):
+    path = tmp_path / "shapes.jsonl"
+    path.write_text('{"op": "bmm", "batch": [8, 64], "m": 1, "n": 16, "k": 32, "layout": "nn"}\n')
+    wanted = [Problem.gemm("bmm", batch=batch, m=1, n=16, k=32, layout="nn") for batch in (8, 64)]
+    assert loading.load(str(path), "cuda") == wanted
+    assert loading.select(wanted, ("bmm",), ("bf16",)) == wanted
+    assert loading.select(wanted, ("mm",), ()) == []
+
+
+def test_scales_and_accumulation_are_keywords(tmp_path):
+    path = tmp_path / "shapes.json"
+    path.write_text('{"op": "scaled_mm", "m": 1, "n": 16, "k": 32, "scales": ["tensor", "row"], "fast_accum": true}')
+    wanted = [Problem.gemm("scaled_mm", m=1, n=16, k=32, scales=kind, fast_accum=True) for kind in ("tensor", "row")]
+    assert loading.load(str(path), "cpu") == wanted
+    assert loading.select(wanted, ("scaled_mm",), ("fp8_e4m3",)) == wanted
+    assert loading.select(wanted, (), ("bf16",)) == []
+
+
+GOOD = '{"op": "mm", "m": 1, "n": 8, "k": 8}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD + '{"op": "mm", "a": [16, 32], "b": [31, 64]}', r":2: K differs: a is \[16, 32\] and b is \[31, 64\]"),
+        (GOOD + '\n{"op": "baddbmm", "m": 1, "n": 8, "k": 8}', ":3: unknown op 'baddbmm'"),
+        (GOOD + '\n{"op": "mm", "batch": 2, "m": 1, "n": 8, "k": 8}', ":3: mm: only bmm takes a batch"),
+        (GOOD + '\n{"op": "mm", "scales": "row", "m": 1, "n": 8, "k": 8}', ":3: mm: only scaled_mm has scales"),
+        (GOOD + '\n{"op": "scaled_mm", "scales": 1, "m": 1, "n": 8, "k": 8}', ":3: scales must be of type str"),
+        (
+            GOOD + '\n{"op": "scaled_mm", "fast_accum": 1, "m": 1, "n": 8, "k": 8}',
+            ":3: fast_accum must be of type bool",
+        ),
+        (GOOD + '\n{"op": "scaled_mm", "layout": "nn", "m": 1, "n": 8, "k": 8}', ":3: scaled_mm: B lies by columns"),
+        (GOOD + '\n{"op": "bmm", "batch": true, "m": 1, "n": 8, "k": 8}', ":3: batch must be of type int"),
+        (GOOD + '{"op": "mm", "m": 1, "n": 8, "k": 8, "dtype": "fp12"}', ":2: unknown dtype 'fp12'"),
+        (GOOD + '{"op": "mm", "m": 1, "n": 8}', ":2: k is missing"),
+        (GOOD + '{"m": 1, "n": 8, "k": 8}', ':2: a problem has an "op"'),
+        (GOOD + '{"op": "mm", "m": "1", "n": 8, "k": 8}', ":2: m must be of type int"),
+        (GOOD + '{"op": "mm", "m": true, "n": 8, "k": 8}', ":2: m must be of type int"),
+        (GOOD + '{"op": "mm", "m": -1, "n": 8, "k": 8}', ":2: mm: m must be an integer of at least 0"),
+        (GOOD + '{"op": "mm", "m": [], "n": 8, "k": 8}', ":2: stands for 0 problems"),
+        (GOOD + '{"op": "mm", "m": 1, "n": 8, "k": 8, "rows": 2}', ":2: unknown field 'rows'"),
+        (GOOD + '{"op": "mm", "m": 2, "a": [16, 32], "b": [32, 64]}', ":2: m is 2, but a is"),
+        (GOOD + '{"op": "mm", "a": 3, "b": [32, 64]}', ":2: a and b are the sizes"),
+        (GOOD + '{"problem": "mm m=1"}', ":2: malformed problem"),
+        (GOOD + "{", ":2: not JSON"),
+        (GOOD + "[1]", ":2: a line is a JSON object"),
+        ('[\n  {"op": "mm", "m": 1, "n": 8, "k": 8},\n  {"op": "mmm", "m": 1, "n": 8, "k": 8}\n]', ":3: unknown op"),
+        ('{"problems": [\n\n 7]}', ":3: a problem is a JSON object"),
+        ("[\n1,,2]", ":2: not JSON"),
+        ('{"problems": 3}', "holds a list of problems"),
+        ("", "holds no problems"),
+        ("null", "holds no problems"),
+        ("[" * 100000, "nested too deeply"),
+        ("hello", ":1: not JSON"),
+    ],
+)
+def test_bad_files_are_named_with_their_line(load, text, message):
+    with pytest.raises(InputError, match=message) as caught:
+        load(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("what", ["folder", "binary"])
+def test_unreadable_files(tmp_path, what):
+    path = tmp_path / what
+    path.mkdir() if what == "folder" else path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=f"cannot read {path}"):
+        loading.load(str(path), "cpu")
+
+
+def test_select():
+    problems = loading.load("cpu-quick", "cpu")
+    chosen = loading.select(problems, ["mm"], ["bf16"])
+    assert chosen
+    assert {(p.op, p.a.dtype) for p in chosen} == {("mm", "bf16")}
+    assert loading.select(problems, [], []) == problems
+
+
+def test_the_example_of_the_docs_loads(load):
+    text = (Path(__file__).parents[3] / "docs" / "building.md").read_text()
+    (example,) = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(load(example)) == 11

@@ -1,0 +1,110 @@
+"""Live tuning before and after anything is measured: what is not tuned, what is tried, and from which tables."""
+
+from dataclasses import replace
+
+import pytest
+
+from gemmdb.devices import detect, registry
+from gemmdb.inductor import session_factory
+from gemmdb.inductor.decision import Decision
+from gemmdb.inductor.journal import Event
+from gemmdb.inductor.live import rules, tuning
+from gemmdb.key.problem import Problem, Query
+from gemmdb.ladder.model import LIVE_CANDIDATES
+from gemmdb.settings import Policy
+from gemmdb.table import writer
+
+H200 = registry.find("NVIDIA H200")
+PLAIN = Query(Problem.gemm("mm", m=7, n=5000, k=3000, dtype="bf16", layout="nt"), H200)
+SOME = {"m": (2, 64)}
+SCALED = Query(Problem.gemm("scaled_mm", m=7, n=64, k=64, scales="row"), H200)
+BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
+
+
+@pytest.mark.parametrize(
+    ("query", "live_s", "reason"),
+    [
+        (PLAIN, 20.0, ""),
+        (replace(PLAIN, ranges=SOME), 20.0, "symbolic"),
+        (replace(PLAIN, ranges=SOME), 300.0, ""),
+        (replace(PLAIN, device=detect.cpu()), 20.0, "on a CPU"),
+        (replace(PLAIN, device=detect.cpu()), 300.0, ""),
+        (BATCH, 20.0, "load torch first"),
+        (BATCH, 300.0, ""),
+        (replace(BATCH, ranges=SOME), 300.0, "at fixed sizes"),
+        (replace(BATCH, device=detect.cpu()), 300.0, "on GPUs alone"),
+        (SCALED, 20.0, ""),
+        (SCALED, 300.0, ""),
+        (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 20.0, "fp8 have Inductor's templates alone"),
+        (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 300.0, ""),
+        (replace(SCALED, ranges=SOME), 300.0, "at fixed sizes"),
+        (replace(SCALED, device=detect.cpu()), 300.0, "products of fp8 are measured on GPUs alone"),
+    ],
+)
+def test_what_is_not_tuned_by_default(query, live_s, reason):
+    found = rules.objection(query, Policy(on_miss="live", live_s=live_s))
+    assert reason in found if reason else found == ""
+
+
+def test_without_the_libraries_nothing_is_tuned_by_default(monkeypatch):
+    monkeypatch.setattr(rules, "NEEDED", ("a_library_that_nobody_has",))
+    rules.missing.cache_clear()
+    assert "a_library_that_nobody_has is not installed" in rules.objection(PLAIN, Policy(live_s=20.0))
+    rules.missing.cache_clear()
+
+
+def test_candidates_for_a_gpu_are_quick_to_compile():
+    """The shipped table of the H200 has winners of CUTLASS and of Inductor's templates for problems like these."""
+    found = {}
+    for problem in (PLAIN.problem, PLAIN.problem.resized(2048, 4096, 4160)):
+        query = replace(PLAIN, problem=problem)
+        asked = session_factory.from_tables(Policy(on_miss="live"))
+        found |= tuning.candidates([Decision(asked, query, None, Event(problem.text, "live"))])
+    assert [len(configs) for configs in found.values()] == [LIVE_CANDIDATES] * 2
+    assert {config.backend for configs in found.values() for config in configs} == {"triton"}
+    assert not any(config.spec.emitted for configs in found.values() for config in configs)
+
+
+def test_where_rows_are_not_aligned_what_is_the_best_there_is_tried():
+    """That is padding and Inductor's templates, though these take loading torch to compile."""
+    problem = Problem.gemm("mm", m=512, n=4096, k=4093)
+    asked = session_factory.from_tables(Policy(on_miss="live"))
+    query = replace(PLAIN, problem=problem, device=replace(PLAIN.device, sku="Some GPU"))
+    (found,) = tuning.candidates([Decision(asked, query, None, Event(problem.text, "live"))]).values()
+    assert 1 < len(found) <= LIVE_CANDIDATES
+    assert any(config.spec.emitted for config in found)
+    assert "cutlass" not in {config.backend for config in found}
+
+
+def test_candidates_come_from_the_tables_of_the_session(kit, tmp_path, monkeypatch):
+    """From those that `enable` was given, and from the user's table, which was not there when the session was made."""
+    monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "user.db"))
+    measured = Problem.gemm("mm", m=8, n=48, k=64, dtype="fp32", constant_weight=True)
+    asked = replace(PLAIN, problem=measured.resized(9, 48, 64), device=kit.rows(measured, {})[0].device)
+
+    def tried(*tables):
+        looking = session_factory.from_tables(Policy(on_miss="live", live_s=300.0), tables)
+        found = []
+        for _ in range(2):
+            found += tuning.candidates([Decision(looking, asked, None, Event("", "live"))]).values()
+            writer.record_live(tmp_path / "user.db", kit.rows(measured, {kit.CPP: 50.0}))
+        return found
+
+    with writer.Store.open(tmp_path / "named.db") as opened:
+        opened.add(kit.rows(measured, {kit.CPP: 50.0}))
+        opened.refresh()
+    assert tried(tmp_path / "named.db")[0] == (kit.CPP,)
+    (tmp_path / "user.db").unlink()
+    assert tried() == [(), (kit.CPP,)]
+
+
+def test_what_was_measured_answers_the_next_graph_of_the_process(kit, tmp_path, monkeypatch):
+    monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "user.db"))
+    problem = Problem.gemm("mm", m=8, n=48, k=64, dtype="fp32", constant_weight=True)
+    rows = kit.rows(problem, {kit.CPP: 50.0})
+    looking = session_factory.from_tables(Policy(on_miss="live", live_s=300.0))
+    assert looking.find(Query(problem, rows[0].device)) is None
+    writer.record_live(tmp_path / "user.db", rows)
+    hit = looking.find(Query(problem, rows[0].device))
+    assert (hit.rung, hit.config) == ("exact", kit.CPP)
+    assert session_factory.from_tables(looking.policy).identity == looking.identity

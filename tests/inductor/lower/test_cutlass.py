@@ -1,0 +1,217 @@
+"""Our CUTLASS kernel in Inductor, as far as no GPU is needed: the source that it becomes, and what it refuses."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._dynamo.source import ConstantSource  # noqa: E402
+from torch._inductor import ir  # noqa: E402
+from torch._inductor.graph import GraphLowering  # noqa: E402
+from torch._inductor.virtualized import V  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import (  # noqa: E402
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    StrictMinMaxConstraint,
+)
+from torch.utils._sympy.value_ranges import ValueRanges  # noqa: E402
+
+import gemmdb.inductor  # noqa: E402
+from gemmdb import Config, Problem  # noqa: E402
+from gemmdb.inductor import legality  # noqa: E402
+from gemmdb.inductor.adapter import cutlass, emitting  # noqa: E402
+from gemmdb.inductor.lower import cutlass as cutlass_kernels  # noqa: E402
+from gemmdb.inductor.lower.triton import Operands, Refused  # noqa: E402
+from gemmdb.key.device import Device  # noqa: E402
+from gemmdb.key.problem import Query  # noqa: E402
+
+CONFIG = Config.of(
+    "cutlass", "gemm", tile_m=32, tile_n=128, tile_k=128, cluster_m=1, cluster_n=1, schedule="cooperative", split_k=0,
+    swizzle=1, raster="auto", swap=1,
+)  # fmt: skip
+
+
+class Operand:
+    """An input of a graph on a GPU that need not be there."""
+
+    def __init__(self, graph):
+        self.graph = graph
+
+    def __call__(self, name, sizes, strides, dtype, offset=0):
+        layout = ir.FixedLayout(torch.device("cuda", 0), dtype, sizes, strides)
+        self.graph.graph_inputs[name] = ir.InputBuffer(name=name, layout=layout)
+        box = ir.StorageBox(self.graph.graph_inputs[name])
+        if not offset:
+            return ir.TensorBox(box)
+        moved = ir.FixedLayout(torch.device("cuda", 0), dtype, sizes, strides, offset)
+        return ir.TensorBox(ir.ReinterpretView(data=box, layout=moved))
+
+
+@pytest.fixture
+def tensor(monkeypatch):
+    # What is missing on this machine is the compiler, not the renderer.
+    monkeypatch.setattr(cutlass, "missing", lambda: "")
+    graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x))
+    with V.set_graph_handler(graph):
+        yield Operand(graph)
+
+
+def rendered(result):
+    buffer = result.data.data
+    kernel, render = buffer.make_kernel_render(buffer)
+    with V.set_kernel_handler(kernel):
+        return kernel, render()
+
+
+def test_the_source_is_ours_and_its_arguments_are_the_operands(tensor):
+    problem = Problem.gemm("mixed_mm", m=24, n=256, k=512, fusion="scale")
+    a = tensor("x", [24, 512], [512, 1], torch.bfloat16, offset=64)
+    w, s = tensor("w", [512, 256], [1, 512], torch.int8), tensor("s", [256], [1], torch.bfloat16)
+    kernel, source = rendered(cutlass_kernels.lower(CONFIG, problem, Operands(a, w, s)))
+    assert "#define GEMMDB_LEFT int8_t\n" in source
+    assert re.search(
+        r"int \S*KERNEL_NAME\(const __nv_bfloat16\* a, const int8_t\* b, const __nv_bfloat16\* scale,", source
+    )
+    assert kernel.get_dynamic_shape_args()[:8] == [24, 256, 512, 512, 512, 0, 1, 0]
+    assert kernel.get_offset_args() == [128, 0, 0, 0]
+    assert kernel.args.python_argdefs()[1][:3] == ["x", "w", "s"]
+
+
+def test_a_tensor_may_be_both_operands(tensor):
+    problem = Problem.gemm("mm", m=512, n=512, k=512)
+    x = tensor("x", [512, 512], [512, 1], torch.bfloat16)
+    turned = ir.PermuteView.create(x, [1, 0])
+    kernel, source = rendered(cutlass_kernels.lower(CONFIG, problem, Operands(x, turned)))
+    assert "place(a, a_offset), place(a, b_offset), nullptr" in source
+    assert len(kernel.get_offset_args()) == 3
+
+
+def test_operands_that_the_kernel_cannot_take_are_refused(tensor):
+    problem = Problem.gemm("mixed_mm", m=24, n=256, k=512, fusion="scale")
+    a, w = tensor("x", [24, 512], [512, 1], torch.bfloat16), tensor("w", [512, 256], [1, 512], torch.int8)
+    moved = tensor("y", [24, 512], [512, 1], torch.bfloat16, offset=4)
+    short = tensor("s", [128], [1], torch.bfloat16)
+    for operands, reason in (((moved, w), "16 bytes"), ((a, w, short), "256 elements")):
+        with pytest.raises(Refused, match=reason):
+            cutlass_kernels.lower(CONFIG, problem, Operands(*operands))
+    with pytest.raises(Refused, match="an operand is"):
+        cutlass_kernels.lower(CONFIG, replace(problem, m=25), Operands(a, w))
+
+
+@pytest.fixture
+def rows():
+    """A symbolic number of rows from 2 to 1024, its hint 24, in the graph that is being lowered."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    example = torch.empty(24, 1)
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    context = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC],
+        constraint_sizes=[StrictMinMaxConstraint(vr=ValueRanges(2, 1024), warn_only=False), None],
+    )
+    size = mode.from_tensor(example, symbolic_context=context, source=ConstantSource("x")).shape[0]
+    graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x), shape_env=mode.shape_env)
+    with V.set_graph_handler(graph):
+        yield Operand(graph), size.node.expr
+
+
+def test_a_symbolic_m_is_an_argument(rows, monkeypatch):
+    monkeypatch.setattr(cutlass, "missing", lambda: "")
+    tensor, m = rows
+    problem = Problem.gemm("mixed_mm", m=24, n=256, k=512, fusion="scale")
+    a = tensor("x", [m, 512], [512, 1], torch.bfloat16)
+    w, s = tensor("w", [512, 256], [1, 512], torch.int8), tensor("s", [256], [1], torch.bfloat16)
+    result = cutlass_kernels.lower(CONFIG, problem, Operands(a, w, s, ranges={"m": (2, 1024)}))
+    kernel, _ = rendered(result)
+    assert kernel.get_dynamic_shape_args()[:5] == [m, 256, 512, 512, 512]
+    assert list(result.get_size()) == [m, 256]
+    # Stream-K: scratch for the largest M, of which 1024 rows are 32 tiles, and two columns of tiles.
+    assert kernel.get_dynamic_shape_args()[8] >= 32 * 2 * 32 * 128 * 4
+    apart = tensor("y", [m, 512], [m * 512, 1], torch.bfloat16)
+    with pytest.raises(Refused, match="a symbolic length apart"):
+        cutlass_kernels.lower(CONFIG, problem, Operands(apart, w, s))
+
+
+@pytest.mark.parametrize(
+    ("ranges", "changes", "reason"),
+    [
+        ({"m": (2, None)}, {"split_k": 1}, None),
+        ({"m": (2, 4096)}, {}, None),
+        ({"m": (2, None)}, {}, "no bound"),
+        ({"m": (0, 64)}, {"split_k": 1}, "size zero"),
+        ({"n": (2, 64)}, {"split_k": 1}, "depends on N and K"),
+    ],
+)
+def test_legality_over_a_range(ranges, changes, reason):
+    problem = Problem.gemm("mixed_mm", m=24, n=256, k=512, fusion="scale")
+    config = Config.of("cutlass", "gemm", **{**CONFIG.values, **changes})
+    device = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
+    found = legality.objection(config, Query(problem, device, ranges))
+    assert found is None if reason is None else found is not None and reason in found
+
+
+def test_a_graph_that_links_no_cuda_kernels_is_left_alone():
+    graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x), cpp_wrapper=True)
+    with V.set_graph_handler(graph):
+        tensor = Operand(graph)
+        x = tensor("x", [512, 512], [512, 1], torch.bfloat16)
+        with pytest.raises(Refused, match="outside of AOTInductor"):
+            cutlass_kernels.lower(CONFIG, Problem.gemm("mm", m=512, n=512, k=512, layout="nn"), Operands(x, x))
+
+
+def test_on_a_cpu_the_kernel_is_refused_and_the_product_is_right():
+    x, w = torch.randn(24, 64), torch.randn(64, 64)
+    with gemmdb.inductor.force(CONFIG):
+        result = torch.compile(lambda x, w: x @ w.t())(x, w)
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert "Hopper" in entry["note"]
+    torch.testing.assert_close(result, x @ w.t())
+
+
+def test_what_is_missing_is_said(monkeypatch, tmp_path):
+    import torch._inductor.config as inductor_config
+
+    cutlass.missing.cache_clear()
+    monkeypatch.setattr(cutlass.kernels_cutlass, "headers", lambda: None)
+    assert "nvidia-cutlass" in cutlass.missing()
+    (tmp_path / "include" / "cutlass").mkdir(parents=True)
+    (tmp_path / "include" / "cutlass" / "version.h").write_text("#define CUTLASS_MAJOR 3\n")
+    cutlass.missing.cache_clear()
+    with inductor_config.patch({"cutlass.cutlass_dir": str(tmp_path)}):
+        assert "not version 4" in cutlass.missing()
+    cutlass.missing.cache_clear()
+
+
+def test_the_headers_of_the_package_unless_the_user_has_their_own(monkeypatch, tmp_path):
+    import torch._inductor.config as inductor_config
+    from torch._inductor.codegen.cuda import compile_utils
+
+    cutlass.include_headers()
+    cutlass.include_headers()
+    monkeypatch.setattr(cutlass.kernels_cutlass, "headers", lambda: tmp_path / "package")
+    assert compile_utils._cutlass_include_paths() == [str(tmp_path / "package")]
+    (tmp_path / "include" / "cutlass").mkdir(parents=True)
+    (tmp_path / "include" / "cutlass" / "version.h").write_text("#define CUTLASS_MAJOR 4\n")
+    with inductor_config.patch({"cutlass.cutlass_dir": str(tmp_path)}):
+        assert str(tmp_path / "package") not in compile_utils._cutlass_include_paths()
+
+
+def test_the_kernels_of_an_output_code_are_found_by_their_compiler():
+    code = (
+        "a = async_compile.cuda(r'''\nint x;\n''', 'so', aot_compile=False)\n"
+        "b = async_compile.triton('b', 'def b(): pass', device_str='cuda')\n"
+    )
+    assert emitting.cuda_kernels(code) == ["\nint x;\n"]
+    assert emitting.triton_kernels(code) == [("b", "def b(): pass")]
+
+
+def test_code_is_compiled_for_the_capability_that_is_asked_for():
+    from torch._inductor.codegen.cuda import compile_utils, cuda_env
+
+    cuda_env.get_cuda_arch.cache_clear()
+    with emitting.compiling_for(90):
+        assert "-gencode=arch=compute_90a,code=[sm_90a,compute_90a]" in compile_utils._nvcc_compiler_options()
+    cuda_env.get_cuda_arch.cache_clear()

@@ -1,0 +1,127 @@
+"""Padded products: right, with Inductor's own means, and no benchmark of Inductor's where a table answers."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.fx_passes import pad_mm
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.generators.measure.program import Product, operands
+from gemmdb.generators.measure.reference import reference
+from gemmdb.generators.measure.tolerance import tolerance
+from gemmdb.inductor import (
+    legality,
+    session,
+)
+from gemmdb.inductor.adapter import padding as adapter
+from gemmdb.inductor.live import tuning as live
+from gemmdb.inductor.lower import padding
+from gemmdb.inductor.session import Session
+from gemmdb.kernels.config import ATEN
+from gemmdb.settings import Policy
+
+CPU = torch.device("cpu")
+gemm = Problem.gemm
+PADDED = Config.of("aten", "padded", multiple=8)
+
+
+@pytest.fixture
+def anywhere(monkeypatch):
+    """The rules say that padding is for GPUs; Inductor can carry it out here as well."""
+    monkeypatch.setattr(legality, "objection", lambda config, query: None)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        gemm("mm", m=5, n=11, k=13, dtype="fp32"),
+        gemm("mm", m=5, n=11, k=13, dtype="fp32", layout="tn"),
+        gemm("addmm", m=5, n=16, k=13, dtype="fp32"),
+        gemm("addmm", m=5, n=11, k=16, dtype="fp32", bias="full", fusion="pointwise"),
+    ],
+    ids=lambda problem: problem.text,
+)
+def test_the_product_is_right_and_dense(problem, anywhere):
+    made = operands(problem, CPU, 1)
+    product = Product(problem, made)
+    torch._dynamo.reset()
+    gemmdb.inductor.reset_stats()
+    with gemmdb.inductor.force(PADDED), inductor_config.patch(fx_graph_cache=False):
+        found = torch.compile(product)(*product.inputs)
+    assert [entry["config"] for entry in gemmdb.inductor.stats()["products"]] == [PADDED.text]
+    assert gemmdb.inductor.stats()["errors"] == []
+    assert found.is_contiguous()
+    assert reference(problem, made).error(found) <= tolerance(problem)
+
+
+def test_alpha_and_beta(anywhere):
+    bias, a, b = torch.randn(11), torch.randn(5, 13), torch.randn(13, 11)
+    torch._dynamo.reset()
+    with gemmdb.inductor.force(PADDED), inductor_config.patch(fx_graph_cache=False):
+        found = torch.compile(lambda: torch.addmm(bias, a, b, alpha=2.0, beta=0.5))()
+    torch.testing.assert_close(found, torch.addmm(bias, a, b, alpha=2.0, beta=0.5))
+
+
+def node(function, *shapes):
+    graph = make_fx(function, tracing_mode="fake")(*(torch.randn(shape) for shape in shapes)).graph
+    return next(node for node in graph.nodes if "mm" in str(node.target))
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What Inductor's own decision was asked for, in place of its benchmark, which needs a GPU."""
+    seen = []
+    monkeypatch.setattr(pad_mm, "_should_pad", lambda match, *rest: seen.append(match) or True)
+    adapter.keep_from_timing(padding._answered)
+    return seen
+
+
+def test_what_is_answered_is_not_padded_with_a_benchmark(asked):
+    match = SimpleNamespace(output_node=lambda: product)
+    product = node(torch.mm, (33, 77), (77, 99))
+    for config in (PADDED, ATEN):
+        with gemmdb.inductor.force(config):
+            assert pad_mm._should_pad(match) is False
+    assert asked == []
+    with gemmdb.inductor.force(lambda problem: None):
+        assert pad_mm._should_pad(match) is True
+    assert pad_mm._should_pad(match) is True, "nothing is in force"
+    assert asked == [match] * 2
+    with gemmdb.inductor.force(PADDED), inductor_config.patch(force_shape_pad=True):
+        assert pad_mm._should_pad(match) is True, "the user asked for it"
+
+
+@pytest.mark.parametrize(
+    ("declines", "hindered", "padded"),
+    [("", "", False), ("its sizes are symbolic", "", True), ("", "20 s were not enough before", True)],
+)
+def test_what_will_be_tuned_live_is_not_padded_with_a_benchmark(asked, monkeypatch, declines, hindered, padded):
+    monkeypatch.setattr(live, "_late", hindered)
+    product = node(torch.mm, (33, 77), (77, 99))
+    match = SimpleNamespace(output_node=lambda: product)
+    tuning = Session(lambda query: None, Policy(on_miss="live"), None, declines=lambda query: declines)
+    with session.use(tuning):
+        assert pad_mm._should_pad(match) is padded
+    assert asked == [match] * padded
+
+
+def test_an_addmm_is_answered_by_what_will_be_left_of_it(asked):
+    product = node(torch.addmm, (99,), (33, 77), (77, 99))
+    match = SimpleNamespace(output_node=lambda: product)
+
+    def pointwise_mm(problem):
+        return PADDED if (problem.op, problem.fusion) == ("mm", "pointwise") else None
+
+    with gemmdb.inductor.force(pointwise_mm):
+        assert pad_mm._should_pad(match) is False
+    assert asked == []
+
+
+def test_the_wrapper_is_put_around_once(asked):
+    once = pad_mm._should_pad
+    adapter.keep_from_timing(padding._answered)
+    assert pad_mm._should_pad is once

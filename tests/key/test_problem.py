@@ -1,0 +1,163 @@
+"""Problem: the key of everything. What tells two problems apart, and what does not."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kit import strategies
+
+from gemmdb.errors import InputError
+from gemmdb.key.layout import ITEM_SIZES
+from gemmdb.key.operands import Bias, Numerics, TensorInfo, default_numerics
+from gemmdb.key.problem import Problem
+
+SIZES = st.integers(0, 300)
+LETTERS = st.sampled_from(["nn", "nt", "tn", "tt"])
+
+
+def dense(rows, columns, dtype, transposed, offset=0):
+    return TensorInfo(dtype, (rows, columns), (1, rows) if transposed else (columns, 1), offset)
+
+
+@pytest.mark.parametrize(("op", "dtype"), [("mm", "bf16"), ("mm", "fp32"), ("int_mm", "int8"), ("mixed_mm", "fp16")])
+@given(m=SIZES, n=SIZES, k=SIZES, layout=LETTERS)
+def test_gemm_is_from_tensors_of_dense_tensors(op, dtype, m, n, k, layout):
+    weight = "uint8" if op == "mixed_mm" else dtype
+    described = Problem.gemm(op, m=m, n=n, k=k, dtype=dtype, layout=layout, weight_dtype=weight)
+    literal = Problem.from_tensors(op, dense(m, k, dtype, layout[0] == "t"), dense(k, n, weight, layout[1] == "t"))
+    assert described == literal
+    assert described.text == literal.text
+
+
+@given(m=SIZES, n=SIZES, k=SIZES)
+def test_addmm_from_tensors_with_a_dense_bias(m, n, k):
+    described = Problem.gemm("addmm", m=m, n=n, k=k, bias="full")
+    bias = Bias("1d" if m == 1 else "full", "bf16", dense(m, n, "bf16", False).operand.layout.align)
+    a, b = dense(m, k, "bf16", False), dense(k, n, "bf16", True)
+    assert described == Problem.from_tensors("addmm", a, b, bias=bias)
+
+
+def test_a_full_bias_of_one_row_is_that_of_a_graph():
+    assert Problem.gemm("addmm", m=1, n=64, k=64, bias="full") == Problem.gemm("addmm", m=1, n=64, k=64, bias="1d")
+
+
+BASE = Problem.gemm("addmm", m=16, n=64, k=64, dtype="fp32")
+VARIANTS = {
+    "m": Problem.gemm("addmm", m=17, n=64, k=64, dtype="fp32"),
+    "n and k swapped": Problem.gemm("addmm", m=16, n=32, k=64, dtype="fp32"),
+    "tf32": Problem.gemm("addmm", m=16, n=64, k=64, dtype="fp32", tf32=True),
+    "dtype": Problem.gemm("addmm", m=16, n=64, k=64, dtype="bf16"),
+    "out dtype": Problem.gemm("addmm", m=16, n=64, k=64, dtype="fp32", out_dtype="bf16"),
+    "layout": Problem.gemm("addmm", m=16, n=64, k=64, dtype="fp32", layout="nn"),
+    "column bias": Problem.gemm("addmm", m=16, n=64, k=64, dtype="fp32", bias="column"),
+    "full bias": Problem.gemm("addmm", m=16, n=64, k=64, dtype="fp32", bias="full"),
+    "bias alignment": dataclasses.replace(BASE, bias=Bias("1d", "fp32", 1)),
+    "bias dtype": dataclasses.replace(BASE, bias=Bias("1d", "bf16", 4)),
+    "constant weight": Problem.gemm("addmm", m=16, n=64, k=64, dtype="fp32", constant_weight=True),
+    "scale": Problem.gemm("addmm", m=16, n=64, k=64, dtype="fp32", fusion="scale"),
+    "pointwise": Problem.gemm("addmm", m=16, n=64, k=64, dtype="fp32", fusion="pointwise"),
+    "alpha": dataclasses.replace(BASE, scalars="general"),
+    "beta": dataclasses.replace(BASE, scalars="beta0"),
+    "accumulate type": dataclasses.replace(BASE, numerics=Numerics(acc="fp16")),
+    "reduced": dataclasses.replace(BASE, numerics=Numerics(reduced=True)),
+    "deterministic": dataclasses.replace(BASE, numerics=Numerics(deterministic=True)),
+}
+
+
+def test_every_field_of_the_key_tells_problems_apart():
+    keys = {name: problem.key for name, problem in VARIANTS.items()} | {"base": BASE.key}
+    assert len(set(keys.values())) == len(keys)
+
+
+def test_offset_and_padding_reach_the_key_through_alignment_and_order():
+    b = dense(64, 64, "bf16", True)
+    shifted = [Problem.from_tensors("mm", dense(16, 64, "bf16", False, offset), b) for offset in (0, 1, 4, 8)]
+    assert shifted[0] == shifted[3]
+    assert len({problem.key for problem in shifted}) == 3
+    padded = Problem.from_tensors("mm", TensorInfo("bf16", (16, 64), (72, 1)), b)
+    sliced = Problem.from_tensors("mm", TensorInfo("bf16", (16, 64), (192, 1), 64), b)
+    assert padded == sliced
+    assert padded.key != shifted[0].key
+
+
+def test_device_and_l2_ride_along_outside_the_key():
+    here, there = (
+        Problem.gemm("mm", m=1, n=2, k=3, device=name, l2=l2) for name, l2 in (("NVIDIA H200", "hot"), (None, "cold"))
+    )
+    assert here == there
+    assert (here.key, hash(here)) == (there.key, hash(there))
+    assert (here.device, here.l2) == ("NVIDIA H200", "hot")
+
+
+@given(data=st.data())
+def test_family_is_what_sizes_do_not_change(data):
+    problem = data.draw(strategies.problems)
+    other = problem.resized(1, 2, 3)
+    assert (other.family, other.family_key) == (problem.family, problem.family_key)
+    assert problem.text.endswith(problem.family)
+
+
+@given(data=st.data())
+def test_flops_and_bytes_grow_with_every_size(data):
+    problem = data.draw(strategies.problems.filter(lambda problem: problem.batch > 0)).resized(8, 8, 8)
+    for larger in (problem.resized(9, 8, 8), problem.resized(8, 9, 8), problem.resized(8, 8, 9)):
+        assert larger.flops > problem.flops
+        assert larger.bytes > problem.bytes
+
+
+def test_bytes_count_each_operand_once():
+    assert Problem.gemm("mm", m=2, n=3, k=5).bytes == 2 * (2 * 5 + 5 * 3 + 2 * 3)
+    assert Problem.gemm("addmm", m=2, n=3, k=5).bytes == 2 * (2 * 5 + 5 * 3 + 2 * 3 + 3)
+    assert Problem.gemm("mixed_mm", m=2, n=3, k=5).bytes == 2 * (2 * 5) + 5 * 3 + 2 * (2 * 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"op": "baddbmm"}, "unknown op 'baddbmm'; known: mm, addmm, int_mm, mixed_mm, bmm"),
+        ({"batch": 2}, "mm: only bmm takes a batch, got 2"),
+        ({"op": "bmm", "batch": -1}, "batch must be an integer"),
+        ({"op": "bmm", "batch": 2**31}, "batch must be an integer"),
+        ({"op": "bmm", "batch": True}, "batch must be an integer"),
+        ({"op": "bmm", "batch": 2, "fusion": "scale"}, "bmm: no scale"),
+        ({"op": "bmm", "batch": 2, "bias": "1d"}, "addmm takes a bias"),
+        ({"op": "bmm", "batch": 2, "dtype": "int8"}, "cannot multiply int8 by int8"),
+        ({"m": -1}, "m must be an integer"),
+        ({"m": 2**31}, "m must be an integer"),
+        ({"m": 1.0}, "m must be an integer"),
+        ({"m": True}, "m must be an integer"),
+        ({"dtype": "complex64"}, "unknown dtype"),
+        ({"dtype": "int8"}, "cannot multiply int8 by int8"),
+        ({"op": "int_mm", "dtype": "bf16"}, "cannot multiply bf16"),
+        ({"op": "mixed_mm", "dtype": "fp32"}, "cannot multiply fp32"),
+        ({"op": "mixed_mm", "weight_dtype": "bf16"}, "cannot multiply bf16 by bf16"),
+        ({"layout": "xx"}, "unknown layout"),
+        ({"l2": "warm"}, "unknown l2"),
+        ({"fusion": "relu"}, "fusion"),
+        ({"bias": "1d"}, "addmm takes a bias"),
+        ({"op": "addmm", "bias": "none"}, "addmm takes a bias"),
+        ({"op": "addmm", "bias": "diagonal"}, "unknown bias"),
+        ({"tf32": True}, "TF32 applies to fp32"),
+        ({"out_dtype": "fp99"}, "unknown dtype"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments, message):
+    with pytest.raises(InputError, match=message) as caught:
+        Problem.gemm(**{"op": "mm", "m": 16, "n": 32, "k": 64} | arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_inner_sizes_must_agree():
+    a, b = dense(4, 5, "bf16", False), dense(6, 7, "bf16", False)
+    with pytest.raises(InputError, match=r"K differs: A is \[4, 5\] and B is \[6, 7\]"):
+        Problem.from_tensors("mm", a, b)
+    with pytest.raises(InputError, match="two dimensions"):
+        Problem.from_tensors("mm", TensorInfo("bf16", (4,), (1,)), b)
+
+
+@pytest.mark.parametrize("dtype", sorted(ITEM_SIZES))
+def test_default_numerics_accumulate_at_least_as_wide(dtype):
+    numerics = default_numerics(dtype)
+    assert numerics.acc == {"fp64": "fp64", "int8": "int32"}.get(dtype, "fp32")
+    assert numerics.fp32 == "ieee"

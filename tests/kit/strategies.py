@@ -1,0 +1,145 @@
+"""Hypothesis strategies for the values of the key: any legal value of each type."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.kernel import IntRange, Kernel
+from gemmdb.kernels.registry import KERNELS
+from gemmdb.key.device import KINDS, Device
+from gemmdb.key.fp8 import FP8, OUTPUTS, SCALES
+from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
+from gemmdb.key.operands import BIAS_KINDS, Bias, Numerics, Operand
+from gemmdb.key.problem import Problem
+from gemmdb.key.rules import FLOATS, FUSIONS, OPS, SCALAR_CLASSES, WEIGHT_DTYPES
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+
+SIZES = st.one_of(st.integers(0, 70), st.sampled_from([4096, 14336, 2**31 - 1]))
+ALIGNS = st.sampled_from([1, 2, 4, 8, 16])
+NAMES = st.text(max_size=40)
+PRINTABLE = st.text(min_size=1, max_size=60).filter(str.isprintable)
+MICROSECONDS = st.floats(1e-3, 1e9)
+
+
+@st.composite
+def _problem(draw: st.DrawFn) -> Problem:
+    op = draw(st.sampled_from(OPS))
+    if op == "scaled_mm":
+        return draw(_scaled())
+    if op in ("mm", "addmm", "bmm"):
+        a = b = draw(st.sampled_from(FLOATS))
+    elif op == "int_mm":
+        a = b = "int8"
+    else:
+        a, b = draw(st.sampled_from(["bf16", "fp16"])), draw(st.sampled_from(WEIGHT_DTYPES))
+    batch = draw(st.integers(0, 4) | st.just(2**31 - 1)) if op == "bmm" else 1
+    layouts = st.builds(Layout, st.sampled_from(ORDERS), ALIGNS)
+    if batch > 1:
+        padded = st.sampled_from([order for order in ORDERS if order.endswith("-padded")])
+        layouts |= st.builds(Layout, st.sampled_from(ORDERS), ALIGNS, st.just("broadcast"))
+        layouts |= st.builds(Layout, padded, ALIGNS, st.just("interleaved"))
+    biases = st.builds(Bias, st.sampled_from(BIAS_KINDS), st.sampled_from(sorted(ITEM_SIZES)), ALIGNS)
+    bias = draw(biases) if op == "addmm" else None
+    if op == "mixed_mm":
+        bias = draw(st.none() | biases)
+    numerics = Numerics(
+        draw(st.sampled_from(["ieee", "tf32", "bf16"])) if a == "fp32" else "ieee",
+        draw(st.sampled_from(["fp32", "fp16", "fp64", "int32"])),
+        draw(st.booleans()),
+        draw(st.booleans()),
+    )
+    return Problem(
+        op,
+        *(draw(SIZES) for _ in "mnk"),
+        Operand(a, draw(layouts)),
+        Operand(b, draw(layouts)),
+        draw(st.sampled_from(sorted(ITEM_SIZES))),
+        bias,
+        draw(st.sampled_from(SCALAR_CLASSES)),
+        draw(st.sampled_from([fusion for fusion in FUSIONS if op != "bmm" or fusion != "scale"])),
+        numerics,
+        draw(st.booleans()),
+        batch,
+    )
+
+
+@st.composite
+def _scaled(draw: st.DrawFn) -> Problem:
+    """Products of fp8 operands with scales, which leave less open than the other ops do."""
+    a, b = (st.builds(Layout, st.sampled_from([order, f"{order}-padded"]), ALIGNS) for order in ("row", "col"))
+    bias = st.builds(Bias, st.just("1d"), st.sampled_from(OUTPUTS), ALIGNS)
+    return Problem(
+        "scaled_mm",
+        *(draw(SIZES) for _ in "mnk"),
+        Operand(draw(st.sampled_from(FP8)), draw(a)),
+        Operand(draw(st.sampled_from(FP8)), draw(b)),
+        draw(st.sampled_from(OUTPUTS)),
+        draw(st.none() | bias),
+        fusion=draw(st.sampled_from(["none", "pointwise"])),
+        numerics=Numerics(deterministic=draw(st.booleans()), fast=draw(st.booleans())),
+        constant=draw(st.booleans()),
+        scales=draw(st.sampled_from(SCALES)),
+    )
+
+
+@st.composite
+def _config(draw: st.DrawFn) -> Config:
+    kernel: Kernel = draw(st.sampled_from(list(KERNELS.values())))
+    values = {}
+    for name, domain in kernel.params.items():
+        if isinstance(domain, IntRange):
+            choice = st.integers(domain.low, domain.high)
+            if domain.power_of_two:
+                exponents = range(domain.high.bit_length())
+                choice = st.sampled_from([2**e for e in exponents if 2**e in domain])
+        else:
+            choice = st.sampled_from(domain.values)
+        values[name] = draw(choice)
+    return Config.of(kernel.backend, kernel.name, **values)
+
+
+@st.composite
+def _measurement(draw: st.DrawFn) -> Measurement:
+    status = draw(st.sampled_from(Status))
+    low, mid, high = sorted(draw(MICROSECONDS) for _ in range(3))
+    times = Times(mid, low, high, draw(st.integers(1, 1000)), draw(MICROSECONDS))
+    return Measurement(
+        draw(problems),
+        draw(configs),
+        draw(devices),
+        draw(protocols),
+        draw(toolchains),
+        draw(st.from_regex(r"[A-Za-z0-9_.:\-]{1,64}", fullmatch=True)),
+        status,
+        times if status in (Status.OK, Status.SLOW) else None,
+        draw(st.none() | st.floats(0, 10)),
+        draw(st.none() | st.floats(0, 1000)),
+        draw(st.just("") | PRINTABLE),
+    )
+
+
+problems: st.SearchStrategy[Problem] = _problem()
+configs: st.SearchStrategy[Config] = _config()
+devices: st.SearchStrategy[Device] = st.builds(
+    Device,
+    st.sampled_from(KINDS),
+    st.from_regex(r"[a-z][a-z0-9_]{1,15}", fullmatch=True),
+    PRINTABLE,
+    st.integers(1, 10_000),
+    st.integers(0, 1000),
+    st.booleans(),
+    st.sampled_from(["-", "avx512_bf16", "neon"]),
+)
+protocols: st.SearchStrategy[Protocol] = st.builds(
+    Protocol,
+    st.sampled_from(["graph", "host", "model"]),
+    st.sampled_from(["cold", "hot"]),
+    st.integers(1, 10_000),
+    st.integers(1, 1_000_000),
+    st.sampled_from(["aten:default"]),
+    st.integers(1, 1000),
+)
+toolchains: st.SearchStrategy[Toolchain] = st.builds(Toolchain, *(NAMES for _ in range(7)))
+measurements: st.SearchStrategy[Measurement] = _measurement()
