@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemmdb.hit import Hit
+from gemmdb.hit import Hit, Range
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.hardware import tile_count
 from gemmdb.kernels.legality import illegal
@@ -25,15 +25,16 @@ def objection(config: Config, query: Query) -> str | None:
     return found or (_over_ranges(config, query) if query.ranges else None)
 
 
+def excluded(query: Query, config: Config, rows: Range | None = None) -> str | None:
+    """As `objection`, for some rows of `query`; None: for all of its sizes. The ladder asks this of what it serves."""
+    return objection(config, query if rows is None else replace(query, ranges={**query.ranges, "m": rows}))
+
+
 def refusal(hit: Hit, query: Query) -> tuple[Config, str] | None:
     """The first config of a hit that Inductor cannot carry out, and why; None when it can carry out all."""
-    low = query.ranges["m"][0] if hit.branches else 0
-    for limit, config in hit.branches or ((None, hit.config),):
-        rows = {"m": (low, limit or query.ranges["m"][1])} if hit.branches else {}
-        asked = replace(query, ranges={**query.ranges, **rows})
-        if config != ATEN and (reason := objection(config, asked)):
+    for config, rows in hit.kernels(query.ranges):
+        if config != ATEN and (reason := excluded(query, config, rows)):
             return config, reason
-        low = (limit or 0) + 1
     return None
 
 
