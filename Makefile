@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
-	$(BIN)/python benchmarks/demo.py
+	$(BIN)/python -m benchmarks.torch demo
 
 test: $(VENV)/.installed  ## all tests, divided among the cores, then those of time alone; ARGS are pytest's
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not timed' $(ARGS)
@@ -17,7 +17,7 @@ test: $(VENV)/.installed  ## all tests, divided among the cores, then those of t
 check: $(VENV)/.installed  ## style, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p gemmdb
+	$(BIN)/mypy -p gemmdb -p benchmarks -p tools
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.installed  ## the generated CLI reference and the picture of the layers
@@ -35,7 +35,7 @@ $(VENV)/.installed: pyproject.toml
 	@touch $@
 
 matrix: $(VENV)/.installed  ## the integration on every supported torch that can be installed
-	$(BIN)/python benchmarks/torch_matrix.py
+	$(BIN)/python -m benchmarks.torch matrix
 
 clean:
 	rm -rf $(VENV) .demo .matrix build dist gemmdb.egg-info

@@ -1,41 +1,35 @@
-"""The scripts behind the shipped H200 table, on a part of its real rows: shipping, reporting, comparing with peers."""
+"""The tools behind the shipped H200 table, on some of its real rows: shipping, reporting, comparing with peers."""
 
 from __future__ import annotations
 
-import importlib
+import argparse
 import json
 import math
 from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from benchmarks.common import SHIPPED
+from benchmarks.h200 import peers, peers_report, report, results
+from benchmarks.h200.strata import STRATA
 from gemmdb.generators.files import archive
 from gemmdb.generators.files.manifest import check_manifest
 from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
+from tools.release import ship
 
-ROOT = Path(__file__).parents[2]
 TAKEN = 12
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A function that imports a script of `benchmarks/` by name."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module
-
-
-@pytest.fixture
-def folder(script: Any, tmp_path: Path) -> Path:
-    """Archives of the first problems of the newest results, in two parts."""
-    results: ModuleType = script("h200_results")
-    part = results.parts(results.newest())[0]
+def folder(tmp_path: Path) -> Path:
+    """Two archives of the first problems of the newest results."""
+    part = results.archives(results.newest())[0]
     groups = groupby(archive.read(part), key=lambda row: row.problem)
     rows = [row for _, group in islice(groups, TAKEN) for row in group]
     with Store.open(tmp_path / "some.db") as store:
@@ -46,22 +40,17 @@ def folder(script: Any, tmp_path: Path) -> Path:
     return tmp_path / "rows"
 
 
-def test_every_results_folder_says_what_made_its_rows(script: Any) -> None:
-    results: ModuleType = script("h200_results")
-    for path in results.RESULTS.glob(f"*/{results.PARTS}"):
+def test_every_results_folder_says_what_made_its_rows() -> None:
+    for path in results.RESULTS.glob(f"*/{results.ARCHIVES}"):
         assert path.stat().st_size < 15 * 2**20
         assert {row.run for row in islice(archive.read(path), 500)} <= {run["run"] for run in archive.runs(path)}
         assert all(run.get("command") for run in archive.runs(path))
 
 
-def test_the_table_is_rebuilt_from_its_archives(
-    script: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ship: ModuleType = script("h200_ship")
+def test_the_table_is_rebuilt_from_its_archives(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "tables" / "shipped.db"
     out.parent.mkdir()
-    monkeypatch.setattr("sys.argv", ["h200_ship.py", str(folder), "--out", str(out)])
-    ship.main()
+    ship.main(argparse.Namespace(folder=[folder], out=out))
     with Table.open(out) as shipped, Table.open(tmp_path / "some.db") as whole:
         problems = {row.problem: row.device for row in whole.measurements()}
         assert len(problems) == TAKEN
@@ -72,30 +61,26 @@ def test_the_table_is_rebuilt_from_its_archives(
     assert check_manifest(out.parent) == []
 
 
-def test_what_no_graph_asks_for_is_not_shipped(script: Any) -> None:
-    ship: ModuleType = script("h200_ship")
+def test_what_no_graph_asks_for_is_not_shipped() -> None:
     row = Problem.gemm("addmm", m=1, n=64, k=64)
     assert ship.asked(row)
     assert ship.asked(Problem.gemm("addmm", m=2, n=64, k=64, bias="full"))
     assert ship.asked(Problem.gemm("mm", m=2, n=64, k=64, fusion="pointwise"))
     assert not ship.asked(replace(row, bias=Bias("full", "bf16", 8)))
     assert not ship.asked(replace(row, fusion="pointwise"))
-    with Table.open(ship.SHIPPED) as shipped:
+    with Table.open(SHIPPED) as shipped:
         assert all(ship.asked(measured.problem) for measured in shipped.measurements())
 
 
 def test_a_table_that_does_not_fit_is_not_shipped(
-    script: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ship: ModuleType = script("h200_ship")
     monkeypatch.setattr(ship, "MOST_BYTES", 4096)
-    monkeypatch.setattr("sys.argv", ["h200_ship.py", str(folder), "--out", str(tmp_path / "small.db")])
     with pytest.raises(SystemExit, match="larger than 4096 bytes"):
-        ship.main()
+        ship.main(argparse.Namespace(folder=[folder], out=tmp_path / "small.db"))
 
 
-def test_the_report_gives_the_figures_of_the_rows(script: Any, folder: Path, tmp_path: Path) -> None:
-    report: ModuleType = script("h200_report")
+def test_the_report_gives_the_figures_of_the_rows(folder: Path, tmp_path: Path) -> None:
     found = report.report(report.read(folder), folder)
     json.dumps(found)
     with Table.open(tmp_path / "some.db") as whole:
@@ -111,8 +96,7 @@ def test_the_report_gives_the_figures_of_the_rows(script: Any, folder: Path, tmp
     assert f"| mixed_mm, all M | {len(mixed)} | {figure['speedup']:.3f}x | 1.80x |" in text
 
 
-def test_builds_one_after_the_other_cost_what_all_of_them_took(script: Any, folder: Path) -> None:
-    report: ModuleType = script("h200_report")
+def test_builds_one_after_the_other_cost_what_all_of_them_took(folder: Path) -> None:
     one = {"measured": 10, "rows": 900, "seconds": 5.0, "lane_seconds": 16.0, "busy_seconds": 8.0}
     idle = {"measured": 0, "rows": 0, "seconds": 1.0, "lane_seconds": 0.0, "busy_seconds": None}
     (folder / "build.json").write_text(json.dumps([one, idle, one]))
@@ -124,8 +108,7 @@ def test_builds_one_after_the_other_cost_what_all_of_them_took(script: Any, fold
     assert report.cost([one], 0) is None
 
 
-def test_picks_that_were_not_timed_as_emitted_code_are_counted(script: Any, folder: Path) -> None:
-    report: ModuleType = script("h200_report")
+def test_picks_that_were_not_timed_as_emitted_code_are_counted(folder: Path) -> None:
     found = report.read(folder)
     for verdict in found.verdicts:
         rows = [row for row in report.rows_of(folder) if row.problem == verdict.problem]
@@ -141,14 +124,12 @@ def line(stratum: str, problem: str, us: dict[str, float], **rest: Any) -> dict[
     return {"stratum": stratum, "problem": problem, "tolerance": 0.01, "ways": ways, "us": times, **rest}
 
 
-def test_strata_count_by_their_share_of_the_table(script: Any) -> None:
-    peers: ModuleType = script("h200_peers_report")
-    results: ModuleType = script("h200_results")
-    about = {"population": dict.fromkeys(results.STRATA, 0), "date": "now", "number": 1, "seed": 1}
+def test_strata_count_by_their_share_of_the_table() -> None:
+    about = {"population": dict.fromkeys(STRATA, 0), "date": "now", "number": 1, "seed": 1}
     about["population"] |= {"mixed_mm, M <= 64": 300, "mixed_mm, M > 64": 100}
     wrong = line("mixed_mm, M > 64", "b", {"default": 1.0, "autotune": 1.0, "gemmdb": 100.0})
     wrong["ways"]["gemmdb"]["error"] = 0.5
-    found = peers.summary([
+    found = peers_report.summary([
         about,
         line("mixed_mm, M <= 64", "a", {"default": 16.0, "autotune": 8.0, "gemmdb": 4.0, "floor": 3.0, "linear": 40.0}),
         line("mixed_mm, M > 64", "b", {"default": 10.0, "autotune": 10.0, "gemmdb": 10.0}),
@@ -162,25 +143,22 @@ def test_strata_count_by_their_share_of_the_table(script: Any) -> None:
     assert found["floor"]["share"] == pytest.approx(0.75)
     assert found["linear"]["gain"] == pytest.approx(10.0)
     assert found["left_out"] == ["b: gemmdb: error 0.5", "c: the process ended with code -11"]
-    assert "| mixed_mm, all M | 2 | 1.682x |  | 1.40x | 2.828x |" in "\n".join(peers.markdown(found))
-    assert peers.summary([about]) is None
+    assert "| mixed_mm, all M | 2 | 1.682x |  | 1.40x | 2.828x |" in "\n".join(peers_report.markdown(found))
+    assert peers_report.summary([about]) is None
 
 
-def test_a_figure_says_how_far_another_sample_could_be(script: Any) -> None:
-    peers: ModuleType = script("h200_peers_report")
-    results: ModuleType = script("h200_results")
-    about = {"population": {**dict.fromkeys(results.STRATA, 0), "int_mm": 9}, "date": "now", "number": 1, "seed": 1}
+def test_a_figure_says_how_far_another_sample_could_be() -> None:
+    about = {"population": {**dict.fromkeys(STRATA, 0), "int_mm": 9}, "date": "now", "number": 1, "seed": 1}
     drawn = [
         line("int_mm", str(us), {"default": 1.0, "autotune": us, "gemmdb": 1.0}) for us in (1.0, math.e, math.e**2)
     ]
-    (figure,) = peers.summary([about, *drawn])["figures"]
+    (figure,) = peers_report.summary([about, *drawn])["figures"]
     assert figure["default_interval"] == [1.0, 1.0]
     error = 1.959964 / math.sqrt(3)
     assert figure["autotune_interval"] == pytest.approx([math.exp(1 - error), math.exp(1 + error)])
 
 
-def test_a_sample_is_the_same_every_time_and_balanced_from_the_start(script: Any) -> None:
-    peers: ModuleType = script("h200_peers")
+def test_a_sample_is_the_same_every_time_and_balanced_from_the_start() -> None:
     strata = {name: [Problem.gemm("mm", m=m, n=n, k=8) for m in range(1, 60)] for n, name in ((8, "one"), (16, "two"))}
     drawn = peers.draw(strata, 40, 7)
     assert drawn == peers.draw(strata, 40, 7) != peers.draw(strata, 40, 8)
@@ -189,19 +167,19 @@ def test_a_sample_is_the_same_every_time_and_balanced_from_the_start(script: Any
     assert len(peers.draw({"few": strata["one"][:3]}, 40, 7)) == 3
 
 
-def test_the_usual_spelling_is_the_one_that_inductors_pattern_takes(script: Any, tmp_path: Path) -> None:
+def test_the_usual_spelling_is_the_one_that_inductors_pattern_takes(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from torch._dynamo.utils import counters
 
+    from benchmarks.h200 import peers_worker
     from gemmdb.generators.measure.program import operands
     from gemmdb.generators.measure.reference import reference
     from gemmdb.generators.measure.tolerance import tolerance
 
-    lane: ModuleType = script("h200_peers_lane")
     problem = Problem.gemm("mixed_mm", m=4, n=64, k=128, fusion="scale")
     made = operands(problem, torch.device("cpu"), 1)
     taken = {}
-    for name, (make, how) in lane.ways(problem, tmp_path / "none.db").items():
+    for name, (make, how) in peers_worker.ways(problem, tmp_path / "none.db").items():
         if name in ("default", "linear"):
             torch._dynamo.reset()
             counters.clear()
@@ -210,4 +188,4 @@ def test_the_usual_spelling_is_the_one_that_inductors_pattern_takes(script: Any,
             taken[name] = counters["inductor"]["woq_matcher_count"]
             assert reference(problem, made).error(result.flatten(0, -2)) <= tolerance(problem)
     assert taken == {"default": 0, "linear": 1}
-    assert "linear" not in lane.ways(problem.resized(64, 64, 128), tmp_path / "none.db")
+    assert "linear" not in peers_worker.ways(problem.resized(64, 64, 128), tmp_path / "none.db")

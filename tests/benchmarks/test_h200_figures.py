@@ -3,14 +3,14 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import h200_figures
-from h200_figures import Task
+from benchmarks import h200
+from benchmarks import torch as torch_tools
+from benchmarks.command import parser
+from benchmarks.h200 import figures
+from benchmarks.h200.figures import Task
 
 PROGRAM = """
 import json, os, sys, time
@@ -23,12 +23,12 @@ print(json.dumps([os.environ["CUDA_VISIBLE_DEVICES"].split(","), begun, time.tim
 @pytest.fixture
 def ran(tmp_path, monkeypatch):
     """Runs tasks on a host of three GPUs; what each printed, by name."""
-    monkeypatch.setattr(h200_figures, "visible", lambda: ["3", "5", "6"])
+    monkeypatch.setattr(figures, "visible_gpus", lambda: ["3", "5", "6"])
 
     def run(tasks, minutes):
         table = tmp_path / "t.db"
         options = argparse.Namespace(out=tmp_path, table=table, minutes=minutes, caches=tmp_path / "caches")
-        h200_figures.run(options, list(tasks))
+        figures.run(options, list(tasks))
         said = {path.stem: path.read_text() for path in tmp_path.glob("*.log")}
         return {name: json.loads(text) for name, text in said.items() if text.startswith("[")}
 
@@ -62,16 +62,25 @@ def test_a_task_that_could_not_end_in_time_is_not_begun_and_a_late_one_is_ended(
     assert "late: exit code 124" in said
 
 
-def test_every_task_runs_a_script_that_is_there():
-    scripts = {argument for task in h200_figures.TASKS for argument in task.command if argument.endswith(".py")}
-    assert len(scripts) >= 7
-    assert all(Path(script).is_file() for script in scripts)
+PACKAGES = {"benchmarks.h200": h200.TOOLS, "benchmarks.torch": torch_tools.TOOLS}
+
+
+@pytest.mark.parametrize("task", [task for task in figures.TASKS if task.command[2] in PACKAGES], ids=lambda t: t.name)
+def test_every_task_calls_a_tool_with_options_that_it_has(task):
+    package, tool, *rest = task.command[2:]
+    parsed = parser(package, PACKAGES[package], tool).parse_args([tool, *rest])
+    assert parsed.main.__module__ == f"{package}.{tool}"
+
+
+def test_the_other_tasks_run_gemmdb_and_the_tests_on_a_gpu():
+    others = {task.name: task.command[2] for task in figures.TASKS if task.command[2] not in PACKAGES}
+    assert others == {"verify": "gemmdb", "tests": "pytest"}
 
 
 def test_tasks_run_in_the_order_they_are_named_in():
-    names = [task.name for task in h200_figures.chosen(["verify", "models-1", "repeat", "models-16-bf16"])]
+    names = [task.name for task in figures.chosen(["verify", "models-1", "repeat", "models-16-bf16"])]
     assert names == ["verify", "models-1-int8", "models-16-int8", "models-1-bf16", "models-16-bf16", "repeat"]
-    assert h200_figures.chosen([]) == list(h200_figures.TASKS)
+    assert figures.chosen([]) == list(figures.TASKS)
 
 
 CACHES = (

@@ -1,25 +1,12 @@
-"""How tiles of heuristics without a table are scored by what was measured."""
+"""How the tiles of heuristics without a table are scored by what was measured."""
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
 
+from benchmarks.offtable import peers
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def peers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("offtable_peers")
-    sys.modules.pop("offtable_peers")
 
 
 def tile(m: int, n: int, swap: int = 0, split: int = 1) -> Config:
@@ -29,7 +16,7 @@ def tile(m: int, n: int, swap: int = 0, split: int = 1) -> Config:
     )  # fmt: skip
 
 
-def test_a_tile_is_the_nearest_that_was_timed(peers: Any) -> None:
+def test_a_tile_is_the_nearest_that_was_timed() -> None:
     shares = {ATEN: 0.5, tile(64, 64): 0.9, tile(128, 16, swap=1): 0.8, tile(64, 64, split=4): 1.0}
     wanted = [peers.Wanted(64, 64, 64, 1, 4, 3), peers.Wanted(16, 128, 64, 1, 4, 3), peers.Wanted(64, 128, 64, 4, 4, 3)]
     found = peers.nearest(wanted, shares, peers.TRITON)
@@ -38,18 +25,18 @@ def test_a_tile_is_the_nearest_that_was_timed(peers: Any) -> None:
     assert found.row(0.5)["four"] == 1.0
 
 
-def test_tiles_that_come_to_the_same_count_once(peers: Any) -> None:
+def test_tiles_that_come_to_the_same_count_once() -> None:
     wanted = [peers.Wanted(64, n, 64, 1, 4, 3) for n in (64, 128)]
     found = peers.nearest(wanted, {ATEN: 0.95, tile(64, 64): 0.9}, peers.TRITON)
     assert found.shares == [0.9]
     assert found.row(0.95) == {"first": 0.9, "four": 0.95, "all": 0.95, "distance": 0, "exact": 1, "tiles": 1}
 
 
-def test_where_nothing_of_the_kind_was_timed_there_is_no_score(peers: Any) -> None:
+def test_where_nothing_of_the_kind_was_timed_there_is_no_score() -> None:
     assert peers.nearest([peers.Wanted(64, 64, 64, 1, 4, 3)], {ATEN: 0.95}, peers.TRITON).row(0.95) == {}
 
 
-def test_inductors_list_is_cut_to_the_sizes(peers: Any) -> None:
+def test_inductors_list_is_cut_to_the_sizes() -> None:
     pytest.importorskip("torch")
     small, large = (peers.inductor(Problem.gemm("mm", m=m, n=4096, k=4096, dtype="bf16")) for m in (16, 4096))
     assert {one.m for one in small} == {16}

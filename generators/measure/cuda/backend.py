@@ -12,7 +12,7 @@ from gemmdb.generators.build.effort import Effort
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.measure.interfaces import Job
+from gemmdb.generators.measure.interfaces import Job, Space
 from gemmdb.kernels import cutlass
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain, installed
@@ -39,7 +39,7 @@ class CudaBackend:
             raise InputError("building a table for a GPU needs a GPU, torch and triton")
         self.device: Device = found
         self.toolchain: Toolchain = replace(toolchain, driver=str(self.provenance().get("driver_version", "")))
-        self.space = CudaSpace(cutlass.compiler() is not None and cutlass.headers() is not None)
+        self.space: Space = CudaSpace(cutlass.compiler() is not None and cutlass.headers() is not None)
         self._gpus = [index for index in range(_count()) if cuda(index) == found]
         self.workers = len(self._gpus)
         shared = int(found.figures.get("smem_bytes", 48 * 1024))

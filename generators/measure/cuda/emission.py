@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from gemmdb.generators.measure.cuda.artifact import Built
 from gemmdb.generators.measure.cuda.cutlass_build import library
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.sources import INDUCTOR
 from gemmdb.key.problem import Problem
 
 
@@ -34,7 +33,7 @@ class Emitted(Config):
 
 def only_emitted(config: Config) -> bool:
     """Whether `config` is measured as emitted code: asked for, or because Inductor alone can make it."""
-    return isinstance(config, Emitted) or config.kernel in INDUCTOR or config.kernel == "padded"
+    return isinstance(config, Emitted) or config.spec.emitted
 
 
 @dataclass(frozen=True)

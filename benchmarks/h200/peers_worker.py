@@ -1,0 +1,123 @@
+"""The work of `peers`: compile one problem in several modes in this process, check the results, time them in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gemmdb.inductor
+from benchmarks.h200.strata import streamed
+from benchmarks.interleaved import Call, quartiles, timed
+from gemmdb.generators.measure.cuda.backend import UNROLL, VERSION
+from gemmdb.generators.measure.cuda.bench import set_up
+from gemmdb.generators.measure.cuda.session import floor_us
+from gemmdb.generators.measure.program import Operands, Product
+from gemmdb.generators.measure.reference import Reference
+from gemmdb.generators.measure.tolerance import tolerance
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Protocol, one_line
+
+LARGEST_PACKED = 120e6
+"""The most elements of a weight for which the kernel of the weight-only pattern is timed: it takes milliseconds."""
+
+
+class Linear(torch.nn.Module):
+    """A weight-only product as models write it: `linear(x, w.to(x.dtype)) * s` of an activation with a batch."""
+
+    def __init__(self, made: Operands) -> None:
+        super().__init__()
+        self.inputs = (made.a.unsqueeze(0), made.b.t(), made.scale)
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """The product [1, m, n] of [1, m, k] and a stored [n, k] weight."""
+        return torch.nn.functional.linear(x, weight.to(x.dtype)) * scale
+
+
+def measure(problem: Problem, table: Path, samples: int) -> dict[str, Any]:
+    """The result of each mode, JSON-ready. A mode that fails has a reason and no times. `fatal`: this process cannot
+    measure any more."""
+    torch._dynamo.reset()
+    try:
+        return _measure(problem, table, samples)
+    except Exception as error:
+        return {"failure": one_line(f"{type(error).__name__}: {error}"), "fatal": not _alive()}
+
+
+def _measure(problem: Problem, table: Path, samples: int) -> dict[str, Any]:
+    bench = set_up(problem)
+    sets = [Operands(copy["A"], copy["B"], copy.get("bias"), copy.get("scale")) for copy in bench.copies]
+    found: dict[str, Any] = {"tolerance": tolerance(problem), "ways": {}, "us": {}}
+    calls: dict[str, Call] = {}
+    for name, (module, how) in ways(problem, table).items():
+        gemmdb.inductor.reset_stats()
+        call, facts = compiled((module, how), sets, bench.expected)
+        found["ways"][name] = facts
+        if call is not None:
+            calls[name] = call
+        if name == "gemmdb":
+            stats = gemmdb.inductor.stats()
+            found["product"] = stats["products"][0] if stats["products"] else None
+            found["benchmarked"] = stats["benchmarked"]
+    protocol = Protocol("graph", "cold", UNROLL, samples, version=VERSION)
+    found["us"] = timed(calls, len(sets), protocol)
+    if streamed(problem):
+        found["us"]["floor"] = quartiles(floor_us(problem, protocol, samples) or [])
+    return found
+
+
+def ways(problem: Problem, table: Path) -> dict[str, tuple[Callable[[Operands], Any], dict[str, Any]]]:
+    """How each mode makes the module of operands, and its arguments of `torch.compile`."""
+    strict = {"gemmdb.on_miss": "error", "gemmdb.tables": [table]}
+    product = lambda made: Product(problem, made)  # noqa: E731
+    found: dict[str, tuple[Callable[[Operands], Any], dict[str, Any]]] = {
+        "default": (product, {}),
+        "autotune": (product, {"mode": "max-autotune-no-cudagraphs"}),
+        "gemmdb": (product, {"backend": "gemmdb", "options": strict}),
+    }
+    usual = problem.op == "mixed_mm" and problem.a.dtype == "bf16" and problem.b.dtype == "int8"
+    usual = usual and problem.fusion == "scale" and problem.b.layout.order == "col" and problem.bias is None
+    if usual and problem.m <= 16 and problem.n * problem.k <= LARGEST_PACKED:
+        found["linear"] = (Linear, {})
+    return found
+
+
+def compiled(
+    way: tuple[Callable[[Operands], Any], dict[str, Any]], sets: Sequence[Operands], expected: Reference
+) -> tuple[Call | None, dict[str, Any]]:
+    """The compiled module as a call on a copy of the operands, None if it failed, and the facts of its compilation."""
+    from torch._inductor.utils import run_and_get_code
+
+    make, how = way
+    module = make(sets[0])
+    run = torch.compile(module, **how)
+    start = time.perf_counter()
+    try:
+        result, codes = run_and_get_code(run, *module.inputs)
+        torch.cuda.synchronize()
+    except Exception as error:
+        if not _alive():
+            raise
+        return None, {"failure": one_line(f"{type(error).__name__}: {error}")}
+    body = "".join(code.partition("async_compile.wait")[2] for code in codes)
+    facts = {
+        "seconds": time.perf_counter() - start, "error": expected.error(result.flatten(0, -2)),
+        "launches": body.count(".run("), "extern": body.count("extern_kernels."), "template": "triton_tem_" in body,
+    }  # fmt: skip
+    inputs = [module.inputs, *(make(made).inputs for made in sets[1:])]
+
+    def call(index: int) -> None:
+        run(*inputs[index])
+
+    return call, facts
+
+
+def _alive() -> bool:
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True

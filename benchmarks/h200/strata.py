@@ -1,0 +1,60 @@
+"""The groups of problems that figures are given for, and the strata that samples are drawn from."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable
+
+from gemmdb.key.problem import Problem
+
+FLOOR_BYTES = 48e6
+"""The size of a weight from which a mixed_mm is compared with a streaming read of it."""
+
+Member = Callable[[Problem], bool]
+
+
+def of(*ops: str, most: float = math.inf, least: int = 0, fusion: str | None = None) -> Member:
+    """A function that tells whether a problem has one of the ops, an M from `least` to `most`, and the fusion if one is
+    given."""
+    return lambda p: p.op in ops and least <= p.m <= most and fusion in (None, p.fusion)
+
+
+def streamed(problem: Problem) -> bool:
+    """Whether a problem's time is compared with a streaming read of its weight."""
+    return problem.op == "mixed_mm" and problem.m <= 16 and problem.n * problem.k >= FLOOR_BYTES
+
+
+FIGURES: tuple[tuple[str, Member, float, float], ...] = (
+    ("mixed_mm, M <= 64", of("mixed_mm", most=64), 3.0, 2.0),
+    ("mixed_mm, all M", of("mixed_mm"), 1.8, 1.4),
+    ("int_mm, with and without scale", of("int_mm"), 1.25, 1.20),
+    ("mm, M <= 64", of("mm", most=64), 1.12, 1.10),
+    ("mm and addmm, all M", of("mm", "addmm"), 1.04, 1.03),
+)
+"""Name, members, and the target of the geometric mean: over ATen, and over the choice of max-autotune."""
+STRATA: dict[str, Member] = {
+    "mixed_mm, M <= 64": of("mixed_mm", most=64),
+    "mixed_mm, M > 64": of("mixed_mm", least=65),
+    "int_mm": of("int_mm"),
+    "mm, M <= 64": of("mm", most=64),
+    "addmm, M <= 64": of("addmm", most=64),
+    "mm and addmm, M > 64": of("mm", "addmm", least=65),
+}
+"""The comparison with max-autotune draws equally many problems from each. Together they are all problems of these
+ops."""
+STREAMED = "mixed_mm, M <= 16, weight >= 48 MB"
+"""An extra stratum, which is compared with a streaming read."""
+STRATA_OF = {
+    "mixed_mm, M <= 64": ("mixed_mm, M <= 64",),
+    "mixed_mm, all M": ("mixed_mm, M <= 64", "mixed_mm, M > 64"),
+    "int_mm, with and without scale": ("int_mm",),
+    "mm, M <= 64": ("mm, M <= 64",),
+    "mm and addmm, all M": ("mm, M <= 64", "addmm, M <= 64", "mm and addmm, M > 64"),
+}
+"""The strata of each figure."""
+
+
+def mean(values: Iterable[float]) -> float:
+    """The geometric mean."""
+    return math.exp(statistics.mean(math.log(value) for value in values))

@@ -1,0 +1,35 @@
+"""Time compiled calls in turn, by the protocol of the tables. Imports torch; needs a GPU."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from gemmdb.generators.measure.cuda.graphs import capture, elapsed
+from gemmdb.table.measurement import Protocol
+
+Call = Callable[[int], None]
+"""Runs a product on the copy of its operands with that number."""
+
+
+def timed(calls: Mapping[str, Call], copies: int, protocol: Protocol) -> dict[str, list[float]]:
+    """Quartiles of the microseconds of one call, by name. The graphs are replayed in turn, and each round begins with
+    another one. The time of an empty graph is subtracted."""
+    graphs = {name: capture(call, protocol, copies) for name, call in calls.items()}
+    graphs[""] = capture(None, protocol)
+    names = list(graphs)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for index in range(protocol.samples + 1):
+        for turn in range(len(names)):
+            name = names[(index + turn) % len(names)]
+            times[name].append(elapsed(graphs[name]))
+    empty = times.pop("")
+    return {
+        name: quartiles([(t - f) / protocol.unroll for t, f in zip(found, empty, strict=True)][1:])
+        for name, found in times.items()
+    }
+
+
+def quartiles(times: Sequence[float]) -> list[float]:
+    """First quartile, median, third quartile."""
+    return statistics.quantiles(times, n=4)

@@ -1,0 +1,13 @@
+"""How good are the answers for problems that the table does not hold? All of it runs on a CPU, and needs
+gemmdb[fit]. Run from the repository root."""
+
+from benchmarks.command import Tool
+
+TOOLS = (
+    Tool("near", "Score rung `near` and peers with tables on held-out problems."),
+    Tool("report", "Print the figures of `near` as Markdown."),
+    Tool("model", "Score the cost model by itself on held-out problems."),
+    Tool("combined", "Score near and model together, live tuning, and peers without tables."),
+    Tool("fp8", "Score rung `near` on held-out fp8 problems."),
+    Tool("autoheuristic", "Compare the modelled A100 picks with PyTorch's own heuristics; needs torch."),
+)

@@ -1,0 +1,49 @@
+"""The cost model held out as well: its coefficients, menus and trees, fitted without a fold of the rows.
+
+The (N, K) pairs of all problems are dealt into FOLDS folds. A question about a problem of one fold is answered by what
+was fitted to the other folds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from gemmdb.cost import menu, transfer, trees
+from gemmdb.cost.model import Coefficients
+from gemmdb.generators.fit import coefficients, write
+from gemmdb.generators.fit import menu as fit_menu
+from gemmdb.generators.fit import trees as fit_trees
+from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.key.problem import Problem
+from gemmdb.ladder import model, unmodelled
+
+FOLDS = 5
+
+
+def fold_of(problem: Problem) -> int:
+    """The number of the fold that a problem belongs to. All problems of an (N, K) pair belong to one."""
+    digest = hashlib.sha256(f"{problem.n},{problem.k}".encode()).digest()
+    return int.from_bytes(digest, "big") % FOLDS
+
+
+@contextmanager
+def fitted_without(fold: int, samples: Sequence[Sample]) -> Iterator[Coefficients]:
+    """The ladder of this process with what is fitted to the samples of all folds except one. Needs gemmdb[fit]."""
+    rest, others = write.divided(sample for sample in samples if fold_of(sample.problem) != fold)
+    fitted = coefficients.fit(rest)
+    parsed = trees.parse(fit_trees.document(rest, fitted))
+    # Three modules import FITTED by name.
+    replaced = (
+        (model, "FITTED", fitted), (trees, "FITTED", fitted), (transfer, "FITTED", fitted),
+        (menu, "MENUS", fit_menu.menus(rest)), (unmodelled, "REST", fit_menu.rest(others)),
+        (trees, "shipped", lambda: parsed),
+    )  # fmt: skip
+    with ExitStack() as stack:
+        stack.callback(menu._entries.cache_clear)
+        for module, name, value in replaced:
+            stack.enter_context(patch.object(module, name, value))
+        menu._entries.cache_clear()
+        yield fitted

@@ -1,0 +1,67 @@
+"""Off the table, products of fp8: what does rung `near` answer for problems that no row is about? Runs on the CPU, in a
+minute.
+
+    python -m benchmarks.offtable fp8 [FOLDER...] [--out FILE.json]
+
+FOLDER holds archives; default: all folders of benchmarks/results/h200. Problems are held out as by `near`: one at a
+time (`m`), and all of an (N, K) pair at once (`nk`). The cost model does not cover fp8, so nothing is fitted without
+them. Of the answers other than ATen that were timed on the problem, `gain` is the geometric mean over ATen, and
+`slower` counts those that took over 1% more than ATen. `best` is the gain of the fastest config that was timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.h200 import results
+from benchmarks.offtable import held_out
+from benchmarks.offtable.near import answer, split
+from gemmdb.kernels.config import ATEN
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the tool."""
+    parser.add_argument("folder", type=Path, nargs="*", metavar="FOLDER", help="archives; default: all H200 results")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the summary and all answers as JSON")
+
+
+def main(options: argparse.Namespace) -> None:
+    """Hold out, print, write."""
+    paths = [path for folder in options.folder or results.folders() for path in results.archives(folder)]
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "whole.db"
+        held_out.united(paths, whole, lambda row: row.problem.op == "scaled_mm")
+        found = {kind: list(answers(whole, kind)) for kind in ("m", "nk")}
+    result = {kind: summary(rows) for kind, rows in found.items()}
+    print(json.dumps(result, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps({"summary": result, "answers": found}, indent=1) + "\n")
+
+
+def answers(whole: Path, kind: str) -> Iterator[dict[str, Any]]:
+    """The answer of `near` to each problem that is held out, and its share of the best time."""
+    truths = held_out.truths(whole)
+    for held in held_out.chosen(truths, kind, len(truths)):
+        with split(whole, truths, held) as one:
+            yield from (answer(one, truth) for truth in one.held)
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Counts, and means of the answers other than ATen that were timed."""
+    served = [row for row in rows if row.get("config", ATEN.text) != ATEN.text]
+    timed = [row for row in served if row["share"] is not None]
+    return {
+        "problems": len(rows),
+        "aten": sum(row.get("config") == ATEN.text for row in rows),
+        "served": len(served),
+        "timed": len(timed),
+        "gain": round(statistics.geometric_mean(row["share"] / row["aten"] for row in timed), 3),
+        "best": round(statistics.geometric_mean(1 / row["aten"] for row in timed), 3),
+        "slower": sum(row["share"] < 0.99 * row["aten"] for row in timed),
+    }

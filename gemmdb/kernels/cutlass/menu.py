@@ -1,0 +1,112 @@
+"""The configs of our CUTLASS kernel that are tried: few kernels, since each takes nvcc 20 seconds, in several orders.
+
+How K is split, and in which order tiles are taken, are arguments of a compiled kernel: trying them costs no compiling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.hardware import filling, tile_count
+from gemmdb.kernels.legality import illegal
+from gemmdb.kernels.triton.menu import up_to
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+COOPERATIVE = "cooperative"
+MOST_SPLITS = 16
+DEEP_SWIZZLE = 8
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kernel: tile, cluster, whether two warp groups share a tile (cooperative) or take turns (pingpong), whether
+    the weight is the left operand, and whether the tile scheduler splits K."""
+
+    m: int
+    n: int
+    k: int
+    cluster: tuple[int, int] = (1, 1)
+    schedule: str = "pingpong"
+    swap: int = 0
+    split: bool = False
+
+
+def _swapped(m: int, n: int, k: int, split: bool = False, schedule: str = "pingpong") -> Entry:
+    return Entry(m, n, k, schedule=COOPERATIVE if split else schedule, swap=1, split=split)
+
+
+# A narrow M is the width of a tile whose 64 or 128 rows are columns of the weight. Tiles of 64 rows, of which two
+# warp groups have one each, win while they are few; stream-K pays where a tile has much to convert, and costs about 5
+# us of fixing up. Timings: benchmarks/results/h200/cutlass.
+_MIXED = (
+    (16, (_swapped(16, 64, 128), _swapped(16, 128, 128, split=True))),
+    (32, (_swapped(32, 64, 128), _swapped(32, 128, 128, split=True))),
+    (64, (_swapped(64, 64, 128), _swapped(64, 128, 128, split=True))),
+    (128, (_swapped(128, 64, 64), _swapped(64, 128, 128, split=True), _swapped(64, 64, 128))),
+    (1 << 31, (
+        _swapped(128, 64, 64), _swapped(256, 128, 64, schedule=COOPERATIVE), _swapped(128, 128, 64, split=True),
+        _swapped(128, 128, 64, schedule=COOPERATIVE), _swapped(192, 128, 64, schedule=COOPERATIVE),
+    )),
+)  # fmt: skip
+_INT = (
+    (32, (_swapped(32, 64, 128), _swapped(32, 128, 128, split=True))),
+    (64, (_swapped(64, 64, 128), _swapped(64, 128, 128, split=True))),
+    (128, (_swapped(64, 64, 128), Entry(64, 128, 128), _swapped(64, 128, 128, split=True))),
+    (1 << 31, (
+        Entry(64, 128, 128), Entry(128, 128, 128, (2, 1)), Entry(64, 256, 128),
+        Entry(128, 256, 128, (2, 1), COOPERATIVE), Entry(128, 128, 128, (1, 1), COOPERATIVE),
+    )),
+)  # fmt: skip
+_MM = (
+    (16, (_swapped(16, 64, 128),)),
+    (32, (_swapped(32, 64, 128),)),
+    (64, (_swapped(64, 64, 128), Entry(64, 64, 128))),
+    (128, (Entry(64, 64, 128), Entry(64, 128, 64), _swapped(64, 64, 128))),
+    (1 << 31, (
+        Entry(64, 128, 64, (2, 1)), Entry(128, 128, 64, (2, 1)), Entry(64, 256, 64, (2, 1)),
+        Entry(128, 256, 64, (2, 1), COOPERATIVE), Entry(256, 128, 64, (2, 1), COOPERATIVE),
+        Entry(128, 128, 64, (1, 1), COOPERATIVE, split=True), Entry(64, 128, 128),
+    )),
+)  # fmt: skip
+STREAMS = Entry(128, 128, 64, (1, 1), COOPERATIVE, split=True)
+"""What splits K where the menu has nothing that does."""
+_MENUS = {"mixed_mm": _MIXED, "int_mm": _INT, "mm": _MM, "addmm": _MM}
+
+
+def entries(problem: Problem) -> tuple[Entry, ...]:
+    """The kernels for an op and a number of rows."""
+    return tuple(up_to(_MENUS[problem.op], problem.m))
+
+
+def configs(problem: Problem, device: Device, streams: bool = False) -> list[Config]:
+    """The legal cutlass configs to try on a problem, kernel by kernel; with `streams` one of them splits K."""
+    chosen = entries(problem)
+    if streams and not any(entry.split for entry in chosen):
+        chosen += (STREAMS,)
+    found = dict.fromkeys(config for entry in chosen for config in _orders(entry, problem, device))
+    return [config for config in found if illegal(config, problem, device) is None]
+
+
+def _orders(entry: Entry, problem: Problem, device: Device) -> Iterator[Config]:
+    """A kernel in each order worth trying: stream-K and the splits that fill the multiprocessors once; without a split,
+    tiles row by row and, where they are many, in bands that share their operands in L2."""
+    tiles = tile_count(problem.m, problem.n, (entry.m, entry.n))
+    if entry.split:
+        for split in sorted({0, *filling(tiles, device.units)} - {1}):
+            if split <= MOST_SPLITS:
+                yield _config(entry, split, 1)
+        return
+    yield _config(entry, 1, 1)
+    if tiles > 2 * device.units:
+        yield _config(entry, 1, DEEP_SWIZZLE)
+
+
+def _config(entry: Entry, split: int, swizzle: int) -> Config:
+    return Config.of(
+        "cutlass", "gemm", tile_m=entry.m, tile_n=entry.n, tile_k=entry.k, cluster_m=entry.cluster[0],
+        cluster_n=entry.cluster[1], schedule=entry.schedule, split_k=split, swizzle=swizzle, raster="auto",
+        swap=entry.swap,
+    )  # fmt: skip

@@ -1,0 +1,141 @@
+"""What Inductor could make of a product besides our kernels: a handful of its own templates' configs, the first that
+its heuristics propose for a size class, and padding where rows are misaligned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmdb.kernels.aten import PADDED, misaligned
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.hardware import BAND_ROWS, SKINNY_ROWS
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.device import Device
+from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.key.problem import Problem
+
+ALIGNED_TILES, ALIGNED_PERSISTENT = 2, 1
+"""How many of each list are tried where rows are aligned: there `tile` and `persistent` do what these templates do, and
+a config costs half a second of compiling per problem. With misaligned rows, literal sizes make the difference."""
+WIDE_ROWS = 256
+"""From there on a padded copy of the weight may be made to larger multiples, too."""
+
+TMA, SCALED_TMA = "inductor_persistent_tma", "inductor_scaled_tma"
+Tile = tuple[int, int, int, int, int]
+"""Rows, columns and depth of a tile of 2-byte elements, stages, warps."""
+TILES: dict[int, tuple[Tile, ...]] = {
+    1: ((16, 32, 128, 4, 4), (32, 64, 64, 4, 4)),
+    64: ((64, 32, 128, 5, 4), (64, 64, 128, 5, 4), (64, 128, 64, 3, 4)),
+    96: ((128, 128, 64, 3, 4), (64, 64, 128, 5, 4), (64, 128, 64, 3, 4), (128, 64, 32, 4, 8)),
+    256: ((128, 128, 64, 3, 4), (128, 128, 64, 5, 8), (64, 128, 64, 3, 4)),
+}
+"""Tiles of the plain template by the least M that they are for, the most promising first."""
+PERSISTENT: dict[int, tuple[Tile, ...]] = {
+    1: (),
+    64: (),
+    96: ((128, 128, 64, 4, 8), (128, 128, 128, 3, 8)),
+    256: ((128, 256, 64, 3, 8), (128, 128, 64, 4, 8), (256, 128, 64, 4, 8), (128, 128, 128, 3, 8)),
+}
+INTEGER: tuple[Tile, ...] = (
+    (128, 256, 128, 3, 8), (256, 128, 128, 3, 8), (64, 64, 64, 3, 8), (64, 128, 32, 4, 8), (128, 128, 32, 2, 8),
+)  # fmt: skip
+"""Tiles of int8 elements."""
+BATCHED: dict[int, tuple[Tile, ...]] = {
+    1: (
+        (16, 64, 128, 4, 4), (16, 128, 64, 5, 4), (16, 32, 128, 5, 2), (16, 64, 64, 5, 2), (16, 128, 128, 3, 4),
+        (16, 256, 64, 4, 8), (16, 32, 256, 3, 4),
+    ),
+    17: (
+        (32, 64, 128, 4, 4), (32, 128, 64, 4, 4), (32, 64, 64, 5, 4), (32, 128, 128, 3, 8), (32, 32, 128, 5, 4),
+        (16, 128, 64, 4, 4),
+    ),
+    33: (
+        (64, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 128, 3, 4), (64, 32, 128, 5, 4), (64, 256, 64, 3, 4),
+        (32, 128, 64, 4, 4), (64, 128, 128, 3, 8),
+    ),
+    65: (
+        (128, 128, 64, 3, 8), (128, 128, 64, 4, 4), (64, 128, 64, 4, 4), (128, 64, 64, 4, 4), (128, 256, 64, 3, 8),
+        (64, 64, 64, 4, 4), (128, 128, 32, 4, 8), (256, 128, 64, 3, 8),
+    ),
+}  # fmt: skip
+"""Tiles of the template of batches, by the least M that they are for; each is made no larger than the matrices."""
+
+SCALED: dict[int, tuple[Tile, ...]] = {
+    1: ((16, 128, 256, 3, 4), (16, 256, 128, 4, 8), (16, 64, 128, 5, 2)),
+    17: ((32, 128, 128, 4, 4), (32, 64, 256, 4, 4), (32, 32, 256, 5, 4)),
+    33: ((64, 32, 256, 5, 4), (64, 128, 128, 4, 4), (64, 64, 256, 3, 4)),
+    65: ((128, 256, 128, 3, 8), (128, 128, 128, 3, 8), (64, 128, 128, 4, 4)),
+}  # fmt: skip
+"""Tiles of fp8 elements of the plain template with scales, by the least M that they are for: of twice as many that were
+tried on 36 problems on an H200 the better ones; for 17 to 32 rows, which none of these had, those like them; and for
+many rows, where one of SCALED_PERSISTENT was always ahead, some for a bias, which these do not take."""
+SCALED_PERSISTENT: dict[int, tuple[Tile, ...]] = {
+    1: (),
+    17: (),
+    33: ((64, 128, 256, 4, 4), (64, 256, 128, 4, 4)),
+    65: (
+        (128, 128, 128, 4, 8), (128, 256, 128, 3, 8), (128, 128, 128, 4, 4), (64, 128, 256, 4, 4),
+        (128, 128, 128, 5, 8), (64, 256, 128, 4, 4),
+    ),
+}  # fmt: skip
+"""The same of the template with tensor maps, all of Inductor's list."""
+
+
+def configs(problem: Problem, device: Device) -> list[Config]:
+    """The legal configs for a problem, in a fixed order; none where the weight is a constant of the graph, since then
+    the code cannot be generated apart from it."""
+    if problem.constant:
+        return []
+    found = dict.fromkeys((*_padded(problem), *_templates(problem)))
+    return [config for config in found if not illegal(config, problem, device)]
+
+
+def _padded(problem: Problem) -> Iterator[Config]:
+    if problem.op not in PADDED.ops or not misaligned(problem):
+        return
+    yield Config.of("aten", "padded", multiple=max(VECTOR_BYTES // ITEM_SIZES[problem.a.dtype], 8))
+    if problem.m >= WIDE_ROWS:
+        yield Config.of("aten", "padded", multiple=64)
+
+
+def _templates(problem: Problem) -> Iterator[Config]:
+    if problem.op == "bmm":
+        yield from (_config("inductor_bmm", tile) for tile in _batched(problem))
+        return
+    if problem.op == "scaled_mm":
+        row_class = max((least for least in SCALED if least <= problem.m), default=1)
+        yield from (_config("inductor_mm", tile) for tile in SCALED[row_class])
+        yield from (_config(SCALED_TMA, tile) for tile in SCALED_PERSISTENT[row_class])
+        return
+    aligned = not misaligned(problem)
+    # Our own kernels have these shapes of aligned, skinny products, and narrower ones.
+    if problem.op == "mixed_mm" or (aligned and problem.m < SKINNY_ROWS):
+        return
+    if problem.op == "int_mm":
+        yield from (_config("inductor_mm", tile) for tile in INTEGER[: ALIGNED_TILES if aligned else None])
+        return
+    row_class = max(least for least in TILES if least <= problem.m)
+    # A tile takes as many bytes of fp32 as of bf16.
+    shrink = max(ITEM_SIZES[problem.a.dtype] // 2, 1)
+    lists = ((TMA, PERSISTENT, ALIGNED_PERSISTENT), ("inductor_mm", TILES, ALIGNED_TILES))
+    for kernel, tiles, few in lists:
+        for m, n, k, stages, warps in tiles[row_class][: few if aligned else None]:
+            yield _config(kernel, (m, n, k // shrink, stages, warps))
+
+
+def _batched(problem: Problem) -> Iterator[Tile]:
+    """The tiles of the template of batches, without repeats: no larger than the power of two that holds a matrix, whose
+    sizes are often those of a head of attention."""
+    row_class = max((least for least in BATCHED if least <= problem.m), default=1)
+    shrink = max(ITEM_SIZES[problem.a.dtype] // 2, 1)
+    found: dict[Tile, None] = {}
+    for m, n, k, stages, warps in BATCHED[row_class]:
+        sides = zip((m, n, k // shrink), (problem.m, problem.n, problem.k), strict=True)
+        rows, columns, depth = (min(side, max(16, 1 << (size - 1).bit_length())) for side, size in sides)
+        # A matrix that one step multiplies has nothing to load ahead.
+        found[rows, columns, depth, min(stages, max(-(-problem.k // depth), 2)), warps] = None
+    yield from found
+
+
+def _config(kernel: str, tile: Tile) -> Config:
+    m, n, k, stages, warps = tile
+    return Config.of("triton", kernel, block_m=m, block_n=n, block_k=k, group_m=BAND_ROWS, stages=stages, warps=warps)
