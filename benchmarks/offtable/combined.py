@@ -41,7 +41,6 @@ from gemmdb.generators.fit.write import rows
 from gemmdb.generators.interfaces.effort import named
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.sources import INDUCTOR
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import model
 from gemmdb.ladder.ask import Ask
@@ -146,7 +145,7 @@ def timed(ask: Ask, truth: Truth) -> list[Config]:
 def _quick(problem: Problem, config: Config) -> bool:
     """Whether quick live tuning tries a config. It leaves out configs that only Inductor can make if others are as
     good."""
-    others = config.kernel not in INDUCTOR and config.kernel != "padded"
+    others = not config.spec.emitted
     return config.spec.cost <= QUICKLY and (others or model.uncovered(problem) is not None)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from gemmdb.generators.interfaces.backend import Job, Measurer, Outcome
 from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.triton.legality import counts_arrivals
+from gemmdb.kernels.triton import counts_arrivals
 from gemmdb.table.measurement import EMITTED, UNSAFE, Status, Times
 from gemmdb.table.verdict import Pooled, best, together
 

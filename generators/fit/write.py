@@ -1,6 +1,6 @@
 """Writes the cost model's data: fits it to archives of measured rows, chooses its menus, and grows its trees.
 
-    python -m gemmdb.generators.fit.write FOLDER... --out gemmdb/ladder
+    python -m gemmdb.generators.fit.write FOLDER... --out gemmdb/cost
 
 FOLDER: of archives (`rows-*.jsonl.xz`). The same archives give the same files: `data.py`, `menus.py` and
 `trees.json`. Needs gemmdb[fit].

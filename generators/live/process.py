@@ -22,9 +22,9 @@ from gemmdb.generators.interfaces import effort
 from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Measurer, row
 from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.generators.measure import backends
-from gemmdb.generators.measure.cuda import inductor_menu
 from gemmdb.inductor.live.client import Request, Tuned
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.inductor import menu as inductor_menu
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
 from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.kernels.legality_fp8 import FIRST_ARCH  # noqa: E402
+from gemmdb.kernels.fp8 import FIRST_ARCH  # noqa: E402
 from gemmdb.key.layout import Layout  # noqa: E402
 from gemmdb.key.operands import Operand  # noqa: E402
 from gemmdb.table.measurement import Protocol, Status  # noqa: E402

@@ -9,7 +9,6 @@ import hashlib
 from dataclasses import dataclass
 
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.sources import INDUCTOR
 from gemmdb.key.problem import Problem
 
 
@@ -31,7 +30,7 @@ class Emitted(Config):
 def only_emitted(config: Config) -> bool:
     """Whether `config` is measured as emitted code: because it is an `Emitted`, or because only Inductor can make
     it."""
-    return isinstance(config, Emitted) or config.kernel in INDUCTOR or config.kernel == "padded"
+    return isinstance(config, Emitted) or config.spec.emitted
 
 
 def digest(problem: Problem, config: Config) -> str:
