@@ -123,7 +123,7 @@ def build(options: BuildOptions) -> None:
     _check_installed(options.modelled)
     # The generators load sqlite-utils, and more, which other commands do without.
     from gemmdb.generators.build.build import build as build_table
-    from gemmdb.generators.shapes import problem_lists as shapes
+    from gemmdb.generators.shapes import loading as shapes
 
     request = options.request()
     with BuildProgress() as progress, terminable():

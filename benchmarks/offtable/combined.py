@@ -36,9 +36,9 @@ from benchmarks.offtable import held_out
 from benchmarks.offtable.folds import FOLDS, fitted_without, fold_of
 from benchmarks.offtable.held_out import MEASUREMENTS, POLICY, Truth
 from benchmarks.offtable.peers import scores
+from gemmdb.generators.effort import named
 from gemmdb.generators.fit import cost_model
 from gemmdb.generators.fit.write import rows
-from gemmdb.generators.interfaces.effort import named
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmdb.errors import InputError
+from gemmdb.generators import effort
 from gemmdb.generators.build import candidate_filter, queue, target
 from gemmdb.generators.build.run import Run
-from gemmdb.generators.interfaces import effort
 from gemmdb.generators.interfaces.backend import Backend
 from gemmdb.generators.interfaces.progress import Progress, Silent
 from gemmdb.generators.interfaces.request import BuildReport, BuildRequest
 from gemmdb.generators.measure import backends
-from gemmdb.generators.shapes import problem_lists
+from gemmdb.generators.shapes import loading
 from gemmdb.settings import data_home
 from gemmdb.table.writer import Store
 
@@ -36,8 +36,8 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
         backend, warnings = _backend(request)
     chosen = effort.named(request.effort, backend.device.kind)
     request = replace(request, effort=chosen.name)
-    listed = problem_lists.load(request.shapes, backend.device.kind)
-    problems = problem_lists.select(listed, request.ops, request.dtypes)
+    listed = loading.load(request.shapes, backend.device.kind)
+    problems = loading.select(listed, request.ops, request.dtypes)
     if not problems:
         raise InputError("no problem is left to build: --ops or --dtypes exclude all of the shapes")
     out = request.out or data_home() / f"{backend.device.slug}.db"

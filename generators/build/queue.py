@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import Event, Lock
 
 from gemmdb.generators.build.race import unconfirmed
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Outcome
-from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key import canonical
 from gemmdb.key.problem import Problem

@@ -10,8 +10,8 @@ from threading import Condition, Thread
 from time import monotonic
 
 from gemmdb.generators.build.queue import Work
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Outcome
-from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.kernels.config import Config
 from gemmdb.processes.pool import Stopped
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gemmdb.errors import InputError
 from gemmdb.generators.measure import backends
-from gemmdb.generators.shapes import problem_lists
+from gemmdb.generators.shapes import loading
 from gemmdb.key.device import Device
 from gemmdb.workload import entries
 
@@ -41,7 +41,7 @@ def choose(arch: str, name: str | None) -> tuple[Device, tuple[str, ...]]:
 
 def devices(name: str | None) -> list[Device]:
     """The devices that the lines of a workload name; none for a preset, a shapes file, or a file that is not there."""
-    if name is None or name in problem_lists.presets() or not Path(name).exists():
+    if name is None or name in loading.presets() or not Path(name).exists():
         return []
     found: dict[Device, None] = {}
     for where, line in entries.lines(Path(name)):

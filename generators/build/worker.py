@@ -9,8 +9,8 @@ from time import monotonic
 
 from gemmdb.generators.build.race import confirm, race, unconfirmed
 from gemmdb.generators.build.scheduler import Scheduler, Task, Won
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate, Job, Measurer, Outcome
-from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.processes.pool import Stopped

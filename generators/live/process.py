@@ -16,11 +16,11 @@ from queue import Empty, SimpleQueue
 from time import monotonic, sleep
 
 from gemmdb.cost.roofline import roofline_us
+from gemmdb.generators import effort
 from gemmdb.generators.build.queue import Claims
 from gemmdb.generators.build.race import race
-from gemmdb.generators.interfaces import effort
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Measurer, row
-from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.generators.measure import backends
 from gemmdb.inductor.live.client import Request, Tuned
 from gemmdb.kernels.config import ATEN, Config

@@ -11,7 +11,7 @@ from statistics import median
 
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
-from gemmdb.generators.interfaces import effort
+from gemmdb.generators import effort
 from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Measurer, Outcome, row
 from gemmdb.generators.measure import backends
 from gemmdb.kernels.config import ATEN, Config

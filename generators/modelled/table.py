@@ -22,7 +22,7 @@ from gemmdb.generators.interfaces.backend import toolchain
 from gemmdb.generators.interfaces.progress import Progress, Silent, Tracker
 from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, command, unplaced
 from gemmdb.generators.modelled import cross_compile, space
-from gemmdb.generators.shapes import problem_lists
+from gemmdb.generators.shapes import loading
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -64,7 +64,7 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
             raise InputError(f"{flag}: a modelled build measures nothing; it goes on where it was when run again")
     if request.allow or request.deny:
         raise InputError("--allow, --deny: they choose what is measured; of a modelled table the cost model chooses")
-    asked = problem_lists.select(problem_lists.load(request.shapes, device.kind), request.ops, request.dtypes)
+    asked = loading.select(loading.load(request.shapes, device.kind), request.ops, request.dtypes)
     problems = [problem for problem in asked if uncovered(problem) is None]
     if not problems:
         raise InputError("no problem is left to model: --ops, --dtypes or the cost model exclude all of the shapes")

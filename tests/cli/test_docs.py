@@ -14,7 +14,7 @@ import typer
 
 from gemmdb.cli.app import app
 from gemmdb.cli.reference import render
-from gemmdb.generators.shapes import problem_lists
+from gemmdb.generators.shapes import loading
 from gemmdb.key.device import Device
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def test_the_numbers_of_the_shipped_table_are_those_of_its_manifest():
 
 
 def test_the_numbers_of_the_preset_are_those_of_its_shapes():
-    problems = Counter(problem.op for problem in problem_lists.load("h200", "cuda"))
+    problems = Counter(problem.op for problem in loading.load("h200", "cuda"))
     listed = r",\s".join(rf"(?P<{op}>[\d,]+)\s{op}" for op in ("mm", "mixed_mm", "addmm", "int_mm"))
     listed = rf"lists\s(?P<all>[\d,]+)\sproblems:\s{listed}"
     assert counted((ROOT / "docs" / "building.md").read_text(), listed) == ops(problems)
@@ -89,4 +89,4 @@ def test_the_table_of_presets_has_their_sizes():
     text = (ROOT / "docs" / "building.md").read_text()
     listed = re.findall(r"^\| `([\w-]+)` \| ([\d,]+)(?:,[^|]*)? \|", text.partition("## Presets")[2], re.MULTILINE)
     assert len(listed) >= 4
-    assert listed == [(name, f"{len(problem_lists.load(name, 'cuda')):,}") for name, _ in listed]
+    assert listed == [(name, f"{len(loading.load(name, 'cuda')):,}") for name, _ in listed]

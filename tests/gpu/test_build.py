@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import gemmdb
+from gemmdb.generators import effort
 from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.generators.interfaces import effort
 from gemmdb.generators.interfaces.backend import Candidate
 from gemmdb.generators.measure.cuda.render import plan
 from gemmdb.generators.measure.remeasure import remeasure

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gemmdb.generators.interfaces.effort import Effort
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.render import plan

@@ -9,8 +9,8 @@ import pytest
 
 from gemmdb.errors import InputError
 from gemmdb.generators.build.candidate_filter import select
+from gemmdb.generators.effort import named
 from gemmdb.generators.interfaces.backend import Candidate, Job
-from gemmdb.generators.interfaces.effort import named
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.inductor import session_factory
 from gemmdb.kernels.config import ATEN, Config

@@ -15,10 +15,10 @@ from typing import TypeVar
 
 from gemmdb import Config, Problem
 from gemmdb.devices import registry
-from gemmdb.generators.interfaces import effort
+from gemmdb.generators import effort
 from gemmdb.generators.measure.cuda import render
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.shapes import problem_lists
+from gemmdb.generators.shapes import loading
 from gemmdb.kernels import cutlass, triton
 from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import KERNELS
@@ -91,7 +91,7 @@ def sources() -> dict[str, str]:
 
 
 def problems() -> str:
-    loaded = [problem for preset in PRESETS for problem in problem_lists.load(preset, "cuda")]
+    loaded = [problem for preset in PRESETS for problem in loading.load(preset, "cuda")]
     return digest((problem.text, problem.key, problem.family_key) for problem in (*loaded, *by_text()))
 
 

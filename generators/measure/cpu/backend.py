@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gemmdb.devices.detect import cpu, last_level_cache_bytes
 from gemmdb.errors import InputError
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Measurer, Space
-from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.generators.measure.cpu.measurer import CpuMeasurer
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.key.device import Device

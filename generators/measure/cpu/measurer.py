@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
-from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.generators.measure import stats
 from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN, Config

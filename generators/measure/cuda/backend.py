@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from gemmdb.devices.detect import cuda
 from gemmdb.errors import InputError
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Space
-from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.space import CudaSpace

@@ -9,8 +9,8 @@ from threading import Thread
 from typing import Any
 
 from gemmdb.errors import GemmdbError
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
-from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.generators.measure.cuda.emitted_config import Emitted, only_emitted
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.trial import Loaded, Trial

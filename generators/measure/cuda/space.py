@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate
-from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.generators.measure.cuda.likely import likely
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cutlass import menu as cutlass_menu

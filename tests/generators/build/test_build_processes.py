@@ -13,7 +13,7 @@ import pytest
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.build import queue
 from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.generators.interfaces.effort import named
+from gemmdb.generators.effort import named
 from gemmdb.table.reader import Table
 
 
@@ -37,7 +37,7 @@ from pathlib import Path
 sys.path.insert(0, {here!r})
 from conftest import ReplayBackend, record, CONFIGS
 from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.generators.shapes import problem_lists as shapes
+from gemmdb.generators.shapes import loading as shapes
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.table.measurement import Status
 

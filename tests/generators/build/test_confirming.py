@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gemmdb.generators.build.queue import known
 from gemmdb.generators.build.race import CONFIRMED, confirm, race, unconfirmed
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate, Job, Outcome
-from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.cuda.emitted_config import Emitted
 from gemmdb.generators.measure.replay import Replay

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.generators.build.race import confirm, race, winner
+from gemmdb.generators.effort import EFFORTS, Effort
 from gemmdb.generators.interfaces.backend import Candidate, Job
-from gemmdb.generators.interfaces.effort import EFFORTS, Effort
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config

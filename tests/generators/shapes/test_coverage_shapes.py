@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from gemmdb.generators.shapes import problem_lists
+from gemmdb.generators.shapes import loading
 from gemmdb.generators.shapes.architectures import DECODE, DENSE, MODELS, PREFILL
 from gemmdb.generators.shapes.h200 import FLOORS, first_model, items
 from gemmdb.generators.shapes.pools import core_pairs, core_products
@@ -19,7 +19,7 @@ FIRST_PART = 4780
 
 @pytest.fixture(scope="module")
 def problems() -> list[Problem]:
-    return problem_lists.load("h200", "cuda")
+    return loading.load("h200", "cuda")
 
 
 def test_every_op_has_as_many_problems_as_the_table_promises(problems: list[Problem]) -> None:

@@ -5,7 +5,7 @@
 
 import pytest
 
-from gemmdb.generators.shapes import problem_lists
+from gemmdb.generators.shapes import loading
 from gemmdb.generators.shapes.architectures import ENCODERS, GPT2, MODELS
 from gemmdb.generators.shapes.strata import affordable
 from gemmdb.key.problem import Problem
@@ -31,12 +31,12 @@ PUBLISHED = {
 
 @pytest.fixture(scope="module")
 def dense() -> list[Problem]:
-    return problem_lists.load("llm-dense", "cuda")
+    return loading.load("llm-dense", "cuda")
 
 
 @pytest.fixture(scope="module")
 def shipped() -> list[Problem]:
-    return problem_lists.load("h200", "cuda")
+    return loading.load("h200", "cuda")
 
 
 def precision(problem: Problem) -> str:
@@ -103,7 +103,7 @@ def test_llm_dense_every_layout_in_every_precision(dense: list[Problem], op: str
 @pytest.mark.parametrize("dtype", PRECISIONS)
 def test_squares_grids_odd_sizes_and_encoders_in_every_precision(dtype: str) -> None:
     def kept(preset: str, op: str) -> list[Problem]:
-        return [p for p in problem_lists.load(preset, "cuda") if p.op == op and precision(p) == dtype]
+        return [p for p in loading.load(preset, "cuda") if p.op == op and precision(p) == dtype]
 
     for op in ("mm", "addmm"):
         assert {p.m for p in kept("grid", op) if p.m == p.n == p.k} == {2**power for power in range(7, 15)}
@@ -113,15 +113,15 @@ def test_squares_grids_odd_sizes_and_encoders_in_every_precision(dtype: str) -> 
 
 
 def test_the_log_grid_reaches_16384_rows() -> None:
-    problems = problem_lists.load("grid", "cuda")
+    problems = loading.load("grid", "cuda")
     for op in ("mm", "mixed_mm"):
         assert {4**power for power in range(8)} <= {p.m for p in problems if p.op == op and (p.n, p.k) == (6144, 256)}
 
 
-@pytest.mark.parametrize("name", [name for name in problem_lists.presets() if not name.startswith("cpu")])
+@pytest.mark.parametrize("name", [name for name in loading.presets() if not name.startswith("cpu")])
 def test_no_addmm_of_a_gpu_is_followed_by_something_elementwise(name: str) -> None:
     # Inductor adds such a bias in what follows, and asks for an mm.
-    assert not [p for p in problem_lists.load(name, "cuda") if p.op == "addmm" and p.fusion == "pointwise"]
+    assert not [p for p in loading.load(name, "cuda") if p.op == "addmm" and p.fusion == "pointwise"]
 
 
 @pytest.mark.parametrize("name", MODELS)

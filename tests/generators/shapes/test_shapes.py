@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import InputError
-from gemmdb.generators.interfaces.effort import named
-from gemmdb.generators.shapes import problem_lists
+from gemmdb.generators.effort import named
+from gemmdb.generators.shapes import loading
 from gemmdb.key.problem import Problem
 from gemmdb.workload import entries
 
@@ -20,26 +20,26 @@ def load(tmp_path):
     def write(text, name="shapes.jsonl"):
         path = tmp_path / name
         path.write_text(text)
-        return problem_lists.load(str(path), "cpu")
+        return loading.load(str(path), "cpu")
 
     return write
 
 
-@pytest.mark.parametrize("name", problem_lists.presets())
+@pytest.mark.parametrize("name", loading.presets())
 def test_every_preset_loads(name):
-    problems = problem_lists.load(name, "cpu")
+    problems = loading.load(name, "cpu")
     assert len(problems) == len(set(problems)) > 0
 
 
 def test_the_default_of_a_cpu_is_small_and_covers_the_ops():
-    problems = problem_lists.load(None, "cpu")
-    assert problems == problem_lists.load("cpu-quick", "cpu")
+    problems = loading.load(None, "cpu")
+    assert problems == loading.load("cpu-quick", "cpu")
     assert {problem.op for problem in problems} == {"mm", "addmm", "int_mm", "mixed_mm"}
     assert len(problems) <= 12
 
 
 def test_the_default_of_a_gpu_covers_all_backends_and_ops():
-    problems = problem_lists.load(None, "cuda")
+    problems = loading.load(None, "cuda")
     assert {problem.op for problem in problems} == {"mm", "addmm", "int_mm", "mixed_mm"}
     assert (named(None, "cuda").name, named(None).name) == ("standard", "quick")
 
@@ -70,25 +70,25 @@ def test_a_workload_is_a_shapes_file(tmp_path):
     entries.append(path, [entries.Entry(problem), entries.Entry(problem, 3)])
     with path.open("a") as file:
         file.write('{"uncovered": "bmm", "count": 1}\n')
-    assert problem_lists.load(str(path), "cpu") == [problem]
+    assert loading.load(str(path), "cpu") == [problem]
 
 
 def test_products_of_batches_are_listed_with_their_batch(tmp_path):
     path = tmp_path / "shapes.jsonl"
     path.write_text('{"op": "bmm", "batch": [8, 64], "m": 1, "n": 16, "k": 32, "layout": "nn"}\n')
     wanted = [Problem.gemm("bmm", batch=batch, m=1, n=16, k=32, layout="nn") for batch in (8, 64)]
-    assert problem_lists.load(str(path), "cuda") == wanted
-    assert problem_lists.select(wanted, ("bmm",), ("bf16",)) == wanted
-    assert problem_lists.select(wanted, ("mm",), ()) == []
+    assert loading.load(str(path), "cuda") == wanted
+    assert loading.select(wanted, ("bmm",), ("bf16",)) == wanted
+    assert loading.select(wanted, ("mm",), ()) == []
 
 
 def test_scales_and_accumulation_are_keywords(tmp_path):
     path = tmp_path / "shapes.json"
     path.write_text('{"op": "scaled_mm", "m": 1, "n": 16, "k": 32, "scales": ["tensor", "row"], "fast_accum": true}')
     wanted = [Problem.gemm("scaled_mm", m=1, n=16, k=32, scales=kind, fast_accum=True) for kind in ("tensor", "row")]
-    assert problem_lists.load(str(path), "cpu") == wanted
-    assert problem_lists.select(wanted, ("scaled_mm",), ("fp8_e4m3",)) == wanted
-    assert problem_lists.select(wanted, (), ("bf16",)) == []
+    assert loading.load(str(path), "cpu") == wanted
+    assert loading.select(wanted, ("scaled_mm",), ("fp8_e4m3",)) == wanted
+    assert loading.select(wanted, (), ("bf16",)) == []
 
 
 GOOD = '{"op": "mm", "m": 1, "n": 8, "k": 8}\n'
@@ -142,15 +142,15 @@ def test_unreadable_files(tmp_path, what):
     path = tmp_path / what
     path.mkdir() if what == "folder" else path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=f"cannot read {path}"):
-        problem_lists.load(str(path), "cpu")
+        loading.load(str(path), "cpu")
 
 
 def test_select():
-    problems = problem_lists.load("cpu-quick", "cpu")
-    chosen = problem_lists.select(problems, ["mm"], ["bf16"])
+    problems = loading.load("cpu-quick", "cpu")
+    chosen = loading.select(problems, ["mm"], ["bf16"])
     assert chosen
     assert {(p.op, p.a.dtype) for p in chosen} == {("mm", "bf16")}
-    assert problem_lists.select(problems, [], []) == problems
+    assert loading.select(problems, [], []) == problems
 
 
 def test_the_example_of_the_docs_loads(load):

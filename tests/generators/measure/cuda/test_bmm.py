@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from gemmdb import Problem
-from gemmdb.generators.interfaces.effort import named
+from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda import elementwise, requirements
 from gemmdb.generators.measure.cuda.bench import moved
 from gemmdb.generators.measure.cuda.emission import Emission
 from gemmdb.generators.measure.cuda.emitted_config import only_emitted
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.shapes import problem_lists
+from gemmdb.generators.shapes import loading
 from gemmdb.generators.shapes.strata import MOST_BYTES, MOST_US, call_us
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.legality import illegal
@@ -83,7 +83,7 @@ def test_a_copy_lies_as_the_original(strides: tuple[int, ...]) -> None:
 
 
 def test_the_preset() -> None:
-    problems = problem_lists.load("h200-bmm", "cuda")
+    problems = loading.load("h200-bmm", "cuda")
     assert len(problems) == 59
     assert {problem.op for problem in problems} == {"bmm"}
     assert {8, 16, 64, 32, 256, 512} <= {problem.batch for problem in problems}

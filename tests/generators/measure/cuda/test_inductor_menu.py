@@ -7,7 +7,7 @@ import pytest
 
 from gemmdb import Config, Problem
 from gemmdb.errors import InputError
-from gemmdb.generators.interfaces.effort import named
+from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda import requirements
 from gemmdb.generators.measure.cuda.emission import Emission
 from gemmdb.generators.measure.cuda.emitted import share_gpus

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate, Job
-from gemmdb.generators.interfaces.effort import Effort
 from gemmdb.generators.measure.cuda.emitted_config import Emitted
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler

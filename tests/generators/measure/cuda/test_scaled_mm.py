@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from gemmdb import Problem
-from gemmdb.generators.interfaces.effort import named
+from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda import elementwise, requirements
 from gemmdb.generators.measure.cuda.emission import Emission
 from gemmdb.generators.measure.cuda.emitted_config import only_emitted
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.shapes import problem_lists
+from gemmdb.generators.shapes import loading
 from gemmdb.generators.shapes.strata import MOST_BYTES
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.legality import illegal
@@ -130,7 +130,7 @@ def test_what_follows_is_that_of_a_product_in_the_outputs_dtype(rest: dict[str, 
 
 
 def test_the_preset() -> None:
-    problems = problem_lists.load("h200-scaled", "cuda")
+    problems = loading.load("h200-scaled", "cuda")
     assert len(problems) == 115
     assert {problem.op for problem in problems} == {"scaled_mm"}
     assert {problem.m for problem in problems} == {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048, 8192}
