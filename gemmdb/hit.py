@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gemmdb.kernels.config import Config, Value
 
+Range = tuple[int, int | None]
+"""The smallest and the largest value of a symbolic size; None is without end."""
 Branches = tuple[tuple[int | None, Config], ...]
 """Of a Hit for a range of M that several configs share: up to which M each is run, in order; None is without end."""
 
@@ -43,6 +45,16 @@ class Hit:
     def params(self) -> Mapping[str, Value]:
         """The kernel's parameters by name."""
         return self.config.values
+
+    def kernels(self, ranges: Mapping[str, Range]) -> Iterator[tuple[Config, Range | None]]:
+        """Each config that runs, with the rows that it serves; None stands for all sizes. `ranges`: of the query."""
+        if not self.branches:
+            yield self.config, None
+            return
+        low, high = ranges["m"]
+        for limit, config in self.branches:
+            yield config, (low, limit or high)
+            low = (limit or 0) + 1
 
     def as_dict(self) -> dict[str, Any]:
         """What `gemmdb lookup --json` prints."""

@@ -28,7 +28,7 @@ from benchmarks.h200.strata import FIGURES, Member, mean, of
 from gemmdb.generators.files import archive
 from gemmdb.generators.measure.cuda.backend import VERSION
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.triton.legality import counts_arrivals
+from gemmdb.kernels.triton import counts_arrivals
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import EMITTED, Measurement, Status
 from gemmdb.table.reader import Table

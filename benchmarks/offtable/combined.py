@@ -36,12 +36,11 @@ from benchmarks.offtable import held_out
 from benchmarks.offtable.folds import FOLDS, fitted_without, fold_of
 from benchmarks.offtable.held_out import MEASUREMENTS, POLICY, Truth
 from benchmarks.offtable.peers import scores
-from gemmdb.generators.build.effort import named
-from gemmdb.generators.fit import coefficients
+from gemmdb.generators.effort import named
+from gemmdb.generators.fit import cost_model
 from gemmdb.generators.fit.write import rows
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.sources import INDUCTOR
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import model
 from gemmdb.ladder.ask import Ask
@@ -87,7 +86,7 @@ def main(options: argparse.Namespace) -> None:
 
 def answered(whole: Path, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """One row per problem."""
-    samples = list(coefficients.samples(rows(folders)))
+    samples = list(cost_model.samples(rows(folders)))
     truths = held_out.truths(whole)
     for fold in range(FOLDS):
         held = [truth for problem, truth in truths.items() if fold_of(problem) == fold]
@@ -146,7 +145,7 @@ def timed(ask: Ask, truth: Truth) -> list[Config]:
 def _quick(problem: Problem, config: Config) -> bool:
     """Whether quick live tuning tries a config. It leaves out configs that only Inductor can make if others are as
     good."""
-    others = config.kernel not in INDUCTOR and config.kernel != "padded"
+    others = not config.spec.emitted
     return config.spec.cost <= QUICKLY and (others or model.uncovered(problem) is not None)
 
 

@@ -71,7 +71,7 @@ def tile_of(config: Config) -> Tile | None:
     return Tile(
         name, rows, value["block_n"], value["block_k"], value["warps"], value["stages"], split,
         value.get("reduce", "fixup" if split > 1 else "none"), value.get("swap", 0),
-        value.get("load") == "tma" or name in ("persistent", "inductor_persistent_tma"),
+        config.spec.maps(config),
         value.get("dequant") == "bits", value.get("rows") == "mask", value.get("stagger", 0), value.get("resident", 0),
     )  # fmt: skip
 

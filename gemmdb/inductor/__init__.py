@@ -7,7 +7,6 @@
 Importing this imports no torch; `enable()` waits for the program to import Inductor by itself.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from gemmdb.inductor.entry import disable, enable, force, record
@@ -18,12 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "compare", "disable", "enable", "force", "record", "reset_stats", "stats"]
 
-_ON_DEMAND = {"Comparison": "comparison", "compare": "comparison", "reset_stats": "journal", "stats": "journal"}
-"""Names and their modules, imported at first use: a program that compiles nothing need not wait for them."""
-
 
 def __getattr__(name: str) -> Any:
-    """The names that are imported at their first use."""
-    if name not in _ON_DEMAND:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"gemmdb.inductor.{_ON_DEMAND[name]}"), name)
+    """The names that are imported at their first use: a program that compiles nothing need not wait for them."""
+    if name in ("Comparison", "compare"):
+        from gemmdb.inductor import comparison
+
+        return getattr(comparison, name)
+    if name in ("reset_stats", "stats"):
+        from gemmdb.inductor import journal
+
+        return getattr(journal, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemmdb.hit import Hit
+from gemmdb.hit import Hit, Range
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.hardware import tile_count
 from gemmdb.kernels.legality import illegal
-from gemmdb.kernels.triton.legality import counts_arrivals
+from gemmdb.kernels.triton import counts_arrivals
 from gemmdb.key.problem import Problem, Query
 
 MOST_COUNTERS = 2**14
@@ -25,20 +25,23 @@ def objection(config: Config, query: Query) -> str | None:
     return found or (_over_ranges(config, query) if query.ranges else None)
 
 
+def excluded(query: Query, config: Config, rows: Range | None = None) -> str | None:
+    """As `objection`, for some rows of `query`; None: for all of its sizes. The ladder asks this of what it serves."""
+    return objection(config, query if rows is None else replace(query, ranges={**query.ranges, "m": rows}))
+
+
 def refusal(hit: Hit, query: Query) -> tuple[Config, str] | None:
     """The first config of a hit that Inductor cannot carry out, and why; None when it can carry out all."""
-    low = query.ranges["m"][0] if hit.branches else 0
-    for limit, config in hit.branches or ((None, hit.config),):
-        rows = {"m": (low, limit or query.ranges["m"][1])} if hit.branches else {}
-        asked = replace(query, ranges={**query.ranges, **rows})
-        if config != ATEN and (reason := objection(config, asked)):
+    for config, rows in hit.kernels(query.ranges):
+        if config != ATEN and (reason := excluded(query, config, rows)):
             return config, reason
-        low = (limit or 0) + 1
     return None
 
 
 def refuses(config: Config, problem: Problem) -> str | None:
     """Why Inductor cannot lower `problem` with `config`; None when it can."""
+    if config.spec.template is not None:
+        return _counted(config, problem) or (_mapped(problem) if config.spec.maps(config) else None)
     rule = _RULES.get((config.backend, config.kernel))
     if rule is None:
         return f"{config.name} cannot be lowered by this version"
@@ -74,17 +77,13 @@ def _packed_gemm(config: Config, problem: Problem) -> str | None:
     return None
 
 
-def _tile(config: Config, problem: Problem) -> str | None:
-    return _counted(config, problem) or (_persistent(config, problem) if config.values["load"] == "tma" else None)
-
-
 def _counted(config: Config, problem: Problem) -> str | None:
     if counts_arrivals(config) and tiles(config, problem) > MOST_COUNTERS:
         return f"the workspace has counters for {MOST_COUNTERS} tiles"
     return None
 
 
-def _persistent(config: Config, problem: Problem) -> str | None:
+def _mapped(problem: Problem) -> str | None:
     if 1 in (problem.m, problem.n, problem.k):
         return "a tensor map needs aligned strides, and that of a size of 1 may be anything"
     return None
@@ -101,7 +100,7 @@ def _over_ranges(config: Config, query: Query) -> str | None:
     for end in (smallest, largest):
         if reason := illegal(config, end, query.device, query.ranges):
             return f"at m={end.m} n={end.n} k={end.k}: {reason}"
-    if copies_tiles(config) and _rows(query.problem) & set(query.ranges):
+    if config.spec.maps(config) and _rows(query.problem) & set(query.ranges):
         return "the tensor copy engine wants rows of a known length"
     if reason := _nothing(config, query):
         return reason
@@ -131,14 +130,9 @@ def _end(query: Query, which: int) -> Problem:
     return query.problem.resized(**sizes)
 
 
-def copies_tiles(config: Config) -> bool:
-    """Whether a kernel loads by tensor maps; those of Triton kernels are built by each program, in scratch memory."""
-    return config.backend == "cutlass" or config.kernel == "persistent" or config.values.get("load") == "tma"
-
-
 def _rows(problem: Problem) -> set[str]:
     """The sizes that are the length of a row of an operand in memory."""
-    a, b = (operand.layout.order.startswith("row") for operand in (problem.a, problem.b))
+    a, b = (problem.a.row_major, problem.b.row_major)
     return {"k" if a else "m", "n" if b else "k"}
 
 
@@ -152,8 +146,4 @@ _RULES = {
     ("aten", "int8pack_mm"): _int8pack,
     ("cpp", "packed_gemm"): _packed_gemm,
     ("cutlass", "gemm"): _default,
-    ("triton", "tile"): _tile,
-    ("triton", "gemv"): _default,
-    ("triton", "persistent"): _persistent,
-    ("triton", "narrow"): _counted,
 }

@@ -1,14 +1,13 @@
-"""Record mode: the compiled GEMMs of a program as lines of JSON, appended under a file lock.
+"""Record mode: the compiled GEMMs of a program, as lines of a workload file.
 
-What was compiled is written at once, so that a server that is killed has recorded it; how often it ran is added at the
-end, and now and then before, as lines with a count of 0. A reader adds the lines of a product up.
+A graph is written at once when it is compiled, so a server that is killed has recorded it. How often it ran is written
+at the end, and every few seconds before, as lines with a count of 0.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import logging
 import os
 import threading
@@ -18,12 +17,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from gemmdb.errors import InputError
 from gemmdb.inductor.journal import JOURNAL, Event
-from gemmdb.workload.appending import append_lines
+from gemmdb.workload import entries
+from gemmdb.workload.entries import Line, Ranges
 
 log = logging.getLogger("gemmdb")
 INTERVAL_S = 10.0
-"""Calls are written at most this often while the program runs."""
+"""Seconds between two writes of calls while the program runs."""
 
 
 class Recording:
@@ -57,7 +58,7 @@ class Recording:
         self._stopped = True
 
     def __call__(self, events: list[Event], artefact: Any) -> None:
-        """Write down one graph that became ready; a listener of the Journal."""
+        """Write one graph that became ready; the Journal calls this."""
         self._append(lines([(events, 1, 0)]))
         if artefact is None:
             return
@@ -86,19 +87,19 @@ class Recording:
         self._append(lines(seen))
 
     def forget(self) -> None:
-        """Drop the calls since the last time: in a forked child, they are its parent's to write."""
+        """Drop the calls since the last time. In a forked child: the parent writes them."""
         self._lock = threading.Lock()
         for _, calls in self._graphs:
             calls[0] = 0
 
-    def _append(self, text: list[str]) -> None:
-        """A workload that cannot be written is one warning, never the end of the program that is recorded."""
+    def _append(self, found: list[Line]) -> None:
+        """Append lines. A failure is a warning: it must not end the program that is recorded."""
         try:
-            if text:
+            if found:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                append_lines(self.path, text)
-        except OSError as error:
-            log.warning("gemmdb cannot record to %s: %s", self.path, error.strerror)
+                entries.write(self.path, found)
+        except (OSError, InputError) as error:
+            log.warning("gemmdb cannot record to %s: %s", self.path, error)
 
 
 _recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
@@ -113,19 +114,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[str]:
-    """One JSON object per distinct product of (events, count, calls): `problem`, `count` (occurrences in compiled
-    graphs), `calls` (times it ran), `device`, `ranges`; GEMMs that gemmdb does not steer have `uncovered` in place of
-    `problem`."""
-    merged: dict[tuple[str, str, str, str], list[int]] = {}
+def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[Line]:
+    """One line per distinct product of (events, count, calls): `count` occurrences in compiled graphs, which ran
+    `calls` times."""
+    merged: dict[tuple[str, str, str, Ranges], list[int]] = {}
     for events, count, calls in graphs:
         for event in events:
             kind = "uncovered" if event.rung == "uncovered" else "problem"
-            ranges = json.dumps(dict(event.ranges), sort_keys=True)
+            ranges = tuple(sorted((name, low, high) for name, (low, high) in event.ranges.items()))
             entry = merged.setdefault((kind, event.problem, event.device, ranges), [0, 0])
             entry[0] += count
             entry[1] += calls
-    return [
-        json.dumps({kind: text, "count": n, "calls": calls, "device": device, "ranges": json.loads(ranges)})
-        for (kind, text, device, ranges), (n, calls) in merged.items()
-    ]
+    return [Line(kind, name, n, calls, device, ranges) for (kind, name, device, ranges), (n, calls) in merged.items()]

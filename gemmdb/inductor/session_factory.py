@@ -1,8 +1,8 @@
-"""How a session finds its answers: in the tables, or from a function; and what of it Inductor cannot carry out."""
+"""Makes sessions: from tables, or from a function that chooses."""
 
 from __future__ import annotations
 
-import re
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +18,6 @@ from gemmdb.settings import Policy, Settings
 
 if TYPE_CHECKING:
     from gemmdb.table.catalog import Catalog
-
-ATTEMPTS = 16
-"""How many configs may be left out of one answer."""
 
 
 def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings | None = None) -> Session:
@@ -38,20 +35,21 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
     )
     untimed = replace(policy, on_miss="aten") if policy.on_miss == "live" else policy
 
+    def answer(query: Query, allowed: Policy) -> Hit | None:
+        excluded = functools.partial(legality.excluded, query)
+        return lookup(query, catalog(), allowed, installed(query.device.kind), excluded)
+
     def otherwise(query: Query) -> Hit | None:
-        running = installed(query.device.kind)
-        return _servable(query, untimed, lambda allowed: lookup(query, catalog(), allowed, running))
+        return answer(query, untimed)
 
     def find(query: Query) -> Hit | None:
         if policy.on_miss != "live" or declines(query):
             return otherwise(query)
-        running = installed(query.device.kind)
-        hit = _servable(query, policy, lambda allowed: lookup(query, catalog(), allowed, running))
+        hit = answer(query, policy)
         if hit is not None:
             return hit
-        # What a search would find out now is what an earlier one has stored: times with operands in the cache.
-        hot, exact = replace(query, l2="hot"), replace(policy, near=False)
-        hit = _servable(hot, exact, lambda allowed: lookup(hot, catalog(), allowed, running))
+        # A search would repeat what an earlier one has stored: times with the operands in the cache.
+        hit = answer(replace(query, l2="hot"), replace(policy, near=False))
         return hit and replace(hit, evidence={**hit.evidence, "instead_of": query.l2})
 
     def why(query: Query) -> str:
@@ -59,7 +57,7 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
         return "; ".join(f"{step.rung}: {step.reason}" for step in steps if step.hit is None)
 
     def declines(query: Query) -> str:
-        from gemmdb.inductor.live.rules import objection  # Needs torch, which whoever makes a session need not.
+        from gemmdb.inductor.live.rules import objection  # Needs torch; making a session does not.
 
         return objection(query, policy)
 
@@ -70,8 +68,8 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
 
 
 class _Catalogs:
-    """The catalog of a session, and, once live tuning has made the user's table where there was none, another with it:
-    what was measured for one graph answers the next one. The first stays open; another thread may be asking it."""
+    """The catalog of a session. Once live tuning has made the user's table, it is another catalog with that table, so
+    that what was measured for one graph answers the next. The first stays open: another thread may be reading it."""
 
     def __init__(self, load: Callable[[], Catalog], made: Callable[[], bool]) -> None:
         self._load, self._made = load, made
@@ -81,20 +79,6 @@ class _Catalogs:
         if not self._complete and self._made():
             self._now, self._complete = self._load(), True
         return self._now
-
-
-def _servable(query: Query, policy: Policy, ask: Callable[[Policy], Hit | None]) -> Hit | None:
-    """What `ask` answers under `policy` without the configs that Inductor cannot carry out: the next best is served
-    then, and not ATen. The evidence says what was left out and why."""
-    left_out: dict[str, str] = {}
-    while True:
-        hit = ask(policy)
-        refused = None if hit is None else legality.refusal(hit, query)
-        if hit is None or refused is None or len(left_out) == ATTEMPTS:
-            return hit and replace(hit, evidence={**hit.evidence, "left_out": left_out}) if left_out else hit
-        config, left_out[config.text] = refused
-        pattern = f"^{re.escape(config.text)}$"
-        policy = replace(policy, deny=f"{policy.deny}|{pattern}" if policy.deny else pattern)
 
 
 def from_chooser(chooser: Callable[[Problem], Config | None], key: str | None) -> Session:

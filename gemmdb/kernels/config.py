@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmdb.errors import InputError
-from gemmdb.kernels.registry import KERNELS, Kernel
+from gemmdb.kernels.kernel import Kernel
+from gemmdb.kernels.registry import KERNELS
 from gemmdb.key import canonical
 
 Value = str | int

@@ -76,6 +76,12 @@ class Device:
         suffix = f"-{self.units}t" if self.kind == "cpu" else ("-mig" if self.mig else "")
         return "-".join(words)[:80] + suffix
 
+    @property
+    def capability(self) -> int:
+        """The compute capability of an NVIDIA GPU as a number, 90 for sm90; 0 for any other device."""
+        digits = self.arch.removeprefix("sm")
+        return int(digits) if self.kind == "cuda" and digits.isdigit() else 0
+
     def named(self, name: str) -> bool:
         """Whether `name` is this device's SKU or arch; case does not count."""
         return name.lower() in (self.sku.lower(), self.arch.lower())

@@ -32,6 +32,11 @@ class Operand:
         text = f"{self.dtype}:{layout.order}:{layout.align}"
         return f"{text}:{layout.batch}" if layout.batch else text
 
+    @property
+    def row_major(self) -> bool:
+        """Whether the last dimension is the one along memory."""
+        return self.layout.order.startswith("row")
+
     @classmethod
     def parse(cls, text: str) -> Operand:
         """The operand of a text; raises InputError."""

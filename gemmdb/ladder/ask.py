@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gemmdb.errors import TableError
-from gemmdb.hit import Hit
+from gemmdb.hit import Hit, Range
+from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
@@ -17,6 +18,9 @@ from gemmdb.settings import Policy
 from gemmdb.table.reader import Table
 
 LOG = logging.getLogger("gemmdb")
+
+Exclude = Callable[[Config, Range | None], str | None]
+"""Why the caller cannot carry out a config for some rows (None: all sizes of the query); None when it can."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -35,12 +39,15 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One lookup: the query, the tables in order, the policy and the toolchain that will run the answer (None: unknown,
-    and then every row counts as measured under the right one)."""
+    and then every row counts as measured under the right one). `excluded`: rules out what the caller cannot carry out;
+    `left_out`: what it ruled out of this answer so far, with reasons."""
 
     query: Query
     tables: tuple[Table, ...]
     policy: Policy
     toolchain: Toolchain | None
+    excluded: Exclude | None = None
+    left_out: Mapping[Config, str] = field(default_factory=dict)
 
     @property
     def problem(self) -> Problem:

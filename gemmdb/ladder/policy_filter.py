@@ -14,7 +14,10 @@ from gemmdb.settings import Policy
 
 
 def objection(ask: Ask, config: Config) -> str | None:
-    """Why `config` cannot be the answer to `ask`, by policy or by legality; None when it can."""
+    """Why `config` cannot be the answer to `ask`: the caller excluded it, the policy does not serve it, or it is not
+    legal. None when it can."""
+    if ask.left_out and config in ask.left_out:
+        return ask.left_out[config]
     return refusal(config, ask.policy, ask.problem) or illegal(config, ask.problem, ask.device, ask.symbolic)
 
 

@@ -3,7 +3,9 @@
     {"problem": canonical text, "count": n, "calls": n, "device": canonical text, "ranges": {"m": [2, null]}}
 
 `count`: occurrences in compiled graphs; `calls`: calls of these graphs; `ranges`: the sizes that were symbolic. A GEMM
-that gemmdb does not steer has `uncovered`, its name, in place of `problem`. Fields not known here are tolerated.
+that gemmdb does not steer has `uncovered`, its name, in place of `problem`.
+
+A reader adds up the lines of a product, and ignores unknown fields.
 """
 
 from __future__ import annotations
@@ -33,13 +35,32 @@ class Entry:
     device: str = ""
     ranges: Ranges = ()
 
-    def as_dict(self) -> dict[str, Any]:
-        """The object of its line."""
+    @property
+    def line(self) -> Line:
+        """The entry as it is written."""
+        return Line("problem", self.problem.text, self.count, self.calls, self.device, self.ranges)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a file. `kind`: `problem`, or `uncovered` for a GEMM that gemmdb does not steer; `name`: canonical
+    text of the problem, or the GEMM's name. The other fields are those of an Entry."""
+
+    kind: str
+    name: str
+    count: int = 1
+    calls: int = 0
+    device: str = ""
+    ranges: Ranges = ()
+
+    @property
+    def text(self) -> str:
+        """The JSON of the line."""
         ranges = {name: [low, high] for name, low, high in self.ranges}
-        return {
-            "problem": self.problem.text, "count": self.count, "calls": self.calls, "device": self.device,
-            "ranges": ranges,
+        item = {
+            self.kind: self.name, "count": self.count, "calls": self.calls, "device": self.device, "ranges": ranges,
         }  # fmt: skip
+        return json.dumps(item)
 
 
 @dataclass(frozen=True)
@@ -71,8 +92,13 @@ def read(path: Path) -> Workload:
 
 def append(path: Path, entries: Iterable[Entry]) -> None:
     """Append entries under a lock, so that several processes may record into one file. Raises InputError."""
+    write(path, (entry.line for entry in entries))
+
+
+def write(path: Path, lines: Iterable[Line]) -> None:
+    """As `append`, for lines of both kinds."""
     try:
-        append_lines(path, (json.dumps(entry.as_dict()) for entry in entries))
+        append_lines(path, (line.text for line in lines))
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gemmdb.generators.shapes.literals import SCALARS, literal, literal_bias
+from gemmdb.generators.measure.literals import SCALARS, literal, literal_bias
 from gemmdb.key.operands import TensorInfo
 from gemmdb.key.problem import Problem
 

@@ -15,9 +15,6 @@ from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
-OURS = ("tile", "narrow", "persistent", "gemv")
-"""Kernels that are compiled without torch."""
-
 
 @dataclass(frozen=True)
 class Ranked:
@@ -37,7 +34,7 @@ def rank(problem: Problem, device: Device) -> list[Ranked]:
     found = {
         config: tile
         for config, tile in _candidates(setting, device)
-        if tile.kernel in OURS and runs_on(tile, setting.machine)
+        if config.spec.template is not None and runs_on(tile, setting.machine)
     }
     ranked = [Ranked(config, tile, FITTED.predict(setting, tile)) for config, tile in found.items()]
     return sorted(ranked, key=lambda one: (one.us, one.config.text))

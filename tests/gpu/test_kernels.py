@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.triton.legality import illegal
+from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, Status
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
 from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.kernels.legality_fp8 import FIRST_ARCH  # noqa: E402
+from gemmdb.kernels.fp8 import FIRST_ARCH  # noqa: E402
 from gemmdb.key.layout import Layout  # noqa: E402
 from gemmdb.key.operands import Operand  # noqa: E402
 from gemmdb.table.measurement import Protocol, Status  # noqa: E402
@@ -250,7 +250,7 @@ def test_all_are_measured(config: Config, problem: Problem) -> None:
 
 def test_a_build_measures_aten_and_templates(tmp_path: Path) -> None:
     from gemmdb.devices.detect import cuda
-    from gemmdb.generators.build.pipeline import BuildRequest, build
+    from gemmdb.generators.build.build import BuildRequest, build
     from gemmdb.table.reader import Table
 
     shapes = tmp_path / "shapes.json"

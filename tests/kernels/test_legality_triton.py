@@ -6,7 +6,7 @@ import pytest
 
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.legality import illegal
-from gemmdb.kernels.triton.legality import shared_bytes
+from gemmdb.kernels.triton.memory import shared_bytes
 from gemmdb.key.device import Device
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand

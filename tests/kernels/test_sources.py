@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.kernels import sources, triton
+from gemmdb.kernels import inductor, sources, triton
 from gemmdb.kernels.config import ATEN, Config
 
 TILE = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "stages": 3, "warps": 4}
@@ -31,7 +31,7 @@ def test_the_digest_names_what_torch_renders() -> None:
 
 def test_torch_2_11_and_later_render_the_same_kernels() -> None:
     for config in (MM, TMA):
-        olds = [old for old, new in sources.EQUIVALENT.items() if new == sources.digest(config)]
+        olds = [old for old, new in inductor.EQUIVALENT.items() if new == sources.digest(config)]
         for old in olds:
             assert sources.is_current(config, old)
     assert sources.is_current(MM, "d4b90a54b960e7b3") == sources.is_current(MM, "d99842e466803e2d")
@@ -41,13 +41,13 @@ def test_without_torch_a_row_is_not_known_to_hold(monkeypatch: pytest.MonkeyPatc
     def missing(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)
 
-    sources.inductor_digest.cache_clear()
+    inductor.digest.cache_clear()
     monkeypatch.setattr(metadata, "distribution", missing)
     try:
         assert sources.digest(MM) == ""
         assert not sources.is_current(MM, "d4b90a54b960e7b3")
     finally:
-        sources.inductor_digest.cache_clear()
+        inductor.digest.cache_clear()
 
 
 def test_our_own_templates_and_kernels_without_one() -> None:

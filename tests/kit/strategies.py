@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.registry import KERNELS, IntRange, Kernel
+from gemmdb.kernels.kernel import IntRange, Kernel
+from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.device import KINDS, Device
 from gemmdb.key.fp8 import FP8, OUTPUTS, SCALES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout

@@ -18,7 +18,7 @@ TILE = Config.of(
     "triton", "tile", block_m=16, block_n=64, block_k=128, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
     dequant="cast", warps=4, stages=3,
 )  # fmt: skip
-FORMER = next(old for old, new in triton.EQUIVALENT.items() if new == triton.digest("tile"))
+FORMER = next(old for old, new in TILE.spec.equivalent.items() if new == triton.digest("tile"))
 
 
 def served(lab, source, m=16, ratio=0.97):
@@ -48,7 +48,7 @@ def test_rows_of_another_kernel_need_the_gain_of_unverified_ones(lab, m):
 
 
 def test_a_row_of_another_template_does_not_hold():
-    assert not triton.is_current("tile", triton.digest("gemv"))
+    assert not sources.is_current(TILE, triton.digest("gemv"))
 
 
 @pytest.mark.parametrize("path", sorted(shipped_tables().glob("*.db")), ids=lambda path: path.name)
@@ -63,7 +63,7 @@ def test_every_kernel_source_in_a_shipped_table_is_the_present_one(path):
              ((Config.parse(text), toolchain) for text, toolchain in found)}  # fmt: skip
     assert pairs
     # Inductor's templates are those of the torch that the rows were measured with, whatever is installed here.
-    theirs = {pair: config for pair, config in pairs.items() if config.kernel in sources.INDUCTOR}
+    theirs = {pair: config for pair, config in pairs.items() if config.spec.emitted}
     assert all(source for _, source in theirs)
     ours = {pair: config for pair, config in pairs.items() if pair not in theirs}
     assert [pair for pair, config in ours.items() if not pair[1] or not sources.is_current(config, pair[1])] == []

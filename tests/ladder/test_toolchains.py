@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.kernels import cutlass, sources
+from gemmdb.kernels import cutlass, inductor
 from gemmdb.kernels import triton as kernels_triton
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -41,7 +41,7 @@ def answer(lab, config, source, running, ratio):
 @pytest.fixture
 def template(monkeypatch):
     """The digest of Inductor's template as the installed torch has it."""
-    monkeypatch.setattr(sources, "inductor_digest", lambda kernel: "0ddad0df156c4100")
+    monkeypatch.setattr(inductor, "digest", lambda file: "0ddad0df156c4100")
     return "0ddad0df156c4100"
 
 

@@ -42,7 +42,7 @@ KEEPS = tuple(Keep(top, sample) for top, sample in ((8, 16), (8, 11), (8, 10), (
 
 def holds(row: Measurement) -> bool:
     """Whether a row is about a kernel and a problem of today."""
-    current = row.config.kernel in sources.INDUCTOR or sources.is_current(row.config, row.toolchain.source)
+    current = row.config.spec.emitted or sources.is_current(row.config, row.toolchain.source)
     return current and row.protocol.version >= OLDEST and asked(row.problem)
 
 

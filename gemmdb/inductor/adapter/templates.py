@@ -19,31 +19,29 @@ from torch._inductor.virtualized import V
 from gemmdb.inductor.adapter import fusing
 from gemmdb.inductor.legality import MOST_COUNTERS
 from gemmdb.kernels import triton
+from gemmdb.kernels.registry import KERNELS
 
 aten = torch.ops.aten
 
 
-@SymbolicGridFn  # type: ignore[untyped-decorator]
-def tile_grid(m: Any, n: Any, meta: Mapping[str, Any], *, cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
-    """One program per output tile and slice of K."""
-    return cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"]), meta["SPLIT_K"], 1
+def grid(name: str) -> Any:
+    """The launch grid of our kernel of that name. Where programs go on to the next tile, as many run as fit at once,
+    but no more than there are output tiles."""
+    kernel = KERNELS["triton", name]
+    template = kernel.template
+    if template is None:
+        raise KeyError(f"{name} is not one of our kernels")
 
+    def whole(m: Any, n: Any, meta: Mapping[str, Any], *, cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
+        return template.grid(m, n, meta, cdiv)
 
-@SymbolicGridFn  # type: ignore[untyped-decorator]
-def gemv_grid(m: Any, n: Any, meta: Mapping[str, Any], *, cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
-    """One program per block of columns."""
-    return cdiv(n, meta["BLOCK_N"]), 1, 1
+    def resident(
+        m: Any, n: Any, meta: Mapping[str, Any], *, cdiv: Callable[[Any, Any], Any], min: Callable[[Any, Any], Any]
+    ) -> tuple[Any, Any, Any]:
+        programs, *others = template.grid(m, n, meta, cdiv)
+        return min(meta["PROGRAMS"], programs), *others
 
-
-@SymbolicGridFn  # type: ignore[untyped-decorator]
-def persistent_grid(
-    m: Any, n: Any, meta: Mapping[str, Any], *, cdiv: Callable[[Any, Any], Any], min: Callable[[Any, Any], Any]
-) -> tuple[Any, Any, Any]:
-    """As many programs as run at once, but no more than there are output tiles."""
-    return min(meta["PROGRAMS"], cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"])), 1, 1
-
-
-_GRIDS = {"tile": tile_grid, "narrow": tile_grid, "gemv": gemv_grid, "persistent": persistent_grid}
+    return SymbolicGridFn(resident if "resident" in kernel.params else whole)
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def registered(name: str) -> Any:
     """
     full = f"gemmdb_{name}_{triton.digest(name)}"
     known = TritonTemplate.all_templates.get(full)
-    return known or _Template(name=full, grid=_GRIDS[name], source=triton.source(name))
+    return known or _Template(name=full, grid=grid(name), source=triton.source(name))
 
 
 def multiprocessors(node: Any) -> int:

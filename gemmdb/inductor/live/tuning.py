@@ -23,7 +23,6 @@ from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL
 from gemmdb.inductor.live import client, rules
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.sources import INDUCTOR
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
@@ -165,7 +164,7 @@ def _candidates(decision: Decision) -> tuple[Config, ...]:
         # Where rows are not aligned, padding and Inductor's templates are the best.
         return tuple(fits[:LIVE_CANDIDATES])
     # Processes that compile Inductor's own kernels have to load torch first, which takes seconds.
-    ours = [c for c in fits if c.kernel not in INDUCTOR and c.kernel != "padded"]
+    ours = [c for c in fits if not c.spec.emitted]
     return tuple((ours or fits)[:LIVE_CANDIDATES])
 
 

@@ -17,7 +17,6 @@ from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL
 from gemmdb.inductor.lower import cutlass, inductor_templates, padding, triton
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.sources import INDUCTOR
 from gemmdb.key.problem import Problem
 
 log = logging.getLogger("gemmdb")
@@ -97,7 +96,7 @@ def _lower(config: Config, problem: Problem, operands: triton.Operands, scalars:
         return cutlass.lower(config, problem, operands)
     if problem.op == "int_mm" and operands.scale is not None:
         raise triton.Refused("only CUTLASS takes an integer product with its scale in one node")
-    if config.kernel in INDUCTOR:
+    if config.spec.emitted:
         return inductor_templates.lower(config, problem, operands, scalars)
     return triton.lower(config, problem, operands, scalars)
 

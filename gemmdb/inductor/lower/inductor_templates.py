@@ -10,8 +10,6 @@ from gemmdb.inductor.adapter import inductor_templates, ir_view, templates
 from gemmdb.inductor.lower.triton import Operands, Refused, check, check_maps
 from gemmdb.inductor.match import extract
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.inductor.legality import MAPPED
-from gemmdb.kernels.triton import row_major
 from gemmdb.key import fp8
 from gemmdb.key.problem import Problem
 
@@ -23,14 +21,14 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     Raises triton_kernels.Refused, or what Inductor raises when it cannot generate the kernel.
     """
     check(problem, operands)
-    if config.kernel in MAPPED:
+    if config.spec.maps(config):
         check_maps(problem, operands)
     value = config.values
     choice = inductor_templates.Choice(
         config.kernel, constants(config, problem), int(value["warps"]), int(value["stages"])
     )
     if problem.op == "scaled_mm":
-        rest = _scales_as_stored(problem, operands) if config.kernel in MAPPED else _epilogue(problem, operands)
+        rest = _scales_as_stored(problem, operands) if config.spec.maps(config) else _epilogue(problem, operands)
         out = extract.TORCH[problem.out]
         return inductor_templates.scaled_product(choice, (operands.a, operands.b), out, rest)
     dtype = torch.int32 if problem.op == "int_mm" else operands.a.get_dtype()
@@ -72,6 +70,6 @@ def constants(config: Config, problem: Problem) -> dict[str, Any]:
     if problem.op == "scaled_mm":
         recipe = fp8.SCALES.index(problem.scales)
         found |= {"SCALE_RECIPE_A": recipe, "SCALE_RECIPE_B": recipe}
-    if config.kernel in MAPPED:
-        found |= inductor_templates.tma_constants(row_major(problem.a), row_major(problem.b))
+    if config.spec.maps(config):
+        found |= inductor_templates.tma_constants(problem.a.row_major, problem.b.row_major)
     return found

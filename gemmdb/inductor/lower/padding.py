@@ -13,9 +13,8 @@ from gemmdb.inductor.adapter import padding, state
 from gemmdb.inductor.live import tuning
 from gemmdb.inductor.lower.triton import Operands, check
 from gemmdb.inductor.match import products
+from gemmdb.kernels.aten import padded_sizes
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.inductor.legality import padded_sizes
-from gemmdb.kernels.triton import row_major
 from gemmdb.key.problem import Problem, Query
 
 aten = torch.ops.aten
@@ -29,7 +28,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     """
     check(problem, operands)
     m, n, k = padded_sizes(problem, int(config.values["multiple"]))
-    a_row, b_row = row_major(problem.a), row_major(problem.b)
+    a_row, b_row = problem.a.row_major, problem.b.row_major
     a = padding.padded(operands.a, (m, k), a_row)
     b = padding.padded(operands.b, (k, n), b_row)
     if operands.bias is not None and (m, n) == (problem.m, problem.n):

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.adapter import guessing, ir_view, templates
-from gemmdb.inductor.legality import MOST_COUNTERS, copies_tiles, tiles
+from gemmdb.inductor.legality import MOST_COUNTERS, tiles
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import LARGEST_OFFSET
-from gemmdb.kernels.triton.legality import counts_arrivals
+from gemmdb.kernels.triton import counts_arrivals
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem, Query
 
@@ -81,7 +81,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     generate the kernel.
     """
     check(problem, operands, symbolic=True)
-    if copies_tiles(config):
+    if config.spec.maps(config):
         check_maps(problem, operands)
     value = config.values
     constants = _constants(config, problem, operands)
@@ -118,7 +118,7 @@ def _constants(config: Config, problem: Problem, operands: Operands) -> dict[str
             found[name] = ir_view.divides(int(step), size)
     # Inductor reads the accumulator's dtype here, for what it fuses.
     found["ACC_TYPE"] = "tl.int32" if problem.op == "int_mm" else "tl.float32"
-    if config.kernel == "persistent":
+    if "resident" in config.values:
         found["PROGRAMS"] = int(config.values["resident"]) * templates.multiprocessors(operands.a)
     return found
 
@@ -160,6 +160,6 @@ def check_maps(problem: Problem, operands: Operands) -> None:
     for node, operand in ((operands.a, problem.a), (operands.b, problem.b)):
         if ir_view.anywhere(node):
             raise Refused(ANYWHERE)
-        apart = node.get_stride()[0 if triton.row_major(operand) else 1]
+        apart = node.get_stride()[0 if operand.row_major else 1]
         if not ir_view.divides(VECTOR_BYTES // ITEM_SIZES[operand.dtype], apart):
             raise Refused("rows of an operand are a symbolic length apart")

@@ -13,13 +13,16 @@ import math
 import os
 import shutil
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gemmdb.kernels.config import Config
+from gemmdb.kernels.cutlass.legality import illegal
+from gemmdb.kernels.kernel import IntRange, Kernel, OneOf
 from gemmdb.key.problem import Problem
 
-KERNELS = ("gemm",)
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
 TYPES = {
     "bf16": "cutlass::bfloat16_t", "fp16": "cutlass::half_t", "fp32": "float", "int8": "int8_t", "uint8": "uint8_t",
     "int32": "int32_t",
@@ -39,6 +42,8 @@ FLAGS = (
 @functools.cache
 def source() -> str:
     """The CUDA source, without its macros and without an entry point."""
+    from importlib import resources  # Imported where it is used: it takes longer than all of gemmdb's own modules.
+
     return (resources.files(__name__) / "gemm.cu").read_text()
 
 
@@ -46,12 +51,6 @@ def source() -> str:
 def digest(kernel: str) -> str:
     """16 hexadecimal digits that change with the source of a kernel: rows of it hold while they stay the same."""
     return hashlib.sha256(f"{kernel}\n{source()}".encode()).hexdigest()[:16]
-
-
-def is_current(kernel: str, source: str) -> bool:
-    """Whether a row whose toolchain says `source` was measured with the kernel as it is now. Rows that name no source,
-    and kernels that are not ours, always were."""
-    return not source or kernel not in KERNELS or source == digest(kernel)
 
 
 def macros(config: Config, problem: Problem, scale: str = "") -> dict[str, int | str]:
@@ -62,7 +61,7 @@ def macros(config: Config, problem: Problem, scale: str = "") -> dict[str, int |
     """
     problem, value, swap = inside(problem), config.values, config.values["swap"] == 1
     # Of each: what belongs to A, or the rows of the product, then what belongs to B, or its columns.
-    along_k = problem.a.layout.order.startswith("row"), problem.b.layout.order.startswith("col")
+    along_k = problem.a.row_major, problem.b.layout.order.startswith("col")
     pairs = (
         (TYPES[problem.a.dtype], TYPES[problem.b.dtype]),
         (value["tile_m"], value["tile_n"]),
@@ -160,3 +159,19 @@ def compiler() -> str | None:
     home = os.environ.get("CUDA_HOME", "")
     candidates = (os.environ.get("CUDACXX", ""), str(Path(home, "bin", "nvcc")) if home else "", "nvcc")
     return next((found for name in candidates if name and (found := shutil.which(name))), None)
+
+
+def _always(config: Config) -> bool:
+    return True
+
+
+_TILES = OneOf((16, 32, 64, 96, 128, 192, 256))
+KERNEL = Kernel(
+    "cutlass", "gemm", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 10, {
+        "tile_m": _TILES, "tile_n": _TILES, "tile_k": OneOf((32, 64, 128)), "cluster_m": OneOf((1, 2)),
+        "cluster_n": OneOf((1, 2)), "schedule": OneOf(("cooperative", "pingpong")), "split_k": IntRange(0, 16),
+        "swizzle": IntRange(1, 8, True), "raster": OneOf(("auto", "m", "n")), "swap": IntRange(0, 1),
+    },
+    splits=("split_k",), illegal=illegal, maps=_always, digest=functools.partial(digest, "gemm"),
+)  # fmt: skip
+"""`split_k` 0 leaves the split to stream-K."""

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from gemmdb.kernels import hardware
-from gemmdb.kernels.config import Config
+from gemmdb.kernels import hardware, rules
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
 
 EPILOGUE_BYTES = 16 * 1024
 """What the stores are staged through, about: a quarter of a tile of 128 x 128."""
 _MOST_SUMS = 128
 """Sums of a tile that one thread keeps in registers."""
-_ORDERS = ("row", "row-padded", "col", "col-padded")
 _OUTPUTS = {"int_mm": ("bf16", "fp16", "fp32"), "mm": ("bf16", "fp16"), "addmm": ("bf16", "fp16")}
 
 
-def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str] = ()) -> str | None:
+def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
     """Why a cutlass config cannot run, None when it can. `symbolic`: which of `m`, `n`, `k` are not fixed."""
     if device.arch != "sm90":
         return "the kernel is made of Hopper's instructions"
-    if 0 in (problem.m, problem.n, problem.k):
-        return "there is nothing to compute in a product of size zero"
+    if reason := rules.empty(problem):
+        return reason
     if problem.scalars != "unit":
         return "the epilogue has no alpha and beta"
     if "n" in symbolic or "k" in symbolic:
@@ -50,7 +52,7 @@ def _dtypes(problem: Problem) -> str | None:
 
 def _operands(problem: Problem) -> str | None:
     for operand in (problem.a, problem.b):
-        if operand.layout.order not in _ORDERS:
+        if operand.layout.order not in rules.STEPPED:
             return f"a {operand.layout.order} operand has no row start to step by"
         if not hardware.vector_rows(operand):
             return "the tensor copy engine wants rows that start at multiples of 16 bytes"
@@ -60,7 +62,7 @@ def _operands(problem: Problem) -> str | None:
     if bias is not None and bias.kind != "column" and bias.align * ITEM_SIZES[bias.dtype] < VECTOR_BYTES:
         return "the bias is read in vectors of 16 bytes"
     column = problem.b.layout.order.startswith("col")
-    if problem.op == "int_mm" and not (column and problem.a.layout.order.startswith("row")):
+    if problem.op == "int_mm" and not (column and problem.a.row_major):
         return "the matrix unit takes int8 only with K along memory in both operands"
     if problem.op == "mixed_mm" and not column:
         return "the weight is converted in registers, which are filled with K along memory"

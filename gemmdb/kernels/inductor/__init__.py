@@ -1,1 +1,69 @@
-"""Inductor's own Triton templates, and ATen on padded operands."""
+"""Inductor's own Triton templates, each generated with one fixed config."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmdb.kernels.inductor.legality import illegal
+from gemmdb.kernels.kernel import Domain, IntRange, Kernel
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+_PARAMS: Mapping[str, Domain] = {
+    "block_m": IntRange(16, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 256, True),
+    "group_m": IntRange(1, 16, True), "warps": IntRange(1, 16, True), "stages": IntRange(1, 8),
+}  # fmt: skip
+EQUIVALENT = {
+    "d4b90a54b960e7b3": "d99842e466803e2d",
+    "546c26ab76103966": "0ddad0df156c4100",
+    "3027d8e7e1fd500c": "4acd70184f4e6d7d",
+    "2574d3865e8de472": "21aeac63b1bdf2a4",
+}
+"""Digests of torch 2.11's templates and of those in 2.12 to 2.15 that the same kernels come from: these cast indices to
+the type of an index, which is the one that they have while offsets fit 32 bits, and larger operands are not legal. The
+template of batches is another one in 2.11, in 2.12 and from 2.13 on; that of 2.15 has a variable renamed."""
+
+
+@functools.cache
+def digest(file: str) -> str:
+    """The digest of that template of the installed torch; empty without it. Reads the package's file: torch itself is
+    not imported."""
+    # Imported where it is used: it takes longer than all of gemmdb's own modules.
+    from importlib import metadata
+
+    name = f"torch/_inductor/kernel/templates/{file}.py.jinja"
+    try:
+        path = metadata.distribution("torch").locate_file(name)
+        return hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()[:16]
+    except (OSError, metadata.PackageNotFoundError):
+        return ""
+
+
+def _kernel(name: str, file: str, ops: tuple[str, ...], maps: bool = False) -> Kernel:
+    def by_maps(config: Config) -> bool:
+        return maps
+
+    def present() -> str:
+        return digest(file)
+
+    return Kernel(
+        "triton", name, ops, ("cuda",), 1, _PARAMS, illegal=illegal, maps=by_maps, emitted=True,
+        digest=present, equivalent=EQUIVALENT,
+    )  # fmt: skip
+
+
+TEMPLATES = (
+    # A tile per program, and persistent programs with TMA.
+    _kernel("inductor_mm", "triton_mm", ("mm", "addmm", "int_mm", "scaled_mm")),
+    _kernel("inductor_persistent_tma", "triton_persistent_tma_mm", ("mm", "addmm"), maps=True),
+    # The same of products of batches: a tile of one matrix per program.
+    _kernel("inductor_bmm", "triton_bmm", ("bmm",)),
+    # And of products of fp8 operands with scales, by persistent programs with TMA.
+    _kernel("inductor_scaled_tma", "triton_epilogue_scaled_mm", ("scaled_mm",), maps=True),
+)
+"""Each with the file that torch has its template in."""

@@ -10,11 +10,11 @@ import torch
 
 from gemmdb.errors import InputError
 from gemmdb.generators.measure.cuda import cutlass_calls, elementwise, emitted
-from gemmdb.generators.measure.cuda.emission import only_emitted
+from gemmdb.generators.measure.cuda.emitted_config import only_emitted
 from gemmdb.generators.measure.cuda.render import Launch, Plan, Unit, plan
 from gemmdb.generators.measure.cuda.units import compile_unit
+from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.generators.measure.program import multiply_scaled, to_torch
-from gemmdb.generators.shapes.literals import SCALARS
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 

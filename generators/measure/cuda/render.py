@@ -9,15 +9,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import jinja2
 
-from gemmdb.generators.shapes.literals import SCALARS
+from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.hardware import tile_count
-from gemmdb.kernels.triton import row_major
 from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
 
@@ -74,47 +73,27 @@ class Plan:
 @functools.lru_cache(maxsize=4096)
 def plan(problem: Problem, config: Config) -> Plan:
     """The Plan of a legal triton config for a problem. Raises KeyError for a kernel that has no template."""
-    return {"tile": _tile, "gemv": _gemv, "persistent": _persistent, "narrow": _narrow}[config.kernel](problem, config)
-
-
-def _tile(problem: Problem, config: Config) -> Plan:
-    value = config.values
-    m, n, split = (int(value[name]) for name in ("block_m", "block_n", "split_k"))
-    fixup = value["reduce"] == "fixup"
-    partial = split > 1 and not fixup
-    tiles = _tiles(problem, config)
-    scratch = (problem.m * problem.n if partial else tiles * m * n) * split if split > 1 else 0
-    main = _unit(problem, config, ["partials", "counters"] if fixup else [], partial)
-    launches = [Launch(main, (tiles, split, 1))]
+    template, value = triton.template(config), config.values
+    names, reduction = template.names(config, problem), template.reduction(config)
+    split = int(value.get("split_k", 1))
+    grid = template.grid(problem.m, problem.n, names, lambda size, step: -(-size // step))
+    fixup, partial = reduction == "fixup", reduction == "kernel"
+    main = _unit(problem, config, names, ["partials", "counters"] if fixup else [], partial)
+    launches = [Launch(main, grid, int(value.get("resident", 0)))]
     if partial:
-        acc = "*i32" if problem.op == "int_mm" else "*fp32"
-        launches.append(reduction_launch(problem, split, ("partials", acc)))
-    return Plan(tuple(launches), scratch, tiles if fixup else 0, value["load"] == "tma")
+        launches.append(reduction_launch(problem, split, ("partials", _sums(problem))))
+    tiles = grid[0] if fixup else 0
+    partials = tiles * split * int(value["block_m"]) * int(value["block_n"]) if fixup else 0
+    partials = problem.m * problem.n * split if partial else partials
+    return Plan(tuple(launches), partials, tiles, config.spec.maps(config))
 
 
-def _gemv(problem: Problem, config: Config) -> Plan:
-    grid = (math.ceil(problem.n / int(config.values["block_n"])), 1, 1)
-    return Plan((Launch(_unit(problem, config, [], False), grid),))
+def _sums(problem: Problem) -> str:
+    """The type of a pointer to sums."""
+    return "*i32" if problem.op == "int_mm" else "*fp32"
 
 
-def _persistent(problem: Problem, config: Config) -> Plan:
-    grid = (_tiles(problem, config), 1, 1)
-    return Plan((Launch(_unit(problem, config, [], False), grid, int(config.values["resident"])),), tma=True)
-
-
-def _narrow(problem: Problem, config: Config) -> Plan:
-    m, n, split = (int(config.values[name]) for name in ("block_m", "block_n", "split_k"))
-    tiles = _tiles(problem, config)
-    main = _unit(problem, config, ["partials", "counters"] if split > 1 else [], False)
-    return Plan((Launch(main, (tiles, split, 1)),), *((tiles * m * n * split, tiles) if split > 1 else (0, 0)))
-
-
-def _tiles(problem: Problem, config: Config) -> int:
-    return tile_count(problem.m, problem.n, (int(config.values["block_m"]), int(config.values["block_n"])))
-
-
-def _unit(problem: Problem, config: Config, extra: list[str], partial: bool) -> Unit:
-    names = triton.names(config, problem)
+def _unit(problem: Problem, config: Config, names: Mapping[str, int | str], extra: list[str], partial: bool) -> Unit:
     hooks = _Hooks(problem, tuple(extra), partial, bool(names.get("SCALED")))
     text = _template(config.kernel).render(
         **names, def_kernel=hooks.def_kernel, size=hooks.size, stride=hooks.stride, store_output=hooks.store_output
@@ -143,7 +122,7 @@ class _Hooks:
     scaled: bool = False
 
     def args(self) -> list[tuple[str, str]]:
-        problem, acc = self.problem, "*i32" if self.problem.op == "int_mm" else "*fp32"
+        problem, acc = self.problem, _sums(self.problem)
         found = [("A", POINTERS[problem.a.dtype]), ("B", POINTERS[problem.b.dtype])]
         if not self.partial:
             found += _epilogue_args(problem)
@@ -166,7 +145,7 @@ class _Hooks:
         if name == "scale":
             return "1"
         operand, leading = {"A": (self.problem.a, "lda"), "B": (self.problem.b, "ldb")}[name]
-        if dim == (1 if row_major(operand) else 0):
+        if dim == (1 if operand.row_major else 0):
             return "1"
         if operand.layout.order.endswith("-padded"):
             return leading
@@ -185,7 +164,7 @@ class _Hooks:
     def unit(self, source: str, warps: int, stages: int) -> Unit:
         args = tuple((f"arg_{n}" if n in "MNK" else n, t) for n, t in self.args())
         # M steps through memory only where A is transposed; elsewhere one kernel serves every M.
-        rows = 1 if row_major(self.problem.a) else self.problem.m
+        rows = 1 if self.problem.a.row_major else self.problem.m
         sizes = {"arg_M": rows, "arg_N": self.problem.n, "arg_K": self.problem.k}
         sizes |= {"lda": self.problem.a.layout.align, "ldb": self.problem.b.layout.align}  # in elements
         divisible = tuple(n for n, t in args if t.startswith("*") or sizes[n] % 16 == 0)

@@ -9,7 +9,6 @@ from gemmdb.inductor import session_factory
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import Event
 from gemmdb.inductor.live import rules, tuning
-from gemmdb.kernels.sources import INDUCTOR
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder.model import LIVE_CANDIDATES
 from gemmdb.settings import Policy
@@ -63,7 +62,7 @@ def test_candidates_for_a_gpu_are_quick_to_compile():
         found |= tuning.candidates([Decision(asked, query, None, Event(problem.text, "live"))])
     assert [len(configs) for configs in found.values()] == [LIVE_CANDIDATES] * 2
     assert {config.backend for configs in found.values() for config in configs} == {"triton"}
-    assert not any(config.kernel in INDUCTOR for configs in found.values() for config in configs)
+    assert not any(config.spec.emitted for configs in found.values() for config in configs)
 
 
 def test_where_rows_are_not_aligned_what_is_the_best_there_is_tried():
@@ -73,7 +72,7 @@ def test_where_rows_are_not_aligned_what_is_the_best_there_is_tried():
     query = replace(PLAIN, problem=problem, device=replace(PLAIN.device, sku="Some GPU"))
     (found,) = tuning.candidates([Decision(asked, query, None, Event(problem.text, "live"))]).values()
     assert 1 < len(found) <= LIVE_CANDIDATES
-    assert any(config.kernel in INDUCTOR or config.kernel == "padded" for config in found)
+    assert any(config.spec.emitted for config in found)
     assert "cutlass" not in {config.backend for config in found}
 
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from gemmdb.generators.build.effort import EFFORTS
-from gemmdb.generators.measure.cuda import cutlass_build, cutlass_menu
+from gemmdb.generators.effort import EFFORTS
+from gemmdb.generators.measure.cuda import cutlass_build
 from gemmdb.generators.measure.cuda.requirements import compiler, required
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.cutlass import menu as cutlass_menu
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Problem
 

@@ -7,14 +7,16 @@ import pytest
 
 from gemmdb import Config, Problem
 from gemmdb.errors import InputError
-from gemmdb.generators.build.effort import named
-from gemmdb.generators.measure.cuda import inductor_menu, requirements
-from gemmdb.generators.measure.cuda.emission import Emission, Emitted, only_emitted
+from gemmdb.generators.effort import named
+from gemmdb.generators.measure.cuda import requirements
+from gemmdb.generators.measure.cuda.emission import Emission
 from gemmdb.generators.measure.cuda.emitted import share_gpus
+from gemmdb.generators.measure.cuda.emitted_config import Emitted, only_emitted
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
+from gemmdb.kernels.aten import misaligned, padded_sizes
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.inductor.legality import misaligned, padded_sizes
+from gemmdb.kernels.inductor import menu as inductor_menu
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.generators.build.effort import EFFORTS
+from gemmdb.generators.effort import EFFORTS
 from gemmdb.generators.measure.cuda import likely
-from gemmdb.generators.measure.cuda.space import MOST_GEMV_ROWS, CudaSpace, everything, from_menu
+from gemmdb.generators.measure.cuda.space import CudaSpace, everything, from_menu
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.legality import illegal
-from gemmdb.kernels.triton.legality import shared_bytes
+from gemmdb.kernels.triton.gemv.menu import MOST_ROWS
+from gemmdb.kernels.triton.memory import shared_bytes
 from gemmdb.key.problem import Problem
 
 PROBLEMS = [
@@ -75,7 +76,7 @@ def test_the_menu_is_the_first_part_of_the_whole(h200):
 def test_vector_kernels_are_for_few_rows(h200):
     for rows in (1, 2, 3, 16):
         configs = from_menu(Problem.gemm("mixed_mm", m=rows, n=4096, k=4096), h200)
-        assert any(config.kernel == "gemv" for config in configs) == (rows <= MOST_GEMV_ROWS)
+        assert any(config.kernel == "gemv" for config in configs) == (rows <= MOST_ROWS)
 
 
 def test_blocks_that_share_a_multiprocessor_fit_into_it(h200):

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.cutlass.legality import illegal
 from gemmdb.kernels.hardware import filling, tile_count
+from gemmdb.kernels.legality import illegal
+from gemmdb.kernels.triton.menu import up_to
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -77,7 +78,7 @@ _MENUS = {"mixed_mm": _MIXED, "int_mm": _INT, "mm": _MM, "addmm": _MM}
 
 def entries(problem: Problem) -> tuple[Entry, ...]:
     """The kernels for an op and a number of rows."""
-    return next(found for limit, found in _MENUS[problem.op] if problem.m <= limit)
+    return tuple(up_to(_MENUS[problem.op], problem.m))
 
 
 def configs(problem: Problem, device: Device, streams: bool = False) -> list[Config]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemmdb.kernels.aten import PADDED, misaligned
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import BAND_ROWS, SKINNY_ROWS
-from gemmdb.kernels.inductor.legality import TMA, misaligned
 from gemmdb.kernels.legality import illegal
-from gemmdb.kernels.legality_fp8 import TMA as SCALED_TMA
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
@@ -20,6 +19,7 @@ a config costs half a second of compiling per problem. With misaligned rows, lit
 WIDE_ROWS = 256
 """From there on a padded copy of the weight may be made to larger multiples, too."""
 
+TMA, SCALED_TMA = "inductor_persistent_tma", "inductor_scaled_tma"
 Tile = tuple[int, int, int, int, int]
 """Rows, columns and depth of a tile of 2-byte elements, stages, warps."""
 TILES: dict[int, tuple[Tile, ...]] = {
@@ -90,7 +90,7 @@ def configs(problem: Problem, device: Device) -> list[Config]:
 
 
 def _padded(problem: Problem) -> Iterator[Config]:
-    if problem.op in ("mixed_mm", "bmm", "scaled_mm") or not misaligned(problem):
+    if problem.op not in PADDED.ops or not misaligned(problem):
         return
     yield Config.of("aten", "padded", multiple=max(VECTOR_BYTES // ITEM_SIZES[problem.a.dtype], 8))
     if problem.m >= WIDE_ROWS:

@@ -1,0 +1,64 @@
+"""ATen's kernels: the reference, the CPU's weight-only product, and the reference on padded operands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from gemmdb.kernels import rules
+from gemmdb.kernels.kernel import Kernel, OneOf
+from gemmdb.key.device import Device
+from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.key.problem import Problem
+from gemmdb.key.rules import OPS
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+
+def _int8pack(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    # Measured on torch 2.13, AVX-512: K = 8 gives garbage, 500 to 520 a segmentation fault, 496, 512 and 528 are right.
+    if "k" in symbolic or problem.k % 16:
+        return "ATen's CPU kernel reads K in vectors of 16 without a tail"
+    return None
+
+
+def _padded(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    if reason := rules.unsolved(config, problem, device):
+        return reason
+    if symbolic:
+        return "how much is padded is fixed when the graph is compiled"
+    if reason := rules.empty(problem):
+        return reason
+    if problem.scalars == "beta0":
+        return "the bias is added after the product, multiplied by beta, and NaN times 0 is NaN"
+    if any(operand.layout.order not in rules.STEPPED for operand in (problem.a, problem.b)):
+        return "only operands with rows that follow each other are padded"
+    if padded_sizes(problem, int(config.values["multiple"])) == (problem.m, problem.n, problem.k):
+        return "there is nothing to pad"
+    return None
+
+
+def padded_sizes(problem: Problem, multiple: int) -> tuple[int, int, int]:
+    """M, N and K of the padded product: rounded up where they are the length of the rows of an operand in memory, or
+    of the output's."""
+    whole = tuple(-(-size // multiple) * multiple for size in (problem.m, problem.n, problem.k))
+    a_rows, b_rows = (operand.layout.order.startswith("row") for operand in (problem.a, problem.b))
+    return (problem.m if a_rows else whole[0], whole[1], whole[2] if a_rows or not b_rows else problem.k)
+
+
+def misaligned(problem: Problem) -> bool:
+    """Whether rows of an operand or of the output start at other than multiples of 16 bytes."""
+    vector = VECTOR_BYTES // ITEM_SIZES[problem.a.dtype]
+    return padded_sizes(problem, vector) != (problem.m, problem.n, problem.k)
+
+
+DEFAULT = Kernel("aten", "default", OPS, ("cpu", "cuda"), 0)
+"""What Inductor's default mode runs on the product when it is left alone: the reference of every measurement."""
+INT8PACK = Kernel("aten", "int8pack_mm", ("mixed_mm",), ("cpu",), 1, illegal=_int8pack)
+"""The weight-only product of ATen; bf16 activations, int8 weight, per-channel scale."""
+PADDED = Kernel(
+    "aten", "padded", ("mm", "addmm", "int_mm"), ("cuda",), 1, {"multiple": OneOf((8, 16, 64))}, illegal=_padded,
+    emitted=True,
+)  # fmt: skip
+"""ATen on operands padded with zeros to multiples of `multiple` elements, where rows start at none of 16 bytes."""

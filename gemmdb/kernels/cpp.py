@@ -1,0 +1,38 @@
+"""Inductor's C++ GEMM template for CPUs; `auto` blocking (zeros) is the template's own choice, else counts of register
+blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from gemmdb.kernels.kernel import IntRange, Kernel
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+
+def _illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    values = {name: int(value) for name, value in config.params}
+    threads = [values[f"threads_{size}"] for size in "mnk"]
+    blocks = {size: values[f"blocks_{size}"] for size in "mnk"}
+    if "n" in symbolic or "k" in symbolic:
+        return "the C++ template packs its weight for fixed N and K"
+    if "m" in symbolic and any((*threads, *blocks.values())):
+        return "for a symbolic M the C++ template blocks at run time, so an explicit blocking would be ignored"
+    if any(threads) and math.prod(threads) != device.units:
+        return f"the factors {threads} do not multiply to the {device.units} threads of the device"
+    for size, count in blocks.items():
+        # A register block is at least one element wide, and the template clips what is larger: an alias of another.
+        if count > getattr(problem, size):
+            return f"{count} register blocks along {size}={getattr(problem, size)}"
+    return None
+
+
+PACKED_GEMM = Kernel("cpp", "packed_gemm", ("mm", "addmm", "int_mm", "mixed_mm"), ("cpu",), 3, {
+    "threads_m": IntRange(0, 4096), "threads_n": IntRange(0, 4096), "threads_k": IntRange(0, 4096),
+    "blocks_m": IntRange(0, 2**20), "blocks_n": IntRange(0, 2**20), "blocks_k": IntRange(0, 2**20),
+}, splits=("threads_k",), illegal=_illegal)  # fmt: skip

@@ -1,0 +1,100 @@
+"""Kernel: the record that says everything the core knows of one kernel. `gemmdb.kernels.registry` collects them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # A Config is checked against the registry, which these records are for.
+    from gemmdb.kernels.config import Config
+    from gemmdb.key.device import Device
+    from gemmdb.key.problem import Problem
+
+Rule = Callable[["Config", "Problem", "Device", Collection[str]], "str | None"]
+"""Why a config cannot run on a problem and a device, None when it can; the last argument names the sizes among `m`, `n`
+and `k` that are not fixed when the kernel is compiled."""
+Grid = Callable[[Any, Any, Mapping[str, Any], Callable[[Any, Any], Any]], tuple[Any, Any, Any]]
+"""The launch grid for M, N, the template's constants by name, and a division that rounds up. Sizes may be symbols."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntRange:
+    """Integers from `low` to `high`, both included; `power_of_two` leaves only those."""
+
+    low: int
+    high: int
+    power_of_two: bool = False
+
+    def __contains__(self, value: object) -> bool:
+        if type(value) is not int or not self.low <= value <= self.high:
+            return False
+        return not self.power_of_two or value & (value - 1) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of a fixed list of words or integers."""
+
+    values: tuple[str | int, ...]
+
+    def __contains__(self, value: object) -> bool:
+        return any(value == known and type(value) is type(known) for known in self.values)
+
+
+Domain = IntRange | OneOf
+
+
+def _legal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    return None
+
+
+def _never(config: Config) -> bool:
+    return False
+
+
+def _unsplit(config: Config) -> str:
+    return "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """How one of our Triton kernels is rendered and launched.
+
+    `package`: name of the folder that holds its `kernel.py.jinja`. `names`: the constants that the template reads, for
+    a config and a problem. `grid`: how many programs run, all at once; a kernel with a parameter `resident` runs at
+    most that many per multiprocessor, and each goes on to the next tile. `reduction`: how a config sums the slices of a
+    split K: `none` without a split, `kernel` by a second kernel, `fixup` by the last program of each tile.
+    """
+
+    package: str
+    names: Callable[[Config, Problem], dict[str, int | str]]
+    grid: Grid
+    reduction: Callable[[Config], str] = _unsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of a backend: the ops it solves, the device kinds it runs on and the domain of each parameter.
+
+    `cost` orders kernels by what it costs to compile one: a tie between measured times goes to the smaller cost.
+    `splits` names the parameters that say into how many parts the sum over K is split; 0 leaves it to the backend.
+    `illegal`: its legality. `maps`: whether a config loads its operands by tensor maps (TMA). `emitted`: only Inductor
+    can build it on a GPU, so that it is measured as the code that Inductor emits. `template`: of our Triton kernels.
+    `digest`: 16 hexadecimal digits of the source that it is rendered from, None for a kernel without one; `equivalent`
+    maps former digests to later ones that the same kernels come from.
+    """
+
+    backend: str
+    name: str
+    ops: tuple[str, ...]
+    devices: tuple[str, ...]
+    cost: int
+    params: Mapping[str, Domain] = field(default_factory=dict)
+    splits: tuple[str, ...] = ()
+    illegal: Rule = _legal
+    maps: Callable[[Config], bool] = _never
+    emitted: bool = False
+    template: Template | None = None
+    digest: Callable[[], str] | None = None
+    equivalent: Mapping[str, str] = field(default_factory=dict)

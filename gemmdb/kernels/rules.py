@@ -1,0 +1,51 @@
+"""Legality rules that several kernels share, each with its reason; `gemmdb.kernels.hardware` has the figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemmdb.kernels import hardware
+from gemmdb.key.device import Device
+from gemmdb.key.operands import Operand
+from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+STEPPED = ("row", "row-padded", "col", "col-padded")
+"""Layout orders whose rows or columns follow each other at one distance."""
+
+
+def operands(problem: Problem) -> tuple[tuple[Operand, tuple[int, int]], ...]:
+    """A and B, each with its (rows, columns)."""
+    return (problem.a, (problem.m, problem.k)), (problem.b, (problem.k, problem.n))
+
+
+def unsolved(config: Config, problem: Problem, device: Device) -> str | None:
+    """The kernel is registered for some ops and device kinds only."""
+    if problem.op not in config.spec.ops or device.kind not in config.spec.devices:
+        return f"{config.name} does not solve {problem.op} on {device.kind}"
+    return None
+
+
+def empty(problem: Problem) -> str | None:
+    """A product with a size of zero has nothing to compute."""
+    return "there is nothing to compute in a product of size zero" if problem.empty else None
+
+
+def unstepped(problem: Problem) -> str | None:
+    """A kernel steps from row to row of each operand, with offsets of 32 bits."""
+    for operand, (rows, columns) in operands(problem):
+        if operand.layout.order not in STEPPED:
+            return f"a {operand.layout.order} operand has no row start to step by"
+        if problem.batch * rows * columns >= hardware.LARGEST_OFFSET:
+            return "offsets within an operand are 32 bits wide"
+    return None
+
+
+def unmapped(problem: Problem) -> str | None:
+    """Tensor maps want aligned rows."""
+    for operand, _ in operands(problem):
+        if not hardware.vector_rows(operand):
+            return "the tensor copy engine wants rows that start at multiples of 16 bytes"
+    return None

@@ -1,0 +1,50 @@
+"""`gemv`: a few rows times a weight whose K runs along memory, without the matrix unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gemmdb.kernels import hardware
+from gemmdb.kernels.kernel import IntRange, Kernel, Template
+from gemmdb.kernels.triton import shared, sources
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+
+def names(config: Config, problem: Problem) -> dict[str, int | str]:
+    """The constants of the template."""
+    own = {"ROWS": 1 << (problem.m - 1).bit_length(), "STAGES": config.values["stages"]}
+    return shared.constants(config, problem) | own | {"SCALED": shared.scaled(problem)}
+
+
+def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
+    """One program per block of columns."""
+    return cdiv(n, meta["BLOCK_N"]), 1, 1
+
+
+def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    """Why a config cannot run, None when it can."""
+    if reason := shared.illegal(config, problem, device):
+        return reason
+    if problem.m > hardware.GEMV_ROWS or "m" in symbolic:
+        return f"the number of rows is fixed, and more than {hardware.GEMV_ROWS} do not fit into registers"
+    column = problem.b.layout.order
+    # A single column without gaps counts as row-major.
+    if not problem.a.row_major or not (column.startswith("col") or (problem.n, column) == (1, "row")):
+        return "K has to run along memory in both operands"
+    return shared.undequantised(config, problem)
+
+
+KERNEL = Kernel(
+    "triton", "gemv", ("mm", "addmm", "mixed_mm", "scaled_mm"), ("cuda",), 1, {
+        "block_n": IntRange(1, 64, True), "block_k": IntRange(64, 4096, True), "unroll": IntRange(1, 8, True),
+        "dequant": shared.DEQUANT, "warps": shared.WARPS, "stages": shared.STAGES,
+    },
+    illegal=illegal, template=Template(__name__, names, grid),
+    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
+)  # fmt: skip

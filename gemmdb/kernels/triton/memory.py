@@ -1,0 +1,75 @@
+"""The shared memory that our Triton kernels take, by which Triton compiles their pipelines; checked against compiled
+kernels by tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemmdb.kernels import hardware
+from gemmdb.key.layout import ITEM_SIZES
+from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+
+def warpgroup(problem: Problem, left: int, warps: int) -> bool:
+    """Whether a tile with `left` rows of its left operand goes to Hopper's warp-group matrix instructions. They take
+    fp32 as TF32 only: in full it is multiplied by ordinary instructions, and so is fp64."""
+    return hardware.by_warp_groups(left, warps) and problem.a.dtype != "fp64" and not _in_full(problem)
+
+
+def grouped(config: Config, problem: Problem) -> bool:
+    """`warpgroup` of a config that has tiles."""
+    left = int(config.values["block_n" if config.values["swap"] else "block_m"])
+    return warpgroup(problem, left, int(config.values["warps"]))
+
+
+def turned_bytes(problem: Problem, block: tuple[int, int, int], swap: int) -> int:
+    """Shared memory, in bytes, that tiles [m, k] and [n, k] of tensor maps take beside the pipeline: what a tensor map
+    loads is stored as it lies in memory, and ordinary instructions want their left operand as [m, k] and their right
+    one as [k, n], so what lies the other way is copied. The matrix unit takes either."""
+    if not _in_full(problem):
+        return 0
+    m, n, k = block
+    tiles = ((problem.a, m), (problem.b, n))
+    return sum(k * size * ITEM_SIZES[one.dtype] for one, size in tiles if one.row_major == bool(swap))
+
+
+def shared_bytes(config: Config, problem: Problem) -> int:
+    """Shared memory that the kernel takes, in bytes, as far as it is the pipeline's: a lower bound.
+
+    The warp-group instructions read the stage that a load would overwrite, so they keep one buffer more. Tensor maps
+    have a barrier of 8 bytes for each stage that is ahead.
+    """
+    value = config.values
+    m, n, k, stages = (int(value[name]) for name in ("block_m", "block_n", "block_k", "stages"))
+    ahead = max(stages - 1, 1)
+    buffers = stages if grouped(config, problem) else ahead
+    pipeline = hardware.stage_bytes((m, n, k), hardware.item_sizes(problem.a, problem.b)) * buffers
+    if not config.spec.maps(config):
+        return pipeline
+    loop = pipeline + turned_bytes(problem, (m, n, k), int(value["swap"]))
+    return 8 * ahead + max(loop, _epilogue_bytes(config, problem, buffers))
+
+
+def _epilogue_bytes(config: Config, problem: Problem, buffers: int) -> int:
+    """What is in shared memory while a persistent kernel stores a tile of 32-bit outputs, the next one already in the
+    pipeline: 16 rows per warp change their layout at a time. 0 for other kernels.
+
+    Operands of 8 and 32 bits are multiplied out of the buffers only when K runs along memory; else one of the buffers
+    is a copy, which the loop alone needs. An activation that is copied goes to the matrix unit by way of registers.
+    """
+    value = config.values
+    if "resident" not in value or value["swap"] or ITEM_SIZES[problem.out] != 4 or _in_full(problem):
+        return 0
+    m, n, k = (int(value[name]) for name in ("block_m", "block_n", "block_k"))
+    a_size, b_size = hardware.item_sizes(problem.a, problem.b)
+    a_kept = buffers - (a_size != 2 and not problem.a.row_major)
+    b_kept = buffers - (a_size != 2 and problem.b.row_major)
+    return k * (a_kept * m * a_size + b_kept * n * b_size) + 4 * n * min(m, 16 * int(value["warps"]))
+
+
+def _in_full(problem: Problem) -> bool:
+    """Whether fp32 is multiplied as it is."""
+    return problem.a.dtype == "fp32" and problem.numerics.fp32 == "ieee"

@@ -1,0 +1,96 @@
+"""What the menus of our Triton kernels share: a tile, the pipeline that fits, the splits of K that fill the GPU.
+
+A kernel's menu is what the generator tries of it: `usual` gives what won, or came close, on explored H200 problems
+(raw timings: benchmarks/results/h200/exploration), the most successful first; `whole` gives the whole space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeVar
+
+from gemmdb.kernels import hardware
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.triton import memory
+from gemmdb.key.device import Device
+from gemmdb.key.layout import ITEM_SIZES
+from gemmdb.key.problem import Problem
+
+P, T, PT = ("pointer",), ("tma",), ("pointer", "tma")
+PLAIN, SWAPPED, BOTH = (0,), (1,), (0, 1)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Menu:
+    """What the generator tries of a kernel on a problem and a device: what is `usual`, and the `whole` space. What is
+    not legal is left out later."""
+
+    usual: Callable[[Problem, Device], Iterable[Config]]
+    whole: Callable[[Problem, Device], Iterable[Config]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tile and how it is run; `resident`: blocks that are to share a multiprocessor."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    resident: int
+
+
+def up_to(menu: Sequence[tuple[int, Sequence[_T]]], m: int) -> Sequence[_T]:
+    """The entries of the first list whose limit is at least `m` rows; none where `m` is above all limits."""
+    return next((entries for limit, entries in menu if m <= limit), ())
+
+
+def deep(problem: Problem, k: int) -> int:
+    """BLOCK_K of a menu, which is for elements of 2 bytes (1 byte for int_mm, scaled_mm), in as many bytes."""
+    return k * 2 // ITEM_SIZES[problem.a.dtype] if problem.a.dtype == "fp32" else k
+
+
+def way(problem: Problem) -> str:
+    """How a weight tile is dequantised. Triton's own cast of int8 to bf16 is a few full-rate instructions; its other
+    casts go through conversions."""
+    pair = (problem.a.dtype, problem.b.dtype)
+    return "bits" if problem.op == "mixed_mm" and pair != ("bf16", "int8") else "cast"
+
+
+def ways(problem: Problem) -> tuple[str, ...]:
+    """All ways to dequantise a weight tile."""
+    return ("cast", "bits") if problem.op == "mixed_mm" else ("cast",)
+
+
+def stages(problem: Problem, device: Device, shape: Shape, load: str, swap: int) -> int:
+    """The stages that fit when the blocks share a multiprocessor, at most MOST_STAGES; 0 if none does."""
+    stage = hardware.stage_bytes((shape.m, shape.n, shape.k), hardware.item_sizes(problem.a, problem.b))
+    room = hardware.shared_bytes(device) // shape.resident
+    if load == "tma":
+        room -= memory.turned_bytes(problem, (shape.m, shape.n, shape.k), swap)
+    buffers = max(room, 0) // (stage + 512)
+    grouped = memory.warpgroup(problem, shape.n if swap else shape.m, shape.warps)
+    return min(hardware.MOST_STAGES, buffers + (0 if grouped else 1)) if buffers else 0
+
+
+def split(
+    problem: Problem, device: Device, shape: Shape, load: str, swap: int, ways: tuple[str, ...], idle: bool = True
+) -> Iterator[Config]:
+    """The configs of `tile` of a shape: without a split of K, and with those that fill the multiprocessors once.
+
+    `idle`: also without a split where that leaves over half of the multiprocessors without work.
+    """
+    ahead = stages(problem, device, shape, load, swap)
+    tiles = hardware.tile_count(problem.m, problem.n, (shape.m, shape.n))
+    splits = hardware.splits(tiles, device.units * shape.resident, -(-problem.k // shape.k))
+    whole = [(1, "none")] if idle or not splits or 2 * tiles >= device.units else []
+    if ahead < 2:
+        return
+    for dequant, (slices, reduce) in product(ways, [*whole, *product(splits, ("fixup", "kernel"))]):
+        yield Config.of(
+            "triton", "tile", block_m=shape.m, block_n=shape.n, block_k=shape.k, group_m=hardware.BAND_ROWS,
+            split_k=slices, reduce=reduce, swap=swap, load=load, dequant=dequant, warps=shape.warps, stages=ahead,
+        )  # fmt: skip

@@ -1,0 +1,45 @@
+"""`narrow`: the skinny-M kernel, for up to 64 rows: B is streamed, and the programs of a tile sum their slices of K."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gemmdb.kernels import hardware
+from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
+from gemmdb.kernels.triton import shared, sources
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+
+def names(config: Config, problem: Problem) -> dict[str, int | str]:
+    """The constants of the template."""
+    value = config.values
+    own = {"SCALED": shared.scaled(problem), "STAGGER": value["stagger"] == 1, "MASK": value["rows"] == "mask"}
+    return shared.even_constants(config, problem) | own
+
+
+def reduction(config: Config) -> str:
+    """How the partial sums of a split K are summed."""
+    return "none" if config.values["split_k"] == 1 else "fixup"
+
+
+def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    """Why a config cannot run, None when it can."""
+    return shared.illegal_tile(config, problem, device) or shared.illegal_split(config, problem)
+
+
+KERNEL = Kernel(
+    "triton", "narrow", ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm"), ("cuda",), 1, {
+        "block_m": IntRange(16, hardware.SKINNY_ROWS, True), "block_n": IntRange(16, 256, True),
+        "block_k": IntRange(16, 1024, True), "split_k": IntRange(1, 64), "swap": shared.SWAP,
+        "stagger": IntRange(0, 1), "rows": OneOf(("wrap", "mask")), "dequant": shared.DEQUANT,
+        "warps": shared.WARPS, "stages": shared.STAGES,
+    },
+    splits=("split_k",), illegal=illegal, template=Template(__name__, names, shared.tile_grid, reduction),
+    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
+)  # fmt: skip

@@ -1,0 +1,41 @@
+"""`persistent`: as many programs as run at once, each of which goes on to the next tile; by tensor maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gemmdb.kernels import rules
+from gemmdb.kernels.kernel import IntRange, Kernel, Template
+from gemmdb.kernels.triton import shared, sources
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+
+def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
+    """One program per output tile at most: `resident` says how many run."""
+    return cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"]), 1, 1
+
+
+def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    """Why a config cannot run, None when it can."""
+    return shared.illegal_tile(config, problem, device) or rules.unmapped(problem)
+
+
+def _always(config: Config) -> bool:
+    return True
+
+
+KERNEL = Kernel(
+    "triton", "persistent", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 1, {
+        "block_m": IntRange(16, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 512, True),
+        "group_m": IntRange(1, 16, True), "swap": shared.SWAP, "dequant": shared.DEQUANT, "resident": IntRange(1, 8),
+        "warps": shared.WARPS, "stages": shared.STAGES,
+    },
+    illegal=illegal, maps=_always, template=Template(__name__, shared.tile_constants, grid),
+    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
+)  # fmt: skip

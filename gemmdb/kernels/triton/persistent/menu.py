@@ -1,0 +1,63 @@
+"""What is tried of `persistent`: an entry is (BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs per
+multiprocessor)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmdb.kernels import hardware
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.triton.menu import BOTH, PLAIN, Menu, deep, up_to, way
+from gemmdb.kernels.triton.tile import menu as tile
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+_TILES_OF_256 = ((128, 256, 64, 8, 4, 1), (256, 128, 64, 8, 3, 1))
+_MM = (
+    (128, (
+        (64, 128, 128, 4, 4, 2), (128, 128, 128, 8, 3, 1), (64, 128, 64, 4, 6, 2), (64, 256, 64, 4, 4, 1),
+        (128, 128, 64, 4, 4, 1), (128, 256, 64, 8, 4, 1),
+    )),
+    (1 << 31, (
+        *_TILES_OF_256, (128, 128, 64, 4, 4, 1), (64, 256, 64, 4, 4, 1), (128, 128, 64, 8, 4, 1),
+        (128, 128, 128, 8, 3, 1),
+    )),
+)  # fmt: skip
+_INT = (
+    (128, ((64, 128, 128, 4, 5, 2), (128, 256, 128, 8, 4, 1))),
+    (1 << 31, ((128, 128, 128, 4, 3, 2), (256, 128, 128, 8, 3, 1), (128, 256, 128, 8, 4, 1))),
+)
+_MIXED = (
+    (64, ((64, 128, 128, 4, 3, 2), (64, 64, 128, 4, 4, 3))),
+    (1 << 31, ((128, 128, 128, 8, 3, 1), (128, 256, 64, 8, 3, 1))),
+)
+FEWEST_ROWS = 33
+"""With fewer, tiles are too small for the tensor copy engine to pay."""
+_MENUS = {"mixed_mm": _MIXED, "int_mm": _INT}
+
+
+def _usual(problem: Problem, device: Device) -> Iterator[Config]:
+    if problem.m < FEWEST_ROWS:
+        return
+    entries = up_to(_MENUS.get(problem.op, _MM), problem.m)
+    for m, n, k, warps, stages, resident in entries:
+        # The weight first suits few rows; the first shape is the one that is tried both ways.
+        swaps = BOTH if (m, n, k) == entries[0][:3] and problem.m <= 512 and problem.op != "mixed_mm" else PLAIN
+        for swap in swaps:
+            yield Config.of(
+                "triton", "persistent", block_m=m, block_n=n, block_k=deep(problem, k), group_m=hardware.BAND_ROWS,
+                swap=swap, dequant=way(problem), resident=resident, warps=warps, stages=stages,
+            )  # fmt: skip
+
+
+def _whole(problem: Problem, device: Device) -> Iterator[Config]:
+    for one in tile.whole(problem, device):
+        if problem.m >= FEWEST_ROWS and one.values["load"] == "tma" and one.values["split_k"] == 1:
+            same = {name: value for name, value in one.params if name not in ("split_k", "reduce", "load")}
+            for resident in (1, 2):
+                # The epilogue takes some of the shared memory that the pipeline of a tile may have whole.
+                stages = max(int(one.values["stages"]) - 1, 1)
+                yield Config.of("triton", "persistent", **{**same, "resident": resident, "stages": stages})
+
+
+MENU = Menu(_usual, _whole)

@@ -1,0 +1,107 @@
+"""What our Triton kernels share: the constants that their templates read, the grid of tiles, and rules of legality."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gemmdb.kernels import fp8, hardware, rules
+from gemmdb.kernels.kernel import IntRange, OneOf
+from gemmdb.kernels.triton import TL, memory
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+DEQUANT = OneOf(("cast", "bits"))
+"""How a weight tile is dequantised: by a conversion, or by building floats from the bits."""
+WARPS, STAGES, SWAP = IntRange(1, 16, True), IntRange(1, 8), IntRange(0, 1)
+"""`swap`: the weight is the left operand of the matrix unit."""
+_LAUNCH = ("warps", "stages")
+
+
+def constants(config: Config, problem: Problem) -> dict[str, int | str]:
+    """The constants that every template reads: the integer parameters in capitals, and what the problem says."""
+    value = config.values
+    found: dict[str, int | str] = {
+        name.upper(): number for name, number in value.items() if isinstance(number, int) and name not in _LAUNCH
+    }
+    return found | {
+        "MIXED": problem.op == "mixed_mm",
+        "INTEGER": problem.op == "int_mm",
+        "A_ROW": problem.a.row_major,
+        "B_ROW": problem.b.row_major,
+        "A_DTYPE": f"tl.{TL[problem.a.dtype]}",
+        "B_SIGNED": problem.b.dtype != "uint8",
+        "BITS": value["dequant"] == "bits",
+        "EVEN_K": problem.k % int(value["block_k"]) == 0,
+    }
+
+
+def tile_constants(config: Config, problem: Problem) -> dict[str, int | str]:
+    """`constants`, and those of a kernel that multiplies tiles on the matrix unit."""
+    swap, tf32 = config.values["swap"] == 1, problem.numerics.fp32 == "tf32"
+    return constants(config, problem) | {"SWAP": swap, "TF32": tf32}
+
+
+def even_constants(config: Config, problem: Problem) -> dict[str, int | str]:
+    """`tile_constants`, and those of a kernel that loads by pointers. M is stepped along in memory only where A is
+    transposed; elsewhere one kernel serves every M."""
+    m_even = not problem.a.row_major and problem.m % 16 == 0
+    return tile_constants(config, problem) | {"M_EVEN": m_even, "N_EVEN": problem.n % 16 == 0}
+
+
+def scaled(problem: Problem) -> bool:
+    """Whether a kernel that applies the scale of a quantised weight itself does so."""
+    return problem.op == "mixed_mm" and problem.fusion == "scale"
+
+
+def tile_grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
+    """One program per output tile and slice of K."""
+    return cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"]), meta["SPLIT_K"], 1
+
+
+def illegal(config: Config, problem: Problem, device: Device) -> str | None:
+    """What holds for every kernel of ours."""
+    found = rules.unsolved(config, problem, device) or rules.empty(problem)
+    if found:
+        return found
+    if problem.numerics.fp32 == "bf16":
+        return "fp32 is multiplied in full or as TF32 here"
+    if problem.op == "scaled_mm" and (reason := fp8.unmultiplied(problem, device)):
+        return reason
+    return rules.unstepped(problem)
+
+
+def undequantised(config: Config, problem: Problem) -> str | None:
+    """Only a quantised weight has a choice of how to dequantise it."""
+    if problem.op != "mixed_mm" and config.values["dequant"] != "cast":
+        return "there is nothing to dequantise"
+    return None
+
+
+def illegal_tile(config: Config, problem: Problem, device: Device) -> str | None:
+    """What holds for every kernel that multiplies tiles on the matrix unit."""
+    if reason := illegal(config, problem, device):
+        return reason
+    if problem.op in ("int_mm", "scaled_mm") and int(config.values["block_k"]) < hardware.LEAST_DEPTH:
+        return f"the matrix unit takes {hardware.LEAST_DEPTH} {problem.a.dtype} of K at once"
+    if reason := undequantised(config, problem):
+        return reason
+    slow = problem.op == "scaled_mm" and not problem.numerics.fast
+    if slow and not fp8.summed_in_full(device, memory.grouped(config, problem)):
+        return "the sums stay in the matrix unit's accumulator, which is the fast accumulation"
+    if memory.shared_bytes(config, problem) > hardware.shared_bytes(device):
+        return "the pipeline's stages do not fit into shared memory"
+    return None
+
+
+def illegal_split(config: Config, problem: Problem) -> str | None:
+    """What holds for every kernel that splits K."""
+    split, step = int(config.values["split_k"]), int(config.values["block_k"])
+    if split > -(-problem.k // step):
+        return f"K={problem.k} has fewer than {split} steps of {step}"
+    if split * (problem.m + 256) * (problem.n + 256) >= hardware.LARGEST_OFFSET:
+        return "offsets within the partial sums are 32 bits wide"
+    return None

@@ -1,0 +1,66 @@
+"""`tile`: one program per tile of C and slice of K, for every shape; by pointers or by tensor maps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gemmdb.kernels import rules
+from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
+from gemmdb.kernels.triton import shared, sources
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+_WIDEST_BYTES = 512
+"""Seen on an H200: block_k 512 at K=777 and K=2053 with an int8 weight whose rows begin anywhere, and at K=100 where
+they begin at multiples of 4 bytes, wrong each time; 256 and less are right."""
+
+
+def maps(config: Config) -> bool:
+    """Whether it loads by tensor maps."""
+    return config.values["load"] == "tma"
+
+
+def names(config: Config, problem: Problem) -> dict[str, int | str]:
+    """The constants of the template."""
+    return shared.even_constants(config, problem) | {"TMA": maps(config), "FIXUP": config.values["reduce"] == "fixup"}
+
+
+def reduction(config: Config) -> str:
+    """How the partial sums of a split K are summed."""
+    return str(config.values["reduce"])
+
+
+def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    """Why a config cannot run, None when it can."""
+    return shared.illegal_tile(config, problem, device) or _own(config, problem)
+
+
+def _own(config: Config, problem: Problem) -> str | None:
+    value = config.values
+    if (value["split_k"] == 1) != (value["reduce"] == "none"):
+        return "partial sums are reduced when K is split, and only then"
+    if maps(config):
+        return shared.illegal_split(config, problem) or rules.unmapped(problem)
+    ragged = problem.op == "mixed_mm" and problem.k % int(value["block_k"]) and problem.b.layout.align < 16
+    if ragged and int(value["block_k"]) >= _WIDEST_BYTES:
+        return f"triton 3.6 gets masked, unaligned loads of {value['block_k']} bytes of weight wrong"
+    return shared.illegal_split(config, problem)
+
+
+KERNEL = Kernel(
+    "triton", "tile", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 1, {
+        "block_m": IntRange(16, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 1024, True),
+        "group_m": IntRange(1, 16, True), "split_k": IntRange(1, 64), "reduce": OneOf(("none", "kernel", "fixup")),
+        "swap": shared.SWAP, "load": OneOf(("pointer", "tma")), "dequant": shared.DEQUANT,
+        "warps": shared.WARPS, "stages": shared.STAGES,
+    },
+    splits=("split_k",), illegal=illegal, maps=maps, template=Template(__name__, names, shared.tile_grid, reduction),
+    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
+)  # fmt: skip
+"""docs/kernels.md says what each parameter does. `reduce`: how the partial sums of a split K are summed, by a second
+kernel or by the last program of each tile."""
