@@ -26,7 +26,7 @@ from gemmdb.table.verdict import TIE
 from gemmdb.workload import entries
 
 if TYPE_CHECKING:
-    from gemmdb.generators.build.pipeline import BuildReport, BuildRequest
+    from gemmdb.generators.build.build import BuildReport, BuildRequest
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class BuildOptions:
 
     def request(self) -> BuildRequest:
         """What the library is asked to build."""
-        from gemmdb.generators.build.pipeline import BuildRequest
+        from gemmdb.generators.build.build import BuildRequest
 
         return BuildRequest(
             self.arch,
@@ -122,7 +122,7 @@ def build(options: BuildOptions) -> None:
     """
     _check_installed(options.modelled)
     # The generators load sqlite-utils, and more, which other commands do without.
-    from gemmdb.generators.build.pipeline import build as build_table
+    from gemmdb.generators.build.build import build as build_table
     from gemmdb.generators.shapes import loading as shapes
 
     request = options.request()

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from gemmdb.cli.output import note
 
 if TYPE_CHECKING:
-    from gemmdb.generators.build.progress import State
+    from gemmdb.generators.interfaces.progress import State
 
 QUIET_SECONDS = 20.0
 """At most one line in this time where there is no terminal, for example in the log of a CI job."""
 
 
 class BuildProgress:
-    """A `gemmdb.generators.build.progress.Progress`, to be used as a context manager."""
+    """A `gemmdb.generators.interfaces.progress.Progress`, to be used as a context manager."""
 
     def __init__(self) -> None:
         # Imported here since rich takes 60 ms, which only a build need pay.

@@ -58,7 +58,9 @@ def test_the_modules_that_it_names_are_there(document: Path) -> None:
     """In backquotes, with what is taken from them, and behind `python -m`."""
     text = document.read_text()
     named = re.findall(r"`(gemmdb(?:\.\w+)+)", text)
+    tools = re.findall(r"python -m ((?:benchmarks|tools)\.\w+) +([a-z][\w-]*)", text)
     run = re.findall(r"python -m ((?:gemmdb|benchmarks|tools)[\w.]*)", text)
+    run += [f"{package}.{tool.replace('-', '_')}" for package, tool in tools]
     assert [name for name in named if not resolves(name)] == []
     assert [name for name in run if not any(ROOT.glob(f"{name.replace('.', '/')}*"))] == []
 

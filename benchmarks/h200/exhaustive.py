@@ -26,11 +26,11 @@ from benchmarks.h200.results import described
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.work import Setting, tile_of
-from gemmdb.generators.build.effort import Effort, named
-from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.effort import Effort, named
+from gemmdb.generators.interfaces.backend import Candidate, Job, Space
 from gemmdb.generators.measure.cuda.backend import CudaBackend
 from gemmdb.generators.measure.cuda.space import everything
-from gemmdb.generators.measure.interfaces import Candidate, Job, Space
 from gemmdb.generators.shapes import loading
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device

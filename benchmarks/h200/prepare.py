@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.common import SHIPPED, read_shapes
 from benchmarks.h200.peers import draw, population
 from gemmdb.generators.measure.cuda.artifact import Artifact, Built
-from gemmdb.generators.measure.cuda.emission import Emitted, only_emitted
+from gemmdb.generators.measure.cuda.emitted_config import Emitted, only_emitted
 from gemmdb.generators.measure.cuda.requirements import required
 from gemmdb.generators.measure.remeasure import sample
 from gemmdb.kernels.config import Config

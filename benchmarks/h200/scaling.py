@@ -23,9 +23,9 @@ from typing import Any
 
 from benchmarks.command import command
 from benchmarks.common import visible_gpus, write_shapes
-from gemmdb.generators.build.effort import named
-from gemmdb.generators.build.pipeline import BuildRequest, build
-from gemmdb.generators.build.progress import State
+from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.effort import named
+from gemmdb.generators.interfaces.progress import State
 from gemmdb.generators.measure.cuda.backend import CudaBackend
 from gemmdb.generators.shapes import loading
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks.h200 import sleeping
 from benchmarks.h200.scaling import Finishes
-from gemmdb.generators.build.effort import Effort
-from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cuda import requirements
 from gemmdb.generators.measure.cuda.backend import CudaBackend
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer

@@ -36,8 +36,8 @@ from benchmarks.offtable import held_out
 from benchmarks.offtable.folds import FOLDS, fitted_without, fold_of
 from benchmarks.offtable.held_out import MEASUREMENTS, POLICY, Truth
 from benchmarks.offtable.peers import scores
-from gemmdb.generators.build.effort import named
-from gemmdb.generators.fit import coefficients
+from gemmdb.generators.effort import named
+from gemmdb.generators.fit import cost_model
 from gemmdb.generators.fit.write import rows
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN, Config
@@ -86,7 +86,7 @@ def main(options: argparse.Namespace) -> None:
 
 def answered(whole: Path, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """One row per problem."""
-    samples = list(coefficients.samples(rows(folders)))
+    samples = list(cost_model.samples(rows(folders)))
     truths = held_out.truths(whole)
     for fold in range(FOLDS):
         held = [truth for problem, truth in truths.items() if fold_of(problem) == fold]

@@ -13,10 +13,10 @@ from unittest.mock import patch
 
 from gemmdb.cost import menu, transfer, trees
 from gemmdb.cost.model import Coefficients
-from gemmdb.generators.fit import coefficients, write
+from gemmdb.generators.fit import cost_model, write
 from gemmdb.generators.fit import menu as fit_menu
 from gemmdb.generators.fit import trees as fit_trees
-from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import model, unmodelled
 
@@ -33,7 +33,7 @@ def fold_of(problem: Problem) -> int:
 def fitted_without(fold: int, samples: Sequence[Sample]) -> Iterator[Coefficients]:
     """The ladder of this process with what is fitted to the samples of all folds except one. Needs gemmdb[fit]."""
     rest, others = write.divided(sample for sample in samples if fold_of(sample.problem) != fold)
-    fitted = coefficients.fit(rest)
+    fitted = cost_model.fit(rest)
     parsed = trees.parse(fit_trees.document(rest, fitted))
     # Three modules import FITTED by name.
     replaced = (

@@ -31,8 +31,8 @@ from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import tile_of
 from gemmdb.devices import registry
-from gemmdb.generators.fit import coefficients
-from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.generators.fit import cost_model
+from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.generators.fit.write import divided, rows
 from gemmdb.generators.modelled.space import rank, setting_of
 from gemmdb.kernels.config import ATEN, Config
@@ -190,7 +190,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> None:
     """Evaluate, print the summary, and write it with the raw answers."""
-    pairs = list(held_out(divided(coefficients.samples(rows(options.folder)))[0]))
+    pairs = list(held_out(divided(cost_model.samples(rows(options.folder)))[0]))
     answers, corrected = [one for one, _ in pairs], [one for _, one in pairs if one is not None]
     rules = against_rules()
     shown = {name: value for name, value in rules.items() if name != "grid"}

@@ -25,8 +25,8 @@ from typing import Any
 from benchmarks.offtable import held_out
 from benchmarks.offtable.folds import FOLDS, fitted_without, fold_of
 from benchmarks.offtable.held_out import MEASUREMENTS, POLICY, Truth
-from gemmdb.generators.fit import coefficients, write
-from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.generators.fit import cost_model, write
+from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
@@ -59,7 +59,7 @@ def main(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         whole = Path(temporary) / "whole.db"
         held_out.united(held_out.archives(options.folders), whole)
-        samples = coefficients.samples(write.rows(options.folders))
+        samples = cost_model.samples(write.rows(options.folders))
         rows = list(answers(whole, options.most, samples))
     options.out.mkdir(parents=True, exist_ok=True)
     out = options.out / f"{name}.jsonl.gz"

@@ -84,7 +84,7 @@ def shares(table: Path, served: dict[str, str], minutes: float) -> list[dict[str
     """The results of the generator for the problems of a table, and of what was served."""
     from contextlib import closing
 
-    from gemmdb.generators.build.pipeline import BuildRequest, build
+    from gemmdb.generators.build.build import BuildRequest, build
     from gemmdb.generators.files.merge import merge
     from gemmdb.generators.measure import backends
     from gemmdb.kernels.config import Config

@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
 
-from gemmdb.generators.build.effort import Effort
-from gemmdb.generators.build.search import unconfirmed
-from gemmdb.generators.measure.interfaces import Backend, Candidate, Job, Outcome
+from gemmdb.generators.build.race import unconfirmed
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Outcome
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key import canonical
 from gemmdb.key.problem import Problem

@@ -12,12 +12,13 @@ from threading import TIMEOUT_MAX, Thread, Timer
 from time import monotonic
 from typing import Any
 
-from gemmdb.generators.build import effort, queue
-from gemmdb.generators.build.progress import Progress, Tracker
-from gemmdb.generators.build.request import BuildReport, BuildRequest, command, unplaced
+from gemmdb.generators import effort
+from gemmdb.generators.build import queue
 from gemmdb.generators.build.scheduler import Prepare, Scheduler
 from gemmdb.generators.build.worker import Confirmed, Ended, Finished, Message, Phase, Worker
-from gemmdb.generators.measure.interfaces import Backend, Job, Measurer, row
+from gemmdb.generators.interfaces.backend import Backend, Job, Measurer, row
+from gemmdb.generators.interfaces.progress import Progress, Tracker
+from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, command, unplaced
 from gemmdb.table.writer import Store
 
 

@@ -7,10 +7,10 @@ from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
 
-from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.build.race import confirm, race, unconfirmed
 from gemmdb.generators.build.scheduler import Scheduler, Task, Won
-from gemmdb.generators.build.search import confirm, race, unconfirmed
-from gemmdb.generators.measure.interfaces import Candidate, Job, Measurer, Outcome
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Candidate, Job, Measurer, Outcome
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.processes.pool import Stopped

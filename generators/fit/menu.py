@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gemmdb.cost.menu import MENU_OF
 from gemmdb.cost.work import tile_of
-from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.ladder.unmodelled import kind
 

@@ -19,7 +19,7 @@ from gemmdb.cost.model import Coefficients
 from gemmdb.cost.trees import FORMAT, parse
 from gemmdb.cost.work import tile_of, work
 from gemmdb.errors import InputError
-from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.generators.modelled.space import setting_of
 from gemmdb.kernels.config import ATEN
 

@@ -1,6 +1,6 @@
 """Writes the cost model's data: fits it to archives of measured rows, chooses its menus, and grows its trees.
 
-    python -m gemmdb.generators.fit.write FOLDER... --out gemmdb/ladder
+    python -m gemmdb.generators.fit.write FOLDER... --out gemmdb/cost
 
 FOLDER: of archives (`rows-*.jsonl.xz`). The same archives give the same files: `data.py`, `menus.py` and
 `trees.json`. Needs gemmdb[fit].
@@ -17,9 +17,9 @@ from typing import Any
 
 from gemmdb.cost.model import Coefficients
 from gemmdb.generators.files import archive
-from gemmdb.generators.fit import coefficients as fit
+from gemmdb.generators.fit import cost_model as fit
 from gemmdb.generators.fit import menu, trees
-from gemmdb.generators.fit.coefficients import Sample
+from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.generators.modelled.space import setting_of
 from gemmdb.ladder.model import uncovered
 from gemmdb.table.measurement import EMITTED, Measurement

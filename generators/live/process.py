@@ -16,12 +16,12 @@ from queue import Empty, SimpleQueue
 from time import monotonic, sleep
 
 from gemmdb.cost.roofline import roofline_us
-from gemmdb.generators.build import effort
-from gemmdb.generators.build.effort import Effort
+from gemmdb.generators import effort
 from gemmdb.generators.build.queue import Claims
-from gemmdb.generators.build.search import race
+from gemmdb.generators.build.race import race
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Measurer, row
 from gemmdb.generators.measure import backends
-from gemmdb.generators.measure.interfaces import Backend, Candidate, Job, Measurer, row
 from gemmdb.inductor.live.client import Request, Tuned
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.inductor import menu as inductor_menu

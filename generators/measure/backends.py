@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 
 from gemmdb.devices import detect, registry
 from gemmdb.errors import InputError
-from gemmdb.generators.measure.interfaces import Backend
+from gemmdb.generators.interfaces.backend import Backend
 from gemmdb.key.device import Device
 
-FACTORIES = {
-    "cpu": ("gemmdb.generators.measure.cpu.backend", "CpuBackend"),
-    "cuda": ("gemmdb.generators.measure.cuda.backend", "CudaBackend"),
-}
-"""Module and class of each backend by device kind; a class takes the Device and imports its libraries by itself."""
+
+def _cpu(device: Device) -> Backend:
+    from gemmdb.generators.measure.cpu.backend import CpuBackend
+
+    return CpuBackend(device)
+
+
+def _cuda(device: Device) -> Backend:
+    from gemmdb.generators.measure.cuda.backend import CudaBackend
+
+    return CudaBackend(device)
+
+
+FACTORIES: dict[str, Callable[[Device], Backend]] = {"cpu": _cpu, "cuda": _cuda}
+"""What makes the backend of each device kind. A backend is imported only when it is used: it needs torch or triton."""
 
 
 def device_for(arch: str) -> Device:
@@ -44,6 +54,4 @@ def backend_for(device: Device) -> Backend:
     """The backend that measures on `device`. Raises InputError for a kind that this version cannot measure."""
     if device.kind not in FACTORIES:
         raise InputError(f"measuring on {device.kind} devices is not available in this version")
-    module, name = FACTORIES[device.kind]
-    backend: Backend = getattr(importlib.import_module(module), name)(device)
-    return backend
+    return FACTORIES[device.kind](device)

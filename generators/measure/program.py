@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gemmdb.generators.measure.literals import literal, literal_bias
 from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
-from gemmdb.generators.shapes.literals import literal, literal_bias
 from gemmdb.key.operands import TensorInfo
 from gemmdb.key.problem import Problem
 

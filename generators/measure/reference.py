@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.generators.measure.program import Operands
 from gemmdb.generators.measure.spelling import to_torch
-from gemmdb.generators.shapes.literals import SCALARS
 from gemmdb.key.problem import Problem
 
 ROW_FLOPS = 8e9

@@ -11,9 +11,9 @@ from statistics import median
 
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
-from gemmdb.generators.build import effort
+from gemmdb.generators import effort
+from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Measurer, Outcome, row
 from gemmdb.generators.measure import backends
-from gemmdb.generators.measure.interfaces import Backend, Candidate, Job, Measurer, Outcome, row
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.generators.shapes.literals import SCALARS
+from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.key.problem import Problem
 
 DTYPES = {

@@ -3,7 +3,7 @@
 A stratum is a pool of problems that stand for one use, and how many of them are wanted. Within a stratum they are taken
 in the order of a hash, one of each M in turn, so that no size is preferred; the strata are then merged, in proportion
 within an op, and the ops in the proportion of FLOORS. The layers of the first model come before everything else. What
-was found missing later comes behind, in a balanced order of its own (`h200_more`).
+was found missing later comes behind, in a balanced order of its own (`h200_additions`).
 Nothing is random: the same code gives the same list.
 """
 
@@ -14,9 +14,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import product
 
-from gemmdb.generators.shapes import h200_more
+from gemmdb.generators.shapes import h200_additions
 from gemmdb.generators.shapes.architectures import DECODE, DENSE, GPT2, MODELS, PREFILL, Item, unique
-from gemmdb.generators.shapes.drawing import Stratum, affordable, digest, draw, shares
 from gemmdb.generators.shapes.pools import (
     ODD,
     SIDES,
@@ -32,6 +31,7 @@ from gemmdb.generators.shapes.pools import (
     pool,
     sizes,
 )
+from gemmdb.generators.shapes.strata import Stratum, affordable, digest, draw, shares
 from gemmdb.key.problem import Problem
 
 FIRST = 6
@@ -44,7 +44,7 @@ def items() -> list[Item]:
     """The preset's items, one problem each."""
     taken: set[Problem] = set()
     first = _first_part(taken)
-    behind = [entry for found in draw(h200_more.strata(first), taken) for entry in shares(found)]
+    behind = [entry for found in draw(h200_additions.strata(first), taken) for entry in shares(found)]
     return [*first, *(item for _, item in sorted(behind, key=lambda entry: (entry[0], digest(entry[1]))))]
 
 

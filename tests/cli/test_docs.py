@@ -14,6 +14,9 @@ import typer
 
 from gemmdb.cli.app import app
 from gemmdb.cli.reference import render
+from gemmdb.cost import data
+from gemmdb.cost.features import FEATURES
+from gemmdb.devices.registry import KNOWN
 from gemmdb.generators.shapes import loading
 from gemmdb.key.device import Device
 
@@ -90,3 +93,13 @@ def test_the_table_of_presets_has_their_sizes():
     listed = re.findall(r"^\| `([\w-]+)` \| ([\d,]+)(?:,[^|]*)? \|", text.partition("## Presets")[2], re.MULTILINE)
     assert len(listed) >= 4
     assert listed == [(name, f"{len(loading.load(name, 'cuda')):,}") for name, _ in listed]
+
+
+def test_the_numbers_of_the_cost_model_are_those_of_its_data():
+    text = (ROOT / "docs" / "lookup.md").read_text()
+    trees = json.loads((ROOT / "gemmdb" / "cost" / "trees.json").read_text())
+    assert counted(text, r"public figures of (?P<gpus>\d+) GPUs") == {"gpus": len(KNOWN)}
+    assert counted(text, r"(?P<rates>\d+) rates say") == {"rates": len(data.RATES["tile"])}
+    assert counted(text, r"(?P<trees>\d+) regression trees") == {"trees": len(trees["trees"])}
+    assert counted(text, r"from (?P<features>\d+) figures of the problem") == {"features": len(FEATURES)}
+    assert counted(text, r"On (?P<problems>[\d,]+) H200 problems") == {"problems": data.PROVENANCE["problems"]}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.generators.build.effort import Effort
-from gemmdb.generators.build.pipeline import BuildRequest
+from gemmdb.generators.build.build import BuildRequest
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Candidate, Job
 from gemmdb.generators.measure.cpu.space import AUTO, template
-from gemmdb.generators.measure.interfaces import Candidate, Job
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device

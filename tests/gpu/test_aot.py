@@ -1,4 +1,4 @@
-"""AOTInductor (row S23 of the seeds): packages made with gemmdb, run by a process that does not know it."""
+"""AOTInductor (row S23 of `docs/origins.md`): packages made with gemmdb are run by a process without it."""
 
 from __future__ import annotations
 

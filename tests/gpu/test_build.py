@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import gemmdb
-from gemmdb.generators.build import effort
-from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators import effort
+from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.interfaces.backend import Candidate
 from gemmdb.generators.measure.cuda.render import plan
-from gemmdb.generators.measure.interfaces import Candidate
 from gemmdb.generators.measure.remeasure import remeasure
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device

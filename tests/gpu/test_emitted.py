@@ -68,7 +68,7 @@ def test_inductors_templates_are_measured(problem: Problem, config: Config) -> N
     ids=lambda problem: problem.text,
 )  # fmt: skip
 def test_our_kernels_are_measured_as_emitted_code(problem: Problem, config: Config) -> None:
-    from gemmdb.generators.measure.cuda.emission import Emitted
+    from gemmdb.generators.measure.cuda.emitted_config import Emitted
 
     measured(problem, Emitted.code_of(config))
 
@@ -125,7 +125,7 @@ def test_a_process_that_generates_code_allocates_nothing_on_the_gpu() -> None:
 
 
 def test_a_build_confirms_winners_as_emitted_code(tmp_path: Path) -> None:
-    from gemmdb.generators.build.pipeline import BuildRequest, build
+    from gemmdb.generators.build.build import BuildRequest, build
     from gemmdb.table.reader import Table
 
     shapes = tmp_path / "shapes.json"

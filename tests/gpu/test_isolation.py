@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.render import plan
@@ -86,7 +86,7 @@ def test_two_processes_agree(kit: Any, measurer: CudaMeasurer) -> None:
 
 def test_a_build_on_this_gpu_fills_a_table_that_answers(tmp_path: Path) -> None:
     from gemmdb.devices.detect import cuda
-    from gemmdb.generators.build.pipeline import BuildRequest, build
+    from gemmdb.generators.build.build import BuildRequest, build
     from gemmdb.table.reader import Table
 
     device = cuda()

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb.devices import detect  # noqa: E402
-from gemmdb.generators.build.pipeline import BuildRequest, build  # noqa: E402
+from gemmdb.generators.build.build import BuildRequest, build  # noqa: E402
 from gemmdb.settings import Policy  # noqa: E402
 from gemmdb.table.reader import Table  # noqa: E402
 

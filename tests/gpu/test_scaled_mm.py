@@ -250,7 +250,7 @@ def test_all_are_measured(config: Config, problem: Problem) -> None:
 
 def test_a_build_measures_aten_and_templates(tmp_path: Path) -> None:
     from gemmdb.devices.detect import cuda
-    from gemmdb.generators.build.pipeline import BuildRequest, build
+    from gemmdb.generators.build.build import BuildRequest, build
     from gemmdb.table.reader import Table
 
     shapes = tmp_path / "shapes.json"

@@ -1,4 +1,7 @@
-"""Rows S1 to S7, S18 to S20 and S24 of the seeds' behaviour, each shown by a test of its name on a GPU."""
+"""Behaviour of Inductor that gemmdb keeps, on a GPU: ops, bias kinds, sizes, numerics, epilogues, shared memory.
+
+A test's name begins with the row of `docs/origins.md` that it shows.
+"""
 
 from __future__ import annotations
 

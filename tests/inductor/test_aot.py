@@ -1,4 +1,4 @@
-"""AOTInductor on a CPU (row S23 of the seeds): what `tests/gpu/test_aot.py` does not have."""
+"""AOTInductor on a CPU (row S23 of `docs/origins.md`): no arguments, mapped weights, misaligned outputs."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_a_table_answers_for_a_model_with_aten(kit, table):
 @ROWS
 def test_what_is_recorded_is_built_and_served(kit, tmp_path, monkeypatch):
     """The whole way on a CPU: a workload, a table of it, and a compile that takes its answer from there."""
-    from gemmdb.generators.build.pipeline import BuildRequest, build
+    from gemmdb.generators.build.build import BuildRequest, build
 
     model, x = Linear(64, 32), torch.randn(8, 64).to(BF16)
     with gemmdb.inductor.record(tmp_path / "workload.jsonl"), torch.no_grad():

@@ -1,4 +1,5 @@
-"""Rows S16, S17, S21 and S22 of the seeds' behaviour, which no GPU is needed for, each shown by a test of its name."""
+"""CUTLASS from a minimum size on (row S16), stream-K candidates (row S17), allow and deny lists (row S21); see
+`docs/origins.md`."""
 
 from __future__ import annotations
 
@@ -7,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import InputError
-from gemmdb.generators.build.effort import named
-from gemmdb.generators.build.selection import select
+from gemmdb.generators.build.candidate_filter import select
+from gemmdb.generators.effort import named
+from gemmdb.generators.interfaces.backend import Candidate, Job
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.measure.interfaces import Candidate, Job
 from gemmdb.inductor import session_factory
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
-from gemmdb.key.layout import alignment
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder import lookup
@@ -105,18 +105,3 @@ def test_s21_allow_and_deny_in_a_build(allow: str, deny: str, left: list[Config]
 def test_s21_what_is_no_regular_expression_is_refused() -> None:
     with pytest.raises(InputError, match=r"--deny '\(': not a regular expression"):
         select([], "", "(")
-
-
-@pytest.mark.parametrize(
-    ("dtype", "sizes", "strides", "offset", "wanted"),
-    [
-        ("fp16", (1, 2, 4), (0, 4, 1), 0, 4),
-        ("fp16", (1, 4, 2), (0, 1, 4), 0, 4),
-        ("fp16", (2, 4, 2), (23, 1, 4), 0, 1),
-        ("fp16", (1, 2, 4), (0, 4, 1), 6, 2),
-        ("fp16", (2, 2, 8), (32, 8, 1), 24, 8),
-        ("fp32", (2, 2, 8), (32, 8, 1), 24, 4),
-    ],
-)
-def test_s22_alignment(dtype: str, sizes: tuple[int, ...], strides: tuple[int, ...], offset: int, wanted: int) -> None:
-    assert alignment(sizes, strides, offset, dtype) == wanted

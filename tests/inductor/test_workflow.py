@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import gemmdb.inductor
-from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table
 

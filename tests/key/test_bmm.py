@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
-from gemmdb.generators.shapes.literals import literal
+from gemmdb.generators.measure.literals import literal
 from gemmdb.key.layout import Layout, classify
 from gemmdb.key.operands import Bias, Operand, TensorInfo
 from gemmdb.key.problem import Problem

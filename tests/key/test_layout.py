@@ -1,4 +1,4 @@
-"""Layout classes and alignment: seed row S22's vectors, and what must hold for every tensor."""
+"""Layout classes, and alignment: the examples of row S22 (`docs/origins.md`), and what holds for every tensor."""
 
 import pytest
 from hypothesis import assume, given

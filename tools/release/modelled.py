@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.common import ROOT
-from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.files.manifest import write_manifest
-from gemmdb.generators.modelled import compile
+from gemmdb.generators.modelled import cross_compile
 
 ARCHS = ("sm80", "sm89", "sm100")
 MOST_BYTES = 3 * 2**19
@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> None:
     """Build each table beside its place, move it there, and describe all of them."""
-    if not compile.available():
+    if not cross_compile.available():
         raise SystemExit("this needs triton, which tells the kernels that spill registers: none of them may ship")
     for arch in options.arch:
         with tempfile.TemporaryDirectory(dir=options.out) as folder:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from gemmdb.devices.detect import cpu, last_level_cache_bytes
 from gemmdb.errors import InputError
-from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Job, Measurer, Space
 from gemmdb.generators.measure.cpu.measurer import CpuMeasurer
 from gemmdb.generators.measure.cpu.space import CpuSpace
-from gemmdb.generators.measure.interfaces import Job, Measurer
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.table.measurement import Protocol
@@ -30,7 +30,7 @@ class CpuBackend:
             raise InputError("building a table needs torch: pip install torch")
         self.device: Device = device or cpu()
         self.toolchain: Toolchain = toolchain
-        self.space = CpuSpace()
+        self.space: Space = CpuSpace()
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """Host clock, one call per sample, one protocol per cache state of the effort."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
 from gemmdb.generators.measure import stats
-from gemmdb.generators.measure.interfaces import Job, Outcome, ignore
 from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem

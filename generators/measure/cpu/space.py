@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from gemmdb.generators.build.effort import Effort
-from gemmdb.generators.measure.interfaces import Candidate
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Candidate
 from gemmdb.inductor.legality import refuses
 from gemmdb.kernels.aten import INT8PACK
 from gemmdb.kernels.config import ATEN, Config

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from gemmdb.devices.detect import cuda
 from gemmdb.errors import InputError
-from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Job, Space
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.measure.interfaces import Job, Space
 from gemmdb.kernels import cutlass
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain, installed

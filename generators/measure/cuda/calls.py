@@ -10,7 +10,7 @@ import torch
 
 from gemmdb.errors import InputError
 from gemmdb.generators.measure.cuda import cutlass_calls, elementwise, emitted
-from gemmdb.generators.measure.cuda.emission import only_emitted
+from gemmdb.generators.measure.cuda.emitted_config import only_emitted
 from gemmdb.generators.measure.cuda.render import Launch, Plan, Unit, plan
 from gemmdb.generators.measure.cuda.units import compile_unit
 from gemmdb.generators.measure.spelling import SPELLINGS, to_torch

@@ -1,39 +1,15 @@
-"""Candidates that are measured as the code Inductor emits for them (`emitted`): their names, and the code as an
-artifact.
-
-Imports no torch: who plans a measurement need not, and who compiles other artifacts neither.
-"""
+"""The code that Inductor emits for a config, as an Artifact: `emitted` generates it, in a process that compiles."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import dataclass
 
 from gemmdb.generators.measure.cuda.artifact import Built
 from gemmdb.generators.measure.cuda.cutlass_build import library
+from gemmdb.generators.measure.cuda.emitted_config import digest
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
-
-
-@dataclass(frozen=True)
-class Emitted(Config):
-    """A config to be measured as the code that Inductor emits for it. No other config is equal to it."""
-
-    @classmethod
-    def code_of(cls, config: Config) -> Emitted:
-        """`config` as emitted code."""
-        return cls(config.backend, config.kernel, config.params)
-
-    @property
-    def plain(self) -> Config:
-        """The config itself."""
-        return Config(self.backend, self.kernel, self.params)
-
-
-def only_emitted(config: Config) -> bool:
-    """Whether `config` is measured as emitted code: asked for, or because Inductor alone can make it."""
-    return isinstance(config, Emitted) or config.spec.emitted
 
 
 @dataclass(frozen=True)
@@ -46,11 +22,11 @@ class Emission:
     @property
     def key(self) -> str:
         """A digest of problem and config."""
-        return hashlib.sha256(f"emitted {self.problem.text} {self.config.text}".encode()).hexdigest()[:32]
+        return digest(self.problem, self.config)
 
     @property
     def work(self) -> str:
-        """See `Artifact.work`: code of several problems has the same CUTLASS kernel in it."""
+        """See `Artifact.work`. The code of several problems may hold the same CUTLASS kernel."""
         return library(self.problem, self.config).key if self.config.backend == "cutlass" else ""
 
     def build(self, capability: int) -> Built:

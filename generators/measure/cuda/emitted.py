@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.measure.cuda.emission import Emission
+from gemmdb.generators.measure.cuda.emitted_config import digest
 from gemmdb.generators.measure.program import Operands, Product, blank, set_numerics
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
@@ -50,7 +50,7 @@ def path_of(problem: Problem, config: Config) -> Path:
     _prepare()
     from gemmdb.inductor.adapter.slots import code_digest
 
-    key = f"{Emission(problem, config).key} {code_digest()} {torch.__version__}"
+    key = f"{digest(problem, config)} {code_digest()} {torch.__version__}"
     surroundings = hashlib.sha256(key.encode()).hexdigest()[:32]
     return Path(os.environ["TRITON_CACHE_DIR"]) / "gemmdb" / f"emitted_{surroundings}.py"
 

@@ -9,11 +9,11 @@ from threading import Thread
 from typing import Any
 
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.build.effort import Effort
-from gemmdb.generators.measure.cuda.emission import Emitted, only_emitted
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
+from gemmdb.generators.measure.cuda.emitted_config import Emitted, only_emitted
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.trial import Loaded, Trial
-from gemmdb.generators.measure.interfaces import Job, Outcome, ignore
 from gemmdb.generators.measure.stats import times
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem

@@ -11,11 +11,11 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from time import monotonic
 
+from gemmdb.generators.interfaces.backend import Job
 from gemmdb.generators.measure.cuda.artifact import Artifact, Built
 from gemmdb.generators.measure.cuda.compile_pool import CompilePool, Priority
-from gemmdb.generators.measure.cuda.emission import Emitted
+from gemmdb.generators.measure.cuda.emitted_config import Emitted
 from gemmdb.generators.measure.cuda.requirements import compiler, required
-from gemmdb.generators.measure.interfaces import Job
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory

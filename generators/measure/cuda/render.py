@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import jinja2
 
-from gemmdb.generators.shapes.literals import SCALARS
+from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
 from gemmdb.key.operands import Bias

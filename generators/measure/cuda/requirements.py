@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gemmdb.generators.measure.cuda import cutlass_build, elementwise
 from gemmdb.generators.measure.cuda.artifact import Artifact
-from gemmdb.generators.measure.cuda.emission import Emission, only_emitted
+from gemmdb.generators.measure.cuda.emission import Emission
+from gemmdb.generators.measure.cuda.emitted_config import only_emitted
 from gemmdb.generators.measure.cuda.render import Launch, plan
 from gemmdb.generators.measure.cuda.units import Triton
 from gemmdb.kernels import cutlass

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Candidate
 from gemmdb.generators.measure.cuda.likely import likely
-from gemmdb.generators.measure.interfaces import Candidate
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cutlass import menu as cutlass_menu
 from gemmdb.kernels.fp8 import unmultiplied

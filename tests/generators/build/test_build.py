@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.build.pipeline import BuildRequest, build
-from gemmdb.generators.build.progress import State
+from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.interfaces.backend import Candidate
+from gemmdb.generators.interfaces.progress import State
 from gemmdb.generators.measure.cpu.space import AUTO, template
-from gemmdb.generators.measure.interfaces import Candidate
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import Status

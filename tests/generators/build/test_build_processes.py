@@ -12,8 +12,8 @@ import pytest
 
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.build import queue
-from gemmdb.generators.build.effort import named
-from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.effort import named
 from gemmdb.table.reader import Table
 
 
@@ -36,7 +36,7 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from conftest import ReplayBackend, record, CONFIGS
-from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.shapes import loading as shapes
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.table.measurement import Status
@@ -57,7 +57,7 @@ print(report.measured, report.elsewhere, report.before)
 @pytest.fixture
 def start(request_):
     """Start a build of the request in a process of its own."""
-    script = SCRIPT.format(here=str(Path(__file__).parent))
+    script = SCRIPT.format(here=str(Path(__file__).parents[1]))
     command = [sys.executable, "-c", script, request_.shapes, str(request_.out)]
     started = []
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.table.reader import Table
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.generators.build import scheduler
-from gemmdb.generators.build.pipeline import build
+from gemmdb.generators.build.build import build
+from gemmdb.generators.interfaces.backend import ignore
 from gemmdb.generators.measure.cpu.space import AUTO, template
-from gemmdb.generators.measure.interfaces import ignore
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.table.measurement import EMITTED, Status

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.build import effort, scheduler
-from gemmdb.generators.build.pipeline import build
-from gemmdb.generators.measure.interfaces import Job, Outcome, ignore
+from gemmdb.generators import effort
+from gemmdb.generators.build import scheduler
+from gemmdb.generators.build.build import build
+from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.table.measurement import EMITTED, Protocol, Status

@@ -12,7 +12,7 @@ import pytest
 
 from gemmdb.devices.detect import cpu
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.measure.remeasure import remeasure
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import TIMED, Status
@@ -92,7 +92,7 @@ def test_killed_and_run_again_equals_undisturbed(built, shapes, tmp_path):
     request, _ = built
     out, ops = tmp_path / "killed.db", ("mm", "int_mm")  # One with several candidates, and one to come after it.
     script = (
-        "import sys; from pathlib import Path; from gemmdb.generators.build.pipeline import *;"
+        "import sys; from pathlib import Path; from gemmdb.generators.build.build import *;"
         f"build(BuildRequest(arch='cpu', ops={ops}, shapes=sys.argv[1], out=Path(sys.argv[2])))"
     )
     process = subprocess.Popen([sys.executable, "-c", script, str(shapes), str(out)])

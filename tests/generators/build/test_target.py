@@ -8,7 +8,7 @@ import pytest
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators.build import target
-from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table.reader import Table

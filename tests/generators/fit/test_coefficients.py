@@ -15,7 +15,7 @@ from gemmdb.cost.menu import MENU_OF
 from gemmdb.cost.model import COEFFICIENTS, FITTED
 from gemmdb.cost.work import tile_of
 from gemmdb.devices import registry
-from gemmdb.generators.fit import coefficients, menu, write
+from gemmdb.generators.fit import cost_model, menu, write
 from gemmdb.generators.modelled.space import rank, setting_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -37,13 +37,13 @@ def made_up(op="mm"):
         times = {one.config: 3 * one.us for one in rank(problem, H200)[:40]}
         times[ATEN] = 3 * FITTED.predict_aten(setting_of(problem, H200))
         best = min(times.values())
-        yield from (coefficients.Sample(problem, H200, config, us, best / us) for config, us in times.items())
+        yield from (cost_model.Sample(problem, H200, config, us, best / us) for config, us in times.items())
 
 
 @pytest.mark.parametrize("op", ["mm", "mixed_mm"])
 def test_what_was_put_in_comes_out(op):
     found = list(made_up(op))
-    fitted = coefficients.fit(found)
+    fitted = cost_model.fit(found)
     errors = []
     for sample in found:
         setting, tile = setting_of(sample.problem, sample.device), tile_of(sample.config)
@@ -51,7 +51,7 @@ def test_what_was_put_in_comes_out(op):
         errors.append(abs(math.log(expected / sample.us)))
     assert sum(errors) / len(errors) < 0.05
     assert all(rate > 0 for rates in fitted.rates.values() for rate in rates)
-    again = coefficients.fit(found)
+    again = cost_model.fit(found)
     assert again == fitted
 
 
@@ -66,7 +66,7 @@ def test_samples_pool_runs_and_leave_out_what_says_nothing():
         row(ATEN, 10.0), row(ATEN, 12.0), row(ATEN, 11.0), row(config, 5.0, Status.SLOW), row(config, 8.0),
         row(config, 1.0, spread=0.5), row(config, 1.0, clock="model"),
     ]  # fmt: skip
-    found = {sample.config: sample for sample in coefficients.samples(rows)}
+    found = {sample.config: sample for sample in cost_model.samples(rows)}
     assert (found[ATEN].us, found[config].us) == (11.0, 8.0)
     assert (found[ATEN].share, found[config].share) == (8 / 11, 1.0)
 
@@ -92,7 +92,7 @@ def _limit(m):
 
 
 def test_the_shipped_data_is_whole_and_names_its_archives():
-    assert set(data.RATES) == set(data.COMMON) == set(coefficients.GROUPS)
+    assert set(data.RATES) == set(data.COMMON) == set(cost_model.GROUPS)
     assert all(len(rates) == len(COEFFICIENTS) for rates in data.RATES.values())
     assert set(model_menus.MENUS) == set(MENU_OF.values())
     for menus in model_menus.MENUS.values():
@@ -114,7 +114,7 @@ def test_what_the_model_does_not_cover_is_chosen_as_it_is_measured():
         problem = Problem.gemm("mm", m=100, n=n, k=777)
         timed = {ATEN: 2.0, **times}
         best = min(timed.values())
-        found += [coefficients.Sample(problem, H200, config, us, best / us) for config, us in timed.items()]
+        found += [cost_model.Sample(problem, H200, config, us, best / us) for config, us in timed.items()]
     covered, others = write.divided([*made_up(), *found])
     assert others == found
     assert not {uncovered(sample.problem) for sample in covered} - {None}
@@ -129,7 +129,7 @@ def test_numbers_and_texts_are_written_so_that_they_are_read_back():
 def test_the_shipped_coefficients_order_what_the_shipped_table_measured():
     by_problem = defaultdict(list)
     with Table.open(shipped_tables() / "sm90-nvidia-h200.db", immutable=True) as table:
-        for sample in coefficients.samples(row for row in table.measurements() if uncovered(row.problem) is None):
+        for sample in cost_model.samples(row for row in table.measurements() if uncovered(row.problem) is None):
             by_problem[sample.problem].append(sample)
     shares = []
     for problem, found in by_problem.items():
@@ -145,4 +145,4 @@ def test_the_shipped_coefficients_order_what_the_shipped_table_measured():
 def test_a_device_without_figures_is_told():
     sample = next(made_up())
     with pytest.raises(ValueError, match="no figures of"):
-        coefficients.fit([replace(sample, device=replace(H200, arch="sm70", sku="Tesla V100"))])
+        cost_model.fit([replace(sample, device=replace(H200, arch="sm70", sku="Tesla V100"))])

@@ -10,7 +10,7 @@ from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import parse
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
-from gemmdb.generators.fit import coefficients
+from gemmdb.generators.fit import cost_model
 from gemmdb.generators.fit import trees as fit_trees
 from gemmdb.generators.modelled.space import rank, setting_of
 from gemmdb.kernels.config import ATEN
@@ -29,7 +29,7 @@ def samples():
             times = {one.config: one.us * (1.5 if one.tile.warps == 8 else 1.0) for one in rank(problem, H200)[:60]}
             times[ATEN] = FITTED.predict_aten(setting_of(problem, H200))
             best = min(times.values())
-            yield from (coefficients.Sample(problem, H200, config, us, best / us) for config, us in times.items())
+            yield from (cost_model.Sample(problem, H200, config, us, best / us) for config, us in times.items())
 
 
 @needs_sklearn

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.errors import InputError
-from gemmdb.generators.build.pipeline import BuildRequest, build
-from gemmdb.generators.measure.cuda.emission import Emitted
+from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.measure.cuda.emitted_config import Emitted
 from gemmdb.generators.measure.remeasure import remeasure
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.table.measurement import Status, Times

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gemmdb.devices.detect import cpu
-from gemmdb.generators.build.effort import named
+from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cpu import space
 from gemmdb.generators.measure.program import Operands, operands
 from gemmdb.generators.measure.reference import reference

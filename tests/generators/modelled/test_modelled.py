@@ -7,10 +7,10 @@ import pytest
 
 from gemmdb import ladder
 from gemmdb.devices import registry
-from gemmdb.generators.build.pipeline import BuildRequest, build
+from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.files.verify import verify
-from gemmdb.generators.modelled import compile, space
-from gemmdb.generators.modelled.build import KEPT, PROTOCOL
+from gemmdb.generators.modelled import cross_compile, space
+from gemmdb.generators.modelled.table import KEPT, PROTOCOL
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Problem, Query
@@ -115,14 +115,14 @@ def test_the_shipped_modelled_tables_are_small_compiled_and_answer_as_a_model(na
     catalog.close()
 
 
-@pytest.mark.skipif(not compile.available(), reason="needs triton, which compiles without a GPU")
+@pytest.mark.skipif(not cross_compile.available(), reason="needs triton, which compiles without a GPU")
 def test_cross_compiling_tells_registers_shared_memory_and_what_does_not_fit(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     problem, device = Problem.gemm("mixed_mm", m=16, n=4096, k=4096), registry.find("sm80")
     config = space.rank(problem, device)[0].config
-    fits = compile.CrossCompiler(80, int(device.figures["smem_bytes"])).resources(problem, config)
+    fits = cross_compile.CrossCompiler(80, int(device.figures["smem_bytes"])).resources(problem, config)
     assert fits.amiss == ""
     assert 16 <= fits.registers <= 255
     assert 0 < fits.shared <= 163 * 1024
-    tight = compile.CrossCompiler(80, fits.shared - 1).resources(problem, config)
+    tight = cross_compile.CrossCompiler(80, fits.shared - 1).resources(problem, config)
     assert "bytes of shared memory" in tight.amiss

@@ -8,9 +8,9 @@ import pytest
 
 from gemmdb.generators.shapes import loading
 from gemmdb.generators.shapes.architectures import DECODE, DENSE, MODELS, PREFILL
-from gemmdb.generators.shapes.drawing import MOST_BYTES, MOST_US, call_us, spread
 from gemmdb.generators.shapes.h200 import FLOORS, first_model, items
 from gemmdb.generators.shapes.pools import core_pairs, core_products
+from gemmdb.generators.shapes.strata import MOST_BYTES, MOST_US, call_us, spread
 from gemmdb.key.problem import Problem
 
 FIRST_PART = 4780

@@ -4,14 +4,14 @@ from importlib import resources
 
 import pytest
 
-from gemmdb.generators.shapes import architectures, llm_presets, loading
+from gemmdb.generators.shapes import architectures, loading, write_presets
 
 
-@pytest.mark.parametrize("name", llm_presets.PRESETS)
+@pytest.mark.parametrize("name", write_presets.PRESETS)
 def test_the_preset_file_is_what_the_module_writes(name: str) -> None:
     file = resources.files("gemmdb.generators") / "presets" / f"{name}.json"
-    assert file.read_text(encoding="utf-8") == llm_presets.text(name), (
-        "run python -m gemmdb.generators.shapes.llm_presets"
+    assert file.read_text(encoding="utf-8") == write_presets.text(name), (
+        "run python -m gemmdb.generators.shapes.write_presets"
     )
 
 
@@ -28,6 +28,6 @@ def test_splitting_over_gpus_divides_what_is_split() -> None:
 
 
 def test_int_mm_has_more_rows_than_aten_refuses() -> None:
-    for name in llm_presets.PRESETS:
+    for name in write_presets.PRESETS:
         if name != "llm-dense":
             assert all(p.m > 16 and p.n % 8 == p.k % 8 == 0 for p in loading.load(name, "cuda") if p.op == "int_mm")

@@ -7,7 +7,7 @@ import pytest
 
 from gemmdb.generators.shapes import loading
 from gemmdb.generators.shapes.architectures import ENCODERS, GPT2, MODELS
-from gemmdb.generators.shapes.drawing import affordable
+from gemmdb.generators.shapes.strata import affordable
 from gemmdb.key.problem import Problem
 
 PRECISIONS = ["bf16", "fp16", "fp32", "tf32"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import InputError
-from gemmdb.generators.build.effort import named
+from gemmdb.generators.effort import named
 from gemmdb.generators.shapes import loading
 from gemmdb.key.problem import Problem
 from gemmdb.workload import entries

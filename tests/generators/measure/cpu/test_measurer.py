@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.generators.build.effort import named
+from gemmdb.generators.effort import named
+from gemmdb.generators.interfaces.backend import Candidate, Job
 from gemmdb.generators.measure.cpu.measurer import CpuMeasurer
 from gemmdb.generators.measure.cpu.space import AUTO, template
-from gemmdb.generators.measure.interfaces import Candidate, Job
 from gemmdb.inductor.adapter import vector_units
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem

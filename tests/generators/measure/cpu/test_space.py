@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmdb.generators.build.effort import EFFORTS, named
+from gemmdb.generators.effort import EFFORTS, named
 from gemmdb.generators.measure.cpu.space import AUTO, CpuSpace, excluded, template, threadings
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device

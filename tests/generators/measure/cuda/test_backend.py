@@ -3,7 +3,7 @@
 import pytest
 
 from gemmdb.devices import registry
-from gemmdb.generators.build.effort import named
+from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda import backend
 from gemmdb.generators.measure.cuda.backend import CudaBackend
 from gemmdb.key.toolchain import Toolchain

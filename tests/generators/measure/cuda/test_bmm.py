@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from gemmdb import Problem
-from gemmdb.generators.build.effort import named
+from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda import elementwise, requirements
 from gemmdb.generators.measure.cuda.bench import moved
-from gemmdb.generators.measure.cuda.emission import Emission, only_emitted
+from gemmdb.generators.measure.cuda.emission import Emission
+from gemmdb.generators.measure.cuda.emitted_config import only_emitted
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.generators.shapes import loading
-from gemmdb.generators.shapes.drawing import MOST_BYTES, MOST_US, call_us
+from gemmdb.generators.shapes.strata import MOST_BYTES, MOST_US, call_us
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device

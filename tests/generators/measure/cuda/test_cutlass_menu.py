@@ -2,7 +2,7 @@
 
 import pytest
 
-from gemmdb.generators.build.effort import EFFORTS
+from gemmdb.generators.effort import EFFORTS
 from gemmdb.generators.measure.cuda import cutlass_build
 from gemmdb.generators.measure.cuda.requirements import compiler, required
 from gemmdb.generators.measure.cuda.space import CudaSpace

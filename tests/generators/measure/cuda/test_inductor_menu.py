@@ -7,10 +7,11 @@ import pytest
 
 from gemmdb import Config, Problem
 from gemmdb.errors import InputError
-from gemmdb.generators.build.effort import named
+from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda import requirements
-from gemmdb.generators.measure.cuda.emission import Emission, Emitted, only_emitted
+from gemmdb.generators.measure.cuda.emission import Emission
 from gemmdb.generators.measure.cuda.emitted import share_gpus
+from gemmdb.generators.measure.cuda.emitted_config import Emitted, only_emitted
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.kernels.aten import misaligned, padded_sizes

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from gemmdb.generators.build.effort import Effort
-from gemmdb.generators.measure.cuda.emission import Emitted
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Candidate, Job
+from gemmdb.generators.measure.cuda.emitted_config import Emitted
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
-from gemmdb.generators.measure.interfaces import Candidate, Job
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.processes.pool import Stopped

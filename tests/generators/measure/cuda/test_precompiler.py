@@ -12,11 +12,11 @@ from queue import SimpleQueue
 
 import pytest
 
+from gemmdb.generators.interfaces.backend import Candidate, Job, Outcome
 from gemmdb.generators.measure.cuda import precompiler
 from gemmdb.generators.measure.cuda.compile_pool import Priority
-from gemmdb.generators.measure.cuda.emission import Emitted
+from gemmdb.generators.measure.cuda.emitted_config import Emitted
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
-from gemmdb.generators.measure.interfaces import Candidate, Job, Outcome
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.cutlass import menu as cutlass_menu
 from gemmdb.key.problem import Problem

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.generators.build.effort import EFFORTS
+from gemmdb.generators.effort import EFFORTS
 from gemmdb.generators.measure.cuda import likely
 from gemmdb.generators.measure.cuda.space import CudaSpace, everything, from_menu
 from gemmdb.kernels.config import ATEN

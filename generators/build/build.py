@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmdb.errors import InputError
-from gemmdb.generators.build import effort, queue, selection, target
-from gemmdb.generators.build.progress import Progress, Silent
-from gemmdb.generators.build.request import BuildReport, BuildRequest
+from gemmdb.generators import effort
+from gemmdb.generators.build import candidate_filter, queue, target
 from gemmdb.generators.build.run import Run
+from gemmdb.generators.interfaces.backend import Backend
+from gemmdb.generators.interfaces.progress import Progress, Silent
+from gemmdb.generators.interfaces.request import BuildReport, BuildRequest
 from gemmdb.generators.measure import backends
-from gemmdb.generators.measure.interfaces import Backend
 from gemmdb.generators.shapes import loading
 from gemmdb.settings import data_home
 from gemmdb.table.writer import Store
@@ -28,19 +29,20 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
     effort.named(request.effort)  # A bad name is told before a device is looked for.
     warnings: tuple[str, ...] = ()
     if backend is None and request.modelled and not backends.is_here(request.arch):
-        from gemmdb.generators.modelled import build as modelled  # The renderer is what only builds for a GPU need.
+        from gemmdb.generators.modelled import table as modelled  # Needs the renderer; a measured build does not.
 
         return modelled.build(request, progress)
     if backend is None:
         backend, warnings = _backend(request)
     chosen = effort.named(request.effort, backend.device.kind)
     request = replace(request, effort=chosen.name)
-    problems = loading.select(loading.load(request.shapes, backend.device.kind), request.ops, request.dtypes)
+    listed = loading.load(request.shapes, backend.device.kind)
+    problems = loading.select(listed, request.ops, request.dtypes)
     if not problems:
         raise InputError("no problem is left to build: --ops or --dtypes exclude all of the shapes")
     out = request.out or data_home() / f"{backend.device.slug}.db"
     with Store.open(out) as store:
-        jobs = selection.select(queue.jobs(problems, backend, chosen), request.allow, request.deny)
+        jobs = candidate_filter.select(queue.jobs(problems, backend, chosen), request.allow, request.deny)
         run = Run(request, backend, store, jobs, progress or Silent())
         run.execute()
         return replace(run.report(out, len(problems)), warnings=warnings)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import product
 
 from gemmdb.generators.shapes.architectures import DENSE, GPT2, MODELS, Item, Pair, Product, unique
-from gemmdb.generators.shapes.drawing import Stratum, affordable
 from gemmdb.generators.shapes.pools import (
     ODD,
     SIDES,
@@ -26,6 +25,7 @@ from gemmdb.generators.shapes.pools import (
     pool,
     sizes,
 )
+from gemmdb.generators.shapes.strata import Stratum, affordable
 from gemmdb.key.problem import Problem
 
 PRECISIONS: dict[str, Item] = {

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
-from gemmdb.generators.shapes.literals import literal, literal_bias
+from gemmdb.generators.measure.literals import literal, literal_bias
 from gemmdb.key.layout import Layout, classify
 from gemmdb.key.operands import Bias, Operand
 

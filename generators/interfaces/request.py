@@ -21,7 +21,7 @@ class BuildRequest:
     `out`: the table, None for the user's own. `gpus`: how many at most. `ray`: not in this version. `modelled`: predict
     where such a device is not in this machine. `minutes`: after that time no further problem is begun, None for no
     limit.
-    `allow`, `deny`: regular expressions, which candidates are tried (see `selection.select`).
+    `allow`, `deny`: regular expressions, which candidates are tried (see `candidate_filter.select`).
     """
 
     arch: str = "native"

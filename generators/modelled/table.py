@@ -18,10 +18,10 @@ from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
-from gemmdb.generators.build.progress import Progress, Silent, Tracker
-from gemmdb.generators.build.request import BuildReport, BuildRequest, command, unplaced
-from gemmdb.generators.measure.interfaces import toolchain
-from gemmdb.generators.modelled import compile, space
+from gemmdb.generators.interfaces.backend import toolchain
+from gemmdb.generators.interfaces.progress import Progress, Silent, Tracker
+from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, command, unplaced
+from gemmdb.generators.modelled import cross_compile, space
 from gemmdb.generators.shapes import loading
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -85,13 +85,13 @@ class _Run:
     done: int = 0
     rows: int = 0
     started: float = field(default_factory=monotonic)
-    compiler: compile.CrossCompiler | None = None
+    compiler: cross_compile.CrossCompiler | None = None
     interrupted: bool = False
 
     def __post_init__(self) -> None:
-        if compile.available():
+        if cross_compile.available():
             capability = int(self.device.arch.removeprefix("sm"))
-            self.compiler = compile.CrossCompiler(capability, int(self.device.figures["smem_bytes"]))
+            self.compiler = cross_compile.CrossCompiler(capability, int(self.device.figures["smem_bytes"]))
 
     def execute(self, problems: Sequence[Problem], progress: Progress) -> None:
         """Model what is missing, a problem at a time, then make the verdicts."""

@@ -1,6 +1,6 @@
 """The shape presets for GPUs, derived from the published dimensions of open models.
 
-    python -m gemmdb.generators.shapes.llm_presets FOLDER  # writes llm, llm-dense, vision, grid, h200, odd
+    python -m gemmdb.generators.shapes.write_presets FOLDER  # writes llm, llm-dense, vision, grid, h200, odd
 
 The JSON files in `presets/` are what this writes; a test keeps them equal.
 """

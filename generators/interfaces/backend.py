@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 
-from gemmdb.generators.build.effort import Effort
+from gemmdb.generators.effort import Effort
 from gemmdb.kernels import sources
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.generators.build.effort import EFFORTS, Effort
-from gemmdb.generators.build.search import confirm, race, winner
+from gemmdb.generators.build.race import confirm, race, winner
+from gemmdb.generators.effort import EFFORTS, Effort
+from gemmdb.generators.interfaces.backend import Candidate, Job
 from gemmdb.generators.measure.cpu.space import AUTO, template
-from gemmdb.generators.measure.interfaces import Candidate, Job
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.table.measurement import Protocol, Status

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gemmdb.generators.build.effort import Effort
-from gemmdb.generators.measure.interfaces import Job, Measurer, Outcome
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Job, Measurer, Outcome
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import counts_arrivals
 from gemmdb.table.measurement import EMITTED, UNSAFE, Status, Times
