@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from gemmdb.cost.features import OPS
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -25,8 +24,6 @@ from gemmdb.ladder.tree_correction import corrected
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import TIE
 
-ANSWERED = (*OPS, "scaled_mm")
-"""The ops whose neighbours answer: those of the model, and fp8. What a batch changes, nobody has tried."""
 FARTHEST = {"cuda": 2.0}
 """Doublings to the nearest neighbour beyond which nothing is answered, by kind of device."""
 UNTRIED = 0.6
@@ -72,7 +69,7 @@ def near(ask: Ask) -> Step:
 
 def predict_near(ask: Ask) -> Prediction | str:
     """The prediction from the neighbours in use, or why there is none."""
-    if ask.problem.op not in ANSWERED:
+    if ask.problem.spec.batched:  # Nobody has tried what a batch changes.
         return f"what a size changes is not known of products of the op {ask.problem.op}"
     neighbours = _neighbours(ask)
     if not neighbours:

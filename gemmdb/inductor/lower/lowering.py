@@ -73,7 +73,7 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
 
 def _operands(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """What `triton_kernels.Operands.of` takes, of an operator's arguments."""
-    if decision.problem.op != "scaled_mm":
+    if not decision.problem.spec.scaled:
         return args
     return scaled_mm.read(state.current_node().target, args, kwargs).operands
 

@@ -71,6 +71,6 @@ def answered(node: Any) -> bool:
 def _asked(query: Query) -> list[Query]:
     problem = query.problem
     asked = [problem]
-    if problem.op == "addmm":
-        asked += [replace(problem, fusion="pointwise"), replace(problem, op="mm", bias=None, fusion="pointwise")]
+    if unbiased := problem.spec.unbiased:
+        asked += [replace(problem, fusion="pointwise"), replace(problem, op=unbiased, bias=None, fusion="pointwise")]
     return [replace(query, problem=one) for one in dict.fromkeys(asked)]
