@@ -60,7 +60,9 @@ def test_the_modules_that_it_names_are_there(document: Path) -> None:
     named = re.findall(r"`(gemmdb(?:\.\w+)+)", text)
     tools = re.findall(r"python -m ((?:benchmarks|tools)\.\w+) +([a-z][\w-]*)", text)
     run = re.findall(r"python -m ((?:gemmdb|benchmarks|tools)[\w.]*)", text)
-    run += [f"{package}.{tool.replace('-', '_')}" for package, tool in tools]
+    run += [
+        f"{package}.{tool.replace('-', '_')}" for package, tool in tools if (ROOT / package.replace(".", "/")).is_dir()
+    ]
     assert [name for name in named if not resolves(name)] == []
     assert [name for name in run if not any(ROOT.glob(f"{name.replace('.', '/')}*"))] == []
 
