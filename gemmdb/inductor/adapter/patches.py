@@ -19,7 +19,7 @@ from torch._inductor import select_algorithm
 
 RESTORED = "the original is put back, unless another wrapper stands on ours"
 REMOVED = "ours is taken out of the list"
-_SAVERS = "torch._inductor.select_algorithm:feedback_saver_fns"
+_SAVERS = "torch._inductor.select_algorithm:_ALGORITHM_SELECTOR_CACHE.feedback_saver_fns"
 
 
 @dataclass(frozen=True)
