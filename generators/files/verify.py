@@ -20,7 +20,8 @@ from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table import dbfile, schema
 from gemmdb.table.measurement import Measurement, Protocol, one_line
-from gemmdb.table.rows import Parts, fingerprint, parse_figures
+from gemmdb.table.row_cache import RowCache
+from gemmdb.table.rows import fingerprint, parse_figures
 from gemmdb.table.verdict import decide_all
 from gemmdb.table.writer import verdict_values
 
@@ -133,7 +134,7 @@ class _Reader:
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
-        self._parts = Parts(path, lambda sql, args: db.execute(sql, args).fetchall())
+        self._cache = RowCache(path, lambda sql, args: db.execute(sql, args).fetchall())
         self.faults: list[Finding] = []
         self.total = 0
 
@@ -149,7 +150,7 @@ class _Reader:
     def _measurements(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[Measurement]:
         for row in rows:
             try:
-                found = self._parts.measurement(row)
+                found = self._cache.measurement(row)
             except TableError as error:
                 self.faults.append(Finding("measurement", str(error)))
                 continue
