@@ -35,10 +35,10 @@ def ranged(ask: Ask) -> Step:
     """The answer for the whole range of the symbolic sizes, in four cases.
 
     1. One config other than ATen, if its regret in every bucket is within `Policy.range_regret` and it gains enough at
-           the hint.
-        2. Else, if only M is symbolic, a few configs, ATen possibly among them, each for one interval of the range.
-        3. Else ATen, if the hint has an answer; the evidence says why.
-        4. None, if the hint has no answer.
+       the hint.
+    2. Else, if only M is symbolic, a few configs, ATen possibly among them, each for one interval of the range.
+    3. Else ATen, if the hint has an answer; the evidence says why.
+    4. None, if the hint has no answer.
 
     The classes of the problem, alignment among them, are assumed to hold over the range. Raises InputError for an empty
     range, or one of a size other than m, n and k.
