@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from gemmdb.errors import InputError
+from gemmdb.key.ops import OPS
 from gemmdb.key.problem import Problem
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print a single JSON document on stdout.")]
@@ -84,8 +85,8 @@ class ProblemOptions:
             if name == "":  # Probably an unset variable of a script. It does not mean this machine.
                 raise InputError(f"{flag} is empty: name a device, or leave {flag} out for this machine")
         problem = Problem.gemm(**{field.name: getattr(self, field.name) for field in fields(self)})
-        if self.weight_dtype is not None and self.op not in ("mixed_mm", "scaled_mm"):
-            named = "--weight-dtype is for mixed_mm and scaled_mm only"
+        if self.weight_dtype is not None and not problem.spec.b:
+            named = f"--weight-dtype is for {' and '.join(op.name for op in OPS.values() if op.b)} only"
             raise InputError(f"{named}; both operands of {self.op} have the same dtype")
         return problem
 

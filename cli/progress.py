@@ -61,7 +61,7 @@ def sizes(state: State) -> str:
     if state.current is None:
         return ""
     problem = state.current
-    batch = f"{problem.batch}x" if problem.op == "bmm" else ""
+    batch = f"{problem.batch}x" if problem.spec.batched else ""
     return f"{problem.op} {batch}{problem.m}x{problem.n}x{problem.k} {problem.a.dtype}"
 
 

@@ -13,13 +13,13 @@ TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
 def library(setting: Setting) -> Work:
     """The Work of ATen: the product in the best of a few tiles, as cuBLAS has them, and the kernels around it."""
     p, machine = setting.problem, setting.machine
-    mixed, fused = p.op == "mixed_mm", p.fusion != "none"
+    mixed, fused = p.spec.dequantises, p.fusion != "none"
     plain = setting.a if mixed else setting.b
     products = (_product(setting, m, n) for m, n in TILES)
     best = min(products, key=lambda w: w.latency * 0.6 + w.wide + w.sync)
     # The weight cast to the activation's dtype is written and read again; the product likewise before a fused step.
     around = p.k * p.n * (setting.b + plain) if mixed else 0
-    around += p.m * p.n * (4 if p.op == "int_mm" else 2 * setting.a) if fused else 0
+    around += p.m * p.n * (4 if p.spec.integer else 2 * setting.a) if fused else 0
     extra = (p.k * p.n * (plain - setting.b)) / machine.dram if mixed else 0.0
     return best._replace(dram=best.dram + extra, second=float(mixed + fused), partial=around / machine.dram)
 

@@ -52,7 +52,7 @@ def choices(setting: Setting) -> Iterator[Choice]:
     most = next(limit for limit in menus if rows <= limit)
     seen: set[Tile] = set()
     # Triton's own cast of int8 to bf16 is a few full-rate instructions; its other casts go through conversions.
-    slow = menu == "mixed_mm" and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
+    slow = setting.problem.spec.dequantises and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
     for entry in _entries(menu, most, slow, setting.machine, setting.a, setting.b):
         for split in splits(setting, entry.tile, entry.together) if entry.together else (entry.tile.split,):
             choice = _choice(entry, split)

@@ -117,7 +117,7 @@ def dot(values: Sequence[float], weights: Sequence[float]) -> float:
 def kinds(p: Problem) -> tuple[float, ...]:
     """What counts for the level of all times of a problem: op, rows, dtype, layouts, what is fused."""
     rows = min(math.log2(max(p.m, 1)), 10.0)
-    integer, mixed = float(p.op == "int_mm"), float(p.op == "mixed_mm")
+    integer, mixed = float(p.spec.integer), float(p.spec.dequantises)
     size = math.log2(max(p.n * p.k, 1)) / 10
     fused = float(p.fusion != "none")
     return (

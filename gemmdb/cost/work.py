@@ -139,7 +139,7 @@ def work(setting: Setting, tile: Tile) -> Work:
     # Programs on one SM share its cores; the fullest SM has that many of them one after the other.
     turns = math.ceil(programs / machine.sms) * steps
     on_cores = 2.0 * height * tile.n * tile.k * turns / setting.rate
-    weights = tile.n * tile.k * turns / (64 * machine.clock) if p.op == "mixed_mm" else 0.0
+    weights = tile.n * tile.k * turns / (64 * machine.clock) if p.spec.dequantises else 0.0
     stage = stage_bytes((height, tile.n, tile.k), (setting.a, setting.b))
     return Work(
         setting.dram,
@@ -177,7 +177,7 @@ def residency(setting: Setting, tile: Tile, wide: bool) -> int:
         stage = stage_bytes((tile.m, tile.n, tile.k), (setting.a, setting.b))
         shared = stage * (tile.stages if wide else max(tile.stages - 1, 1)) + 1024
         registers = tile.m * tile.n // threads + BESIDE
-        if setting.problem.op == "mixed_mm":  # A weight tile is dequantised as a whole.
+        if setting.problem.spec.dequantises:  # A weight tile is dequantised as a whole.
             registers += tile.n * tile.k // 2 // threads
     shared, registers = tile.shared + 1024 if tile.shared else shared, tile.registers or registers
     fits = min(machine.smem // shared, machine.warps // tile.warps, REGISTERS // (min(registers, 255) * threads))

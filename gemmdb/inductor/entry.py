@@ -1,7 +1,7 @@
 """Ways in: `enable()` for the whole process, `force` for one block, `record` for a workload file.
 
-None of them imports torch, and `enable()` next to nothing at all. What has to be wrapped in Inductor is wrapped when
-the program imports it, by a post-import hook, so that a program which never compiles pays nothing.
+None of them imports torch, and `enable()` imports next to nothing. A post-import hook wraps Inductor when the program
+imports it, so a program that never compiles pays nothing.
 """
 
 from __future__ import annotations
@@ -42,13 +42,19 @@ def enable(
     chosen = policy_of(on_miss, policy, settings)
     paths = paths_of(tables)
     session.set_log_level()
-    session.set_enabled(lambda: _asking().from_tables(chosen, paths, Settings.read()))
+    session.set_enabled(lambda: _sessions().from_tables(chosen, paths, Settings.read()))
     install()
 
 
 def disable() -> None:
-    """Undo `enable`: later compiles are Inductor's own. What is compiled already stays."""
+    """Undo `enable`: later compiles are Inductor's own, and torch is as it was before.
+
+    Graphs that are compiled already stay; a backward that is compiled later belongs to them, and puts the wrappers back
+    in place. While a compile, `force` or `record` is going on, the wrappers stay too, and pass everything else through.
+    """
     session.set_enabled(None)
+    if not session.held():
+        _uninstall()
 
 
 def policy_of(on_miss: str | None, policy: Policy | None, settings: Settings) -> Policy:
@@ -77,9 +83,9 @@ def force(chooser: Config | Callable[[Problem], Config | None], key: str | None 
     """
     install()
     if callable(chooser):
-        made = _asking().from_chooser(chooser, key)
+        made = _sessions().from_chooser(chooser, key)
     else:
-        made = _asking().from_chooser(lambda problem: chooser, key or chooser.text)
+        made = _sessions().from_chooser(lambda problem: chooser, key or chooser.text)
     with session.use(made):
         yield
 
@@ -93,7 +99,7 @@ def record(path: str | Path) -> Recording:
     from gemmdb.inductor.recording import Recording
 
     install()
-    nothing = _asking().from_chooser(lambda problem: None, "record")
+    nothing = _sessions().from_chooser(lambda problem: None, "record")
     return Recording(Path(path), on_stop=session.add_fallback(nothing))
 
 
@@ -111,16 +117,31 @@ def install() -> None:
         sys.meta_path.insert(0, finder)
 
 
-def _asking() -> Any:
-    from gemmdb.inductor import session_factory  # What a lookup needs, the first compile imports.
+def _uninstall() -> None:
+    """Undo `install`."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    if _wrapped:
+        from gemmdb.inductor import install as installation
+
+        installation.uninstall()
+
+
+def _sessions() -> Any:
+    from gemmdb.inductor import session_factory  # The first compile imports what a lookup needs.
 
     return session_factory
 
 
-def _wrap() -> None:
-    from gemmdb.inductor import install as parts
+_wrapped = False
+"""Whether Inductor was ever wrapped in this process."""
 
-    parts.install()
+
+def _wrap() -> None:
+    global _wrapped
+    from gemmdb.inductor import install as installation
+
+    installation.install()
+    _wrapped = True
 
 
 def _wrap_loaded() -> None:

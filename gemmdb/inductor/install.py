@@ -1,4 +1,4 @@
-"""Put the parts together inside a loaded Inductor: passes, lowerings, artefact hooks. Imported by `entry` only."""
+"""Puts gemmdb into a loaded Inductor, and takes it out again. Only `entry` imports this."""
 
 from __future__ import annotations
 
@@ -8,36 +8,52 @@ from typing import Any
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.inductor import passes, ranks, session
-from gemmdb.inductor.adapter import fusing, hooks, state
+from gemmdb.inductor.adapter import cutlass, fusing, hooks, patches, state
+from gemmdb.inductor.adapter import padding as pad_mm
 from gemmdb.inductor.journal import BENCHMARKS, JOURNAL
 from gemmdb.inductor.live import searching
 from gemmdb.inductor.lower import lowering, padding
 
 _lock = threading.Lock()
-_done = False
+_registered = False
 
 
 def install() -> None:
-    """Wrap Inductor's entry point, lowerings and compiled graphs. Idempotent; changes nothing while not enabled."""
-    global _done
+    """Apply the register of patches. Idempotent; without a session in force the wrappers pass through."""
+    global _registered
     with _lock:
-        if _done:
-            return
-        hooks.wrap_compile_fx(bodies, _after)
-        hooks.hook_artefacts(_take, JOURNAL.add, lambda: JOURNAL.provisional)
-        lowering.register()
-        padding.keep_from_timing()
-        searching.register()
-        fusing.see_through_views()
-        BENCHMARKS.reader = state.benchmarks
-        BENCHMARKS.clear()
-        _done = True
+        if not _registered:
+            lowering.register()
+            BENCHMARKS.reader = state.benchmarks
+            BENCHMARKS.clear()
+            _registered = True
+        patches.apply(_wrappers())
+
+
+def uninstall() -> None:
+    """Undo the register of patches."""
+    patches.undo()
+
+
+def _wrappers() -> Mapping[str, patches.Wrapper]:
+    """The wrappers of the register, by name."""
+    return {
+        "compile_fx": hooks.with_passes(bodies, _after),
+        "graph_init": hooks.keeping_events(_take, lambda: JOURNAL.provisional),
+        "graph_ready": hooks.reporting(JOURNAL.add),
+        "save_graph": hooks.unless_provisional,
+        "lowering": lowering.steer,
+        "should_pad": pad_mm.unless(padding.answered),
+        "fusion_score": fusing.through_views,
+        "cutlass_headers": cutlass.with_our_headers,
+        "timings": lambda _: searching.keep,
+    }
 
 
 def bodies() -> Mapping[str, Any] | None:
     """Our passes by slot for the session in force, None without one; called when a compile begins.
 
-    Tables that cannot be read are a warning, and fail the compile in strict mode only."""
+    Unreadable tables are a warning; they fail the compile in strict mode only."""
     BENCHMARKS.tick()
     try:
         found = session.current()
@@ -49,11 +65,15 @@ def bodies() -> Mapping[str, Any] | None:
         JOURNAL.error(f"session: {type(error).__name__}: {error}")
         session.log.warning("gemmdb is out of action: %s", error)
         return None
-    return None if found is None else slots(found)
+    if found is None:
+        return None
+    made = slots(found)
+    session.hold()
+    return made
 
 
 def slots(of: session.Session) -> Mapping[str, Any]:
-    """Our passes by slot for one session, which for one compile asks once for each product that is answered."""
+    """Our passes by slot for one session. Within a compile each product is looked up until it is answered once."""
     of = session.remembering(of)
     return {"joint_custom_pre_pass": passes.JointPass(of), "post_grad_custom_post_pass": passes.PostGradPass(of)}
 
@@ -64,8 +84,9 @@ def _take() -> str:
 
 
 def _after(ok: bool) -> None:
+    session.release()
     BENCHMARKS.tick()
-    # A graph that became an artefact took its events along; what is left belongs to AOTInductor, or to a failure.
+    # A graph that became an artefact took its events along. The rest belongs to AOTInductor, or to a failure.
     if ok:
         JOURNAL.add(JOURNAL.take())
     else:

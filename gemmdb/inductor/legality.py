@@ -66,13 +66,13 @@ def _int8pack(config: Config, problem: Problem) -> str | None:
 def _packed_gemm(config: Config, problem: Problem) -> str | None:
     if not problem.constant:
         return "the C++ template packs the weight at compile time: it must be a constant"
-    if problem.op == "int_mm":
+    if problem.spec.integer:
         return "Inductor offers no C++ template for int_mm"
     if problem.a.dtype == "fp64":
         return "the C++ template has no fp64 kernel"
     if problem.a.layout.order not in ("row", "row-padded"):
         return "the C++ template needs unit stride along K of the activations"
-    if problem.op == "mixed_mm" and problem.b.layout.order != "col":
+    if problem.spec.dequantises and problem.b.layout.order != "col":
         return "the int8 C++ template takes a [N, K] weight"
     return None
 

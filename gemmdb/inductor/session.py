@@ -63,6 +63,7 @@ _override: ContextVar[Session | None] = ContextVar("gemmdb_session", default=Non
 _enabled: Session | Callable[[], Session] | None = None
 _fallbacks: list[Session] = []
 _lock = threading.Lock()
+_holders = 0
 
 
 def current() -> Session | None:
@@ -96,9 +97,13 @@ def add_fallback(session: Session) -> Callable[[], None]:
     """What compiles use while nothing is enabled, until the returned function is called: record mode looks at the
     products and changes nothing. Of several, the oldest."""
     _fallbacks.append(session)
+    hold()
 
     def remove() -> None:
-        _fallbacks[:] = [one for one in _fallbacks if one is not session]
+        rest = [one for one in _fallbacks if one is not session]
+        if len(rest) < len(_fallbacks):
+            _fallbacks[:] = rest
+            release()
 
     return remove
 
@@ -107,10 +112,31 @@ def add_fallback(session: Session) -> Callable[[], None]:
 def use(session: Session) -> Iterator[None]:
     """Compile with `session` inside the block, in this thread."""
     token = _override.set(session)
+    hold()
     try:
         yield
     finally:
+        release()
         _override.reset(token)
+
+
+def hold() -> None:
+    """Say that a compile, a recorder or a `use` block needs the patches of torch, until `release`."""
+    global _holders
+    with _lock:
+        _holders += 1
+
+
+def release() -> None:
+    """Undo one `hold`."""
+    global _holders
+    with _lock:
+        _holders -= 1
+
+
+def held() -> bool:
+    """Whether anyone needs the patches of torch now."""
+    return _holders > 0
 
 
 def set_log_level() -> None:

@@ -9,8 +9,8 @@ from gemmdb.kernels import rules
 from gemmdb.kernels.kernel import Kernel, OneOf
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.key.ops import OPS
 from gemmdb.key.problem import Problem
-from gemmdb.key.rules import OPS
 
 if TYPE_CHECKING:
     from gemmdb.kernels.config import Config
@@ -53,7 +53,7 @@ def misaligned(problem: Problem) -> bool:
     return padded_sizes(problem, vector) != (problem.m, problem.n, problem.k)
 
 
-DEFAULT = Kernel("aten", "default", OPS, ("cpu", "cuda"), 0)
+DEFAULT = Kernel("aten", "default", tuple(OPS), ("cpu", "cuda"), 0)
 """What Inductor's default mode runs on the product when it is left alone: the reference of every measurement."""
 INT8PACK = Kernel("aten", "int8pack_mm", ("mixed_mm",), ("cpu",), 1, illegal=_int8pack)
 """The weight-only product of ATen; bf16 activations, int8 weight, per-channel scale."""

@@ -16,7 +16,9 @@ instructions, and Ada's keep few bits of a sum, too (SageAttention2, arXiv 2411.
 
 def unmultiplied(problem: Problem, device: Device) -> str | None:
     """Why torch has no kernel for a scaled_mm on an NVIDIA GPU, None when it has one: what `at::_scaled_mm` checks
-    (aten/src/ATen/native/cuda/ScaledBlas.cpp). Inductor asks the same of what it compiles."""
+    (aten/src/ATen/native/cuda/ScaledBlas.cpp). Inductor asks the same of what it compiles. None for other ops."""
+    if not problem.spec.scaled:
+        return None
     if device.capability < FIRST_ARCH:
         return f"{device.arch} multiplies no fp8: that begins with compute capability 8.9"
     if problem.a.dtype == problem.b.dtype == "fp8_e5m2":

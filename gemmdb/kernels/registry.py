@@ -6,11 +6,18 @@ and list its record here: docs/contributing/kernel.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gemmdb.kernels import aten, cpp, cutlass, inductor
 from gemmdb.kernels.kernel import Kernel
 from gemmdb.kernels.triton import gemv, narrow, persistent, tile
+from gemmdb.key.ops import OPS
+
+
+def _unsolved(kernels: Iterable[Kernel]) -> dict[str, str]:
+    solved = {op for kernel in kernels for op in kernel.ops}
+    return {op.name: op.words for op in OPS.values() if op.name not in solved}
+
 
 _ALL = (
     aten.DEFAULT,
@@ -28,7 +35,10 @@ _ALL = (
 KERNELS: Mapping[tuple[str, str], Kernel] = {(kernel.backend, kernel.name): kernel for kernel in _ALL}
 """Every kernel by (backend, name)."""
 
-INDUCTOR_ALONE: Mapping[str, str] = {"bmm": "products of batches"}
+_OURS = [kernel for kernel in _ALL if kernel.template is not None or kernel.backend == "cutlass"]
+_CPU = [kernel for kernel in _ALL if kernel is not aten.DEFAULT and "cpu" in kernel.devices]
+
+INDUCTOR_ALONE: Mapping[str, str] = _unsolved(_OURS)
 """Ops that none of our own kernels solves, in words."""
-GPU_ALONE: Mapping[str, str] = {**INDUCTOR_ALONE, "scaled_mm": "products of fp8"}
+GPU_ALONE: Mapping[str, str] = _unsolved(_CPU)
 """Ops that nothing but ATen solves on a CPU, in words."""

@@ -5,8 +5,13 @@ C = (A * scale_a) @ (B * scale_b) + bias, as `torch._scaled_mm` has it: the scal
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Bias
+
+if TYPE_CHECKING:
+    from gemmdb.key.problem import Problem
 
 FP8 = ("fp8_e4m3", "fp8_e5m2")
 """torch.float8_e4m3fn and torch.float8_e5m2."""
@@ -14,6 +19,14 @@ SCALES = ("tensor", "row")
 """One number for each operand, or one for each row of A [M, 1] and each column of B [1, N]."""
 OUTPUTS = ("bf16", "fp16", "fp32")
 _ROWS, _COLUMNS = ("row", "row-padded"), ("col", "col-padded")
+
+
+def unlike(problem: Problem) -> str | None:
+    """Why a problem is no scaled_mm, None when it is one."""
+    if problem.scalars != "unit":
+        return "its scales are those of the operands; it has no alpha and beta"
+    reason = unlike_rest(problem.scales, problem.out, problem.bias)
+    return reason or unlike_operands(problem.a.layout, problem.b.layout, (problem.k, problem.n))
 
 
 def unlike_operands(a: Layout, b: Layout, sizes: tuple[int, int]) -> str | None:

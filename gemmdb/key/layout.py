@@ -56,6 +56,13 @@ class Layout:
             raise InputError(f"matrices that are {self.order} cannot be interleaved")
 
 
+def item_size(dtype: str) -> int:
+    """Bytes per element of a dtype; raises InputError for an unknown one."""
+    if dtype not in ITEM_SIZES:
+        raise InputError(f"unknown dtype {dtype!r}; known: {', '.join(ITEM_SIZES)}")
+    return ITEM_SIZES[dtype]
+
+
 def alignment(sizes: Sequence[int], strides: Sequence[int], offset: int, dtype: str) -> int:
     """The alignment in elements: the largest power of two, at most 16 bytes of `dtype`, that divides the offset, every
     non-unit stride and the size along the unit stride. Dimensions of size 1 are never stepped along, so their strides
@@ -83,8 +90,7 @@ def classify(sizes: Sequence[int], strides: Sequence[int], offset: int, dtype: s
     """
     if len(sizes) not in (2, 3) or len(strides) != len(sizes):
         raise InputError(f"an operand has two dimensions or three, got sizes {list(sizes)} strides {list(strides)}")
-    if dtype not in ITEM_SIZES:
-        raise InputError(f"unknown dtype {dtype!r}; known: {', '.join(ITEM_SIZES)}")
+    item_size(dtype)
     order = _order(*sizes[-2:], *strides[-2:])
     batch = _batch(sizes, strides) if len(sizes) == 3 else ""
     return Layout(order, alignment(sizes, strides, offset, dtype), batch)

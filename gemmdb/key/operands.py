@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmdb.errors import InputError
-from gemmdb.key.layout import BATCHES, ITEM_SIZES, Layout, classify, contiguous
+from gemmdb.key.layout import BATCHES, ITEM_SIZES, Layout, classify, contiguous, item_size
 
 BIAS_KINDS = ("1d", "full", "column")
 FP32_MODES = ("ieee", "tf32", "bf16")
@@ -21,8 +21,7 @@ class Operand:
     layout: Layout
 
     def __post_init__(self) -> None:
-        if self.dtype not in ITEM_SIZES:
-            raise InputError(f"unknown dtype {self.dtype!r}; known: {', '.join(ITEM_SIZES)}")
+        item_size(self.dtype)
 
     @property
     def text(self) -> str:
@@ -119,35 +118,15 @@ class TensorInfo:
         return Operand(self.dtype, classify(self.sizes, self.strides, self.offset, self.dtype))
 
 
-def operand_dtypes(op: str, dtype: str | None, weight_dtype: str | None) -> tuple[str, str]:
-    """The dtypes of A and B, which differ in mixed_mm and maybe in scaled_mm. Raises InputError for unknown ones."""
-    a = dtype or {"int_mm": "int8", "scaled_mm": "fp8_e4m3"}.get(op, "bf16")
-    b = {"mixed_mm": "int8"}.get(op, a)
-    if weight_dtype is not None and op in ("mixed_mm", "scaled_mm"):
-        b = weight_dtype
-    for name in (a, b):
-        if name not in ITEM_SIZES:
-            raise InputError(f"unknown dtype {name!r}; known: {', '.join(ITEM_SIZES)}")
-    return a, b
-
-
-def default_out(op: str, dtype: str, fusion: str) -> str:
-    """The dtype of the output, unless told otherwise, where A has `dtype`."""
-    if op == "int_mm":
-        return "bf16" if fusion == "scale" else "int32"
-    return "bf16" if op == "scaled_mm" else dtype
-
-
 def default_numerics(dtype: str, tf32: bool = False) -> Numerics:
     """What torch does for `dtype` unless told otherwise: fp32 accumulation, reduced split-K sums for 16-bit floats."""
     acc = {"fp64": "fp64", "int8": "int32"}.get(dtype, "fp32")
     return Numerics("tf32" if tf32 else "ieee", acc, reduced=dtype in ("bf16", "fp16"))
 
 
-def dense_bias(op: str, m: int, n: int, kind: str | None, dtype: str) -> Bias | None:
-    """The dense bias of `kind` for an [m, n] output; `1d` is the default of addmm, no bias of the other ops. A `full`
-    one of a single row is `1d`: that is how a graph's [1, N] bias is classed."""
-    kind = kind or ("1d" if op == "addmm" else "none")
+def dense_bias(kind: str, m: int, n: int, dtype: str) -> Bias | None:
+    """The dense bias of `kind` for an [m, n] output, None for `none`. A `full` one of a single row is `1d`: that is how
+    a graph's [1, N] bias is classed."""
     if kind == "full" and m == 1:
         kind = "1d"
     if kind == "none":

@@ -10,7 +10,7 @@ from gemmdb.errors import InputError
 from gemmdb.key import canonical, grammar, rules
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
-from gemmdb.key.layout import ITEM_SIZES, contiguous
+from gemmdb.key.layout import ITEM_SIZES, contiguous, item_size
 from gemmdb.key.operands import (
     IEEE,
     Bias,
@@ -18,10 +18,9 @@ from gemmdb.key.operands import (
     Operand,
     TensorInfo,
     default_numerics,
-    default_out,
     dense_bias,
-    operand_dtypes,
 )
+from gemmdb.key.ops import OPS, Op, named
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,11 @@ class Problem:
     def __post_init__(self) -> None:
         rules.check(self)
 
+    @property
+    def spec(self) -> Op:
+        """What the op takes."""
+        return OPS[self.op]
+
     @lazy
     def family(self) -> str:
         """The canonical form without op and sizes: problems of one family may stand in for each other (rung `near`)."""
@@ -65,7 +69,7 @@ class Problem:
     def _family(self) -> str:
         a, b, rules = self.a, self.b, self.numerics
         bias = "none" if self.bias is None else self.bias.text
-        scales = f" scales={self.scales} fast={'01'[rules.fast]}" if self.op == "scaled_mm" else ""
+        scales = f" scales={self.scales} fast={'01'[rules.fast]}" if self.spec.scaled else ""
         return (
             f"a={a.text} b={b.text} out={self.out} bias={bias} scalars={self.scalars} fusion={self.fusion}"
             f" fp32={rules.fp32} acc={rules.acc} reduced={'01'[rules.reduced]}"
@@ -75,7 +79,7 @@ class Problem:
     @property
     def head(self) -> str:
         """What the canonical form has before the family: op and sizes."""
-        batch = f" batch={self.batch}" if self.op == "bmm" else ""
+        batch = f" batch={self.batch}" if self.spec.batched else ""
         return f"{self.op}{batch} m={self.m} n={self.n} k={self.k}"
 
     @lazy
@@ -137,12 +141,15 @@ class Problem:
             raise InputError(f"unknown layout {layout!r}; known: nn, nt, tn, tt")
         if l2 not in ("cold", "hot"):
             raise InputError(f"unknown l2 state {l2!r}; known: cold, hot")
-        dtype, other = operand_dtypes(op, dtype, weight_dtype)
+        spec = named(op)
+        dtype, other = spec.dtypes(dtype, weight_dtype)
+        for name in (dtype, other):
+            item_size(name)
         for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch)):
             if type(size) is not int or size < 0:
                 raise InputError(f"{op}: {name} must be an integer of at least 0, got {size!r}")
-        out = out_dtype or default_out(op, dtype, fusion)
-        several = batch if op == "bmm" else None
+        out = out_dtype or spec.default_out(dtype, fusion)
+        several = batch if spec.batched else None
         return cls(
             op,
             m,
@@ -151,12 +158,12 @@ class Problem:
             Operand(dtype, contiguous(m, k, dtype, layout[0] == "t", several)),
             Operand(other, contiguous(k, n, other, layout[1] == "t", several)),
             out,
-            dense_bias(op, m, n, bias, out if op == "scaled_mm" else dtype),
+            dense_bias(bias or ("1d" if spec.bias == "always" else "none"), m, n, out if spec.scaled else dtype),
             fusion=fusion,
             numerics=replace(default_numerics(dtype, tf32), fast=fast_accum),
             constant=constant_weight,
             batch=batch,
-            scales=scales if scales is not None else {"scaled_mm": "tensor"}.get(op, ""),
+            scales=scales if scales is not None else ("tensor" if spec.scaled else ""),
             device=device or arch,
             l2=l2,
         )
@@ -168,16 +175,17 @@ class Problem:
 
         Raises InputError, for example when the inner sizes differ.
         """
-        wanted = {"bmm": (3, "three")}.get(op, (2, "two"))
-        if not len(a.sizes) == len(b.sizes) == wanted[0]:
-            raise InputError(f"{op}: operands have {wanted[1]} dimensions, got {list(a.sizes)} and {list(b.sizes)}")
+        spec = named(op)
+        wanted, words = (3, "three") if spec.batched else (2, "two")
+        if not len(a.sizes) == len(b.sizes) == wanted:
+            raise InputError(f"{op}: operands have {words} dimensions, got {list(a.sizes)} and {list(b.sizes)}")
         if a.sizes[-1] != b.sizes[-2]:
             raise InputError(f"{op}: K differs: A is {list(a.sizes)} and B is {list(b.sizes)}")
         if a.sizes[:-2] != b.sizes[:-2]:
             raise InputError(f"{op}: the batch differs: A is {list(a.sizes)} and B is {list(b.sizes)}")
         m, k, n = *a.sizes[-2:], b.sizes[-1]
-        rest |= {"batch": a.sizes[0]} if op == "bmm" else {}
-        rest.setdefault("out", default_out(op, a.dtype, rest.get("fusion", "none")))
+        rest |= {"batch": a.sizes[0]} if spec.batched else {}
+        rest.setdefault("out", spec.default_out(a.dtype, rest.get("fusion", "none")))
         rest.setdefault("numerics", default_numerics(a.dtype))
         return cls(op, m, n, k, a.operand, b.operand, **rest)
 
@@ -193,7 +201,7 @@ class Problem:
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """The sizes of A, B and the output as tensors: matrices, or batches of them for bmm."""
-        batch = (self.batch,) if self.op == "bmm" else ()
+        batch = (self.batch,) if self.spec.batched else ()
         return (*batch, self.m, self.k), (*batch, self.k, self.n), (*batch, self.m, self.n)
 
     @property

@@ -54,7 +54,7 @@ def unfused(problem: Problem) -> Problem | None:
     one kernel."""
     if problem.constant:
         return None
-    if problem.fusion == "none" or (problem.op, problem.fusion) == ("mixed_mm", "scale"):
+    if problem.fusion == "none" or (problem.spec.dequantises and problem.fusion == "scale"):
         return problem
     return replace(problem, fusion="none") if problem.fusion == "pointwise" else None
 

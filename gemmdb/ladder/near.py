@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from gemmdb.cost.features import OPS
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -25,9 +24,6 @@ from gemmdb.ladder.tree_correction import corrected
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import TIE
 
-ANSWERED = (*OPS, "scaled_mm")
-"""The ops that neighbours can answer: those of the cost model, and fp8. Batches are left out because nobody has
-measured how far they carry over."""
 FARTHEST = {"cuda": 2.0}
 """The largest distance to the nearest neighbour, in doublings, by kind of device. Farther problems get no answer."""
 UNTRIED = 0.6
@@ -73,7 +69,7 @@ def near(ask: Ask) -> Step:
 
 def predict_near(ask: Ask) -> Prediction | str:
     """The prediction from the nearest neighbours, or the reason why there is none."""
-    if ask.problem.op not in ANSWERED:
+    if ask.problem.spec.batched:  # Nobody has measured how batches carry over to other sizes.
         return f"for products of the op {ask.problem.op} it is unknown what a change of size does"
     neighbours = _neighbours(ask)
     if not neighbours:

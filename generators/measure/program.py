@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from gemmdb.generators.measure.literals import SCALARS, literal, literal_bias
+from gemmdb.generators.measure.literals import literal, literal_bias
+from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
 from gemmdb.key.operands import TensorInfo
 from gemmdb.key.problem import Problem
 
-DTYPES = {
-    "fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
-    "int32": torch.int32, "int8": torch.int8, "uint8": torch.uint8,
-    "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2,
-}  # fmt: skip
 FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 """`torch.set_float32_matmul_precision` by the `fp32` mode of Numerics."""
 MAGNITUDES = 3
@@ -60,7 +56,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
 
     def __init__(self, problem: Problem, operands: Operands) -> None:
         super().__init__()
-        self.problem = problem
+        self.problem, self.multiply, self.casts = problem, SPELLINGS[problem.op], problem.spec.dequantises
         self.has_bias, self.has_scale = operands.bias is not None, operands.scale is not None
         rest = [_stored(problem.b.layout.order, operands.b)]
         rest += [t for t in (operands.scale_b, operands.bias, operands.scale) if t is not None]
@@ -83,10 +79,10 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         scales += [tensors.pop(0)] if problem.scales else []
         bias = tensors.pop(0) if self.has_bias else None
         scale = tensors.pop(0) if self.has_scale else None
-        if problem.op == "mixed_mm":
+        if self.casts:
             b = b.to(a.dtype)
         a, b = _stored(problem.a.layout.order, a), _stored(problem.b.layout.order, b)
-        out = multiply_scaled(problem, (a, b), scales, bias) if scales else self.multiply(a, b, bias)
+        out = self.multiply(problem, a, b, scales, None if self.has_scale else bias)
         if out.dtype != to_torch(problem.out):
             out = out.to(to_torch(problem.out))
         if scale is not None:
@@ -94,32 +90,6 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         if bias is not None and scale is not None:
             out = out + bias
         return torch.relu(out) if problem.fusion == "pointwise" else out
-
-    def multiply(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """The product itself, as its op spells it."""
-        if self.problem.op == "int_mm":
-            return torch._int_mm(a, b)
-        if self.problem.op == "bmm":
-            return torch.bmm(a, b)
-        if bias is not None and not self.has_scale:
-            alpha, beta = SCALARS[self.problem.scalars]
-            return torch.addmm(bias, a, b, alpha=alpha, beta=beta)
-        return torch.mm(a, b)
-
-
-def multiply_scaled(
-    problem: Problem,
-    pair: Sequence[torch.Tensor],
-    scales: Sequence[torch.Tensor],
-    bias: torch.Tensor | None,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """The product [m, n] of a scaled_mm as torch spells it, of fp8 operands and their scales, written to `out` if that
-    is given."""
-    into = {} if out is None else {"out": out}
-    return torch._scaled_mm(
-        *pair, *scales, bias=bias, out_dtype=to_torch(problem.out), use_fast_accum=problem.numerics.fast, **into
-    )
 
 
 def set_numerics(problem: Problem) -> None:
@@ -168,13 +138,8 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
     return Operands(a, b, bias, scale, *scales)
 
 
-def to_torch(dtype: str) -> torch.dtype:
-    """The torch dtype of a dtype name of the key."""
-    return DTYPES[dtype]
-
-
 def _scale_dtype(problem: Problem) -> torch.dtype:
-    return to_torch(problem.out if problem.op == "int_mm" else problem.a.dtype)
+    return to_torch(problem.out if problem.spec.integer else problem.a.dtype)
 
 
 def _scale_sizes(problem: Problem) -> list[tuple[int, ...]]:

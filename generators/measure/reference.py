@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from gemmdb.generators.measure.literals import SCALARS
-from gemmdb.generators.measure.program import Operands, to_torch
+from gemmdb.generators.measure.program import Operands
+from gemmdb.generators.measure.spelling import to_torch
 from gemmdb.key.problem import Problem
 
 ROW_FLOPS = 8e9
@@ -47,7 +48,7 @@ class Reference:
 
 def reference(problem: Problem, operands: Operands) -> Reference:
     """The Reference for literal operands, computed on the device where they are."""
-    if problem.op == "bmm":
+    if problem.spec.batched:
         return _of_batch(problem, operands)
     rows = _rows(problem, operands.a.device)
     a, b = operands.a[rows].double(), operands.b.double()

@@ -37,7 +37,7 @@ def tolerance(problem: Problem) -> float:
         return 0.0
     accumulate = 0.0 if problem.numerics.acc == "int32" else EPSILONS[problem.numerics.acc]
     rounding = EPSILONS[problem.out] + INPUT_EPSILONS[problem.numerics.fp32]
-    if problem.op == "scaled_mm":
+    if problem.spec.scaled:
         kept = problem.k if problem.numerics.fast else min(problem.k, PROMOTED)
         rounding += FP8_SUM * math.sqrt(max(kept, 1))
     return 4 * (rounding + accumulate * math.sqrt(max(problem.k, 1)))

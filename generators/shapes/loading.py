@@ -22,8 +22,8 @@ from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.key.layout import ITEM_SIZES
+from gemmdb.key.ops import OPS
 from gemmdb.key.problem import Problem
-from gemmdb.key.rules import OPS
 from gemmdb.workload import entries
 
 DEFAULTS = {"cpu": "cpu-quick", "cuda": "h200", "hip": "h200"}
@@ -71,7 +71,7 @@ def load(name: str | None, kind: str) -> list[Problem]:
 
 def select(problems: Sequence[Problem], ops: Sequence[str], dtypes: Sequence[str]) -> list[Problem]:
     """The problems with these ops and activation dtypes; empty stands for all. Raises InputError for unknown names."""
-    for names, known, what in ((ops, OPS, "op"), (dtypes, tuple(ITEM_SIZES), "dtype")):
+    for names, known, what in ((ops, list(OPS), "op"), (dtypes, list(ITEM_SIZES), "dtype")):
         for name in names:
             if name not in known:
                 raise InputError(f"unknown {what} {name!r}; known: {', '.join(known)}")

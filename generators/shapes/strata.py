@@ -69,7 +69,7 @@ def affordable(problem: Problem) -> bool:
 
 def call_us(problem: Problem) -> float:
     """About how long one call of ATen takes. A mixed_mm casts its weight first, which is written and read again."""
-    cast = 5 * problem.n * problem.k if problem.op == "mixed_mm" else 0
+    cast = 5 * problem.n * problem.k if problem.spec.dequantises else 0
     kind = "tf32" if problem.numerics.fp32 == "tf32" else problem.a.dtype
     return max((problem.bytes + cast) / BYTES_PER_US, problem.flops / FLOPS_PER_US[kind])
 

@@ -10,8 +10,8 @@ from gemmdb.errors import InputError
 from gemmdb.kernels.registry import INDUCTOR_ALONE, KERNELS
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Bias, Numerics, Operand, TensorInfo
+from gemmdb.key.ops import OPS
 from gemmdb.key.problem import Problem
-from gemmdb.key.rules import OPS
 
 SIZES = st.integers(1, 70)
 TEXT = (
@@ -84,7 +84,7 @@ def test_the_other_ops_have_neither_scales_nor_a_fast_accumulation(op):
         ({"layout": "nn"}, "B lies by columns in memory, not row"),
         ({"layout": "tt"}, "A lies by rows in memory, not col"),
         ({"bias": "full"}, "a bias is 1d"),
-        ({"fusion": "scale"}, "no alpha, beta or other scale"),
+        ({"fusion": "scale"}, "no scale can be fused"),
         ({"tf32": True}, "TF32 applies to fp32 inputs"),
         ({"batch": 2}, "only bmm takes a batch"),
     ],

@@ -11,8 +11,9 @@ from gemmdb.key.device import KINDS, Device
 from gemmdb.key.fp8 import FP8, OUTPUTS, SCALES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.key.operands import BIAS_KINDS, Bias, Numerics, Operand
+from gemmdb.key.ops import FLOATS, OPS, WEIGHT_DTYPES
 from gemmdb.key.problem import Problem
-from gemmdb.key.rules import FLOATS, FUSIONS, OPS, SCALAR_CLASSES, WEIGHT_DTYPES
+from gemmdb.key.rules import FUSIONS, SCALAR_CLASSES
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 
@@ -25,7 +26,7 @@ MICROSECONDS = st.floats(1e-3, 1e9)
 
 @st.composite
 def _problem(draw: st.DrawFn) -> Problem:
-    op = draw(st.sampled_from(OPS))
+    op = draw(st.sampled_from(list(OPS)))
     if op == "scaled_mm":
         return draw(_scaled())
     if op in ("mm", "addmm", "bmm"):

@@ -1,5 +1,5 @@
-"""The one place that touches private parts of Inductor. Tried with torch 2.13; written for 2.11 to 2.15.
+"""The one place that touches private parts of Inductor. Written for torch 2.11 to 2.15.
 
-`slots`: custom pass slots. `hooks`: compile_fx, compiled artefacts, live timings. `state`: config, lowerings, IR.
-Import it only when Inductor is loaded already: it loads the lowering tables.
+Import it only when Inductor is loaded already: it loads the lowering tables. docs/contributing/torch.md says what each
+module touches, and how to support another torch.
 """

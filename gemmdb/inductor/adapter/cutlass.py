@@ -117,20 +117,16 @@ def dense(value: Any) -> Any:
     return stored
 
 
-def include_headers() -> None:
-    """From now on Inductor's nvcc finds the headers of the nvidia-cutlass package, unless the user has set up a CUTLASS
-    of their own. Idempotent."""
-    if hasattr(compile_utils._cutlass_include_paths, "_gemmdb"):
-        return
-    original = compile_utils._cutlass_include_paths
+def with_our_headers(original: Callable[[], list[str]]) -> Callable[[], list[str]]:
+    """Wraps the include paths of Inductor's nvcc: those of the nvidia-cutlass package, unless the user has set up a
+    CUTLASS of their own."""
 
     @functools.wraps(original)
     def paths() -> list[str]:
         ours = cutlass.headers()
         return list(original()) if _users_own() or ours is None else [str(ours)]
 
-    paths._gemmdb = True  # type: ignore[attr-defined]
-    compile_utils._cutlass_include_paths = paths
+    return paths
 
 
 def _users_own() -> bool:

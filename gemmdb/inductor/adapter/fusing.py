@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch._inductor import scheduler
 from torch._inductor.dependencies import MemoryDep
 
 _MARK = "_gemmdb_choice"
-_GOES_BY_NAMES = (2, 12)
-"""The first torch whose scheduler asks a template's reader for the name of what it reads, and not for its loops."""
 
 
 def choice(output: Any) -> Any:
@@ -21,20 +18,14 @@ def choice(output: Any) -> Any:
     return output
 
 
-def see_through_views() -> None:
-    """Let the scheduler find what an elementwise kernel shares with our choice whose output it reads, where it does not
-    by itself: that of torch 2.11 compares the loops of both as they were written before it fuses, and those over the
-    [B, S, N] behind a linear are not those over [M, N], so that nothing of a batch of sequences was fused. Whether they
-    read and write the same places it asks with merged loops in any case."""
-    if torch.torch_version.TorchVersion(torch.__version__) < _GOES_BY_NAMES:
-        wrap_score()
+def through_views(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the scheduler's score of two nodes. Where it finds nothing shared with one of our choices, the score is
+    what both share once loops are merged.
 
-
-def wrap_score() -> None:
-    """Put `shared` beside Inductor's own score of two nodes, for those of our choices. Once per process."""
-    original = scheduler.Scheduler.score_fusion_memory
-    if getattr(original, "_gemmdb", False):
-        return
+    The scheduler of torch 2.11 compares loops as they were written before it fuses. Those over the [B, S, N] behind a
+    linear are not those over [M, N], so it fused nothing of a batch of sequences. Whether both read and write the same
+    places it asks with merged loops in any case. From torch 2.12 on it compares names.
+    """
 
     @functools.wraps(original)
     def score_fusion_memory(self: Any, node1: Any, node2: Any, *args: Any, **kwargs: Any) -> Any:
@@ -45,8 +36,7 @@ def wrap_score() -> None:
         score = sum(self.dep_size_hint(dep) for dep in shared(node1, node2))
         return (score, *rest) if rest else score
 
-    score_fusion_memory._gemmdb = True  # type: ignore[attr-defined]
-    scheduler.Scheduler.score_fusion_memory = score_fusion_memory
+    return score_fusion_memory
 
 
 def shared(node1: Any, node2: Any) -> set[Any]:

@@ -28,7 +28,8 @@ def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
     Only for the arguments of a plain product, or one of batches: (A, B), or (bias, A, B) of an addmm. A packed linear
     has erased its weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale.
     """
-    pair = {"addmm": args[1:], "scaled_mm": args[:2]}.get(problem.op, args)
+    op = problem.spec
+    pair = args[1:] if op.bias == "always" else args[:2] if op.scaled else args
     if len(pair) != 2 or not all(map(_is_stored, pair)) or not _sizes_match(problem, pair):
         return problem
     a, b = (_operand(node, known) for node, known in zip(pair, (problem.a, problem.b), strict=True))

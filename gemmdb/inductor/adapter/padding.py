@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
-from torch._inductor.fx_passes import pad_mm
 from torch._inductor.kernel import mm
 from torch._inductor.lowering import lowerings
 from torch._inductor.select_algorithm import realize_inputs
@@ -57,18 +56,17 @@ def _turned(matrix: Any) -> Any:
     return lowerings[aten.permute.default](matrix, [1, 0])
 
 
-def keep_from_timing(answered: Callable[[Any], bool]) -> None:
-    """Let Inductor's padding pass leave alone, without timing anything, each product whose graph node is `answered`,
-    unless the user asked for padding in any case. Asked only of what could be padded. Once per process."""
-    original = pad_mm._should_pad
-    if getattr(original, "_gemmdb", False):
-        return
+def unless(answered: Callable[[Any], bool]) -> Callable[[Callable[..., Any]], Callable[..., bool]]:
+    """Wraps the decision of Inductor's padding pass: it leaves each product alone, without timing anything, whose graph
+    node is `answered`, unless the user forces padding. Only products that could be padded are asked about."""
 
-    @functools.wraps(original)
-    def should_pad(match: Any, *args: Any, **kwargs: Any) -> bool:
-        if not inductor_config.force_shape_pad and answered(match.output_node()):
-            return False
-        return bool(original(match, *args, **kwargs))
+    def around(original: Callable[..., Any]) -> Callable[..., bool]:
+        @functools.wraps(original)
+        def should_pad(match: Any, *args: Any, **kwargs: Any) -> bool:
+            if not inductor_config.force_shape_pad and answered(match.output_node()):
+                return False
+            return bool(original(match, *args, **kwargs))
 
-    should_pad._gemmdb = True  # type: ignore[attr-defined]
-    pad_mm._should_pad = should_pad
+        return should_pad
+
+    return around

@@ -14,7 +14,7 @@ from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from gemmdb.devices import detect
-from gemmdb.inductor.adapter import state
+from gemmdb.inductor.adapter import patches, state
 
 
 @functools.cache
@@ -68,6 +68,8 @@ class GraphPass(CustomGraphPass):  # type: ignore[misc]
         self.body = body
 
     def __call__(self, graph: Any) -> None:
+        # A backward may be compiled after `disable()`: its decisions still need our lowerings.
+        patches.apply()
         self.body(graph)
 
     def uuid(self) -> Any | None:

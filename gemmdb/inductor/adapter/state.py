@@ -48,17 +48,6 @@ def frozen_parameters() -> set[int]:
     return set(range(len(flat))) - kept
 
 
-def wrap_lowering(target: Any, wrap: Callable[[Any], Any]) -> None:
-    """Replace the lowering of an operator (of all overloads of a packet) by `wrap(lowering)`, once."""
-    overloads = [target]
-    if isinstance(target, torch._ops.OpOverloadPacket):
-        overloads += [getattr(target, name) for name in target.overloads()]
-    for overload in overloads:
-        original = lowerings.get(overload)
-        if original is not None and not getattr(original, "_gemmdb", False):
-            lowerings[overload] = wrap(original)
-
-
 def lowers(target: Any) -> bool:
     """Whether Inductor has a lowering of `target` that obeys a decision; what it leaves to ATen as a whole has none."""
     return bool(getattr(lowerings.get(target), "_gemmdb", False))

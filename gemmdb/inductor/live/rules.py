@@ -31,7 +31,7 @@ def objection(query: Query, policy: Policy) -> str:
         return f"{took}, and {policy.live_s:.0f} s are allowed; GEMMDB_ON_MISS=live allows it"
     if symbolic:
         return "its sizes are symbolic"
-    if op in INDUCTOR_ALONE or (op == "scaled_mm" and query.problem.m > SKINNY_ROWS):
+    if op in INDUCTOR_ALONE or (query.problem.spec.scaled and query.problem.m > SKINNY_ROWS):
         took = f"{GPU_ALONE[op]} have Inductor's templates alone, and what compiles them has to load torch first"
         return f"{took}; GEMMDB_ON_MISS=live allows it"
     if ranks.several():

@@ -14,7 +14,7 @@ from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.inductor import outcome
-from gemmdb.inductor.adapter import hooks, state
+from gemmdb.inductor.adapter import state
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
@@ -33,11 +33,6 @@ _searching = threading.local()
 _run = f"live-{uuid.uuid4().hex[:16]}"
 
 
-def register() -> None:
-    """Listen to every choice list that Inductor times. Idempotent."""
-    hooks.on_timings(_keep)
-
-
 def search(decision: Decision, lower: Callable[[], Any]) -> Any:
     """Lower one product with Inductor's search, and store its timings."""
     _searching.decision = decision
@@ -50,8 +45,9 @@ def search(decision: Decision, lower: Callable[[], Any]) -> Any:
     return result
 
 
-def _keep(timings: dict[Any, float]) -> None:
-    """Store the timings of the product being searched. Never fails the compile."""
+def keep(timings: dict[Any, float], *_: Any) -> None:
+    """Store the timings (choice -> milliseconds) of the product being searched. Inductor calls this after each search.
+    Never fails the compile."""
     decision = getattr(_searching, "decision", None)
     if decision is None:
         return

@@ -22,11 +22,6 @@ FLOATS = ("bf16", "fp16", "fp32")
 _BIASES = {"1d": lambda m, n: n, "column": lambda m, n: m, "full": lambda m, n: m * n}
 
 
-def register() -> None:
-    """Let Inductor's compiler find CUTLASS's headers, also for graphs that come from a cache. Idempotent."""
-    cutlass.include_headers()
-
-
 def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     """The product in Inductor's IR, in the dtype that the problem says. M may be symbolic: sizes are arguments of the
     kernel.

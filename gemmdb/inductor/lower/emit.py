@@ -94,7 +94,7 @@ def _lower(config: Config, problem: Problem, operands: triton.Operands, scalars:
         return padding.lower(config, problem, operands, scalars)
     if config.backend == "cutlass":
         return cutlass.lower(config, problem, operands)
-    if problem.op == "int_mm" and operands.scale is not None:
+    if problem.spec.integer and operands.scale is not None:
         raise triton.Refused("only CUTLASS takes an integer product with its scale in one node")
     if config.spec.emitted:
         return inductor_templates.lower(config, problem, operands, scalars)

@@ -27,11 +27,11 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     choice = inductor_templates.Choice(
         config.kernel, constants(config, problem), int(value["warps"]), int(value["stages"])
     )
-    if problem.op == "scaled_mm":
+    if problem.spec.scaled:
         rest = _scales_as_stored(problem, operands) if config.spec.maps(config) else _epilogue(problem, operands)
         out = extract.TORCH[problem.out]
         return inductor_templates.scaled_product(choice, (operands.a, operands.b), out, rest)
-    dtype = torch.int32 if problem.op == "int_mm" else operands.a.get_dtype()
+    dtype = torch.int32 if problem.spec.integer else operands.a.get_dtype()
     bias = None
     if operands.bias is not None:
         bias = (templates.expanded(operands.bias, problem.m, problem.n), *scalars)
@@ -65,9 +65,9 @@ def constants(config: Config, problem: Problem) -> dict[str, Any]:
         "EVEN_K": problem.k % int(value["block_k"]) == 0,
         "ALLOW_TF32": problem.numerics.fp32 == "tf32",
         "USE_FAST_ACCUM": problem.numerics.fast,
-        "ACC_TYPE": "tl.int32" if problem.op == "int_mm" else "tl.float32",
+        "ACC_TYPE": "tl.int32" if problem.spec.integer else "tl.float32",
     }
-    if problem.op == "scaled_mm":
+    if problem.spec.scaled:
         recipe = fp8.SCALES.index(problem.scales)
         found |= {"SCALE_RECIPE_A": recipe, "SCALE_RECIPE_B": recipe}
     if config.spec.maps(config):

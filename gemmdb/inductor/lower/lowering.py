@@ -13,31 +13,17 @@ from gemmdb.inductor import legality, ops, outcome
 from gemmdb.inductor.adapter import ir_view, state
 from gemmdb.inductor.decision import Decision, decision_of
 from gemmdb.inductor.live import searching
-from gemmdb.inductor.lower import branches, casting, cutlass, emit
+from gemmdb.inductor.lower import branches, casting, emit
 from gemmdb.inductor.match import scaled_mm
 from gemmdb.kernels.config import ATEN, Config
 
 aten = torch.ops.aten
 
 
-def steered_targets() -> list[Any]:
-    """The operators whose lowering obeys a Decision on the node being lowered."""
-    targets: list[Any] = [aten.mm.default, aten.addmm.default, aten._int_mm.default, aten._weight_int8pack_mm]
-    targets += [aten.bmm.default, *scaled_mm.targets()]
-    if torch._C._has_mkldnn:
-        targets.append(torch.ops.mkldnn._linear_pointwise)
-        if torch._C.has_mkl:
-            targets.append(torch.ops.mkl._mkl_linear)
-    return targets
-
-
 def register() -> None:
-    """Wrap the lowerings of the steered operators and register that of `gemmdb::mixed_mm`. Idempotent."""
-    for target in steered_targets():
-        state.wrap_lowering(target, steer)
+    """Register the lowerings of our own operators. Idempotent."""
     state.register_own(ops.register(), lower_mixed)
     state.register_own(ops.register_scaled(), lower_scaled)
-    cutlass.register()
 
 
 def steer(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,7 +44,6 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
         with state.only_aten():
             return original(*args, **kwargs)
 
-    lower._gemmdb = True  # type: ignore[attr-defined]
     return lower
 
 
@@ -88,7 +73,7 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
 
 def _operands(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """What `triton_kernels.Operands.of` takes, of an operator's arguments."""
-    if decision.problem.op != "scaled_mm":
+    if not decision.problem.spec.scaled:
         return args
     return scaled_mm.read(state.current_node().target, args, kwargs).operands
 

@@ -48,12 +48,7 @@ def _with_bias(result: Any, bias: Any, scalars: tuple[float, float]) -> Any:
     return add(result, bias)
 
 
-def keep_from_timing() -> None:
-    """From now on Inductor's padding pass leaves alone what a table answers. Idempotent."""
-    padding.keep_from_timing(_answered)
-
-
-def _answered(node: Any) -> bool:
+def answered(node: Any) -> bool:
     """Whether the compile in progress has an answer for the product of `node`, or will find one by measuring, a padded
     product too where rows are misaligned; as the product is or as it will be: on a GPU Inductor takes the bias of an
     addmm out when something elementwise follows."""
@@ -76,6 +71,6 @@ def _answered(node: Any) -> bool:
 def _asked(query: Query) -> list[Query]:
     problem = query.problem
     asked = [problem]
-    if problem.op == "addmm":
-        asked += [replace(problem, fusion="pointwise"), replace(problem, op="mm", bias=None, fusion="pointwise")]
+    if unbiased := problem.spec.unbiased:
+        asked += [replace(problem, fusion="pointwise"), replace(problem, op=unbiased, bias=None, fusion="pointwise")]
     return [replace(query, problem=one) for one in dict.fromkeys(asked)]

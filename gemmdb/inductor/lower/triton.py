@@ -42,11 +42,11 @@ class Operands:
     def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None) -> Operands:
         """The operands of an operator's arguments, A and B with layouts that stay; of a scaled_mm the arguments are A,
         B, their scales and the bias."""
-        if query.problem.op == "scaled_mm":
+        if query.problem.spec.scaled:
             a, b, *scales, bias = args
             settled = (templates.settled(a), templates.settled(b))
             return cls(*settled, None, bias, query.ranges, tuple(scales))
-        bias, a, b = args if query.problem.op == "addmm" else (None, *args)
+        bias, a, b = args if query.problem.spec.bias == "always" else (None, *args)
         return cls(templates.settled(a), templates.settled(b), scale, bias, query.ranges)
 
     @property
@@ -86,9 +86,9 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     value = config.values
     constants = _constants(config, problem, operands)
     acc, dtype = torch.float32, operands.a.get_dtype()
-    if problem.op == "int_mm":
+    if problem.spec.integer:
         acc = dtype = torch.int32
-    elif problem.op == "scaled_mm":
+    elif problem.spec.scaled:
         dtype = extract.TORCH[problem.out]
     pair: tuple[Any, ...] = (operands.a, operands.b)
     m, n, _ = operands.sizes
@@ -117,7 +117,7 @@ def _constants(config: Config, problem: Problem, operands: Operands) -> dict[str
         if ir_view.number(size) is None and found.get(name):
             found[name] = ir_view.divides(int(step), size)
     # Inductor reads the accumulator's dtype here, for what it fuses.
-    found["ACC_TYPE"] = "tl.int32" if problem.op == "int_mm" else "tl.float32"
+    found["ACC_TYPE"] = "tl.int32" if problem.spec.integer else "tl.float32"
     if "resident" in config.values:
         found["PROGRAMS"] = int(config.values["resident"]) * templates.multiprocessors(operands.a)
     return found

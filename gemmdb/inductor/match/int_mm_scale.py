@@ -24,7 +24,7 @@ def wanted(decision: Decision) -> bool:
     """Whether a decision is about an integer product and its scale in one CUTLASS kernel."""
     problem, config = decision.problem, decision.config
     cutlass = config is not None and config.backend == "cutlass"
-    return cutlass and (problem.op, problem.fusion) == ("int_mm", "scale")
+    return cutlass and problem.spec.integer and problem.fusion == "scale"
 
 
 def absorb(node: Any) -> Any:

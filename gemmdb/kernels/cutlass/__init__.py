@@ -70,11 +70,11 @@ def macros(config: Config, problem: Problem, scale: str = "") -> dict[str, int |
     )
     types, tile, cluster, along = (pair[::-1] if swap else pair for pair in pairs)
     scaled = problem.fusion == "scale"
-    bare = problem.op == "int_mm" and not scaled
+    bare = problem.spec.integer and not scaled
     bias = problem.bias
     return {
         "LEFT": types[0], "RIGHT": types[1], "OUT": TYPES[problem.out],
-        "ACCUMULATOR": TYPES["int32" if problem.op == "int_mm" else "fp32"],
+        "ACCUMULATOR": TYPES["int32" if problem.spec.integer else "fp32"],
         "COMPUTE": TYPES["int32" if bare else "fp32"],
         "TILE_ROWS": tile[0], "TILE_COLUMNS": tile[1], "TILE_DEPTH": value["tile_k"],
         "CLUSTER_ROWS": cluster[0], "CLUSTER_COLUMNS": cluster[1],
@@ -91,16 +91,16 @@ def inside(problem: Problem) -> Problem:
     return replace(
         problem,
         fusion="scale" if problem.fusion == "scale" else "none",
-        bias=None if problem.op == "mixed_mm" else problem.bias,
+        bias=None if problem.spec.dequantises else problem.bias,
     )
 
 
 def outside(problem: Problem) -> Problem | None:
     """What is left to do on the finished product, None when nothing is."""
-    bias = problem.bias if problem.op == "mixed_mm" else None
+    bias = problem.bias if problem.spec.dequantises else None
     if problem.fusion != "pointwise" and bias is None:
         return None
-    op = "mm" if problem.op == "addmm" else problem.op
+    op = problem.spec.unbiased or problem.op
     return replace(problem, op=op, bias=bias, fusion="none" if problem.fusion == "scale" else problem.fusion)
 
 

@@ -17,7 +17,7 @@ EPILOGUE_BYTES = 16 * 1024
 """What the stores are staged through, about: a quarter of a tile of 128 x 128."""
 _MOST_SUMS = 128
 """Sums of a tile that one thread keeps in registers."""
-_OUTPUTS = {"int_mm": ("bf16", "fp16", "fp32"), "mm": ("bf16", "fp16"), "addmm": ("bf16", "fp16")}
+_FLOATS = ("bf16", "fp16")
 
 
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
@@ -39,11 +39,13 @@ def warp_groups(config: Config) -> int:
 
 
 def _dtypes(problem: Problem) -> str | None:
-    if problem.op in ("mm", "addmm") and problem.a.dtype not in ("bf16", "fp16"):
+    op = problem.spec
+    if not op.integer and problem.a.dtype not in _FLOATS:
         return "the kernel is rendered for 16-bit floats"
-    if problem.op == "int_mm" and problem.fusion == "none":
+    if op.integer and problem.fusion == "none":
         return None if problem.out == "int32" else "an int32 product without a scale stays int32"
-    if problem.out not in _OUTPUTS.get(problem.op, (problem.a.dtype,)):
+    outputs = (*_FLOATS, "fp32") if op.integer else (problem.a.dtype,) if op.dequantises else _FLOATS
+    if problem.out not in outputs:
         return f"no epilogue is rendered for {problem.out}"
     if problem.numerics.acc not in ("fp32", "int32"):
         return "the sums are fp32 or int32"
@@ -62,9 +64,9 @@ def _operands(problem: Problem) -> str | None:
     if bias is not None and bias.kind != "column" and bias.align * ITEM_SIZES[bias.dtype] < VECTOR_BYTES:
         return "the bias is read in vectors of 16 bytes"
     column = problem.b.layout.order.startswith("col")
-    if problem.op == "int_mm" and not (column and problem.a.row_major):
+    if problem.spec.integer and not (column and problem.a.row_major):
         return "the matrix unit takes int8 only with K along memory in both operands"
-    if problem.op == "mixed_mm" and not column:
+    if problem.spec.dequantises and not column:
         return "the weight is converted in registers, which are filled with K along memory"
     return None
 
@@ -73,14 +75,14 @@ def _tile(config: Config, problem: Problem, device: Device) -> str | None:
     value = config.values
     m, n, k = (int(value[name]) for name in ("tile_m", "tile_n", "tile_k"))
     rows, columns = (n, m) if value["swap"] else (m, n)
-    if problem.op == "mixed_mm" and not value["swap"]:
+    if problem.spec.dequantises and not value["swap"]:
         return "the operand that is converted in registers comes first"
     groups, least = warp_groups(config), hardware.GROUP_ROWS
     if rows not in (least, 2 * least, 4 * least) or rows < groups * least:
         return f"a warp group of the matrix unit takes {least} rows; two of them share a cooperative tile"
     if rows * columns // (hardware.WARP_THREADS * hardware.GROUP_WARPS * groups) > _MOST_SUMS:
         return "the sums of a tile do not fit into the registers of its warp groups"
-    if problem.op == "int_mm" and k < 64:
+    if problem.spec.integer and k < 64:
         return "a swizzled row of int8 is at least 64 bytes"
     stage = hardware.stage_bytes((m, n, k), hardware.item_sizes(problem.a, problem.b))
     if 2 * stage + EPILOGUE_BYTES > hardware.shared_bytes(device):

@@ -24,9 +24,9 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return "the template is generated for fixed sizes"
     if reason := rules.empty(problem):
         return reason
-    if problem.op == "bmm" and (reason := _batch(problem)):
+    if problem.spec.batched and (reason := _batch(problem)):
         return reason
-    if problem.op == "scaled_mm":
+    if problem.spec.scaled:
         if reason := _scaled(config, problem, device):
             return reason
     elif problem.a.dtype not in ("bf16", "fp16", "fp32", "int8") or problem.numerics.fp32 == "bf16":
@@ -62,7 +62,7 @@ def _scaled(config: Config, problem: Problem, device: Device) -> str | None:
 
 def _tile(config: Config, problem: Problem, device: Device) -> str | None:
     value = {name: int(number) for name, number in config.params}
-    if problem.op == "int_mm" and value["block_k"] < hardware.LEAST_DEPTH:
+    if problem.spec.integer and value["block_k"] < hardware.LEAST_DEPTH:
         return f"the matrix unit takes {hardware.LEAST_DEPTH} int8 of K at once"
     block = value["block_m"], value["block_n"], value["block_k"]
     stage = hardware.stage_bytes(block, hardware.item_sizes(problem.a, problem.b))

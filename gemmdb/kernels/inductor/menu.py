@@ -98,19 +98,19 @@ def _padded(problem: Problem) -> Iterator[Config]:
 
 
 def _templates(problem: Problem) -> Iterator[Config]:
-    if problem.op == "bmm":
+    if problem.spec.batched:
         yield from (_config("inductor_bmm", tile) for tile in _batched(problem))
         return
-    if problem.op == "scaled_mm":
+    if problem.spec.scaled:
         row_class = max((least for least in SCALED if least <= problem.m), default=1)
         yield from (_config("inductor_mm", tile) for tile in SCALED[row_class])
         yield from (_config(SCALED_TMA, tile) for tile in SCALED_PERSISTENT[row_class])
         return
     aligned = not misaligned(problem)
     # Our own kernels have these shapes of aligned, skinny products, and narrower ones.
-    if problem.op == "mixed_mm" or (aligned and problem.m < SKINNY_ROWS):
+    if problem.spec.dequantises or (aligned and problem.m < SKINNY_ROWS):
         return
-    if problem.op == "int_mm":
+    if problem.spec.integer:
         yield from (_config("inductor_mm", tile) for tile in INTEGER[: ALIGNED_TILES if aligned else None])
         return
     row_class = max(least for least in TILES if least <= problem.m)

@@ -49,7 +49,7 @@ def up_to(menu: Sequence[tuple[int, Sequence[_T]]], m: int) -> Sequence[_T]:
 
 
 def deep(problem: Problem, k: int) -> int:
-    """BLOCK_K of a menu, which is for elements of 2 bytes (1 byte for int_mm, scaled_mm), in as many bytes."""
+    """BLOCK_K of a menu, which is for elements of 2 bytes (1 byte for int8 and fp8), in as many bytes."""
     return k * 2 // ITEM_SIZES[problem.a.dtype] if problem.a.dtype == "fp32" else k
 
 
@@ -57,12 +57,12 @@ def way(problem: Problem) -> str:
     """How a weight tile is dequantised. Triton's own cast of int8 to bf16 is a few full-rate instructions; its other
     casts go through conversions."""
     pair = (problem.a.dtype, problem.b.dtype)
-    return "bits" if problem.op == "mixed_mm" and pair != ("bf16", "int8") else "cast"
+    return "bits" if problem.spec.dequantises and pair != ("bf16", "int8") else "cast"
 
 
 def ways(problem: Problem) -> tuple[str, ...]:
     """All ways to dequantise a weight tile."""
-    return ("cast", "bits") if problem.op == "mixed_mm" else ("cast",)
+    return ("cast", "bits") if problem.spec.dequantises else ("cast",)
 
 
 def stages(problem: Problem, device: Device, shape: Shape, load: str, swap: int) -> int:

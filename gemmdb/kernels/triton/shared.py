@@ -9,6 +9,7 @@ from gemmdb.kernels import fp8, hardware, rules
 from gemmdb.kernels.kernel import IntRange, OneOf
 from gemmdb.kernels.triton import TL, memory
 from gemmdb.key.device import Device
+from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ def constants(config: Config, problem: Problem) -> dict[str, int | str]:
         name.upper(): number for name, number in value.items() if isinstance(number, int) and name not in _LAUNCH
     }
     return found | {
-        "MIXED": problem.op == "mixed_mm",
-        "INTEGER": problem.op == "int_mm",
+        "MIXED": problem.spec.dequantises,
+        "INTEGER": problem.spec.integer,
         "A_ROW": problem.a.row_major,
         "B_ROW": problem.b.row_major,
         "A_DTYPE": f"tl.{TL[problem.a.dtype]}",
@@ -54,7 +55,7 @@ def even_constants(config: Config, problem: Problem) -> dict[str, int | str]:
 
 def scaled(problem: Problem) -> bool:
     """Whether a kernel that applies the scale of a quantised weight itself does so."""
-    return problem.op == "mixed_mm" and problem.fusion == "scale"
+    return problem.spec.dequantises and problem.fusion == "scale"
 
 
 def tile_grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
@@ -69,14 +70,12 @@ def illegal(config: Config, problem: Problem, device: Device) -> str | None:
         return found
     if problem.numerics.fp32 == "bf16":
         return "fp32 is multiplied in full or as TF32 here"
-    if problem.op == "scaled_mm" and (reason := fp8.unmultiplied(problem, device)):
-        return reason
-    return rules.unstepped(problem)
+    return fp8.unmultiplied(problem, device) or rules.unstepped(problem)
 
 
 def undequantised(config: Config, problem: Problem) -> str | None:
     """Only a quantised weight has a choice of how to dequantise it."""
-    if problem.op != "mixed_mm" and config.values["dequant"] != "cast":
+    if not problem.spec.dequantises and config.values["dequant"] != "cast":
         return "there is nothing to dequantise"
     return None
 
@@ -85,11 +84,11 @@ def illegal_tile(config: Config, problem: Problem, device: Device) -> str | None
     """What holds for every kernel that multiplies tiles on the matrix unit."""
     if reason := illegal(config, problem, device):
         return reason
-    if problem.op in ("int_mm", "scaled_mm") and int(config.values["block_k"]) < hardware.LEAST_DEPTH:
+    if ITEM_SIZES[problem.a.dtype] == 1 and int(config.values["block_k"]) < hardware.LEAST_DEPTH:
         return f"the matrix unit takes {hardware.LEAST_DEPTH} {problem.a.dtype} of K at once"
     if reason := undequantised(config, problem):
         return reason
-    slow = problem.op == "scaled_mm" and not problem.numerics.fast
+    slow = problem.spec.scaled and not problem.numerics.fast
     if slow and not fp8.summed_in_full(device, memory.grouped(config, problem)):
         return "the sums stay in the matrix unit's accumulator, which is the fast accumulation"
     if memory.shared_bytes(config, problem) > hardware.shared_bytes(device):

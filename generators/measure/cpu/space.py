@@ -8,8 +8,10 @@ from itertools import islice
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate
 from gemmdb.inductor.legality import refuses
+from gemmdb.kernels.aten import INT8PACK
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.legality import illegal
+from gemmdb.kernels.registry import GPU_ALONE
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import installed, minor
@@ -40,10 +42,10 @@ class CpuSpace:
         """
         auto = template(AUTO, AUTO)
         configs = [ATEN]
-        if problem.op in ("bmm", "scaled_mm"):
+        if problem.op in GPU_ALONE:
             # The C++ template of batches packs nothing, and is offered under max-autotune alone; of fp8 there is none.
             return [Candidate(ATEN, excluded(ATEN, problem, device))]
-        if problem.op == "mixed_mm":
+        if problem.op in INT8PACK.ops:
             configs.append(Config.of("aten", "int8pack_mm"))
         if excluded(auto, problem, device):
             configs.append(auto)
@@ -58,7 +60,7 @@ def excluded(config: Config, problem: Problem, device: Device) -> str:
         return "Inductor leaves nothing to compute of a product of size zero"
     if problem.scales == "row" and _release() < SCALED_ROWS:
         return "ATen takes scales of rows on a CPU from torch 2.12 on"
-    if problem.op == "bmm" and (problem.k == 1 or problem.m == problem.n == 1):
+    if problem.spec.batched and (problem.k == 1 or problem.m == problem.n == 1):
         return "Inductor makes no product of batches of vectors on a CPU, but multiplies their elements"
     if config == ATEN:
         return ""

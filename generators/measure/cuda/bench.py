@@ -9,8 +9,9 @@ import torch
 
 from gemmdb.generators.measure.cuda.calls import Call, Tensors
 from gemmdb.generators.measure.cuda.trial import Loaded
-from gemmdb.generators.measure.program import operands, set_numerics, to_torch
+from gemmdb.generators.measure.program import operands, set_numerics
 from gemmdb.generators.measure.reference import Reference, reference
+from gemmdb.generators.measure.spelling import to_torch
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import COPIED_BYTES, COPIES

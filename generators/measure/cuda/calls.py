@@ -13,8 +13,7 @@ from gemmdb.generators.measure.cuda import cutlass_calls, elementwise, emitted
 from gemmdb.generators.measure.cuda.emitted_config import only_emitted
 from gemmdb.generators.measure.cuda.render import Launch, Plan, Unit, plan
 from gemmdb.generators.measure.cuda.units import compile_unit
-from gemmdb.generators.measure.literals import SCALARS
-from gemmdb.generators.measure.program import multiply_scaled, to_torch
+from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 
@@ -45,7 +44,7 @@ def ours(problem: Problem, copies: Sequence[Tensors], made: Plan) -> tuple[Call,
 
     Raises RuntimeError when a kernel does not compile.
     """
-    acc = torch.int32 if problem.op == "int_mm" else torch.float32
+    acc = torch.int32 if problem.spec.integer else torch.float32
     seconds = sum(_kernel(launch.unit)[1] for launch in made.launches)
     # One for all copies, as one workspace serves all kernels of a graph in Inductor: twenty of each of a hundred
     # candidates would not fit.
@@ -82,22 +81,15 @@ def _aten_call(problem: Problem, names: Tensors, around: tuple[Launch | None, La
     if last is not None:
         after = _finish(problem, names, elementwise.product_dtype(problem), last)
         product = names["product"]
-    alpha, beta = SCALARS[problem.scalars]
+    multiply = SPELLINGS[problem.op]
+    scales = [names[name] for name in ("scale_a", "scale_b") if name in names]
+    # That of a dequantised product is added after its scale, by the kernel that follows.
+    bias = None if problem.spec.dequantises else names.get("bias")
 
     def call() -> None:
         if before is not None:
             before()
-        if problem.op == "int_mm":
-            torch._int_mm(names["A"], weight, out=product)
-        elif problem.op == "bmm":
-            torch.bmm(names["A"], weight, out=product)
-        elif problem.op == "scaled_mm":
-            scales = (names["scale_a"], names["scale_b"])
-            multiply_scaled(problem, (names["A"], weight), scales, names.get("bias"), product)
-        elif problem.op == "addmm":
-            torch.addmm(names["bias"], names["A"], weight, alpha=alpha, beta=beta, out=product)
-        else:
-            torch.mm(names["A"], weight, out=product)
+        multiply(problem, names["A"], weight, scales, bias, out=product)
         if after is not None:
             after()
 

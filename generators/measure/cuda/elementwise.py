@@ -21,14 +21,16 @@ READS = ((4096, 8, 8), (1024, 4, 4), (2048, 4, 4), (4096, 2, 8), (512, 8, 1))
 
 def around(problem: Problem) -> tuple[Launch | None, Launch | None]:
     """What Inductor's default does before ATen's product and after it, as far as needed."""
-    mixed = problem.op == "mixed_mm"
+    mixed = problem.spec.dequantises
     follows = problem.fusion != "none" or (mixed and problem.bias is not None)
     return cast(problem) if mixed else None, after(problem, product_dtype(problem)) if follows else None
 
 
 def product_dtype(problem: Problem) -> str:
     """The dtype of ATen's product, before what follows it."""
-    return {"int_mm": "int32", "scaled_mm": problem.out}.get(problem.op, problem.a.dtype)
+    if problem.spec.integer:
+        return "int32"
+    return problem.out if problem.spec.scaled else problem.a.dtype
 
 
 def cast(problem: Problem) -> Launch:
@@ -48,12 +50,13 @@ def after(problem: Problem, dtype: str) -> Launch:
 
     An addmm's bias is already in the product, and so are its alpha and beta; of a scaled_mm, its bias and scales.
     """
-    alone = replace(problem, op="mm", bias=None, scalars="unit") if problem.op == "addmm" else problem
-    if problem.op == "bmm":
+    op = problem.spec
+    alone = replace(problem, op=op.unbiased, bias=None, scalars="unit") if op.unbiased else problem
+    if op.batched:
         # Elementwise, so that all rows of the batch are those of one matrix.
         a, b = (Operand(one.dtype, Layout(one.layout.order, one.layout.align)) for one in (problem.a, problem.b))
         alone = replace(problem, op="mm", batch=1, m=problem.batch * problem.m, a=a, b=b)
-    if problem.op == "scaled_mm":
+    if op.scaled:
         dense = Operand(problem.out, Layout("row", 1))
         alone = replace(
             problem, op="mm", a=dense, b=dense, bias=None, scales="", numerics=default_numerics(problem.out)

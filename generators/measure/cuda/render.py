@@ -90,7 +90,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 def _sums(problem: Problem) -> str:
     """The type of a pointer to sums."""
-    return "*i32" if problem.op == "int_mm" else "*fp32"
+    return "*i32" if problem.spec.integer else "*fp32"
 
 
 def _unit(problem: Problem, config: Config, names: Mapping[str, int | str], extra: list[str], partial: bool) -> Unit:

@@ -17,7 +17,7 @@ from gemmdb.generators.measure.cuda.bench import Bench, check, set_up
 from gemmdb.generators.measure.cuda.calls import Call, bind, launcher
 from gemmdb.generators.measure.cuda.graphs import capture, elapsed, flush_buffer, once, sink_buffer
 from gemmdb.generators.measure.cuda.trial import Loaded, Trial
-from gemmdb.generators.measure.program import to_torch
+from gemmdb.generators.measure.spelling import to_torch
 from gemmdb.generators.measure.tolerance import acceptable
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem

@@ -44,7 +44,7 @@ class CudaSpace:
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
         """ATen, then legal configs only: the illegal ones of a product space tell nothing. Where there is nothing to
         multiply, ATen alone; of fp8 operands that torch does not multiply too, and it is illegal then."""
-        if problem.op == "scaled_mm" and (reason := unmultiplied(problem, device)):
+        if reason := unmultiplied(problem, device):
             return [Candidate(ATEN, reason)]
         if problem.empty:
             return [Candidate(ATEN)]

@@ -8,8 +8,9 @@ import torch
 from gemmdb.devices.detect import cpu
 from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cpu import space
-from gemmdb.generators.measure.program import Operands, multiply_scaled, operands
+from gemmdb.generators.measure.program import Operands, operands
 from gemmdb.generators.measure.reference import reference
+from gemmdb.generators.measure.spelling import SPELLINGS
 from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.layout import Layout
@@ -117,8 +118,8 @@ def test_the_last_step_of_k_must_be_summed():
     problem = scaled(k=4096, fast_accum=True)
     made = operands(problem, CPU, 1)
     short = replace(made, a=made.a[:, :-32], b=made.b[:-32])
-    assert reference(problem, made).error(multiply_scaled(problem, (made.a, made.b), _scales(made), None)) <= 0.01
-    lost = multiply_scaled(problem, (short.a, short.b), _scales(made), None)
+    assert reference(problem, made).error(SPELLINGS["scaled_mm"](problem, made.a, made.b, _scales(made), None)) <= 0.01
+    lost = SPELLINGS["scaled_mm"](problem, short.a, short.b, _scales(made), None)
     assert not acceptable(problem, reference(problem, made).error(lost), 0.005)
 
 

@@ -54,9 +54,7 @@ def score(monkeypatch):
         found = sum(self.dep_size_hint(dep) for dep in first & second)
         return (found, False) if both else found
 
-    monkeypatch.setattr(scheduler.Scheduler, "score_fusion_memory", exact)
-    fusing.wrap_score()
-    fusing.wrap_score()
+    monkeypatch.setattr(scheduler.Scheduler, "score_fusion_memory", fusing.through_views(exact))
     inductor = SimpleNamespace(dep_size_hint=lambda dep: 2 * int(sympy.prod(dep.size)))
     return lambda *args, **options: scheduler.Scheduler.score_fusion_memory(inductor, *args, **options)
 

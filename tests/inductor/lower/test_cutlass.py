@@ -189,9 +189,8 @@ def test_the_headers_of_the_package_unless_the_user_has_their_own(monkeypatch, t
     import torch._inductor.config as inductor_config
     from torch._inductor.codegen.cuda import compile_utils
 
-    cutlass.include_headers()
-    cutlass.include_headers()
-    monkeypatch.setattr(cutlass.kernels_cutlass, "headers", lambda: tmp_path / "package")
+    monkeypatch.setattr(compile_utils, "_cutlass_include_paths", cutlass.with_our_headers(lambda: ["theirs"]))
+    monkeypatch.setattr(cutlass.cutlass, "headers", lambda: tmp_path / "package")
     assert compile_utils._cutlass_include_paths() == [str(tmp_path / "package")]
     (tmp_path / "include" / "cutlass").mkdir(parents=True)
     (tmp_path / "include" / "cutlass" / "version.h").write_text("#define CUTLASS_MAJOR 4\n")

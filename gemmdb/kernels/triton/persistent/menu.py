@@ -42,8 +42,8 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     entries = up_to(_MENUS.get(problem.op, _MM), problem.m)
     for m, n, k, warps, stages, resident in entries:
         # The weight first suits few rows; the first shape is the one that is tried both ways.
-        swaps = BOTH if (m, n, k) == entries[0][:3] and problem.m <= 512 and problem.op != "mixed_mm" else PLAIN
-        for swap in swaps:
+        both = (m, n, k) == entries[0][:3] and problem.m <= 512 and not problem.spec.dequantises
+        for swap in BOTH if both else PLAIN:
             yield Config.of(
                 "triton", "persistent", block_m=m, block_n=n, block_k=deep(problem, k), group_m=hardware.BAND_ROWS,
                 swap=swap, dequant=way(problem), resident=resident, warps=warps, stages=stages,

@@ -46,7 +46,7 @@ def _own(config: Config, problem: Problem) -> str | None:
         return "partial sums are reduced when K is split, and only then"
     if maps(config):
         return shared.illegal_split(config, problem) or rules.unmapped(problem)
-    ragged = problem.op == "mixed_mm" and problem.k % int(value["block_k"]) and problem.b.layout.align < 16
+    ragged = problem.spec.dequantises and problem.k % int(value["block_k"]) and problem.b.layout.align < 16
     if ragged and int(value["block_k"]) >= _WIDEST_BYTES:
         return f"triton 3.6 gets masked, unaligned loads of {value['block_k']} bytes of weight wrong"
     return shared.illegal_split(config, problem)

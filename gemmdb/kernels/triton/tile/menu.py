@@ -132,6 +132,7 @@ _MM = (
 )  # fmt: skip
 
 _MENUS = {"mixed_mm": _MIXED, "int_mm": _INT}
+_DEPTHS = {"mm": (32, 64, 128, 256)}
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
@@ -144,8 +145,8 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
 def whole(problem: Problem, device: Device) -> Iterator[Config]:
     """The whole space of tiles; that of `narrow` and `persistent` is made from it."""
     # A dequantised weight does not reach the matrix unit from registers in wide enough pieces when it comes first.
-    swaps = PLAIN if problem.op == "mixed_mm" else BOTH
-    depths = (64, 128, 256, 512) if problem.op != "mm" else (32, 64, 128, 256)
+    swaps = PLAIN if problem.spec.dequantises else BOTH
+    depths = _DEPTHS.get(problem.op, (64, 128, 256, 512))
     for m, n, k, swap, load in product(_rows(problem.m), (16, 32, 64, 128, 256), depths, swaps, PT):
         if k > 2 * problem.k or (swap and n < hardware.GROUP_ROWS) or m * n > 256 * 128:
             continue
@@ -163,7 +164,7 @@ def _rows(m: int) -> list[int]:
 def _warps(problem: Problem, block: tuple[int, int, int], swap: int) -> list[int]:
     m, n, k = block
     left = n if swap else m
-    if left >= hardware.GROUP_ROWS and (problem.op != "mixed_mm" or m >= 128):
+    if left >= hardware.GROUP_ROWS and (not problem.spec.dequantises or m >= 128):
         one = hardware.GROUP_WARPS
         return [one] if left < 2 * hardware.GROUP_ROWS else [one, 2 * one]
     # Bytes of weight that a thread takes to registers in one step.

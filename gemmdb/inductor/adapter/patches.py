@@ -1,0 +1,192 @@
+"""Everything of torch that gemmdb changes: one register. `apply` puts the wrappers in place, `undo` takes them away.
+
+The other modules of the adapter and the rooms above make the wrappers; `gemmdb.inductor.install` hands them in by name.
+Beside these, gemmdb only adds things under names of its own: the operators `gemmdb::mixed_mm` and
+`gemmdb::int_mm_scaled` with their lowerings, and Triton templates named `gemmdb_*`. Nothing of torch's uses them, so
+they stay.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch._inductor import select_algorithm
+
+RESTORED = "the original is put back, unless another wrapper stands on ours"
+REMOVED = "ours is taken out of the list"
+_SAVERS = "torch._inductor.select_algorithm:_ALGORITHM_SELECTOR_CACHE.feedback_saver_fns"
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One thing of torch that gemmdb wraps.
+
+    `wrapper`: the name of what makes the wrapper, in `apply`. `target`: `module:function`, `module:Class.method`, or
+    `module:table[operator]` for an entry of a table; an operator without an overload stands for all of its overloads.
+    `before`: the first torch that does not need it, None for all. `undone`: what `undo` does.
+    """
+
+    wrapper: str
+    target: str
+    reason: str
+    before: tuple[int, int] | None = None
+    undone: str = RESTORED
+
+    @property
+    def versions(self) -> str:
+        """The versions of torch that it is applied to, in words."""
+        return "all" if self.before is None else f"before {'.'.join(map(str, self.before))}"
+
+    @property
+    def needed(self) -> bool:
+        """Whether the running torch needs it."""
+        return self.before is None or torch.torch_version.TorchVersion(torch.__version__) < self.before
+
+
+_STEERED = (
+    "aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten._int_mm.default", "aten._weight_int8pack_mm",
+    "aten._scaled_mm.default", "aten._scaled_mm_v2.default", "mkldnn._linear_pointwise", "mkl._mkl_linear",
+)  # fmt: skip
+
+PATCHES: tuple[Patch, ...] = (
+    Patch("compile_fx", "torch._inductor.compile_fx:compile_fx", "adds our two graph passes to each compile"),
+    Patch(
+        "graph_init", "torch._inductor.output_code:CompiledFxGraph.__init__",
+        "stores the graph's events in the artefact, and its new input checks",
+    ),
+    Patch(
+        "graph_ready", "torch._inductor.output_code:CompiledFxGraph.post_compile",
+        "reports the events of a graph that is ready, cold or from a cache",
+    ),
+    Patch(
+        "save_graph", "torch._inductor.codecache:FxGraphCache._save_graph",
+        "keeps provisional graphs out of the cache",
+    ),
+    *(
+        Patch("lowering", f"torch._inductor.lowering:lowerings[{name}]", "lowers a product as its Decision says")
+        for name in _STEERED
+    ),
+    Patch(
+        "should_pad", "torch._inductor.fx_passes.pad_mm:_should_pad",
+        "no padding is timed for a product that has an answer",
+    ),
+    Patch(
+        "fusion_score", "torch._inductor.scheduler:Scheduler.score_fusion_memory",
+        "fuses what reads our output through views; the scheduler of torch 2.11 compares unmerged loops", (2, 12),
+    ),
+    Patch(
+        "cutlass_headers", "torch._inductor.codegen.cuda.compile_utils:_cutlass_include_paths",
+        "nvcc finds the headers of the nvidia-cutlass package",
+    ),
+    Patch("timings", _SAVERS, "stores what Inductor's search times for a missed product", undone=REMOVED),
+)  # fmt: skip
+"""The register. A test compares it with what `enable()` changes, and docs/contributing/torch.md lists it."""
+
+Wrapper = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where one function stands: an attribute of a module or class, or an entry of a dict."""
+
+    owner: Any
+    name: Any
+
+    def read(self) -> Any:
+        return (self.owner if isinstance(self.owner, dict) else vars(self.owner)).get(self.name)
+
+    def write(self, value: Any) -> None:
+        if isinstance(self.owner, dict):
+            self.owner[self.name] = value
+        else:
+            setattr(self.owner, self.name, value)
+
+
+class _Saver:
+    """The place of our function in the list of those that get the timings of Inductor's searches."""
+
+    def read(self) -> Any:
+        cache = select_algorithm._ALGORITHM_SELECTOR_CACHE
+        found = [] if cache is None else cache.feedback_saver_fns
+        return next((one for one in found if getattr(one, "_gemmdb", False)), None)
+
+    def write(self, value: Any) -> None:
+        if value is not None:
+            select_algorithm.add_feedback_saver(value)
+        elif (ours := self.read()) is not None:
+            select_algorithm._ALGORITHM_SELECTOR_CACHE.feedback_saver_fns.remove(ours)
+
+
+@dataclass(frozen=True)
+class _Applied:
+    place: _Place | _Saver
+    original: Any
+    ours: Any
+
+
+_lock = threading.Lock()
+_wrappers: dict[str, Wrapper] = {}
+_applied: dict[object, _Applied] = {}
+
+
+def apply(wrappers: Mapping[str, Wrapper] | None = None) -> None:
+    """Wrap everything in the register that is not wrapped yet. `wrappers`: by name, functions that take an original and
+    return its replacement; None for those of the last call, before which nothing happens."""
+    with _lock:
+        _wrappers.update(wrappers or {})
+        for patch in PATCHES:
+            make = _wrappers.get(patch.wrapper)
+            if make is not None and patch.needed:
+                for key, place in places(patch.target).items():
+                    _put(key, place, make)
+
+
+def undo() -> None:
+    """Put back what stood there before. Where someone else has wrapped our wrapper it stays, and passes through."""
+    with _lock:
+        for key, one in list(_applied.items()):
+            if one.place.read() is one.ours:
+                one.place.write(one.original)
+                del _applied[key]
+
+
+def _put(key: object, place: _Place | _Saver, make: Wrapper) -> None:
+    standing, known = place.read(), _applied.get(key)
+    if known is not None and standing is not known.original:
+        return  # Ours, or another wrapper on top of ours.
+    static = isinstance(standing, staticmethod)
+    ours = make(standing.__func__ if static else standing)
+    ours._gemmdb = True
+    place.write(staticmethod(ours) if static else ours)
+    _applied[key] = _Applied(place, standing, place.read())
+
+
+def places(target: str) -> dict[object, _Place | _Saver]:
+    """Where the functions of a target stand, by a key that each keeps; none where this torch has no such operator."""
+    if target == _SAVERS:
+        return {target: _Saver()}
+    module, _, name = target.partition(":")
+    owner = import_module(module)
+    if name.endswith("]"):
+        table, _, operator = name[:-1].partition("[")
+        entries = getattr(owner, table)
+        return {(target, one): _Place(entries, one) for one in _overloads(operator) if one in entries}
+    *classes, name = name.split(".")
+    for one in classes:
+        owner = getattr(owner, one)
+    return {target: _Place(owner, name)}
+
+
+def _overloads(operator: str) -> list[Any]:
+    """The overload of that name, or the packet and all of its overloads; none where this torch has no such operator."""
+    found: Any = torch.ops
+    for name in operator.split("."):
+        found = getattr(found, name, None)
+    if isinstance(found, torch._ops.OpOverloadPacket):
+        return [found, *(getattr(found, name) for name in found.overloads())]
+    return [] if found is None else [found]

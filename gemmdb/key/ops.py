@@ -1,0 +1,95 @@
+"""The ops: what each kind of product takes, one record each.
+
+Everything in the library reads the traits of these records (`problem.spec.batched`) and does not compare names. To add
+an op, add its record here and follow docs/contributing/op.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gemmdb.errors import InputError
+from gemmdb.key import fp8
+
+if TYPE_CHECKING:
+    from gemmdb.key.problem import Problem
+
+FLOATS = ("bf16", "fp16", "fp32", "fp64")
+WEIGHT_DTYPES = ("int8", "uint8")
+
+
+def _sound(problem: Problem) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """What an op takes.
+
+    `words`: its products, in words for people. `a`: dtypes of A, the first of which is the default. `b`: those of B
+    where it may differ from A; empty where it has A's. `out`: the default dtype of the output, `scaled_out` that with a
+    `scale` fusion; empty for the dtype of A.
+    `bias`: `never`, `always` or `maybe`. `unbiased`: the op that is left when the bias is taken away.
+    `batched`: A, B and the output have a batch before their two dimensions. `integer`: the sums are int32.
+    `dequantises`: B is cast to A's dtype inside the product. `scaled`: A and B have fp32 scales of their own, and the
+    canonical form says which. `scale`: whether a `scale` fusion is possible.
+    `reason`: why a Problem that fits all of this is still none of the op, None for one that is.
+    """
+
+    name: str
+    words: str
+    a: tuple[str, ...]
+    b: tuple[str, ...] = ()
+    out: str = ""
+    scaled_out: str = ""
+    bias: str = "never"
+    unbiased: str = ""
+    batched: bool = False
+    integer: bool = False
+    dequantises: bool = False
+    scaled: bool = False
+    scale: bool = True
+    reason: Callable[[Problem], str | None] = _sound
+
+    def multiplies(self, a: str, b: str) -> bool:
+        """Whether it takes operands of these dtypes."""
+        return a in self.a and (b in self.b if self.b else b == a)
+
+    def dtypes(self, a: str | None, b: str | None) -> tuple[str, str]:
+        """The dtypes of A and B, where None stands for the default. That of B counts only where B may differ."""
+        first = a or self.a[0]
+        if not self.b:
+            return first, first
+        if b is not None:
+            return first, b
+        return first, self.b[0] if self.dequantises else first
+
+    def default_out(self, dtype: str, fusion: str) -> str:
+        """The dtype of the output, unless told otherwise, where A has `dtype`."""
+        return (self.scaled_out if fusion == "scale" else "") or self.out or dtype
+
+
+_ALL = (
+    Op("mm", "products of two matrices", FLOATS),
+    Op("addmm", "products with a bias", FLOATS, bias="always", unbiased="mm"),
+    Op("int_mm", "products of int8", ("int8",), out="int32", scaled_out="bf16", integer=True),
+    Op("mixed_mm", "products with an 8-bit weight", ("bf16", "fp16"), WEIGHT_DTYPES, bias="maybe", dequantises=True),
+    Op("bmm", "products of batches", FLOATS, batched=True, scale=False),
+    Op(
+        "scaled_mm", "products of fp8", fp8.FP8, fp8.FP8, out="bf16", bias="maybe", scaled=True, scale=False,
+        reason=fp8.unlike,
+    ),
+)  # fmt: skip
+
+OPS: Mapping[str, Op] = {op.name: op for op in _ALL}
+"""Every op by its name."""
+
+
+def named(name: str) -> Op:
+    """The op of that name; raises InputError."""
+    op = OPS.get(name)
+    if op is None:
+        raise InputError(f"unknown op {name!r}; known: {', '.join(OPS)}")
+    return op
