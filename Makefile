@@ -20,9 +20,9 @@ check: $(VENV)/.installed  ## style, types, layers
 	$(BIN)/mypy -p gemmdb -p benchmarks -p tools
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.installed  ## the generated CLI reference and the picture of the layers
+docs: $(VENV)/.installed  ## the generated CLI reference and the pictures of the layers
 	$(BIN)/python -m gemmdb.cli.reference > docs/cli.md
-	$(BIN)/python -m tools.layers > docs/layers.svg
+	$(BIN)/python -m tools.layers docs
 
 # torch first: whatever depends on it must find this build and not fetch another.
 $(VENV)/.installed: pyproject.toml

@@ -15,19 +15,36 @@ import pytest
 from hypothesis import HealthCheck, settings
 from kit.lab import Lab
 
-# Other work on the machine must not fail a test.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+# Other work on the machine must not fail a test. "thorough" is for a change of what the properties are about.
+_PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("patient", max_examples=50, **_PATIENT)
+settings.register_profile("thorough", max_examples=500, **_PATIENT)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "patient"))
 
 MOST_WORKERS = 4
 """What the tests of a machine with many cores are divided among at most: each holds torch, and compiles C++."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before torch is imported, parts of which read it once. Workers of pytest-xdist inherit it."""
+    """Before torch is imported, parts of which read it once. Workers of pytest-xdist inherit the cache.
+
+    Each worker has its own folder of temporary files, and with it its own lock of the machine: no build waits for
+    another worker's."""
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-        folder = os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="inductor-")
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = _folder(config, "inductor-")
+    if hasattr(config, "workerinput"):
+        os.environ["TMPDIR"] = tempfile.tempdir = _folder(config, "tests-")
+
+
+def _folder(config: pytest.Config, prefix: str) -> str:
+    folder = tempfile.mkdtemp(prefix=prefix)
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first, so that no worker is left alone with it in the end."""
+    items.sort(key=lambda item: "slow" not in item.keywords)
 
 
 @pytest.hookimpl(optionalhook=True)

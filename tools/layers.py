@@ -1,16 +1,18 @@
-"""The layers in one picture: `python -m tools.layers > docs/layers.svg`, which `make docs` runs.
+"""The layers in pictures: `python -m tools.layers docs` writes them, as `make docs` does.
 
-Drawn from the import-linter contracts in `pyproject.toml` and from the docstrings of the packages; a test compares the
-file with what is drawn now. A package imports from the layers below its own and from no other package of its layer.
+Drawn from the import-linter contracts in `pyproject.toml` and from the docstrings of the packages: `layers.svg` for the
+whole package, `layers-NAME.svg` for each package inside which a contract orders the modules. A package imports from the
+layers below its own and from no other package of its layer. Tests compare the files with what is drawn now.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -31,15 +33,16 @@ KINDS = {
 STYLE = (
     "text{font-family:Helvetica,Arial,sans-serif;font-size:12px;fill:#333}"
     ".title{font-family:Menlo,Consolas,monospace;font-size:14px;font-weight:bold;fill:#111}"
+    ".head{font-family:Menlo,Consolas,monospace;font-size:16px;font-weight:bold;fill:#111}"
     ".inside{font-family:Menlo,Consolas,monospace;font-size:11px;fill:#555}"
 )
 
 
 @dataclass(frozen=True)
 class Room:
-    """A package or a module: its dotted name, what it is about, the packages in it, and its kind in KINDS."""
+    """A package or a module: its title, what it is about, the packages in it, and its kind in KINDS."""
 
-    name: str
+    title: str
     about: str
     inside: tuple[str, ...]
     kind: str
@@ -60,11 +63,24 @@ def contracts() -> Sequence[Mapping[str, Any]]:
     return document["tool"]["importlinter"]["contracts"]  # type: ignore[no-any-return]
 
 
-def layers() -> list[list[Room]]:
-    """The layers of the package, from the top, each with its rooms."""
-    (found,) = (one for one in contracts() if one["type"] == "layers" and orders_rooms(one))
+def pictures() -> dict[str, str]:
+    """Every picture by the name of its file."""
     core = {name for one in contracts() if one["type"] == "forbidden" for name in one["source_modules"]}
-    return [[room(name, core) for name in names(layer)] for layer in found["layers"]]
+    return {
+        f"{container.replace(PACKAGE, 'layers', 1).replace('.', '-')}.svg": svg(
+            container, rows(contract, container, core)
+        )
+        for contract in contracts()
+        if contract["type"] == "layers"
+        for container in contract.get("containers", [PACKAGE])
+    }
+
+
+def rows(contract: Mapping[str, Any], container: str, core: Set[str]) -> list[list[Room]]:
+    """The layers that a contract orders in a package, from the top, each with its rooms. `core`: the modules that a
+    contract keeps from importing third-party packages."""
+    prefix = f"{container}." if "containers" in contract else ""
+    return [[room(name, prefix + name, core) for name in names(layer)] for layer in contract["layers"]]
 
 
 def names(layer: str) -> list[str]:
@@ -72,18 +88,13 @@ def names(layer: str) -> list[str]:
     return re.split(r"\s*[|:]\s*", layer)
 
 
-def orders_rooms(contract: Mapping[str, Any]) -> bool:
-    """Whether a contract orders the rooms of the whole package, not those of one room."""
-    return all(re.fullmatch(rf"{PACKAGE}\.\w+", name) for layer in contract["layers"] for name in names(layer))
-
-
-def room(name: str, core: set[str]) -> Room:
-    """The room of a dotted name. `core`: the modules that a contract keeps from importing third-party packages."""
+def room(title: str, name: str, core: Set[str]) -> Room:
+    """The room of a dotted name, shown under a title."""
     path = ROOT / name.replace(".", "/")
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     inside = sorted(child.parent.name for child in path.glob("*/__init__.py"))
     partly = any(one.startswith(f"{name}.") for one in core)
-    return Room(name, sentence(source), tuple(inside), "core" if name in core else "mostly" if partly else "rest")
+    return Room(title, sentence(source), tuple(inside), "core" if name in core else "mostly" if partly else "rest")
 
 
 def sentence(source: Path) -> str:
@@ -92,33 +103,35 @@ def sentence(source: Path) -> str:
     return re.split(r"(?<=\.)\s", " ".join(text.replace("`", "").split()))[0]
 
 
-def svg(rows: Sequence[Sequence[Room]]) -> str:
+def svg(title: str, layers: Sequence[Sequence[Room]]) -> str:
     """The picture: a row of boxes per layer, the uppermost layer first."""
     drawn: list[str] = []
     y = float(TOP)
-    for row in rows:
+    for row in layers:
         width = (WIDTH - LEFT - RIGHT - GAP * (len(row) - 1)) / len(row)
         height = max(one.height(width) for one in row)
         for i, one in enumerate(row):
             drawn += box(one, LEFT + i * (width + GAP), y, width, height)
         y += height + GAP
-    return "\n".join([*head(y), *drawn, "</svg>", ""])
+    kinds = {one.kind for row in layers for one in row}
+    return "\n".join([*head(title, y, kinds), *drawn, "</svg>", ""])
 
 
-def head(height: float) -> Iterator[str]:
-    """The beginning of the document: size, style, legend, and the arrow along the layers."""
+def head(title: str, height: float, kinds: Set[str]) -> Iterator[str]:
+    """The beginning of the document: size, style, legend of the kinds, and the arrow along the layers."""
     size = f'width="{WIDTH}" height="{height:g}"'
     yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" {size}>'
-    yield f"<title>The layers of {PACKAGE}</title>"
+    yield f"<title>The layers of {title}</title>"
     yield f"<style>{STYLE}</style>"
     yield f'<rect {size} rx="8" fill="#fff"/>'
-    for i, (fill, border, label) in enumerate(KINDS.values()):
-        x = LEFT + 260 * i
+    yield f'<text class="head" x="{LEFT}" y="30">{escape(title)}</text>'
+    for i, (fill, border, label) in enumerate(KINDS[kind] for kind in KINDS if len(kinds) > 1):
+        x = LEFT + 150 + 250 * i
         yield f'<rect x="{x}" y="17" width="16" height="16" rx="3" fill="{fill}" stroke="{border}"/>'
         yield f'<text x="{x + 24}" y="29">{label}</text>'
     end = height - 2 * GAP
     yield f'<path d="M30 {TOP} V{end:g} m-6 -10 l6 10 l6 -10" fill="none" stroke="#777" stroke-width="2"/>'
-    rule = "a package imports only from the layers below its own"
+    rule = "imports only from the layers below its own"
     yield f'<text transform="translate(50 {TOP + 4}) rotate(90)">{rule}</text>'
 
 
@@ -127,11 +140,12 @@ def box(one: Room, x: float, y: float, width: float, height: float) -> Iterator[
     fill, border, _ = KINDS[one.kind]
     about, inside = one.lines(width)
     yield (f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6" fill="{fill}" stroke="{border}"/>')
-    yield f'<text class="title" x="{x + 10:g}" y="{y + TITLE:g}">{escape(one.name)}</text>'
+    yield f'<text class="title" x="{x + 10:g}" y="{y + TITLE:g}">{escape(one.title)}</text>'
     for i, line in enumerate([*about, *inside]):
         style = ' class="inside"' if i >= len(about) else ""
         yield f'<text{style} x="{x + 10:g}" y="{y + TITLE + LINE * (i + 1) + 2:g}">{escape(line)}</text>'
 
 
 if __name__ == "__main__":
-    print(svg(layers()), end="")
+    for name, picture in pictures().items():
+        Path(sys.argv[1], name).write_text(picture)

@@ -1,4 +1,4 @@
-"""The measurements on H200s, and what they amount to. Run from the repository root."""
+"""The measurements on H200s, and their figures. Run from the repository root."""
 
 from benchmarks.command import Tool
 

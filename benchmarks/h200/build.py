@@ -48,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--effort", default="standard", help="quick, standard or full")
     parser.add_argument("--arch", default="sm90", help="the arch to build for")
     parser.add_argument("--minutes", type=float, help="begin no further problem after that time")
-    parser.add_argument("--gpus", type=int, help="use only so many GPUs")
+    parser.add_argument("--gpus", type=int, help="number of GPUs; default: all of the host")
     parser.add_argument("--table", type=Path, help="the file that holds the table meanwhile; default: a temporary one")
 
 

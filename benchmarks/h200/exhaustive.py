@@ -71,7 +71,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("--out", type=Path, required=True, help="the folder for the tables and the result")
     parser.add_argument("--shapes", default="h200", help="a preset, a workload or a file of shapes")
-    parser.add_argument("--problems", type=int, default=24, help="take the first so many problems of the shapes")
+    parser.add_argument("--problems", type=int, default=24, help="number of problems, from the start of the shapes")
     parser.add_argument("--effort", default="standard", help="the effort to compare with everything")
     parser.add_argument("--most", type=int, default=0, help="the most configs of a problem; 0: all")
     parser.add_argument("--minutes", type=float, default=5.0, help="time limit of each build")

@@ -168,7 +168,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="draws the sample")
     parser.add_argument("--samples", type=int, default=25, help="timed samples of each mode")
     parser.add_argument("--seconds", type=float, default=180, help="begin no problem after that time")
-    parser.add_argument("--gpus", type=int, help="use only so many GPUs")
+    parser.add_argument("--gpus", type=int, help="number of GPUs; default: all of the host")
     parser.add_argument("--only", choices=[*STRATA, STREAMED], help="measure one stratum alone")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--current", type=Path, help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""Print what the lines of `peers` amount to: geometric means against each peer, by the strata of the sample.
+"""Print the figures of the lines of `peers`: geometric means against each peer, by the strata of the sample.
 
     python -m benchmarks.h200 peers-report FILE.jsonl...
 

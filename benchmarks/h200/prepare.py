@@ -39,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("--shapes", type=Path, required=True, help="the list of problems that `figures` wrote")
     parser.add_argument("--table", type=Path, default=SHIPPED, help="default: the shipped H200 table")
-    parser.add_argument("--peers", type=int, default=90, help="take so many of the problems that `peers` draws")
+    parser.add_argument("--peers", type=int, default=90, help="number of the problems that `peers` draws")
     parser.add_argument("--seed", type=int, default=1, help="of `gemmdb verify --remeasure`")
 
 

@@ -39,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--out", type=Path, help="build twice; the folder for the tables and the result")
     what.add_argument("--compare", type=Path, nargs="+", metavar="ARCHIVE", help="compare archives of finished builds")
     parser.add_argument("--shapes", default="h200", help="a preset, a workload or a file of shapes")
-    parser.add_argument("--problems", type=int, default=50, help="take the first so many problems of the shapes")
+    parser.add_argument("--problems", type=int, default=50, help="number of problems, from the start of the shapes")
     parser.add_argument("--effort", default="standard", help="quick, standard or full")
     parser.add_argument("--minutes", type=float, default=5.0, help="time limit of each of the two builds")
 

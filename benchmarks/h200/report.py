@@ -1,4 +1,4 @@
-"""Print what the H200 rows amount to: every figure that has a target, and the tables behind them.
+"""Print the figures of the H200 rows: every figure that has a target, and the tables behind them.
 
     python -m benchmarks.h200 report [PATH] [--json FILE]
 
@@ -175,7 +175,7 @@ def report(results: Results, path: Path) -> dict[str, Any]:
 
 
 def cost(reports: Sequence[dict[str, Any]], problems: int) -> dict[str, float | None] | None:
-    """What the builds of so many problems cost together. They add up, because one build may have confirmed what another
+    """The cost of all builds of `problems` problems. They add up, because one build may have confirmed what another
     had raced."""
     held = sum(one["lane_seconds"] for one in reports)
     if not held or not problems:

@@ -58,8 +58,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("--out", type=Path, required=True, help="the folder for the tables and the result")
     parser.add_argument("--shapes", default="h200", help="a preset, a workload or a file of shapes")
-    parser.add_argument("--problems", type=int, default=240, help="take so many problems of the shapes")
-    parser.add_argument("--skip", type=int, default=0, help="leave out so many problems before them")
+    parser.add_argument("--problems", type=int, default=240, help="number of problems of the shapes")
+    parser.add_argument("--skip", type=int, default=0, help="number of problems to leave out before them")
     parser.add_argument("--effort", default="standard", help="quick, standard or full")
     parser.add_argument("--gpus", default="1,4", help="the numbers of GPUs to compare")
     parser.add_argument("--minutes", type=float, default=2.0, help="time limit of each build")

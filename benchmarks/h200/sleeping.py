@@ -31,7 +31,7 @@ FAVOUR = {"cutlass": 0.08}
 
 @dataclass(frozen=True)
 class Sleeping:
-    """An artifact that takes so many seconds of a processor."""
+    """An artifact that takes `seconds` of a processor."""
 
     key: str
     seconds: float

@@ -6,8 +6,9 @@
 Every measurement is a process of its own: `cold` starts with empty caches (Inductor's, Triton's), `warm` is the same
 program again with the caches that the cold one left. The time is that of the first call, in seconds. The kernels that
 gemmdb chose are compared between all processes. `overhead` is what `import gemmdb` with `enable()` adds to a program
-that compiles nothing, and to a compile without GEMMs. `--gpus` runs repeats side by side on so many GPUs, `--each` so
-many on each GPU; each gets its share of the processors. FILE is written anew after every repeat, so nothing is lost.
+that compiles nothing, and to a compile without GEMMs. `--gpus` and `--each` run repeats side by side, on several GPUs
+and on each of them; each repeat gets its share of the processors. FILE is written anew after every repeat, so nothing
+is lost.
 """
 
 from __future__ import annotations
@@ -196,8 +197,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", type=int, default=4, help="layers of the model")
     parser.add_argument("--rows", type=int, default=16, help="sequences that are decoded at once")
     parser.add_argument("--repeats", type=int, default=2, help="measurements of each kind of weights and mode")
-    parser.add_argument("--gpus", type=int, default=1, help="run repeats side by side on so many GPUs")
-    parser.add_argument("--each", type=int, default=1, help="run so many repeats side by side on one GPU")
+    parser.add_argument("--gpus", type=int, default=1, help="number of GPUs that run repeats side by side")
+    parser.add_argument("--each", type=int, default=1, help="number of repeats side by side on one GPU")
     parser.add_argument("--cold", action="store_true", help="leave out the programs that find filled caches")
     parser.add_argument("--skip", default="", help="a mode to leave out")
 

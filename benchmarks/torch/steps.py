@@ -15,7 +15,7 @@ import gemmdb.inductor
 from benchmarks.torch import llama
 
 HOPELESS = 20
-"""A step that takes so many times as long as the fastest is timed once."""
+"""A step that takes this many times as long as the fastest is timed once."""
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "gemmdb": {"backend": "gemmdb", "options": {"gemmdb.on_miss": "error"}},

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from gemmdb.cost.work import Setting, Tile, Work
+from gemmdb.cost.work import KERNELS, Setting, Tile, Work
 
 OPS = ("mm", "addmm", "int_mm", "mixed_mm")
 ORDERS = ("row", "row-padded", "col", "col-padded")
-KERNELS = ("tile", "gemv", "gemm", "narrow", "persistent", "inductor_mm", "inductor_persistent_tma")
 REDUCES = ("none", "fixup", "kernel")
 OF_PROBLEM = ("op", "m", "n", "k", "fused", "biased", "a_order", "b_order", "align", "a_bytes", "b_bytes", "dram")
 OF_TILE = (
@@ -21,6 +20,7 @@ FEATURES = (*OF_PROBLEM, "over", *OF_TILE)
 `dram`; `filled`: programs per SM; `depth`: steps along K of a program; `last_wave`, `last_step`, `last_row`: the
 remainder after the last full one; `used_rows`: the share of the tiles' rows that belong to the problem; `waves`,
 `latency`, and the others relative to `dram`: as in `work.Work`."""
+_NUMBERS = {kernel: number for number, kernel in enumerate(KERNELS)}
 _LIBRARY = (-1.0,) * len(OF_TILE)
 """The tile features of ATen, whose kernels are unknown."""
 _SMALL = 1e-6
@@ -48,7 +48,7 @@ def of_tile(setting: Setting, tile: Tile, w: Work, us: float) -> tuple[float, ..
     rows, depth = math.ceil(p.m / tile.m), p.k / tile.k / tile.split
     filled = rows * math.ceil(p.n / tile.n) * tile.split / setting.machine.sms
     return (
-        _log(us / dram), KERNELS.index(tile.kernel), _log(tile.m), _log(tile.n), _log(tile.k), _log(tile.split),
+        _log(us / dram), _NUMBERS[tile.kernel], _log(tile.m), _log(tile.n), _log(tile.k), _log(tile.split),
         tile.warps, tile.stages, REDUCES.index(tile.reduce), tile.swap, tile.tma, tile.bits, tile.mask, tile.stagger,
         tile.resident, tile.cluster, _log(filled), filled % 1, _log(depth), depth % 1, p.m / tile.m % 1,
         p.m / (rows * tile.m), w.waves, _log(w.latency), _log(w.l2 / dram), _log(w.steps / dram),

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 
 from gemmdb.devices import registry
+from gemmdb.kernels import hardware
 from gemmdb.key.device import Device
 
 SYNC_FLOPS = 2540.0
 """Dense 16-bit operations per clock and SM that `mma.sync` reaches from Hopper on, 62% of Hopper's tensor-core rate
 (arXiv:2402.13499, table of mma throughput on H800). Assumed for newer data-centre GPUs too; before Hopper, `mma.sync`
 reaches the full rate."""
-FMA_LANES = {75: 64, 80: 64}
-"""FP32 lanes of an SM by compute capability (NVIDIA's programming guide, arithmetic throughput); 128 for others."""
-WARPS = {75: 32, 80: 64, 86: 48, 89: 48, 90: 64, 100: 64, 120: 48}
-"""Resident warps of an SM by compute capability (NVIDIA's programming guide, technical specifications)."""
-_ARCH = re.compile(r"sm(\d{2,3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,7 @@ class Machine:
     @property
     def groups(self) -> bool:
         """Whether it has warp-group instructions and a copy engine for tiles."""
-        return 90 <= self.capability < 120
+        return hardware.has_warp_groups(self.capability)
 
 
 @functools.lru_cache(maxsize=32)
@@ -52,11 +47,11 @@ def machine(device: Device) -> Machine | None:
     Missing figures come from the registry's device of that name, else from the first device of its arch, with bandwidth
     and rate scaled by the number of SMs.
     """
-    match = _ARCH.fullmatch(device.arch)
+    capability = device.capability
     known = registry.find(device.sku) or registry.find(device.arch)
-    if device.kind != "cuda" or match is None or known is None or device.mig:
+    if not capability or known is None or device.mig:
         return None
-    capability, share = int(match[1]), device.units / known.units
+    share = device.units / known.units
     public = {**known.figures, **{k: v for k, v in device.figures.items() if k in ("smem_bytes", "l2_bytes")}}
     clock = public["clock_mhz"]
     tensor = known.figures["tc_tflops"] * 1e6 * share / device.units
@@ -67,11 +62,11 @@ def machine(device: Device) -> Machine | None:
         64 * clock * device.units,  # The crossbar of every arch since Volta delivers 64 bytes per clock and SM.
         public["l2_bytes"],
         tensor,
-        tensor if capability < 90 else min(tensor, SYNC_FLOPS * clock),
-        2 * FMA_LANES.get(capability, 128) * clock,
+        tensor if capability < hardware.HOPPER else min(tensor, SYNC_FLOPS * clock),
+        2 * hardware.fma_lanes(capability) * clock,
         clock,
         int(public["smem_bytes"]),
-        WARPS.get(capability, 48),
+        hardware.resident_warps(capability),
     )
 
 

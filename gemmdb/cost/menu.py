@@ -85,7 +85,9 @@ def _choice(entry: _Entry, split: int) -> Choice:
 def runs_on(tile: Tile, machine: Machine) -> bool:
     """Whether the arch has the instructions that the kernel uses."""
     # The copy engine came with Hopper, and CUTLASS kernels use Hopper's instructions.
-    return machine.capability == 90 if tile.kernel == "gemm" else not tile.tma or machine.capability >= 90
+    if tile.kernel == "gemm":
+        return machine.capability == hardware.HOPPER
+    return not tile.tma or machine.capability >= hardware.FIRST_TMA
 
 
 def _fitted(config: Config, tile: Tile, machine: Machine, a: int, b: int) -> _Entry | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from gemmdb.kernels.hardware import FIRST_FP8
 from gemmdb.key.device import Device
 from gemmdb.key.layout import VECTOR_BYTES
 from gemmdb.key.problem import Problem
 
-FIRST_ARCH = 89
-"""The first compute capability with fp8 in its matrix unit, Ada's."""
 MULTIPLE = 16
-_CONVERTED = ("sm90", "sm100")
+_CONVERTED = (90, 100)
 """Where Triton turns the fp8 of small tiles into fp16, whose products are summed in fp32. Elsewhere it takes fp8
 instructions, and Ada's keep few bits of a sum, too (SageAttention2, arXiv 2411.10958)."""
 
@@ -19,7 +18,7 @@ def unmultiplied(problem: Problem, device: Device) -> str | None:
     (aten/src/ATen/native/cuda/ScaledBlas.cpp). Inductor asks the same of what it compiles. None for other ops."""
     if not problem.spec.scaled:
         return None
-    if device.capability < FIRST_ARCH:
+    if device.capability < FIRST_FP8:
         return f"{device.arch} multiplies no fp8: that begins with compute capability 8.9"
     if problem.a.dtype == problem.b.dtype == "fp8_e5m2":
         return "cuBLAS multiplies no two e5m2 operands"
@@ -35,4 +34,4 @@ def unmultiplied(problem: Problem, device: Device) -> str | None:
 def summed_in_full(device: Device, grouped: bool) -> bool:
     """Whether a Triton kernel that leaves its sums of fp8 products to the matrix unit has them in fp32. `grouped`: its
     tiles go to the instructions of Hopper's warp groups, which keep about 14 bits (see `generators.tolerance`)."""
-    return device.arch in _CONVERTED and not grouped
+    return device.capability in _CONVERTED and not grouped

@@ -16,6 +16,13 @@ REGISTERS = 65_536
 """32-bit registers of a multiprocessor, of every arch so far."""
 MOST_RESIDENT = 32
 """Programs that share a multiprocessor at most."""
+FIRST_FP8, FIRST_TMA, HOPPER = 89, 90, 90
+"""The first compute capabilities with fp8 in the matrix unit (Ada) and with the tensor copy engine (Hopper)."""
+FMA_LANES, _FMA_LANES = {75: 64, 80: 64}, 128
+"""FP32 lanes of a multiprocessor by compute capability, and those of any other one (programming guide, arithmetic
+throughput)."""
+RESIDENT_WARPS, _RESIDENT_WARPS = {75: 32, 80: 64, 86: 48, 89: 48, 90: 64, 100: 64, 120: 48}, 48
+"""Resident warps of a multiprocessor by compute capability, and those of any other one."""
 WARP_THREADS = 32
 GROUP_WARPS, GROUP_ROWS = 4, 64
 """Warps of a warp group, and rows of the left operand that one instruction of it takes (Hopper's wgmma)."""
@@ -38,6 +45,21 @@ LARGEST_OFFSET = 2**31
 def shared_bytes(device: Device) -> int:
     """Shared memory of a block, in bytes."""
     return int(device.figures.get("smem_bytes", SHARED_BYTES))
+
+
+def fma_lanes(capability: int) -> int:
+    """FP32 lanes of a multiprocessor."""
+    return FMA_LANES.get(capability, _FMA_LANES)
+
+
+def resident_warps(capability: int) -> int:
+    """Warps that a multiprocessor holds at most."""
+    return RESIDENT_WARPS.get(capability, _RESIDENT_WARPS)
+
+
+def has_warp_groups(capability: int) -> bool:
+    """Whether the matrix unit takes the tiles of whole warp groups, as that of data-centre parts from Hopper on."""
+    return HOPPER <= capability < 120
 
 
 def by_warp_groups(left: int, warps: int) -> bool:

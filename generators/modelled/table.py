@@ -90,8 +90,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         if cross_compile.available():
-            capability = int(self.device.arch.removeprefix("sm"))
-            self.compiler = cross_compile.CrossCompiler(capability, int(self.device.figures["smem_bytes"]))
+            self.compiler = cross_compile.CrossCompiler(self.device.capability, int(self.device.figures["smem_bytes"]))
 
     def execute(self, problems: Sequence[Problem], progress: Progress) -> None:
         """Model the missing problems one by one, then update the verdicts."""

@@ -65,6 +65,7 @@ def one_problem(environment) -> Path:
 
 @pytest.mark.usefixtures("vector_units")
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_a_build_measures_once_and_is_found_by_lookup(gemmdb, one_problem):
     pytest.importorskip("torch")
     done = gemmdb("build", "--arch", "cpu", "--shapes", "one.jsonl", "--verbose")
@@ -92,6 +93,7 @@ def test_a_build_measures_once_and_is_found_by_lookup(gemmdb, one_problem):
 
 @pytest.mark.usefixtures("vector_units")
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(environment):
     pytest.importorskip("torch")
     shapes = {"op": "mm", "m": [1, 2, 3, 4, 5, 6, 7, 8], "n": 48, "k": 64, "dtype": "fp32"}

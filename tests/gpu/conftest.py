@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import shutil
 import tempfile
@@ -157,6 +158,7 @@ def kit() -> SimpleNamespace:
     )  # fmt: skip
 
 
+@functools.cache
 def _reason() -> str:
     try:
         import torch
@@ -166,10 +168,29 @@ def _reason() -> str:
     return "" if torch.cuda.is_available() else "needs an NVIDIA GPU: torch.cuda.is_available() is false"
 
 
+class Skipped(pytest.Item):
+    """Stands for all tests of a module where they cannot run: says why. One item, for there are 1500 of them."""
+
+    def runtest(self) -> None:
+        pytest.skip(_reason())
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, self.name
+
+
+class Unavailable(pytest.Module):
+    """A module whose tests cannot run here. It is imported none the less, which finds what it lacks."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        self.obj  # noqa: B018
+        yield Skipped.from_parent(self, name="all tests of this file")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return Unavailable.from_parent(parent, path=module_path) if _reason() else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    reason = _reason()
     for item in items:
         if "tests/gpu/" in item.path.as_posix():
             item.add_marker(pytest.mark.gpu)
-            if reason:
-                item.add_marker(pytest.mark.skip(reason=reason))

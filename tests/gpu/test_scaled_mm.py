@@ -11,13 +11,13 @@ torch = pytest.importorskip("torch")
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
 from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.kernels.fp8 import FIRST_ARCH  # noqa: E402
+from gemmdb.kernels.hardware import FIRST_FP8  # noqa: E402
 from gemmdb.key.layout import Layout  # noqa: E402
 from gemmdb.key.operands import Operand  # noqa: E402
 from gemmdb.table.measurement import Protocol, Status  # noqa: E402
 
 NAME = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-MULTIPLIED = torch.cuda.is_available() and torch.cuda.get_device_capability() >= divmod(FIRST_ARCH, 10)
+MULTIPLIED = torch.cuda.is_available() and torch.cuda.get_device_capability() >= divmod(FIRST_FP8, 10)
 pytestmark = [
     pytest.mark.usefixtures("clean"),
     pytest.mark.skipif(not MULTIPLIED, reason="needs an NVIDIA GPU that multiplies fp8, of compute capability 8.9"),

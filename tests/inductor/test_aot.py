@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch._inductor.config as inductor_config
 from torch import nn
@@ -42,6 +43,7 @@ def package(kit, model, inputs, path):
         return torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
 
 
+@pytest.mark.slow
 def test_s23_no_arguments_mapped_weights_and_misaligned_outputs(kit, tmp_path):
     x = torch.randn(8, 64)
     alone, mapped = Alone(), Mapped(tmp_path / "weights.pt")

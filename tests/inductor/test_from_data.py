@@ -301,6 +301,7 @@ def test_nothing_is_fused_into_an_output_whose_size_comes_out_of_data(kit):
         assert f" fusion={wanted} " in product()["problem"]
 
 
+@pytest.mark.slow
 def test_a_package_of_aotinductor_chooses_by_what_comes_out_of_data(kit, few, tmp_path):
     net = Frozen().eval()
     with torch.no_grad(), session.use(few):

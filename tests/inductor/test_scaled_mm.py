@@ -137,6 +137,7 @@ def test_a_table_answers_for_a_model_with_aten(kit, table):
 
 
 @ROWS
+@pytest.mark.slow
 def test_what_is_recorded_is_built_and_served(kit, tmp_path, monkeypatch):
     """The whole way on a CPU: a workload, a table of it, and a compile that takes its answer from there."""
     from gemmdb.generators.build.build import BuildRequest, build

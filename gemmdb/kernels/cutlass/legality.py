@@ -22,7 +22,7 @@ _FLOATS = ("bf16", "fp16")
 
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
     """Why a cutlass config cannot run, None when it can. `symbolic`: which of `m`, `n`, `k` are not fixed."""
-    if device.arch != "sm90":
+    if device.capability != hardware.HOPPER:
         return "the kernel is made of Hopper's instructions"
     if reason := rules.empty(problem):
         return reason

@@ -35,7 +35,7 @@ def constants(config: Config, problem: Problem) -> dict[str, int | str]:
         "B_ROW": problem.b.row_major,
         "A_DTYPE": f"tl.{TL[problem.a.dtype]}",
         "B_SIGNED": problem.b.dtype != "uint8",
-        "BITS": value["dequant"] == "bits",
+        "BITS": value.get("dequant") == "bits",
         "EVEN_K": problem.k % int(value["block_k"]) == 0,
     }
 

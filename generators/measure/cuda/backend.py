@@ -43,7 +43,7 @@ class CudaBackend:
         self._gpus = [index for index in range(_count()) if cuda(index) == found]
         self.workers = len(self._gpus)
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
-        self.compilers = Precompiler(int(found.arch.removeprefix("sm")), shared)
+        self.compilers = Precompiler(found.capability, shared)
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """CUDA graphs of calls, one protocol per cache state of the effort."""

@@ -16,6 +16,7 @@ from typing import Any
 from gemmdb.generators.measure.cuda.artifact import Built
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.hardware import HOPPER
 from gemmdb.key.problem import Problem
 
 LIMIT_S = 600
@@ -64,7 +65,7 @@ class Library:
         compiler, headers = cutlass.compiler(), cutlass.headers()
         if compiler is None or headers is None:
             return Built("nvcc is not there" if compiler is None else "the nvidia-cutlass package is not there", 0.0)
-        if capability != 90:
+        if capability != HOPPER:
             return Built(f"sm{capability} does not run Hopper's instructions", 0.0)
         failure = "" if self.path.exists() else self._compile(compiler, headers)
         return Built(failure, time.perf_counter() - start)

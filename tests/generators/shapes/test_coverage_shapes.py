@@ -3,12 +3,14 @@
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Sequence
+from importlib import resources
 
 import pytest
+from kit.presets import preset
 
-from gemmdb.generators.shapes import loading
 from gemmdb.generators.shapes.architectures import DECODE, DENSE, MODELS, PREFILL
-from gemmdb.generators.shapes.h200 import FLOORS, first_model, items
+from gemmdb.generators.shapes.h200 import FLOORS, first_model
 from gemmdb.generators.shapes.pools import core_pairs, core_products
 from gemmdb.generators.shapes.strata import MOST_BYTES, MOST_US, call_us, spread
 from gemmdb.key.problem import Problem
@@ -18,24 +20,26 @@ FIRST_PART = 4780
 
 
 @pytest.fixture(scope="module")
-def problems() -> list[Problem]:
-    return loading.load("h200", "cuda")
+def problems() -> Sequence[Problem]:
+    return preset("h200")
 
 
-def test_every_op_has_as_many_problems_as_the_table_promises(problems: list[Problem]) -> None:
+def test_every_op_has_as_many_problems_as_the_table_promises(problems: Sequence[Problem]) -> None:
     counts = Counter(problem.op for problem in problems)
     assert all(counts[op] >= least for op, least in {"mm": 1600, "addmm": 900, "int_mm": 650, "mixed_mm": 1100}.items())
     assert FIRST_PART < len(problems) <= FIRST_PART + 900
 
 
 def test_the_first_part_stays_as_tables_were_built_from_it() -> None:
-    lines = "\n".join(json.dumps(item) for item in items()[:FIRST_PART])
+    file = resources.files("gemmdb.generators") / "presets" / "h200.json"
+    items = json.loads(file.read_text(encoding="utf-8"))["problems"]
+    lines = "\n".join(json.dumps(item) for item in items[:FIRST_PART])
     assert hashlib.sha256(lines.encode()).hexdigest() == (
         "190ee3bcd228a9515c3f4f22f2ee0c4d1dd6a45177b06699511a533d7dfac8ba"
     )
 
 
-def test_the_first_model_comes_first(problems: list[Problem]) -> None:
+def test_the_first_model_comes_first(problems: Sequence[Problem]) -> None:
     leading = {Problem.gemm(**item) for item in first_model()}
     assert set(problems[: len(leading)]) == leading
     assert Problem.gemm("mm", m=16, n=4096, k=14336, fusion="pointwise") in leading
@@ -43,7 +47,7 @@ def test_the_first_model_comes_first(problems: list[Problem]) -> None:
 
 
 @pytest.mark.parametrize("size", [200, 1000, 3000])
-def test_a_prefix_is_a_sample_of_each_op_and_no_op_is_short(problems: list[Problem], size: int) -> None:
+def test_a_prefix_is_a_sample_of_each_op_and_no_op_is_short(problems: Sequence[Problem], size: int) -> None:
     def classes(found: list[Problem]) -> Counter[tuple[str, str, str, bool]]:
         return Counter((p.op, p.a.dtype, p.fusion, p.m <= 64) for p in found)
 
@@ -57,7 +61,7 @@ def test_a_prefix_is_a_sample_of_each_op_and_no_op_is_short(problems: list[Probl
 
 
 @pytest.mark.parametrize("size", [150, 450, 750])
-def test_a_prefix_of_what_was_appended_is_a_sample_of_it(problems: list[Problem], size: int) -> None:
+def test_a_prefix_of_what_was_appended_is_a_sample_of_it(problems: Sequence[Problem], size: int) -> None:
     def classes(found: list[Problem]) -> Counter[tuple[str, ...]]:
         return Counter((p.op, p.a.dtype, p.numerics.fp32, p.a.layout.order, p.b.layout.order) for p in found)
 
@@ -68,7 +72,7 @@ def test_a_prefix_of_what_was_appended_is_a_sample_of_it(problems: list[Problem]
         assert abs(part[kind] - expected) <= 3 + 0.25 * expected, kind
 
 
-def test_the_most_used_models_are_covered_whole_at_decode(problems: list[Problem]) -> None:
+def test_the_most_used_models_are_covered_whole_at_decode(problems: Sequence[Problem]) -> None:
     known = set(problems)
     for (n, k), fusion in core_products():
         for m in DECODE:
@@ -82,7 +86,7 @@ def test_the_most_used_models_are_covered_whole_at_decode(problems: list[Problem
     assert {(1024, 4096), (128256, 4096), (57344, 8192), (1280, 8192)} <= set(core_pairs())
 
 
-def test_every_use_is_in_it(problems: list[Problem]) -> None:
+def test_every_use_is_in_it(problems: Sequence[Problem]) -> None:
     def some(**wanted: object) -> bool:
         return any(all(getattr(p, name) == value for name, value in wanted.items()) for p in problems)
 
@@ -102,7 +106,7 @@ def test_every_use_is_in_it(problems: list[Problem]) -> None:
     assert all(any((p.n, p.k) in model.pairs() for p in problems) for model in MODELS.values())
 
 
-def test_what_costs_too_much_is_left_out(problems: list[Problem]) -> None:
+def test_what_costs_too_much_is_left_out(problems: Sequence[Problem]) -> None:
     assert max(map(call_us, problems)) <= MOST_US
     assert max(problem.bytes for problem in problems) <= MOST_BYTES
     assert call_us(Problem.gemm("mm", m=16384, n=16384, k=16384)) > MOST_US

@@ -3,8 +3,9 @@
 from importlib import resources
 
 import pytest
+from kit.presets import preset
 
-from gemmdb.generators.shapes import architectures, loading, write_presets
+from gemmdb.generators.shapes import architectures, write_presets
 
 
 @pytest.mark.parametrize("name", write_presets.PRESETS)
@@ -16,7 +17,7 @@ def test_the_preset_file_is_what_the_module_writes(name: str) -> None:
 
 
 def test_every_projection_of_a_model_is_there() -> None:
-    sizes = {(p.op, p.m, p.n, p.k) for p in loading.load("llm", "cuda")}
+    sizes = {(p.op, p.m, p.n, p.k) for p in preset("llm")}
     for n, k in ((6144, 4096), (4096, 4096), (14336, 4096), (28672, 4096), (4096, 14336), (128256, 4096)):
         assert {("mixed_mm", 1, n, k), ("mm", 2048, n, k), ("int_mm", 32, n, k)} <= sizes
 
@@ -30,4 +31,4 @@ def test_splitting_over_gpus_divides_what_is_split() -> None:
 def test_int_mm_has_more_rows_than_aten_refuses() -> None:
     for name in write_presets.PRESETS:
         if name != "llm-dense":
-            assert all(p.m > 16 and p.n % 8 == p.k % 8 == 0 for p in loading.load(name, "cuda") if p.op == "int_mm")
+            assert all(p.m > 16 and p.n % 8 == p.k % 8 == 0 for p in preset(name) if p.op == "int_mm")

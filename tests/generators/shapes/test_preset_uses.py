@@ -3,7 +3,10 @@
 `h200` holds each use at some M, `llm-dense` the language models at all; `vision`, `grid` and `odd` hold the rest.
 """
 
+from collections.abc import Sequence
+
 import pytest
+from kit.presets import preset
 
 from gemmdb.generators.shapes import loading
 from gemmdb.generators.shapes.architectures import ENCODERS, GPT2, MODELS
@@ -30,13 +33,13 @@ PUBLISHED = {
 
 
 @pytest.fixture(scope="module")
-def dense() -> list[Problem]:
-    return loading.load("llm-dense", "cuda")
+def dense() -> Sequence[Problem]:
+    return preset("llm-dense")
 
 
 @pytest.fixture(scope="module")
-def shipped() -> list[Problem]:
-    return loading.load("h200", "cuda")
+def shipped() -> Sequence[Problem]:
+    return preset("h200")
 
 
 def precision(problem: Problem) -> str:
@@ -75,7 +78,7 @@ def test_the_large_models_are_split_over_1_2_4_and_8_gpus(name: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["mm", "mixed_mm", "int_mm"])
-def test_llm_dense_every_projection_of_every_split_at_every_m(dense: list[Problem], op: str) -> None:
+def test_llm_dense_every_projection_of_every_split_at_every_m(dense: Sequence[Problem], op: str) -> None:
     found: dict[tuple[int, int], set[int]] = {}
     for p in dense:
         if p.op == op and layout(p) == "nt":
@@ -91,7 +94,7 @@ def test_llm_dense_every_projection_of_every_split_at_every_m(dense: list[Proble
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("order", LAYOUTS)
 @pytest.mark.parametrize("op", ["mm", "addmm"])
-def test_llm_dense_every_layout_in_every_precision(dense: list[Problem], op: str, order: str, dtype: str) -> None:
+def test_llm_dense_every_layout_in_every_precision(dense: Sequence[Problem], op: str, order: str, dtype: str) -> None:
     found = [p for p in dense if (p.op, layout(p), precision(p)) == (op, order, dtype)]
     assert {p.bias.kind for p in found if p.bias} == (BIASES[order] if op == "addmm" else set())
     if order == "nt":
@@ -102,8 +105,8 @@ def test_llm_dense_every_layout_in_every_precision(dense: list[Problem], op: str
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 def test_squares_grids_odd_sizes_and_encoders_in_every_precision(dtype: str) -> None:
-    def kept(preset: str, op: str) -> list[Problem]:
-        return [p for p in loading.load(preset, "cuda") if p.op == op and precision(p) == dtype]
+    def kept(name: str, op: str) -> list[Problem]:
+        return [p for p in preset(name) if p.op == op and precision(p) == dtype]
 
     for op in ("mm", "addmm"):
         assert {p.m for p in kept("grid", op) if p.m == p.n == p.k} == {2**power for power in range(7, 15)}
@@ -113,7 +116,7 @@ def test_squares_grids_odd_sizes_and_encoders_in_every_precision(dtype: str) -> 
 
 
 def test_the_log_grid_reaches_16384_rows() -> None:
-    problems = loading.load("grid", "cuda")
+    problems = preset("grid")
     for op in ("mm", "mixed_mm"):
         assert {4**power for power in range(8)} <= {p.m for p in problems if p.op == op and (p.n, p.k) == (6144, 256)}
 
@@ -121,12 +124,12 @@ def test_the_log_grid_reaches_16384_rows() -> None:
 @pytest.mark.parametrize("name", [name for name in loading.presets() if not name.startswith("cpu")])
 def test_no_addmm_of_a_gpu_is_followed_by_something_elementwise(name: str) -> None:
     # Inductor adds such a bias in what follows, and asks for an mm.
-    assert not [p for p in loading.load(name, "cuda") if p.op == "addmm" and p.fusion == "pointwise"]
+    assert not [p for p in preset(name) if p.op == "addmm" and p.fusion == "pointwise"]
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("op", ["mm", "mixed_mm", "int_mm"])
-def test_h200_every_projection_of_every_split(shipped: list[Problem], op: str, name: str) -> None:
+def test_h200_every_projection_of_every_split(shipped: Sequence[Problem], op: str, name: str) -> None:
     there = {(p.n, p.k) for p in shipped if p.op == op}
     for parts in MODELS[name].splits:
         for n, k in of_split(name, parts):
@@ -135,7 +138,7 @@ def test_h200_every_projection_of_every_split(shipped: list[Problem], op: str, n
 
 
 @pytest.mark.parametrize("name", GPT2)
-def test_h200_every_layer_of_gpt2(shipped: list[Problem], name: str) -> None:
+def test_h200_every_layer_of_gpt2(shipped: Sequence[Problem], name: str) -> None:
     pairs, vocabulary = set(GPT2[name].pairs()), GPT2[name].vocabulary
     biased = {(p.n, p.k) for p in shipped if p.op == "addmm"}
     assert {pair for pair in pairs if pair[0] != vocabulary} <= biased
@@ -143,14 +146,14 @@ def test_h200_every_layer_of_gpt2(shipped: list[Problem], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_h200_every_layer_of_the_encoders(shipped: list[Problem], name: str) -> None:
+def test_h200_every_layer_of_the_encoders(shipped: Sequence[Problem], name: str) -> None:
     hidden, tokens = ENCODERS[name]
     for n, k in ((3 * hidden, hidden), (hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden)):
         assert any((p.n, p.k) == (n, k) and p.m % tokens == 0 for p in shipped), (n, k)
 
 
 @pytest.mark.parametrize("op", ["mm", "addmm", "mixed_mm", "int_mm"])
-def test_h200_every_step_of_m(shipped: list[Problem], op: str) -> None:
+def test_h200_every_step_of_m(shipped: Sequence[Problem], op: str) -> None:
     there = {p.m for p in shipped if p.op == op}
     assert there >= {m for m in STEPS if m > 16 or op != "int_mm"}
 
@@ -158,7 +161,7 @@ def test_h200_every_step_of_m(shipped: list[Problem], op: str) -> None:
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("order", LAYOUTS)
 @pytest.mark.parametrize("op", ["mm", "addmm"])
-def test_h200_every_layout_in_every_precision(shipped: list[Problem], op: str, order: str, dtype: str) -> None:
+def test_h200_every_layout_in_every_precision(shipped: Sequence[Problem], op: str, order: str, dtype: str) -> None:
     found = [p for p in shipped if p.op == op and layout(p) == order and precision(p) == dtype]
     assert len(found) >= 6
     assert {p.bias.kind for p in found if p.bias} == (BIASES[order] if op == "addmm" else set())
@@ -167,14 +170,14 @@ def test_h200_every_layout_in_every_precision(shipped: list[Problem], op: str, o
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("op", ["mm", "addmm", "mixed_mm"])
-def test_h200_squares_and_odd_sizes_in_every_precision(shipped: list[Problem], op: str, dtype: str) -> None:
+def test_h200_squares_and_odd_sizes_in_every_precision(shipped: Sequence[Problem], op: str, dtype: str) -> None:
     found = [p for p in shipped if p.op == op and precision(p) == dtype]
     if op != "mixed_mm" or dtype in ("bf16", "fp16"):
         assert sum(p.m == p.n == p.k for p in found) >= 3
         assert any(p.n % 8 and p.k % 8 for p in found)
 
 
-def test_h200_holds_every_affordable_mm_square_of_a_power_of_two(shipped: list[Problem]) -> None:
+def test_h200_holds_every_affordable_mm_square_of_a_power_of_two(shipped: Sequence[Problem]) -> None:
     known = set(shipped)
     for side in (2**power for power in range(7, 15)):
         for dtype in ({}, {"dtype": "fp16"}, {"dtype": "fp32"}, {"dtype": "fp32", "tf32": True}):

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from kit.presets import preset
 
 from gemmdb.errors import InputError
 from gemmdb.generators.effort import named
@@ -27,7 +28,7 @@ def load(tmp_path):
 
 @pytest.mark.parametrize("name", loading.presets())
 def test_every_preset_loads(name):
-    problems = loading.load(name, "cpu")
+    problems = preset(name)
     assert len(problems) == len(set(problems)) > 0
 
 

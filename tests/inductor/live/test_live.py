@@ -62,6 +62,7 @@ def stored():
         return list(table.measurements()), table.generation
 
 
+@pytest.mark.slow
 def test_a_product_is_measured_once_and_nothing_else_is_benchmarked(compile_live):
     state = torch.get_rng_state()
     first = compile_live()
@@ -166,6 +167,7 @@ def test_what_was_not_done_in_time_is_served_as_without_tuning(done, tmp_path, m
     assert decided[1].event.note == "not tuned: 5 s were not enough"
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_share_a_table_one_measures(tmp_path):
     program = textwrap.dedent("""
         import sys

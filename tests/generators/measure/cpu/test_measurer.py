@@ -88,6 +88,7 @@ def test_each_bad_candidate_costs_its_own_row(measurer):
     assert again[1].detail == "no answer within 20 s"
 
 
+@pytest.mark.slow
 def test_without_a_reference_nothing_can_be_timed(measurer):
     impossible = replace(PROBLEM, m=1, n=3, b=replace(PROBLEM.b, layout=replace(PROBLEM.b.layout, order="row")))
     outcomes = measurer.measure(impossible, [ATEN, GOOD], PROTOCOL, 5)
@@ -95,6 +96,7 @@ def test_without_a_reference_nothing_can_be_timed(measurer):
     assert all("cannot be" in outcome.detail for outcome in outcomes)
 
 
+@pytest.mark.slow
 def test_what_does_not_compile_is_not_tried_again(measurer):
     assert not measurer._timer.environment.keys() & vector_units.TRUSTED.keys()
     measurer.prepare([Job(PROBLEM, PROTOCOL, (Candidate(ATEN), Candidate(AT_ONCE), Candidate(SEGFAULT, "illegal")))])
