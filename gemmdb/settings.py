@@ -142,8 +142,8 @@ def data_home(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def _home() -> Path:
-    """The user's home; where none can be told, as of a user id without a name in a container, no folder at all: one
-    that other users may write to would hold tables of theirs."""
+    """The user's home. Where there is none (a user id without a name, in a container), a path that cannot hold files:
+    a shared folder could hold tables of other users."""
     try:
         return Path.home()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""How the rooms of the package import each other: `python -m tools.imports` counts rooms, arrows and floors.
+"""How the packages under `gemmdb` import each other: `python -m tools.imports` counts packages, imports and depth.
 
-A room is a package or a module directly under `gemmdb`. An arrow is an import from one room to another. Floors are the
-rooms on the longest path of arrows.
+A single module directly under `gemmdb` counts as a package. Depth is the number of packages on the longest chain of
+imports.
 """
 
 from __future__ import annotations
@@ -17,34 +17,38 @@ OUTER = (f"{PACKAGE}.cli", f"{PACKAGE}.generators", f"{PACKAGE}.inductor", f"{PA
 """What is not the core."""
 
 
-def rooms() -> dict[str, set[str]]:
-    """Every room with the rooms that it imports."""
+def packages() -> dict[str, set[str]]:
+    """Every package with the packages that it imports."""
     graph = grimp.build_graph(PACKAGE, cache_dir=None)
     children = graph.find_children(PACKAGE)
     for child in children:
         graph.squash_module(child)
-    return {room: graph.find_modules_directly_imported_by(room) & children - {room} for room in {PACKAGE, *children}}
+    return {
+        package: graph.find_modules_directly_imported_by(package) & children - {package}
+        for package in {PACKAGE, *children}
+    }
 
 
-def floors(arrows: Mapping[str, Set[str]]) -> int:
-    """The number of rooms on the longest path. Raises CycleError where rooms import each other in a circle."""
-    TopologicalSorter(arrows).prepare()
+def depth(imports: Mapping[str, Set[str]]) -> int:
+    """The number of packages on the longest chain of imports. Raises CycleError if packages import each other in a
+    circle."""
+    TopologicalSorter(imports).prepare()
 
     @cache
-    def below(room: str) -> int:
-        return 1 + max((below(other) for other in arrows[room]), default=0)
+    def below(package: str) -> int:
+        return 1 + max((below(other) for other in imports[package]), default=0)
 
-    return max(map(below, arrows))
+    return max(map(below, imports))
 
 
-def line(title: str, arrows: Mapping[str, Set[str]]) -> str:
+def line(title: str, imports: Mapping[str, Set[str]]) -> str:
     """The counts as a row of Markdown."""
-    return f"| {title} | {len(arrows)} | {sum(map(len, arrows.values()))} | {floors(arrows)} |"
+    return f"| {title} | {len(imports)} | {sum(map(len, imports.values()))} | {depth(imports)} |"
 
 
 if __name__ == "__main__":
-    found = rooms()
-    core = {room: imported - set(OUTER) for room, imported in found.items() if room not in OUTER}
-    print("| | rooms | arrows | floors |\n|---|---|---|---|")
+    found = packages()
+    core = {package: imported - set(OUTER) for package, imported in found.items() if package not in OUTER}
+    print("| | packages | imports | depth |\n|---|---|---|---|")
     print(line("the whole package", found))
     print(line("the core", core))

@@ -61,4 +61,5 @@ PADDED = Kernel(
     "aten", "padded", ("mm", "addmm", "int_mm"), ("cuda",), 1, {"multiple": OneOf((8, 16, 64))}, illegal=_padded,
     emitted=True,
 )  # fmt: skip
-"""ATen on operands padded with zeros to multiples of `multiple` elements, where rows start at none of 16 bytes."""
+"""ATen on operands padded with zeros to multiples of `multiple` elements. It is for rows that do not start at multiples
+of 16 bytes."""

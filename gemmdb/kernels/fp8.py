@@ -33,5 +33,6 @@ def unmultiplied(problem: Problem, device: Device) -> str | None:
 
 def summed_in_full(device: Device, grouped: bool) -> bool:
     """Whether a Triton kernel that leaves its sums of fp8 products to the matrix unit has them in fp32. `grouped`: its
-    tiles go to the instructions of Hopper's warp groups, which keep about 14 bits (see `generators.tolerance`)."""
+    tiles go to the instructions of Hopper's warp groups, which keep about 14 bits (see
+    `gemmdb.generators.measure.tolerance`)."""
     return device.capability in _CONVERTED and not grouped

@@ -1,4 +1,4 @@
-"""What a Problem may be made of: which sizes, dtypes, layouts, biases, scales and numerics are a product of its op."""
+"""What a Problem may be made of: the sizes, dtypes, layouts, biases, scales and numerics that each op accepts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST_SIZE = 2**31 - 1
 
 
 def check(problem: Problem) -> None:
-    """Raise InputError, with the field and what it may be, for what is no Problem."""
+    """Raise InputError for an invalid Problem. The message names the field and its valid values."""
     op = named(problem.op)
     _check_fields(problem, op)
     _check_batch(problem, op)

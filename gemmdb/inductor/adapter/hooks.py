@@ -1,4 +1,4 @@
-"""What stands around Inductor's entry point, its compiled artefacts and its caches."""
+"""Wrappers of Inductor's entry point, its compiled graphs and its caches."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def reporting(add: Callable[[str | None, Any], None]) -> Callable[[Function], Fu
 
 
 def unless_provisional(save: Function) -> Function:
-    """Wraps the writer of the FX graph cache: it keeps no provisional graph. The AOTAutograd cache refers to its
-    entries, and counts as a miss without one."""
+    """Wraps the writer of the FX graph cache: it keeps no provisional graph. An AOTAutograd entry whose
+    FX graph entry is missing is a miss."""
 
     @functools.wraps(save)
     def save_unless_provisional(key: str, compiled_graph: Any, *args: Any, **kwargs: Any) -> None:

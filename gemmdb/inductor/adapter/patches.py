@@ -1,13 +1,15 @@
 """Everything of torch that gemmdb changes: one register. `apply` puts the wrappers in place, `undo` takes them away.
 
-The other modules of the adapter and the rooms above make the wrappers; `gemmdb.inductor.install` hands them in by name.
-Beside these, gemmdb only adds things under names of its own: the operators `gemmdb::mixed_mm` and
+The other modules of the adapter and the packages above make the wrappers; `gemmdb.inductor.install` hands them in by
+name. Beside these, gemmdb only adds things under names of its own: the operators `gemmdb::mixed_mm` and
 `gemmdb::int_mm_scaled` with their lowerings, and Triton templates named `gemmdb_*`. Nothing of torch's uses them, so
 they stay.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from typing import Any
 
 import torch
 from torch._inductor import select_algorithm
+
+_log = logging.getLogger("gemmdb")
 
 RESTORED = "the original is put back, unless another wrapper stands on ours"
 REMOVED = "ours is taken out of the list"
@@ -143,7 +147,16 @@ def apply(wrappers: Mapping[str, Wrapper] | None = None) -> None:
             make = _wrappers.get(patch.wrapper)
             if make is not None and patch.needed:
                 for key, place in places(patch.target).items():
-                    _put(key, place, make)
+                    if place.read() is None and isinstance(key, str) and not isinstance(place, _Saver):
+                        _warn_missing(key)
+                    else:
+                        _put(key, place, make)
+
+
+@functools.cache
+def _warn_missing(target: str) -> None:
+    """Cached, so that a function that this torch no longer has is reported once. Compiles go on without the wrapper."""
+    _log.warning("gemmdb: torch %s has no %s; gemmdb goes without its wrapper", torch.__version__, target)
 
 
 def undo() -> None:

@@ -22,8 +22,9 @@ def code_digest() -> str:
     """A digest of the sources that choose and lower, and of the cost model's data: another version of gemmdb must not
     be served old graphs."""
     digest = hashlib.blake2b(digest_size=8)
-    for path in sources(Path(__file__).parents[2]):
-        digest.update(path.read_bytes())
+    for path in sources(package := Path(__file__).parents[2]):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 

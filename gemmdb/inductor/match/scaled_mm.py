@@ -1,7 +1,7 @@
 """Products of fp8 operands with scales as torch spells them: `_scaled_mm`, and `_scaled_mm_v2` where it says the same.
 
-What the second can say besides (scales of blocks, two levels of them, a swizzle) has no Problem, nor has an output that
-is scaled: whoever reads it learns why.
+No Problem stands for what only the second can say (scales of blocks, two levels of scales, a swizzle), or for a scaled
+output: `read` raises Unsupported with the reason.
 """
 
 from __future__ import annotations

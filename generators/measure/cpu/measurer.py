@@ -89,7 +89,7 @@ class CpuMeasurer:
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
-        """One outcome per config, in order (see `interfaces.Measurer`)."""
+        """One outcome per config, in order (see `interfaces.backend.Measurer`)."""
         others = [config for config in dict.fromkeys(configs) if config != ATEN]
         size = max(2, LOADED_BYTES // max(problem.bytes, 1))
         batches = [others[start : start + size] for start in range(0, len(others), size)] or [[]]

@@ -26,7 +26,7 @@ SESSION = Elsewhere("gemmdb.generators.measure.cuda.session")
 
 @dataclass
 class CudaMeasurer:
-    """Times candidates on GPU number `gpu` in an isolated process; see `interfaces.Measurer`. `functions`: a
+    """Times candidates on GPU number `gpu` in an isolated process; see `interfaces.backend.Measurer`. `functions`: a
     module with those of `session` that run in that process."""
 
     gpu: int
@@ -59,7 +59,7 @@ class CudaMeasurer:
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
-        """See `interfaces.Measurer.measure`."""
+        """See `interfaces.backend.Measurer.measure`."""
         wanted = [ATEN, *(config for config in configs if config != ATEN)]
         loads = {config: self._compiled(problem, config) for config in wanted}
         loads, timed = self._trial(problem, loads, protocol, samples)
@@ -74,7 +74,7 @@ class CudaMeasurer:
         return outcomes
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """See `interfaces.Measurer.expect`: emitted code is loaded, a tenth of a second for each kernel."""
+        """See `interfaces.backend.Measurer.expect`: emitted code is loaded, a tenth of a second for each kernel."""
         emitted = tuple(config for config in configs if isinstance(config, Emitted))
         if emitted:
             self._starting = Thread(target=self._load, args=(problem, emitted, self._starting), daemon=True)
@@ -87,7 +87,7 @@ class CudaMeasurer:
         return list(reply.value) if reply.status is Status.OK else None
 
     def emitted(self, config: Config) -> Config:
-        """See `interfaces.Measurer.emitted`. ATen is what default mode runs of the product, by itself."""
+        """See `interfaces.backend.Measurer.emitted`. ATen is what default mode runs of the product, by itself."""
         return config if config == ATEN else Emitted.code_of(config)
 
     def fresh(self) -> CudaMeasurer:

@@ -141,3 +141,16 @@ def test_ours_is_applied_again_where_someone_else_dropped_it():
 @pytest.mark.parametrize("target", ["aten.no_such_operator", "nobody.mm.default"])
 def test_an_operator_that_this_torch_lacks_has_no_place(target):
     assert patches.places(f"torch._inductor.lowering:lowerings[{target}]") == {}
+
+
+def test_a_function_that_torch_no_longer_has_is_reported_once_and_not_made_up(monkeypatch, caplog):
+    gone = patches.Patch("should_pad", "torch._inductor.fx_passes.pad_mm:_renamed", "a function of another torch")
+    monkeypatch.setattr(patches, "PATCHES", (*patches.PATCHES, gone))
+    gemmdb.inductor.enable()
+    gemmdb.inductor.enable()
+    assert not hasattr(pad_mm, "_renamed")
+    assert [record.getMessage() for record in caplog.records if "_renamed" in record.getMessage()] == [
+        f"gemmdb: torch {torch.__version__} has no {gone.target}; gemmdb goes without its wrapper"
+    ]
+    gemmdb.inductor.disable()
+    assert not hasattr(pad_mm, "_renamed")
