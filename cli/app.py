@@ -42,7 +42,7 @@ for function in (
     compare.compare,
     doctor.doctor,
 ):
-    # COMMAND of `record` has options of its own: what follows the first word of it is not ours.
+    # The COMMAND of `record` has its own options, so everything after its first word is left alone.
     app.command(context_settings={"allow_interspersed_args": function is not record.record})(function)
 
 
@@ -66,7 +66,7 @@ def gemmdb_command(
       gemmdb record -- python train.py                     # its GEMMs, into workload.jsonl
       gemmdb build --arch native --shapes workload.jsonl   # measure them, once per kind of device
       gemmdb coverage workload.jsonl                       # which of them the tables answer now
-    and in the program torch.compile(model, backend="gemmdb"), which benchmarks nothing.
+    Then torch.compile(model, backend="gemmdb") in the program uses the tables and benchmarks nothing.
 
     \b
     Exit codes: 0 done; 1 a negative answer: a miss, a difference, a problem found;
@@ -97,21 +97,21 @@ def main() -> None:
 
 
 def _exit_code(error: BaseException) -> int:
-    """The exit code of what ended a command; prints the line that goes with it."""
+    """The exit code for the exception that ended a command. Prints its message."""
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        note("interrupted; no file was left half written")
+        note("interrupted; no file was left incomplete")
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
-        # Whoever read stdout has seen enough; without this, Python complains when it flushes at exit.
+        # The reader of stdout has closed it. Without this, Python complains when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(error, GemmdbError):
         note(str(error))
         return BAD_INPUT
     if hasattr(error, "format_message"):
-        # A usage error, of click or of the copy of click inside newer Typers.
+        # A usage error, from click or from the copy of click inside newer versions of Typer.
         command = getattr(getattr(error, "ctx", None), "command_path", "gemmdb")
         note(f"{str(error.format_message()).rstrip('.')}; see {command} --help")
         return BAD_INPUT
@@ -124,7 +124,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 class _Notes(logging.Handler):
-    """Log records as lines on stderr; a traceback, which only DEBUG asks for, as it is."""
+    """Prints log records as lines on stderr. A traceback, which only DEBUG enables, is printed unchanged."""
 
     def emit(self, record: logging.LogRecord) -> None:
         note(record.getMessage().removeprefix("gemmdb: "))
@@ -133,7 +133,7 @@ class _Notes(logging.Handler):
 
 
 def _route_warnings() -> None:
-    """Warnings and log records of the library become lines like the command's own; GEMMDB_LOG sets the level."""
+    """Print warnings and log records of the library as lines like the command's own. GEMMDB_LOG sets the level."""
     level = logging.getLevelName(os.environ.get("GEMMDB_LOG", "").upper() or "WARNING")
     logger = logging.getLogger("gemmdb")
     if not any(isinstance(handler, _Notes) for handler in logger.handlers):

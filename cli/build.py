@@ -1,4 +1,4 @@
-"""`gemmdb build`: measure a table."""
+"""`gemmdb build`: measures a table."""
 
 from __future__ import annotations
 
@@ -34,46 +34,59 @@ class BuildOptions:
     """The flags of `gemmdb build`."""
 
     arch: Annotated[
-        str, typer.Option(help="native, cpu, sm80, sm90, ...: what to measure; without --modelled it must be here.")
+        str,
+        typer.Option(
+            help="The device to measure: native, cpu, sm80, sm90, ...; without --modelled, it must be in this machine."
+        ),
     ]
     ops: Annotated[
         str | None,
         typer.Option(
-            help="mm, addmm, int_mm, mixed_mm, bmm, scaled_mm, separated by commas [default: those of the shapes]."
+            help="Comma-separated ops: mm, addmm, int_mm, mixed_mm, bmm, scaled_mm [default: those of the shapes]."
         ),
     ] = None
     dtypes: Annotated[
-        str | None, typer.Option(help="Activation dtypes, separated by commas [default: those of the shapes].")
+        str | None, typer.Option(help="Comma-separated activation dtypes [default: those of the shapes].")
     ] = None
     shapes: Annotated[
         str | None,
         typer.Option(
             metavar="PRESET|FILE",
-            help="A preset, a workload of `gemmdb record`, or a shapes file [default: the device's preset].",
+            help="A preset, a workload of `gemmdb record`, or a shapes file [default: the preset of the device].",
         ),
     ] = None
     effort: Annotated[
         str | None,
-        typer.Option(help="How many candidates: quick, standard or full [default: quick on a CPU, else standard]."),
+        typer.Option(
+            help="How many candidates to try: quick, standard or full [default: quick on a CPU, else standard]."
+        ),
     ] = None
-    out: Annotated[Path | None, typer.Option(help="The table [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")] = None
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs to use [default: all].")] = None
+    out: Annotated[
+        Path | None, typer.Option(help="The table to write [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
+    ] = None
+    gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs to use [default: all].")] = None
     minutes: Annotated[
-        float | None, typer.Option(help="Begin no further problem after that time; the same command goes on later.")
+        float | None, typer.Option(help="Start no new problem after this time. The same command continues later.")
     ] = None
     ray: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS|local", help="Spread the work over a Ray cluster (not in this version)."),
+        typer.Option(
+            metavar="ADDRESS|local", help="Spread the work over a Ray cluster (not available in this version)."
+        ),
     ] = None
     modelled: Annotated[
         bool,
         typer.Option(
-            "--modelled", help="Predict instead of measure where the arch is not in this machine; rows say so."
+            "--modelled", help="Predict instead of measuring if the arch is not in this machine. The rows are marked."
         ),
     ] = False
-    allow: Annotated[str, typer.Option(metavar="REGEX", help="Only candidates whose text matches; ATen always.")] = ""
-    deny: Annotated[str, typer.Option(metavar="REGEX", help="No candidates whose text matches.")] = ""
-    verbose: Annotated[bool, typer.Option("--verbose", help="Also say why candidates failed or were excluded.")] = False
+    allow: Annotated[
+        str, typer.Option(metavar="REGEX", help="Try only candidates whose text matches. ATen is always tried.")
+    ] = ""
+    deny: Annotated[str, typer.Option(metavar="REGEX", help="Do not try candidates whose text matches.")] = ""
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also show why candidates failed or were excluded.")] = (
+        False
+    )
     as_json: JsonFlag = False
 
     def request(self) -> BuildRequest:
@@ -104,9 +117,9 @@ def _words(text: str) -> tuple[str, ...]:
 def build(options: BuildOptions) -> None:
     """Measure every candidate kernel and write a table.
 
-    What is measured is in the file at once, so a build can be stopped at any time: run it again and it goes on where it
-    was. What the file already has is not measured again; of a problem with new candidates, these are, beside the best
-    known ones. Lookups find the default file by themselves.
+    Each result is written at once, so you can stop a build at any time: the same command continues where it stopped.
+    Known results are not measured again. If a problem has new candidates, these are measured together with the best
+    known ones. Lookups find the default file automatically.
 
     \b
     Examples:
@@ -121,7 +134,7 @@ def build(options: BuildOptions) -> None:
     input, 130 interrupted (Ctrl-C or SIGTERM).
     """
     _check_installed(options.modelled)
-    # The generators load sqlite-utils, and more, which other commands do without.
+    # Imported here because the generators need sqlite-utils and more, which other commands do not.
     from gemmdb.generators.build.build import build as build_table
     from gemmdb.generators.shapes import loading as shapes
 
@@ -138,17 +151,17 @@ def build(options: BuildOptions) -> None:
     else:
         say_facts(_summary(request, report, problems))
     if report.left and not report.interrupted:
-        note(f"out of time; {report.left:,} of {report.jobs:,} are left: the same command goes on from there")
+        note(f"out of time; {report.left:,} of {report.jobs:,} are left: the same command continues from there")
     if report.interrupted:
-        note(f"interrupted; what was measured is kept in {report.out}: the same command goes on from there")
+        note(f"interrupted; the results so far are in {report.out}: the same command continues from there")
         raise typer.Exit(130)
 
 
 def _check_installed(modelled: bool) -> None:
     if importlib.util.find_spec("torch") is None and not modelled:
-        raise InputError("building measures with torch, which is not installed: pip install torch 'gemmdb[build]'")
+        raise InputError("building needs torch, which is not installed: pip install torch 'gemmdb[build]'")
     if importlib.util.find_spec("jinja2") is None:  # It comes with torch too.
-        raise InputError("building renders kernels with jinja2, which is not installed: pip install 'gemmdb[build]'")
+        raise InputError("building needs jinja2, which is not installed: pip install 'gemmdb[build]'")
 
 
 @contextmanager
@@ -199,7 +212,7 @@ def _summary(request: BuildRequest, report: BuildReport, problems: Sequence[Prob
 
 
 def _costs(report: BuildReport) -> list[tuple[str, str]]:
-    """What GPUs were held for, where they were."""
+    """The cost in GPU time; empty for a CPU or a modelled build."""
     if report.device.kind == "cpu" or report.modelled or report.seconds_per_job is None:
         return []
     cost = f"{report.workers} GPU(s), {report.seconds_per_job:.2f} GPU-seconds per measurement"
@@ -208,7 +221,7 @@ def _costs(report: BuildReport) -> list[tuple[str, str]]:
 
 
 def _next(request: BuildRequest) -> str:
-    """The command that goes on from here."""
+    """The command to run next."""
     try:
         entries.read(Path(request.shapes or ""))
     except InputError:
@@ -217,7 +230,7 @@ def _next(request: BuildRequest) -> str:
 
 
 def _gains(report: BuildReport, problems: Sequence[Problem]) -> str:
-    """How many verdicts beat ATen and by how much, over all problems asked for, measured now or before."""
+    """How many verdicts beat ATen and by how much, over all requested problems, measured now or before."""
     table = Table.open(report.out)
     found = [verdict for problem in problems if (verdict := table.verdict(problem, report.device)) is not None]
     table.close()

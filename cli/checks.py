@@ -1,4 +1,4 @@
-"""What `gemmdb doctor` looks at. Each check tries the thing itself, in a process of its own where it can crash."""
+"""The checks of `gemmdb doctor`. Each one tries the real thing, in a separate process if it may crash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gemmdb.table.catalog import Catalog
 
 OK, MISSING, BROKEN = "ok", "missing", "broken"
 PROBE_SECONDS = 180
-"""Compiling a first function with torch.compile takes 5 to 30 s; a probe that takes longer is stuck."""
+"""Time limit of a probe. Compiling a first function with torch.compile takes 5 to 30 s."""
 
 TORCH_PROBE = """
 import json, torch
@@ -44,8 +44,8 @@ CPP_SOURCE = "#include <omp.h>\nint threads() { return omp_get_max_threads(); }\
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report. `state`: `ok`, `missing` (gemmdb works without it, less) or `broken`. `detail`: what was
-    found. `remedy`: what would add or mend it, empty when there is nothing to do."""
+    """One line of the report. `state`: `ok`, `missing` (gemmdb works without it, with fewer features) or `broken`.
+    `detail`: what was found. `remedy`: how to install or repair it, empty if there is nothing to do."""
 
     name: str
     state: str
@@ -77,7 +77,7 @@ def _sqlite() -> Check:
 
 def _torch() -> Check:
     if importlib.util.find_spec("torch") is None:
-        return Check("torch", MISSING, "building and compiling need it, looking up does not", "pip install torch")
+        return Check("torch", MISSING, "gemmdb build and torch.compile need it, lookups do not", "pip install torch")
     done = _probe([sys.executable, "-c", TORCH_PROBE])
     if isinstance(done, str):
         return Check("torch", BROKEN, done, "pip install --force-reinstall torch")
@@ -90,7 +90,7 @@ def _torch() -> Check:
 
 def _torch_compile() -> Check:
     with tempfile.TemporaryDirectory(prefix="gemmdb-doctor-") as cache:
-        # A cache of its own: a cached kernel would hide a compiler that no longer works.
+        # An empty cache: a cached kernel would hide a compiler that no longer works.
         done = _probe([sys.executable, "-c", COMPILE_PROBE], TORCHINDUCTOR_CACHE_DIR=cache)
     if isinstance(done, str):
         return Check("torch.compile", BROKEN, done, "see the C++ compiler above; on a GPU, triton")
@@ -126,7 +126,7 @@ def _compiler() -> Check:
 def _nvcc() -> Check:
     path = cutlass.compiler()
     if path is None:
-        detail = "compiling CUTLASS kernels needs it; without it ATen or a Triton kernel is served"
+        detail = "CUTLASS kernels need it; without it, ATen or a Triton kernel is served"
         return Check("nvcc", MISSING, detail, "install the CUDA toolkit, then set CUDA_HOME or PATH")
     done = _probe([path, "--version"])
     if isinstance(done, str):
@@ -156,7 +156,7 @@ def _environment() -> list[Check]:
 
 
 def _catalog() -> list[Check]:
-    """The tables one by one, then whether one of them covers this machine's device."""
+    """Each table, then whether any covers this machine's device."""
     found = []
     try:
         catalog = Catalog.load(Settings.read(), strict=True)
@@ -175,7 +175,7 @@ def _catalog() -> list[Check]:
 
 
 def _probe(command: list[str], **environment: str) -> subprocess.CompletedProcess[str] | str:
-    """Run `command`: what it printed, or in one line what went wrong."""
+    """Run `command`. Returns the finished process, or one line about what went wrong."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PROBE_SECONDS, env={**os.environ, **environment}

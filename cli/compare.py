@@ -1,4 +1,4 @@
-"""`gemmdb compare`: does gemmdb make a whole model slower anywhere, and which product is to blame."""
+"""`gemmdb compare`: times a whole program with and without gemmdb, and names the GEMMs that became slower."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gemmdb.errors import InputError
 
 def compare(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file that sets `model` and `inputs`.")],
-    calls: Annotated[int, typer.Option(min=1, help="Timed calls of each.")] = 50,
+    calls: Annotated[int, typer.Option(min=1, help="Timed calls of each version.")] = 50,
     json: JsonFlag = False,
 ) -> None:
-    """Time a whole model with and without gemmdb, side by side.
+    """Time a whole program with and without gemmdb, side by side.
 
-    SCRIPT sets `model`, a module or function, and `inputs`, the tuple of its arguments; it is run first. Both ways are
-    compiled, called in turns in inference mode, and their outputs compared. Where gemmdb is slower, each of its kernels
-    is taken back alone, to name the products that cost the time.
+    SCRIPT is run first. It sets `model`, a module or function, and `inputs`, the tuple of its arguments. Both versions
+    are compiled and called alternately in inference mode, and their outputs are compared. If gemmdb is slower, each of
+    its kernels is switched off in turn, to name the GEMMs that cost the time.
 
     \b
     Examples:
@@ -39,7 +39,7 @@ def compare(
     Exit codes: 0 not slower by more than 1%, 1 slower, 2 bad usage or bad input.
     """
     if importlib.util.find_spec("torch") is None:
-        raise InputError("comparing compiles with torch, which is not installed: pip install torch")
+        raise InputError("this command needs torch, which is not installed: pip install torch")
     with _beside(script):
         model, inputs = _loaded(script)
         from gemmdb.inductor import comparison
@@ -70,18 +70,19 @@ def _facts(found: Any) -> list[tuple[str, str]]:
 
 @contextmanager
 def _beside(script: Path) -> Iterator[None]:
-    """Inside the block, the script and its model may import what lies beside it."""
+    """Inside the block, the script and its model can import modules from the script's folder."""
     folder = str(script.absolute().parent)
     sys.path.insert(0, folder)
     try:
         yield
     finally:
-        if folder in sys.path:  # The script may have changed the path as well.
+        if folder in sys.path:  # The script may have changed sys.path.
             sys.path.remove(folder)
 
 
 def _loaded(script: Path) -> tuple[Any, tuple[Any, ...]]:
-    """`model` and `inputs` of a script. The model was called once as it is: what fails then is not gemmdb's fault."""
+    """`model` and `inputs` of a script. The model is called once without gemmdb, so an error in it is reported as
+    such."""
     if not script.is_file():
         raise InputError(f"{script}: no such file")
     try:
@@ -90,7 +91,7 @@ def _loaded(script: Path) -> tuple[Any, tuple[Any, ...]]:
         raise InputError(f"{script}: {type(error).__name__}: {error}") from error
     model, inputs = names.get("model"), names.get("inputs")
     if not callable(model) or not isinstance(inputs, tuple | list):
-        raise InputError(f"{script}: sets no `model` to call, or no tuple `inputs` of its arguments")
+        raise InputError(f"{script}: must set a callable `model` and a tuple `inputs` of its arguments")
     import torch
 
     try:

@@ -20,10 +20,10 @@ def coverage(
     workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="What `gemmdb record` wrote.")],
     json: JsonFlag = False,
 ) -> None:
-    """Say how much of a recorded workload the tables answer.
+    """Show how much of a recorded workload the tables answer.
 
-    Hits are counted per rung, misses are ranked by their share of the time, which for a miss is estimated. GEMMs that
-    gemmdb does not steer (baddbmm, fp8 with scales of blocks, convolutions) are named and counted.
+    Hits are counted per rung. Misses are ranked by their share of the time, which is estimated for a miss. GEMMs that
+    gemmdb does not steer (baddbmm, fp8 with block scales, convolutions) are named and counted.
 
     \b
     Examples:
@@ -31,7 +31,7 @@ def coverage(
       gemmdb coverage workload.jsonl --json
 
     \b
-    Exit codes: 0 done, also when there are misses; 2 bad usage or bad input.
+    Exit codes: 0 done, even if there are misses; 2 bad usage or bad input.
     """
     found = coverage_of(workloads.read(workload), current_catalog(), Policy())
     if json:

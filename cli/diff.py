@@ -15,10 +15,10 @@ from gemmdb.generators.files.diff import diff as diff_of
 
 def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="A table.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another table.")],
     json: JsonFlag = False,
 ) -> None:
-    """Compare two tables: their rows, and their verdicts.
+    """Compare the rows and the verdicts of two tables.
 
     \b
     Examples:
@@ -32,7 +32,7 @@ def diff(
     if json:
         say_json(found.as_dict())
     elif not found:
-        say("the same measurements and verdicts")
+        say("both tables hold the same measurements and verdicts")
     else:
         _say(found)
     if found:
@@ -47,7 +47,7 @@ def _say(found: Diff) -> None:
             f" {count(len(decided), 'verdict')} on problems of both"
         )
     if not found.changed:
-        say("no verdict of both tables differs")
+        say("the verdicts that both tables have are the same")
         return
     say()
     say_table(

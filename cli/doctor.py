@@ -1,4 +1,4 @@
-"""`gemmdb doctor`: what is installed, what works here, what is missing."""
+"""`gemmdb doctor`: shows what is installed, what works and what is missing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from gemmdb.cli.output import say_json, say_table
 
 
 def doctor(json: JsonFlag = False) -> None:
-    """Check what is installed, works, and is missing.
+    """Check what is installed, what works and what is missing.
 
-    Says what to do about the rest. Compiles a small function to try torch.compile itself, which takes 5 to 30 seconds.
+    For everything missing or broken, it says what to do. It also compiles a small function with torch.compile, which
+    takes 5 to 30 seconds.
 
     \b
     Examples:
@@ -21,9 +22,9 @@ def doctor(json: JsonFlag = False) -> None:
       gemmdb doctor --json
 
     \b
-    Exit codes: 0 nothing is broken (something may be missing), 1 something is, 2 bad usage.
+    Exit codes: 0 nothing is broken (something may be missing), 1 something is broken, 2 bad usage.
     """
-    # Subprocesses and temporary folders, which no other command needs.
+    # Imported here because no other command needs subprocesses and temporary folders.
     from gemmdb.cli.checks import BROKEN, checks
 
     found = checks()

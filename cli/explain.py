@@ -1,4 +1,4 @@
-"""`gemmdb explain`: the whole ladder for one problem."""
+"""`gemmdb explain`: the answer of every rung of the ladder to one problem."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gemmdb.table.catalog import Catalog
 
 @takes(ProblemOptions)
 def explain(options: ProblemOptions, json: JsonFlag = False) -> None:
-    """Show what every rung says to one problem, and why.
+    """Show what every rung says about one problem, and why.
 
-    Every rung is asked, also those after the one that answers. The flags are those of `gemmdb lookup`.
+    All rungs are shown, also those after the one that answers. The flags are the same as for `gemmdb lookup`.
 
     \b
     Examples:

@@ -13,10 +13,10 @@ from gemmdb.kernels.config import ATEN, Config
 
 @takes(ProblemOptions)
 def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
-    """Look one problem up: the kernel, the rung, the time.
+    """Look up the kernel for one problem.
 
-    Nothing is timed, and torch is not needed. The rungs are asked in order, and each may decline: `gemmdb explain`
-    shows what they said.
+    Prints the kernel, its expected time and the rung of the ladder that answered. Nothing is timed, and torch is not
+    needed. The rungs are tried in order, and each may decline; `gemmdb explain` shows what each one said.
 
     \b
     Examples:
@@ -41,7 +41,7 @@ def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
 
 
 def hit_facts(hit: Hit) -> list[tuple[str, str]]:
-    """What a person wants to know of a hit: name and value."""
+    """The facts of a hit as pairs of name and value, for people."""
     facts = [
         ("rung", hit.rung),
         ("kernel", kernel_text(hit.config)),
@@ -52,5 +52,5 @@ def hit_facts(hit: Hit) -> list[tuple[str, str]]:
 
 
 def kernel_text(config: Config) -> str:
-    """The config as text, with a word on what ATen's default is."""
+    """The config as text, with a note if it is ATen's default."""
     return f"{config.text} (what Inductor takes by default)" if config == ATEN else config.text

@@ -1,4 +1,4 @@
-"""What the commands print with: answers go to stdout, everything else to stderr, one line each."""
+"""Printing for all commands: answers go to stdout, everything else goes to stderr, one line each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 UNSET_WIDTH = 1000
-"""Columns of a table that is not printed to a terminal: wide enough that no path or kernel name is ever folded."""
+"""Width of a table that is not printed to a terminal. It is large enough that no path or kernel name is folded."""
 
 
 def say(text: str = "") -> None:
@@ -23,17 +23,17 @@ def note(text: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """`text` on a single line, without characters that would steer a terminal."""
+    """`text` on a single line, without terminal control characters."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def say_json(document: Any) -> None:
-    """`document` as one JSON document on stdout; a number that JSON does not have (NaN, infinity) becomes null."""
+    """Print `document` as one JSON document on stdout. NaN and infinity become null."""
     print(json.dumps(finite(document), indent=2, allow_nan=False))
 
 
 def finite(value: Any) -> Any:
-    """`value` with mappings as dicts, sequences as lists, and null in place of NaN and infinity."""
+    """`value` with mappings as dicts, sequences as lists, and None instead of NaN and infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -44,7 +44,7 @@ def finite(value: Any) -> Any:
 
 
 def say_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Name and value, one pair per line, the values aligned."""
+    """Print pairs of name and value, one pair per line, with the values aligned."""
     pairs = list(facts)
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
@@ -52,7 +52,8 @@ def say_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 
 def evidence_facts(evidence: Mapping[str, Any], but: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
-    """JSON-ready evidence as facts for people, without the names in `but`; a list of objects is a line for each."""
+    """JSON-ready evidence as pairs of name and value for people, without the names in `but`. Each object of a list gets
+    its own line."""
     for name, value in evidence.items():
         if name in set(but):
             continue
@@ -75,8 +76,8 @@ def _text(value: Any) -> str:
 
 
 def say_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """A table on stdout; the columns named in `right` are right-aligned. Folded to the width of a terminal only."""
-    # Rich takes 40 ms to import, which a lookup need not pay.
+    """Print a table on stdout. The columns named in `right` are right-aligned. Cells are folded only on a terminal."""
+    # Imported here because rich takes 40 ms to import, too long for a lookup.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -94,7 +95,7 @@ def say_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Seq
 
 
 def microseconds(value: float) -> str:
-    """A time in the unit that reads best: `8.31 us`, `1.25 ms`, `2.40 s`."""
+    """A time in a readable unit: `8.31 us`, `1.25 ms`, `2.40 s`."""
     for unit, size in (("s", 1e6), ("ms", 1e3)):
         if value >= size:
             return f"{value / size:.2f} {unit}"

@@ -1,4 +1,4 @@
-"""What a running build shows on stderr: a bar with an estimate on a terminal, else a line now and then."""
+"""What a running build shows on stderr: a progress bar on a terminal, else an occasional line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from gemmdb.generators.interfaces.progress import State
 
 QUIET_SECONDS = 20.0
-"""At most one line in this time where there is no terminal, for example in the log of a CI job."""
+"""Seconds between lines without a terminal, for example in a CI log."""
 
 
 class BuildProgress:
     """A `gemmdb.generators.interfaces.progress.Progress`, to be used as a context manager."""
 
     def __init__(self) -> None:
-        # Imported here since rich takes 60 ms, which only a build need pay.
+        # Imported here because rich takes 60 ms to import.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -57,7 +57,7 @@ class BuildProgress:
 
 
 def sizes(state: State) -> str:
-    """The problem in work, short: `mm 16x4096x4096 bf16`."""
+    """The current problem in short form: `mm 16x4096x4096 bf16`."""
     if state.current is None:
         return ""
     problem = state.current
@@ -66,7 +66,7 @@ def sizes(state: State) -> str:
 
 
 def left(seconds: float | None) -> str:
-    """The time left: `about 3 min left`; empty while it is not known."""
+    """The time left, as in `about 3 min left`; empty while it is unknown."""
     if seconds is None:
         return ""
     if seconds < 90:

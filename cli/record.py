@@ -1,4 +1,4 @@
-"""`gemmdb record`: which GEMMs does a program compile, and how often."""
+"""`gemmdb record`: writes down which GEMMs a program compiles, and how often."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from gemmdb.workload import entries
 
 def record(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The program and its arguments.")],
-    out: Annotated[Path, typer.Option(help="The workload; what is recorded is added to it.")] = Path("workload.jsonl"),
+    out: Annotated[Path, typer.Option(help="The workload file. Recorded problems are added to it.")] = Path(
+        "workload.jsonl"
+    ),
 ) -> None:
-    """Write down the GEMMs that a program compiles.
+    """Record the GEMMs that a program compiles.
 
-    Every Python process that COMMAND starts is recorded, and the program itself is not changed. Each line of the
-    workload is one problem with how often it occurs. `gemmdb build --shapes` and `gemmdb coverage` read it.
+    Every Python process that COMMAND starts is recorded. The program needs no change. Each line of the workload holds
+    one problem and how often it occurs. `gemmdb build --shapes` and `gemmdb coverage` read the file.
 
     \b
     Examples:
@@ -33,7 +35,7 @@ def record(
     Exit codes: that of COMMAND (128 + n when signal n ended it); 2 when it cannot be started.
     """
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
-        raise InputError(f"cannot write {out}: it is a directory, or is in one that is missing or read-only")
+        raise InputError(f"cannot write {out}: it is a directory, or its folder is missing or read-only")
     before, _ = _recorded(out)
     recorded = run(command, out)
     after, uncovered = _recorded(out)
@@ -50,8 +52,8 @@ def record(
 
 
 def _recorded(path: Path) -> tuple[int, list[str]]:
-    """How many problems a workload holds, and the names of GEMMs in it that gemmdb does not steer; nothing when there
-    is no file yet. Raises InputError when it is no workload."""
+    """The number of problems in a workload, and the names of the GEMMs in it that gemmdb does not steer. A missing file
+    counts as empty. Raises InputError for a file that is not a workload."""
     if not path.exists():
         return 0, []
     found = entries.read(path)

@@ -1,4 +1,4 @@
-"""Running a command with recording switched on in every Python process that it starts."""
+"""Runs a command with recording switched on in every Python process that it starts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _SHELL_SIGNAL_BASE = 128
 
 @dataclass(frozen=True)
 class Recorded:
-    """What came of a run: the exit code of the command (128 + n after signal n), how many Python processes started,
-    how many of them imported torch, and why recording could not be switched on, one line per process."""
+    """The result of a run: the exit code of the command (128 + n after signal n), how many Python processes started,
+    how many of them imported torch, and why recording failed to start, one line per process."""
 
     exit_code: int
     pythons: int
@@ -39,13 +39,13 @@ class Recorded:
             return f"{self.pythons} Python process(es) ran, none imported torch"
         if self.exit_code > _SHELL_SIGNAL_BASE:
             number = self.exit_code - _SHELL_SIGNAL_BASE
-            return f"signal {number} ended COMMAND before torch.compile had compiled a matrix product"
-        return "torch was imported, but torch.compile compiled no matrix product: is the model compiled, and run?"
+            return f"signal {number} ended COMMAND before torch.compile had compiled a GEMM"
+        return "torch was imported, but torch.compile compiled no GEMM: does the program compile and run its model?"
 
 
 def run(command: Sequence[str], workload: Path) -> Recorded:
-    """Run `command` to its end with stdin, stdout and stderr passed through; what it compiles is appended to
-    `workload`. Signals that would end this process go to the command. Raises InputError when it cannot be started."""
+    """Run `command` to its end with stdin, stdout and stderr passed through, and append what it compiles to `workload`.
+    Signals that would end this process are passed to the command. Raises InputError if it cannot be started."""
     with tempfile.TemporaryDirectory(prefix="gemmdb-record-") as folder:
         here = Path(folder)
         (here / "sitecustomize.py").write_text(STARTUP.read_text())
@@ -79,7 +79,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 
 @contextmanager
 def _forwarding(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Pass signals on to the child instead of ending on them, so that the end of the recording can be reported."""
+    """Pass signals to the child instead of ending, so that the result of the recording can be reported."""
 
     def forward(number: int, _frame: FrameType | None) -> None:
         for child in children:
@@ -96,7 +96,7 @@ def _forwarding(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 
 def _in_foreground() -> bool:
-    """Whether a Ctrl-C at the terminal reaches the child by itself, since it goes to the whole foreground group."""
+    """Whether a Ctrl-C at the terminal also reaches the child: the terminal sends it to the whole foreground group."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY)
     except OSError:

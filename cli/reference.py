@@ -29,8 +29,8 @@ def render() -> str:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """The help's paragraphs. A block marked with \\b, which the terminal keeps as it is, is kept as it is here: its
-    indented lines as code."""
+    """The paragraphs of a help text. The terminal prints a block marked with \\b unchanged; here its indented lines
+    become code."""
     for block in inspect.cleandoc(text).split("\n\n"):
         lines = block.replace("\b\n", "").splitlines()
         while lines:

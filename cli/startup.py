@@ -1,8 +1,8 @@
-"""What `gemmdb record` puts first on PYTHONPATH, as `sitecustomize.py`: Python runs it whenever it starts.
+"""`gemmdb record` puts this file first on PYTHONPATH as `sitecustomize.py`, which every Python runs at its start.
 
-It waits for the program to import torch and then switches recording on; a program that never does pays for one more
+It waits until the program imports torch and then switches recording on. A program that never imports torch pays one
 name comparison per import. It leaves a file per process in its own folder, so that `record` can say what was missing.
-It runs in whatever Python COMMAND starts, so it uses the standard library alone and breaks nothing when it fails.
+It runs in any Python that COMMAND starts, so it uses only the standard library, and a failure breaks nothing.
 """
 
 import importlib
@@ -19,7 +19,7 @@ def leave(name: str, text: str = "") -> None:
         with open(os.path.join(HERE, f"{name}-{os.getpid()}"), "w") as file:  # noqa: PTH118
             file.write(text)
     except OSError:
-        pass  # the recording is over: this process outlived it
+        pass  # The recording has ended before this process.
 
 
 def start() -> None:
@@ -48,7 +48,7 @@ class WaitForTorch:
 
 
 def chain() -> None:
-    """Run the sitecustomize that this one stands in front of, as if it were alone."""
+    """Run the sitecustomize that this one hides, as if this one were not there."""
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != HERE]  # noqa: PTH100
     own = sys.modules.pop("sitecustomize")
     try:
@@ -56,7 +56,7 @@ def chain() -> None:
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
-        # There is none. The import system expects to find what it has just loaded.
+        # There is none. The import system expects to find the module that it has just loaded.
         sys.modules["sitecustomize"] = own
 
 

@@ -1,4 +1,4 @@
-"""`gemmdb tables`: the catalog, with provenance."""
+"""`gemmdb tables`: lists the tables in use and their contents."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from gemmdb.table.catalog import Catalog
 
 
 def tables(json: JsonFlag = False) -> None:
-    """List the tables in force, with what is in them.
+    """List the tables in use and what they hold.
 
-    In the order in which a lookup asks them: first those of GEMMDB_TABLES, then your own (GEMMDB_USER_TABLE and what
-    `gemmdb build` wrote), then the shipped.
+    The order is that of a lookup: first the tables of GEMMDB_TABLES, then your own (GEMMDB_USER_TABLE and what `gemmdb
+    build` wrote), then the shipped ones.
 
     \b
     Examples:
@@ -19,7 +19,7 @@ def tables(json: JsonFlag = False) -> None:
       gemmdb tables --json
 
     \b
-    Exit codes: 0 done, also when there is none; 2 bad usage or bad input.
+    Exit codes: 0 done, even if there is no table; 2 bad usage or bad input.
     """
     entries = [entry for table in Catalog.load().tables for entry in table.summary()]
     if json:

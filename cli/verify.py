@@ -1,4 +1,4 @@
-"""`gemmdb verify`: whether a table is what it says, and still true."""
+"""`gemmdb verify`: checks that a table is well-formed and consistent, and times a sample of it again."""
 
 from __future__ import annotations
 
@@ -21,18 +21,25 @@ if TYPE_CHECKING:
 
 def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table.")],
-    remeasure: Annotated[int, typer.Option(metavar="N", min=0, help="Time N problems of it again, here.")] = 0,
+    remeasure: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Also time N of its problems again on this machine.")
+    ] = 0,
     seed: Annotated[
-        int | None, typer.Option(metavar="S", help="Draw the sample that this number stands for.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="S", help="Seed of the random sample; the same seed draws the same problems.", show_default=False
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Check a table; with --remeasure, time it again.
 
-    Checked: the file's structure, that each row is well-formed and under its right key, that the digest is that of the
-    rows and the verdicts are what the rows say. --remeasure times a random sample of the problems again, says which
-    times moved by more than 2% and how many verdicts still hold; it needs torch, and the device that the table is for,
-    and shares the work between all GPUs that are there. --seed draws the same sample again.
+    It checks the file's structure, that each row is well-formed and has the right key, that the digest matches the
+    rows, and that the verdicts follow from the rows.
+
+    --remeasure times a random sample of the problems again. It reports the times that changed by more than 2%, and how
+    many verdicts still hold. It needs torch and the device that the table is for, and uses all GPUs of the machine.
+    --seed repeats a sample.
 
     \b
     Examples:
@@ -41,14 +48,14 @@ def verify(
       gemmdb verify mine.db --remeasure 50 --seed 1
 
     \b
-    Exit codes: 0 nothing found, 1 faults found or a verdict that no longer holds, 2 bad usage or bad input.
+    Exit codes: 0 no faults, 1 faults or a verdict that no longer holds, 2 bad usage or bad input.
     """
-    # The writer's modules are built on sqlite-utils, which takes 0.25 s to import: other commands do without.
+    # Imported here because these modules need sqlite-utils, which takes 0.25 s to import.
     from gemmdb.generators.files.verify import verify as verify_rows
     from gemmdb.generators.measure.remeasure import remeasure as remeasure_sample
 
     if remeasure and importlib.util.find_spec("torch") is None:
-        raise InputError("--remeasure times with torch, which is not installed: pip install torch 'gemmdb[build]'")
+        raise InputError("--remeasure needs torch, which is not installed: pip install torch 'gemmdb[build]'")
     faults = verify_rows(file)
     result = remeasure_sample(file, remeasure, seed=seed) if remeasure and not faults else None
     if as_json:
@@ -75,7 +82,7 @@ def _say(file: Path, faults: Sequence[Finding], result: Remeasured | None) -> No
     for fault in faults:
         say(f"{fault.check}: {one_line(fault.message)}")
     if not faults:
-        say(f"{file}: every row and every verdict is in order")
+        say(f"{file}: no faults found")
     if result is not None:
         _say_times(result)
 
@@ -83,7 +90,7 @@ def _say(file: Path, faults: Sequence[Finding], result: Remeasured | None) -> No
 def _say_times(result: Remeasured) -> None:
     from gemmdb.generators.measure.remeasure import TOLERANCE
 
-    times = f"{result.within} of {result.rows} times are within {TOLERANCE:.0%} of the recorded"
+    times = f"{result.within} of {result.rows} times are within {TOLERANCE:.0%} of the recorded ones"
     say(f"{result.held} of {result.problems} verdicts hold; {times}")
     if not result.moved:
         return

@@ -1,4 +1,4 @@
-"""Coverage: which GEMMs of a workload the tables answer, and what the ones they do not answer cost."""
+"""Coverage: which GEMMs of a workload the tables answer, and how much time the others take."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gemmdb.workload.entries import Entry, Workload
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What one rung answers: `problems` distinct ones, `count` occurrences in compiled graphs, `calls` of these,
-    `share` of the workload's time, and how many of the problems it answers with ATen."""
+    """What one rung answers. `problems`: distinct problems; `count`: occurrences in compiled graphs; `calls`: calls of
+    these; `share`: share of the workload's time; `aten`: how many of the problems it answers with ATen."""
 
     problems: int
     count: int
@@ -31,8 +31,9 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A problem (canonical text) that no rung answers. `time_us`: one call by the roofline, since nothing is measured;
-    `share`: its calls' part of the workload's time; `ranges`: the sizes that were symbolic."""
+    """A problem (canonical text) that no rung answers. `time_us`: microseconds of one call by the roofline, since
+    nothing was measured; `share`: the share of its calls in the workload's time; `ranges`: the ranges of symbolic
+    sizes."""
 
     problem: str
     device: str
@@ -45,8 +46,9 @@ class Miss:
 
 @dataclass(frozen=True)
 class Coverage:
-    """A workload's hits per rung, its misses by falling share of time, and (count, calls) of the GEMMs, by name, that
-    gemmdb does not steer. Shares are of the problems' time: what is not steered has no sizes, so it is in no share."""
+    """A workload's hits per rung, its misses by falling share of time, and (count, calls) by name of the GEMMs that
+    gemmdb does not steer. Shares refer to the time of the problems. GEMMs that are not steered have no recorded sizes,
+    so no share includes them."""
 
     problems: int
     hits: Mapping[str, Tally]
@@ -55,7 +57,7 @@ class Coverage:
 
     @property
     def hit_share(self) -> float:
-        """The part of the time that some rung answers."""
+        """The share of the time that some rung answers."""
         return sum(tally.share for tally in self.hits.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -77,19 +79,19 @@ class _Asked:
 
     @property
     def time_us(self) -> float:
-        """One call: as the hit expects it, else the roofline."""
+        """Microseconds of one call: the hit's expected time, else the roofline."""
         return self.hit.expected_us if self.hit else roofline_us(self.entry.problem, self.device)
 
     @property
     def total_us(self) -> float:
-        """All calls; one per occurrence where none was counted."""
+        """Microseconds of all calls; one call per occurrence if none was counted."""
         return self.time_us * (self.entry.calls or self.entry.count)
 
 
 def coverage(workload: Workload, catalog: Catalog, policy: Policy) -> Coverage:
-    """Ask the ladder about every entry, for the device that it was compiled for (this machine's where that is unknown).
+    """Look up every entry for the device that it was compiled for; for this machine's device if that is unknown.
 
-    Raises InputError for a device or a range that makes no sense.
+    Raises InputError for an invalid device or range.
     """
     asked = [_ask(entry, catalog, policy) for entry in workload.entries]
     total = sum(one.total_us for one in asked) or 1.0

@@ -1,4 +1,4 @@
-"""What the trees on top of the cost model see of a config: numbers in a fixed order, named in FEATURES."""
+"""The features of a config for the trees on top of the cost model: numbers in a fixed order, named in FEATURES."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ OF_TILE = (
     "latency", "l2", "steps", "cores", "shared", "dequant", "output",
 )  # fmt: skip
 FEATURES = (*OF_PROBLEM, "over", *OF_TILE)
-"""Their names. Sizes, times and ratios are logarithms to the base of two. `over`: the time that the cost model expects,
-relative to `dram`; `filled`: programs per SM; `depth`: steps along K of a program; `last_wave`, `last_step`,
-`last_row`: what is over after the last full one; `used_rows`: the share of the tiles' rows that are the problem's;
-`waves`, `latency`, and relative to `dram` the rest: as in `work.Work`."""
+"""Their names. Sizes, times and ratios are base-2 logarithms. `over`: the time that the cost model expects, relative to
+`dram`; `filled`: programs per SM; `depth`: steps along K of a program; `last_wave`, `last_step`, `last_row`: the
+remainder after the last full one; `used_rows`: the share of the tiles' rows that belong to the problem; `waves`,
+`latency`, and the others relative to `dram`: as in `work.Work`."""
 _NUMBERS = {kernel: number for number, kernel in enumerate(KERNELS)}
 _LIBRARY = (-1.0,) * len(OF_TILE)
-"""ATen's kernels are the library's secret."""
+"""The tile features of ATen, whose kernels are unknown."""
 _SMALL = 1e-6
 
 
 def of_problem(setting: Setting) -> tuple[float, ...]:
-    """The values of OF_PROBLEM, which all configs of a problem share. Raises ValueError for layouts that the model does
-    not cover."""
+    """The values of OF_PROBLEM, which all configs of a problem share. Raises ValueError for a layout that the model
+    does not cover."""
     p = setting.problem
     return (
         OPS.index(p.op), _log(p.m), _log(p.n), _log(p.k), p.fusion != "none", p.bias is not None,
@@ -38,12 +38,12 @@ def of_problem(setting: Setting) -> tuple[float, ...]:
 
 
 def of_aten(setting: Setting, us: float) -> tuple[float, ...]:
-    """The values of what is not in OF_PROBLEM, for ATen, of which the cost model expects `us` microseconds."""
+    """The other values for ATen, with `us` microseconds expected by the cost model."""
     return (_log(us / setting.dram), *_LIBRARY)
 
 
 def of_tile(setting: Setting, tile: Tile, w: Work, us: float) -> tuple[float, ...]:
-    """The same for a tile with its Work, of which the cost model expects `us` microseconds."""
+    """The other values for a tile and its Work, with `us` microseconds expected by the cost model."""
     p, dram = setting.problem, setting.dram
     rows, depth = math.ceil(p.m / tile.m), p.k / tile.k / tile.split
     filled = rows * math.ceil(p.n / tile.n) * tile.split / setting.machine.sms

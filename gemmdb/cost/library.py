@@ -1,4 +1,4 @@
-"""What ATen has a GPU do: the library's product, and the kernels that are around it without a fused one."""
+"""The work of ATen on a GPU: the library's GEMM, and the kernels around it that a fused kernel would not need."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import math
 from gemmdb.cost.work import Setting, Tile, Work, work
 
 TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
-"""Rows and columns of tiles that cuBLAS is taken to choose from."""
+"""Rows and columns of the tiles that cuBLAS is assumed to choose from."""
 
 
 def library(setting: Setting) -> Work:
-    """The Work of ATen: the product in the best of a few tiles, as cuBLAS has them, and the kernels around it."""
+    """The Work of ATen: the GEMM with the best of a few tiles that cuBLAS has, and the kernels around it."""
     p, machine = setting.problem, setting.machine
     mixed, fused = p.spec.dequantises, p.fusion != "none"
     plain = setting.a if mixed else setting.b
     products = (_product(setting, m, n) for m, n in TILES)
     best = min(products, key=lambda w: w.latency * 0.6 + w.wide + w.sync)
-    # The weight cast to the activation's dtype is written and read again; the product likewise before a fused step.
+    # A weight that is cast to the activation's dtype is written and read again, as is the output before a fused step.
     around = p.k * p.n * (setting.b + plain) if mixed else 0
     around += p.m * p.n * (4 if p.spec.integer else 2 * setting.a) if fused else 0
     extra = (p.k * p.n * (plain - setting.b)) / machine.dram if mixed else 0.0
@@ -25,8 +25,8 @@ def library(setting: Setting) -> Work:
 
 
 def bound(setting: Setting, w: Work) -> float:
-    """Microseconds that ATen, of the Work `w`, takes at least, by the machine's public rates: for its bytes, with those
-    of a cast weight and of an output before a fused step, or for its operations."""
+    """A lower bound of ATen's microseconds for the Work `w`, by the machine's public rates: the time for its bytes
+    (with those of a cast weight and of the output before a fused step) or for its operations."""
     cores = setting.problem.flops / setting.rate / setting.machine.tensor / setting.machine.sms
     return float(max(w.dram + w.partial + w.output, cores))
 

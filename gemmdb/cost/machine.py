@@ -1,4 +1,4 @@
-"""Machine: a GPU as the cost model sees it, from the public figures of its Device."""
+"""Machine: what the cost model knows about a GPU, from the public figures of its Device."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gemmdb.key.device import Device
 
 SYNC_FLOPS = 2540.0
 """Dense 16-bit operations per clock and SM that `mma.sync` reaches from Hopper on, 62% of Hopper's tensor-core rate
-(arXiv:2402.13499, table of mma throughput on H800). Taken for newer data-centre parts too; before Hopper it has the
-whole rate."""
+(arXiv:2402.13499, table of mma throughput on H800). Assumed for newer data-centre GPUs too; before Hopper, `mma.sync`
+reaches the full rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ class Machine:
 
     @property
     def groups(self) -> bool:
-        """Whether its tensor cores take the tiles of whole warp groups, and copies of tiles are made by an engine."""
+        """Whether it has warp-group instructions and a copy engine for tiles."""
         return hardware.has_warp_groups(self.capability)
 
 
 @functools.lru_cache(maxsize=32)
 def machine(device: Device) -> Machine | None:
-    """The Machine of a GPU; None for other devices, and for a GPU whose arch nothing is known of.
+    """The Machine of a GPU; None for other devices, and for a GPU of an unknown arch.
 
-    What the device itself does not say is taken from the registry's device of that name, else from the first of its
-    arch with bandwidth and rate in proportion to the SMs.
+    Missing figures come from the registry's device of that name, else from the first device of its arch, with bandwidth
+    and rate scaled by the number of SMs.
     """
     capability = device.capability
     known = registry.find(device.sku) or registry.find(device.arch)
@@ -59,7 +59,7 @@ def machine(device: Device) -> Machine | None:
         capability,
         device.units,
         public["copy_gb_per_s"] * 1e3 * share,
-        64 * clock * device.units,  # 64 bytes per clock and SM, what the crossbar of every arch since Volta delivers.
+        64 * clock * device.units,  # The crossbar of every arch since Volta delivers 64 bytes per clock and SM.
         public["l2_bytes"],
         tensor,
         tensor if capability < hardware.HOPPER else min(tensor, SYNC_FLOPS * clock),

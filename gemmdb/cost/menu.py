@@ -1,4 +1,4 @@
-"""The candidates of rung `model`: a compact menu of tiles, made to fit the problem and the device."""
+"""The candidates of rung `model`: a small menu of tiles, adapted to the problem and the device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Choice:
 
     @lazy
     def config(self) -> Config:
-        """The config itself: the entry with the stages and the split that fit."""
+        """The config: the menu entry with stages and split that fit."""
         if self.entry.backend == "cutlass":
             return self.entry
         way = "bits" if self.tile.bits else "cast"
@@ -37,8 +37,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
-    """A config of a menu and its tile, with the stages that fit a machine. `together`: how many programs are to share
-    an SM when K is split; 0 where it is not, or as the config says."""
+    """A config of a menu and its tile, with stages that fit a machine. `together`: how many programs share an SM when K
+    is split; 0 if K is not split or the config fixes the split."""
 
     config: Config
     tile: Tile
@@ -46,12 +46,12 @@ class _Entry:
 
 
 def choices(setting: Setting) -> Iterator[Choice]:
-    """The candidates of a problem, without repeats; whether each is legal for the problem's layout is not looked at."""
+    """The candidates of a problem, without repeats. They may be illegal for the problem's layout."""
     menu, rows = MENU_OF[setting.problem.op], setting.problem.m
     menus = MENUS[menu]
     most = next(limit for limit in menus if rows <= limit)
     seen: set[Tile] = set()
-    # Triton's own cast of int8 to bf16 is a few full-rate instructions; its other casts go through conversions.
+    # Triton casts int8 to bf16 with a few full-rate instructions; its other casts use slow conversion instructions.
     slow = setting.problem.spec.dequantises and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
     for entry in _entries(menu, most, slow, setting.machine, setting.a, setting.b):
         for split in splits(setting, entry.tile, entry.together) if entry.together else (entry.tile.split,):
@@ -63,9 +63,10 @@ def choices(setting: Setting) -> Iterator[Choice]:
 
 @functools.lru_cache(maxsize=64)
 def _entries(menu: str, most: int, slow: bool, machine: Machine, a: int, b: int) -> Sequence[_Entry]:
-    """What of a menu runs on a machine. `slow`: whether casts of weights are; `a`, `b`: as of a Setting."""
+    """The entries of a menu that run on a machine. `slow`: whether casts of weights are slow; `a`, `b`: as in a
+    Setting."""
     tiles = {config: tile_of(config) for config in map(Config.parse, MENUS[menu][most])}
-    # A gemv has no tensor cores to wait for, so there all casts cost more than bit patterns.
+    # A gemv does not wait for tensor cores, so there every cast costs more than bit patterns.
     gemv = menu == "mixed_mm"
     fitted = [
         _fitted(config, tile._replace(bits=gemv if tile.kernel == "gemv" else slow), machine, a, b)
@@ -77,25 +78,25 @@ def _entries(menu: str, most: int, slow: bool, machine: Machine, a: int, b: int)
 
 @functools.lru_cache(maxsize=4096)
 def _choice(entry: _Entry, split: int) -> Choice:
-    # Problem after problem has the same ones, and making one and its config takes as long as ranking it.
+    # Cached: many problems share these objects, and making one takes as long as ranking it.
     return Choice(entry.tile._replace(split=split), entry.config)
 
 
 def runs_on(tile: Tile, machine: Machine) -> bool:
-    """Whether the arch has what the kernel is made of."""
-    # The copy engine came with Hopper; CUTLASS kernels are made of its instructions.
+    """Whether the arch has the instructions that the kernel uses."""
+    # The copy engine came with Hopper, and CUTLASS kernels use Hopper's instructions.
     if tile.kernel == "gemm":
         return machine.capability == hardware.HOPPER
     return not tile.tma or machine.capability >= hardware.FIRST_TMA
 
 
 def _fitted(config: Config, tile: Tile, machine: Machine, a: int, b: int) -> _Entry | None:
-    """The entry with the stages that fit; None where too few do."""
+    """The entry with the stages that fit; None if too few fit."""
     stage = hardware.stage_bytes((tile.m, tile.n, tile.k), (a, b))
     if tile.kernel not in ("tile", "narrow"):
         fits = tile.kernel in ("gemv", "gemm") or stage * tile.stages <= machine.smem
         return _Entry(config, tile) if fits else None
-    # As many programs share an SM as on Hopper, where the menu was made, and their pipelines what memory there is.
+    # As many programs share an SM as on Hopper, for which the menu was made, and their stages share the memory.
     grouped = hardware.by_warp_groups(tile.n if tile.swap else tile.m, tile.warps)
     together = max(hardware.SHARED_BYTES // (stage * max(tile.stages - 1 + grouped, 1)), 1)
     together = min(together, machine.warps // tile.warps)
@@ -108,7 +109,7 @@ def _fitted(config: Config, tile: Tile, machine: Machine, a: int, b: int) -> _En
 
 
 def splits(setting: Setting, tile: Tile, together: int) -> list[int]:
-    """Into how many slices to cut K so that `together` programs per SM fill all SMs once."""
+    """The splits of K with which `together` programs per SM fill all SMs once."""
     p = setting.problem
     tiles = hardware.tile_count(p.m, p.n, (tile.m, tile.n))
     return hardware.splits(tiles, setting.machine.sms * together, -(-p.k // tile.k))

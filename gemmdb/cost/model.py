@@ -1,8 +1,8 @@
 """The cost model: the microseconds of a config, and of ATen, on a problem and a machine.
 
-A time is what the work takes at fitted shares of the public rates (`microseconds`), times a correction for what
-counting does not see: how warps, pipeline and tile suit each other (`traits`) and of which kind the problem is
-(`kinds`). The coefficients are data: `data`, which `gemmdb.generators.fit.write` writes.
+A time is the time of the work at fitted shares of the public rates (`microseconds`), times a correction for what
+counting misses: how well warps, pipeline and tile fit together (`traits`), and the kind of the problem (`kinds`). The
+coefficients are data: `data`, which `gemmdb.generators.fit.write` writes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ COEFFICIENTS = (
     "launch", "wave", "output", "fixup", "second", "partial",
     "dram", "l2", "latency", "sync", "wide", "fma", "shared", "cast", "bits", "steps", "power",
 )  # fmt: skip
-"""What `microseconds` takes, in order; all positive."""
+"""The coefficients that `microseconds` takes, in order; all are positive."""
 BLOCKS, BLOCK = ("int_mm", "mixed_mm"), 11
-"""Ops for which some traits of a tile count once more, BLOCK of them; they are zeros in the place of other ops."""
+"""Ops with their own copy of the first BLOCK traits of a tile. In the copies of other ops, these are zeros."""
 
 
 def microseconds(w: Work, c: Sequence[float]) -> Any:
     """The time of one call on cold caches, of work and coefficients in the order of COEFFICIENTS.
 
-    Written with operators alone: the same lines fit over arrays and answer a lookup over floats. Streams, latencies and
-    instructions overlap, as far as `power` says; what is launched before and after does not.
+    It uses operators only, so the same code fits over arrays and answers a lookup over floats. `power` says how far
+    streams, latencies and instructions overlap; launches before and after do not overlap.
     """
     launch, wave, output, fixup, second, partial, dram, l2, latency, sync, wide, fma, shared, cast, bits, steps, p = c
     fixed = launch + wave * w.waves + output * w.output + fixup * w.fixup + second * w.second + partial * w.partial
@@ -46,8 +46,8 @@ def microseconds(w: Work, c: Sequence[float]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """The cost model of a group of kernels in a setting, with all that does not depend on the tile: `own` are the
-    coefficients of the `telling` traits, `level` is what the `kinds` come to."""
+    """The cost model of a group of kernels in a setting, with everything that does not depend on the tile. `own`: the
+    coefficients of the `telling` traits. `level`: the contribution of the `kinds`."""
 
     setting: Setting
     rates: Sequence[float]
@@ -62,8 +62,8 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """What is fitted, by group of kernels (`tile`, `gemv`, `cutlass`, and `aten` without traits): `rates` in the order
-    of COEFFICIENTS, `own` of `traits` and `common` of `kinds`, the logarithm of the time per unit."""
+    """The fitted coefficients by group of kernels (`tile`, `gemv`, `cutlass`, and `aten` without traits). `rates`: in
+    the order of COEFFICIENTS. `own` (for `traits`) and `common` (for `kinds`): the logarithm of the time per unit."""
 
     rates: Mapping[str, Sequence[float]]
     own: Mapping[str, Sequence[float]]
@@ -74,7 +74,7 @@ class Coefficients:
         return self.of_work(setting, tile, work(setting, tile))
 
     def of_work(self, setting: Setting, tile: Tile, w: Work) -> float:
-        """The same, where the Work of the tile is known already."""
+        """The same, if the Work of the tile is already known."""
         return self.at(setting, tile.group).us(tile, w)
 
     def each(self, setting: Setting, tiles: Iterable[Tile]) -> Iterator[tuple[float, Work]]:
@@ -92,8 +92,8 @@ class Coefficients:
     def predict_aten(self, setting: Setting) -> float:
         """Microseconds of ATen in a setting.
 
-        Libraries have other kernels for every arch, and all are good ones: elsewhere ATen is taken to reach the same
-        share of the machine's bound as where it was measured. What launching costs is the same everywhere.
+        Libraries have good kernels for every arch. On another machine, ATen is assumed to reach the same share of the
+        machine's bound as where it was measured. Launches cost the same everywhere.
         """
         problem, rates = setting.problem, self.rates["aten"]
         home = setting if setting.machine == HOME else Setting.of(problem, HOME)
@@ -115,7 +115,7 @@ def dot(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def kinds(p: Problem) -> tuple[float, ...]:
-    """What counts for the level of all times of a problem: op, rows, dtype, layouts, what is fused."""
+    """The features that set the level of all times of a problem: op, rows, dtype, layouts, fusion."""
     rows = min(math.log2(max(p.m, 1)), 10.0)
     integer, mixed = float(p.spec.integer), float(p.spec.dequantises)
     size = math.log2(max(p.n * p.k, 1)) / 10
@@ -128,7 +128,7 @@ def kinds(p: Problem) -> tuple[float, ...]:
 
 
 def traits(setting: Setting, tile: Tile, w: Work) -> tuple[float, ...]:
-    """What counts for the order of the configs of one problem."""
+    """The features that set the order of the configs of one problem."""
     found, op = telling(setting, tile, w), setting.problem.op
     if tile.group != "tile":
         return found
@@ -137,14 +137,14 @@ def traits(setting: Setting, tile: Tile, w: Work) -> tuple[float, ...]:
 
 
 def _of_op(own: Sequence[float], op: str) -> Sequence[float]:
-    """Of the coefficients of the traits of a tile those of its `telling` ones."""
+    """The coefficients of the `telling` traits of a tile."""
     plain = len(own) - BLOCK * len(BLOCKS)
     begin = plain + BLOCK * BLOCKS.index(op) if op in BLOCKS else len(own)
     return (*own[:plain], *own[begin : begin + BLOCK])
 
 
 def telling(setting: Setting, tile: Tile, w: Work) -> tuple[float, ...]:
-    """The traits without the zeros in the place of other ops."""
+    """The traits without the zeros of other ops."""
     group = tile.group
     if group == "gemv":
         n, k, warps = log2(tile.n), log2(tile.k * setting.b), log2(tile.warps)

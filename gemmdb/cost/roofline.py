@@ -1,4 +1,4 @@
-"""A rough time for a problem on a device: to scale a measured time to a nearby size, and to rank what has no time."""
+"""A rough time for a problem on a device. It scales measured times to nearby sizes and ranks problems without times."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from gemmdb.key.problem import Problem
 
 _PER_UNIT = {"cpu": (10.0, 0.05), "cuda": (32.0, 6.0), "hip": (17.0, 4.0)}
 """GB/s and 16-bit TFLOP/s of one SM, compute unit or thread, from an H200 (4,300 GB/s, 790 TFLOP/s), an MI300X's data
-sheet and a server core: good to a factor of two, which a ratio of two near sizes does not feel."""
+sheet and a server core: accurate to a factor of two, which cancels in the ratio of two nearby sizes."""
 
 _LAUNCH_US = 1.0
 """No kernel is faster than its launch."""
 
 
 def roofline_us(problem: Problem, device: Device) -> float:
-    """Microseconds that moving the bytes or doing the operations takes at least, whichever is longer; never below 1."""
+    """The minimum microseconds for moving the bytes or doing the operations, whichever is longer; at least 1."""
     bandwidth, rate = _PER_UNIT[device.kind]
     gb_per_s = device.figures.get("copy_gb_per_s") or bandwidth * device.units
     tflops = device.figures.get("peak_tflops") or rate * device.units

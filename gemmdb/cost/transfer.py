@@ -1,8 +1,9 @@
-"""Carrying a time from one size to another: what of it can be computed, so that only the rest is interpolated.
+"""Transfers a time from one size to another: it computes the part that can be computed, and only the rest is
+interpolated.
 
-`Scale` expects a time from the bytes, steps, waves and tiles of a config on a problem; a measured time divided by it
-varies slowly with the sizes. A `ConfigGroup` holds the configs that differ in nothing but their split of K: the split
-that fills the multiprocessors at one size is the wrong one at another, so it is computed anew.
+`Scale` computes an expected time from the bytes, steps, waves and tiles of a config on a problem; a measured time
+divided by it varies slowly with the sizes. A `ConfigGroup` holds the configs that differ only in their split of K. The
+split that fills the multiprocessors at one size is wrong at another, so it is computed for each size.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _SPLIT = "split_k"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConfigGroup:
-    """A config up to its split of K. `resident`: 0 for a split that is part of the config (none, or the backend's own
-    choice), else how many programs per multiprocessor it is to come to; `config` then has a split of 2 in its place.
-    `like`: equal for the groups of a kernel with the same tile. There is one object of each group, so that a lookup
-    need not hash configs."""
+    """A config without its split of K. `resident`: 0 if the split belongs to the config (no split, or the backend's own
+    choice), else how many programs per multiprocessor the split gives; `config` then has a split of 2 as a placeholder.
+    `like`: equal for the groups of a kernel with the same tile. Each group is a single object, so a lookup need not
+    hash configs."""
 
     config: Config
     resident: int
@@ -45,7 +46,7 @@ class Scale:
 
     @classmethod
     def of(cls, problem: Problem, device: Device) -> Scale:
-        """The scale of a problem; by the roofline alone where the cost model does not know the device."""
+        """The scale of a problem; only the roofline if the cost model does not know the device."""
         known = machine(device)
         return cls(roofline_us(problem, device), Setting.of(problem, known) if known else None)
 
@@ -58,7 +59,8 @@ class Scale:
 
 
 def group_of(config: Config, problem: Problem, device: Device) -> ConfigGroup:
-    """The group of a config that ran on a problem. A split that does not fill the multiprocessors stays as it is."""
+    """The group of a config that ran on a problem. A split that does not fill the multiprocessors belongs to the
+    config."""
     split, shape = _split(config), tile(config)
     if split < 2 or shape is None:
         return _group(config, 0)
@@ -77,8 +79,8 @@ def _group(config: Config, resident: int) -> ConfigGroup:
 
 
 def members(found: ConfigGroup, problem: Problem, device: Device) -> Iterator[Config]:
-    """The configs of a group at a problem: the splits that fill the multiprocessors once, all of them or a power of
-    two, as a build tries them; none where K is too short or the tiles are too many to split."""
+    """The configs of a group on a problem: the splits that fill the multiprocessors once, exact or a power of two, as a
+    build tries them; none if K is too short or there are too many tiles to split."""
     config, resident = found.config, found.resident
     shape = tile(config)
     if not resident or shape is None:
@@ -91,8 +93,8 @@ def members(found: ConfigGroup, problem: Problem, device: Device) -> Iterator[Co
 
 
 def programs(config: Config, problem: Problem) -> int | None:
-    """How many programs a config starts on a problem, None where that is not known: those of libraries, and those that
-    are as many as the multiprocessors hold."""
+    """How many programs a config starts on a problem. None if unknown: for libraries, and for kernels that start as
+    many programs as the multiprocessors hold."""
     shape = tile(config)
     if shape is None or shape.resident or (config.backend == "cutlass" and _split(config) == 0):
         return None
@@ -106,7 +108,7 @@ def tile(config: Config) -> Tile | None:
 
 
 def _tiles(shape: Tile, problem: Problem) -> int:
-    if shape.kernel == "gemv":  # Its programs have all rows.
+    if shape.kernel == "gemv":  # Each of its programs computes all rows.
         return math.ceil(problem.n / shape.n)
     return tile_count(problem.m, problem.n, (shape.m, shape.n))
 

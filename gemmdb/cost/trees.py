@@ -1,8 +1,8 @@
-"""Regression trees on top of the cost model: by how much a measured time is off what the model expects.
+"""Regression trees on top of the cost model: they predict how far a measured time is from the model's time.
 
-Fitted by `gemmdb.generators.fit.trees` to the rows of some archs, and used on these alone: a tree knows nothing beyond
-the values that it was fitted to, so on another GPU it would correct by what was wrong elsewhere. The data is one file
-of JSON, read when the first problem asks for it.
+`gemmdb.generators.fit.trees` fits them to the rows of some archs, and they are used on these archs only: a tree cannot
+extrapolate, so on another GPU it would apply the errors of the fitted one. The data is one JSON file, read at its first
+use.
 """
 
 from __future__ import annotations
@@ -28,24 +28,23 @@ LOG = logging.getLogger("gemmdb")
 FORMAT = 1
 DATA = Path(__file__).with_name("trees.json")
 MOST_NODES = 1 << 18
-"""Of all trees together: more could not be evaluated at compile time."""
+"""The most nodes of all trees together. More could not be evaluated at compile time."""
 LARGEST = 1 << 31
-"""Of any number in the file, whichever its sign."""
+"""The largest magnitude of any number in the file."""
 
 WORD = 64
-"""Leaves of a tree at most: each is a bit of the tree's word."""
+"""The most leaves of a tree. Each is a bit of the tree's word."""
 
 
 @dataclass(frozen=True)
 class Trees:
-    """`base`: what all predictions begin with. `leaves`: the values of each tree's, from that of the lowest values on,
-    counted from 1. `questions`: of each feature its thresholds in order, and for each number of them that are exceeded
-    the leaves that can still be reached. `firsts`: the first leaf of every tree. `checks`: rows of features with what
-    the fit itself predicts of them.
+    """`base`: the start of every prediction. `leaves`: the leaf values of all trees in order, counted from 1.
+    `questions`: for each feature its sorted thresholds and, for each number of exceeded thresholds, the leaves that can
+    still be reached. `firsts`: the first leaf of every tree. `checks`: rows of features with the fit's own predictions.
 
-    Trees are not walked. A word of bits stands for the leaves of each, all words are one integer, and what a feature
-    rules out is masked away at once; of what is left of a tree its first leaf is the one that a walk would come to
-    (QuickScorer: Lucchese et al., SIGIR 2015). In Python that takes less than half of the time.
+    Trees are not walked. The leaves of each tree are the bits of a word, and all words form one integer. Each feature
+    masks out the leaves that it rules out in all trees at once. The first remaining leaf of a tree is the one that a
+    walk would reach (QuickScorer: Lucchese et al., SIGIR 2015). In Python this takes less than half the time of a walk.
     """
 
     base: float
@@ -55,7 +54,7 @@ class Trees:
     checks: Sequence[tuple[Sequence[float], float]] = ()
 
     def log(self, values: Sequence[float]) -> float:
-        """The logarithm of the measured over the modelled time that is expected of these FEATURES."""
+        """The expected logarithm of measured over modelled time for these FEATURES."""
         return self.total(self.reached(self.every, values))
 
     @property
@@ -64,15 +63,15 @@ class Trees:
         return (1 << WORD * len(self.leaves)) - 1
 
     def reached(self, left: int, values: Sequence[float], begin: int = 0) -> int:
-        """Those of the leaves `left` that can be reached where `values` are those of FEATURES from `begin` on."""
+        """The leaves of `left` that can still be reached, given `values` for FEATURES from position `begin` on."""
         for value, (thresholds, masks) in zip(values, self.questions[begin:], strict=False):
-            if exceeded := bisect_left(thresholds, value):  # Else nothing is ruled out.
+            if exceeded := bisect_left(thresholds, value):  # Otherwise nothing is ruled out.
                 left &= masks[exceeded]
         return left
 
     def total(self, left: int) -> float:
-        """The base, and of each tree the value of the first of these leaves."""
-        # Each tree has one at least, so what is subtracted from its word is borrowed from no other's.
+        """The base plus, for each tree, the value of its first leaf in `left`."""
+        # Each tree has at least one leaf left, so the subtraction never borrows from another tree's word.
         lowest = left ^ (left & (left - self.firsts))
         words = struct.unpack(f"<{len(self.leaves)}Q", lowest.to_bytes(WORD // 8 * len(self.leaves), "little"))
         return sum(map(getitem, self.leaves, map(int.bit_length, words)), self.base)
@@ -80,8 +79,8 @@ class Trees:
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """The cost model's times on one problem and machine, corrected by trees. `left`: the leaves that can be reached on
-    that problem."""
+    """The cost model's times on one problem and machine, corrected by the trees. `left`: the leaves that are reachable
+    for that problem."""
 
     setting: Setting
     trees: Trees
@@ -89,7 +88,7 @@ class Corrected:
 
     @classmethod
     def of(cls, setting: Setting) -> Corrected | None:
-        """None on a machine that no trees were fitted on."""
+        """The corrected model for a setting; None if no trees were fitted on its machine."""
         trees = shipped() if setting.machine.capability in CAPABILITIES else None
         return None if trees is None else cls(setting, trees, trees.reached(trees.every, of_problem(setting)))
 
@@ -99,7 +98,7 @@ class Corrected:
         return self.of_work(tile, w, FITTED.of_work(self.setting, tile, w))
 
     def of_work(self, tile: Tile, w: Work, us: float) -> float:
-        """The same, where the Work of the tile and what the cost model expects are known already."""
+        """The same, if the Work of the tile and the cost model's time are already known."""
         return self._corrected(us, of_tile(self.setting, tile, w, us))
 
     def aten_us(self) -> float:
@@ -113,8 +112,8 @@ class Corrected:
 
 @functools.cache
 def shipped() -> Trees | None:
-    """The trees that come with the package; None, with a warning, where the file is missing or damaged: the cost model
-    answers without them."""
+    """The trees that come with the package. None, with a warning, if the file is missing or damaged; the cost model
+    then works without them."""
     try:
         return parse(json.loads(DATA.read_bytes()))
     except (OSError, ValueError, RecursionError) as error:
@@ -123,11 +122,11 @@ def shipped() -> Trees | None:
 
 
 def parse(data: Any) -> Trees:
-    """The trees of a JSON document. Raises ValueError, which says what is wrong with it.
+    """The trees of a JSON document. Raises ValueError with the reason if it is malformed.
 
-    `cuts`: pairs of a feature's place and a threshold. `trees`: of each the nodes, children before parents and lower
-    ones first; an even number is twice the place of the cut of an inner node, an odd one a leaf, whose value is half of
-    it, rounded down, times `unit`.
+    `cuts`: pairs of a feature's position and a threshold. `trees`: the nodes of each tree, children before parents and
+    lower ones first. An even number is an inner node: twice the position of its cut. An odd number is a leaf: its value
+    is half of the number, rounded down, times `unit`.
     """
     if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("features") != list(FEATURES):
         raise ValueError(f"not trees of format {FORMAT} over the {len(FEATURES)} features of this version")
@@ -143,12 +142,12 @@ def parse(data: Any) -> Trees:
 
 
 def _leaves(codes: Any, unit: float, masks: list[int], place: int) -> tuple[float, ...]:
-    """The leaves of the tree at `place`, counted from 1; at `masks`, by cut, those that are ruled out where its
-    threshold is exceeded are added."""
+    """The leaves of the tree at `place`, counted from 1. Adds to `masks`, for each cut, the leaves that are ruled out
+    if its threshold is exceeded."""
     if not isinstance(codes, list) or not set(map(type, codes)) <= {int} or max(map(abs, codes), default=0) > LARGEST:
         raise ValueError("a tree is a list of small integers")
     values: list[float] = []
-    stack: list[tuple[int, int]] = []  # The first leaf of a node, and how many it has.
+    stack: list[tuple[int, int]] = []  # The first leaf of a node and its number of leaves.
     for code in codes:
         if code & 1:
             stack.append((len(values), 1))

@@ -1,5 +1,5 @@
-"""What a kernel has a GPU do: the bytes, steps, waves and operations of a config on a problem, counted and divided by
-the machine's public rates, so that what the cost model fits has no unit but time."""
+"""The work of a kernel on a GPU: the bytes, steps, waves and operations of a config on a problem. They are counted and
+divided by the machine's public rates, so the cost model fits times only."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ KERNELS: Mapping[str, str] = {
 """The kernels that are modelled, each with the group of coefficients that applies; any other kernel is not modelled.
 The trees number the kernels in this order, so add one at the end, and fit anew."""
 BESIDE = 48
-"""Registers of a thread for addresses, indices and operands on their way, of kernels that multiply tiles; of 32, 48 and
-64 the one that orders held-out H200 rows best."""
+"""Registers of a thread for addresses, indices and operands in flight, in kernels that multiply tiles. Of 32, 48 and
+64, this value orders held-out H200 rows best."""
 CUTLASS_STAGES = 4
-"""CUTLASS takes as many as fit; four is what most of its tiles come to."""
+"""CUTLASS uses as many stages as fit, which is four for most of its tiles."""
 
 
 class Tile(NamedTuple):
-    """A config in the words of the model. `m`, `n`, `k`: the tile, of a gemv one row high; `split` of K with `reduce`
-    `none`, `kernel` or `fixup`; `tma`: tiles come by the copy engine; `bits`, `mask`, `stagger`, `swap`, `resident`:
-    the parameters of these names. `registers` of a thread and bytes of `shared` memory of a program as the compiled
-    kernel has them; 0 is estimated."""
+    """A config in the terms of the cost model. `m`, `n`, `k`: the tile, of a gemv one row high; `split` of K with
+    `reduce` `none`, `kernel` or `fixup`; `tma`: tiles come by the copy engine; `bits`, `mask`, `stagger`, `swap`,
+    `resident`: the parameters of these names. `registers` per thread and bytes of `shared` memory per program: those of
+    the compiled kernel, or 0 to estimate them."""
 
     kernel: str
     m: int
@@ -81,9 +81,9 @@ def tile_of(config: Config) -> Tile | None:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A problem on a machine: what all configs have in common. `a`, `b`: bytes of an element of the operands. `dram`,
-    `output`: microseconds that reading the operands once and writing the output takes. `rate`: how many times as fast
-    as 16-bit operands the tensor cores take the problem's."""
+    """A problem on a machine: what all configs share. `a`, `b`: bytes of an element of the operands. `dram`, `output`:
+    microseconds for reading the operands once and for writing the output. `rate`: the speed of the tensor cores on the
+    problem's dtype relative to 16-bit operands."""
 
     problem: Problem
     machine: Machine
@@ -103,13 +103,13 @@ class Setting:
 
 
 class Work(NamedTuple):
-    """What one config has the machine do: floats, or arrays of them. Microseconds at public rates, or counts.
+    """The work of one config on the machine, as floats or arrays: microseconds at public rates, or counts.
 
-    `dram`: operands once; `l2`: all reads of tiles; `latency`: trips to memory that nothing hides, of the program that
-    is busiest; `waves` of programs; `sync`, `wide`, `fma`: operations by `mma.sync`, warp-group and fp32 instructions;
+    `dram`: operands once; `l2`: all reads of tiles; `latency`: trips to memory that nothing hides, in the busiest
+    program; `waves` of programs; `sync`, `wide`, `fma`: operations by `mma.sync`, warp-group and fp32 instructions;
     `shared`: operands from shared memory to registers; `cast`, `bits`: dequantised weights; `steps` along K; `output`;
-    `fixup`, `second`: 1 where K is split and reduced so; `partial`: the sums written and read. Of ATen `second`
-    counts the kernels around the product, and `partial` is what these move.
+    `fixup`, `second`: 1 if K is split and reduced that way; `partial`: partial sums written and read. For ATen,
+    `second` counts the kernels around the GEMM, and `partial` is what these move.
     """
 
     dram: Any
@@ -139,7 +139,7 @@ def work(setting: Setting, tile: Tile) -> Work:
     height = p.m if gemv else tile.m
     wide = is_wide(setting, tile)
     waves = math.ceil(programs / (machine.sms * residency(setting, tile, wide)))
-    # Programs on one SM share its cores; the fullest SM has that many of them one after the other.
+    # Programs on one SM share its cores; the fullest SM runs this many one after the other.
     turns = math.ceil(programs / machine.sms) * steps
     on_cores = 2.0 * height * tile.n * tile.k * turns / setting.rate
     weights = tile.n * tile.k * turns / (64 * machine.clock) if p.spec.dequantises else 0.0
@@ -164,12 +164,12 @@ def work(setting: Setting, tile: Tile) -> Work:
 
 
 def is_wide(setting: Setting, tile: Tile) -> bool:
-    """Whether the machine multiplies the tile with the instructions of whole warp groups."""
+    """Whether the machine multiplies the tile with warp-group instructions."""
     return setting.machine.groups and by_warp_groups(tile.n if tile.swap else tile.m, tile.warps)
 
 
 def residency(setting: Setting, tile: Tile, wide: bool) -> int:
-    """Programs that share an SM: by shared memory, warps, and registers for the accumulator and what is beside it."""
+    """How many programs share an SM, limited by shared memory, warps and registers."""
     machine, threads = setting.machine, 32 * tile.warps
     if tile.kernel == "gemm":
         return 1
@@ -180,7 +180,7 @@ def residency(setting: Setting, tile: Tile, wide: bool) -> int:
         stage = stage_bytes((tile.m, tile.n, tile.k), (setting.a, setting.b))
         shared = stage * (tile.stages if wide else max(tile.stages - 1, 1)) + 1024
         registers = tile.m * tile.n // threads + BESIDE
-        if setting.problem.spec.dequantises:  # A weight tile is dequantised as a whole.
+        if setting.problem.spec.dequantises:  # A weight tile is dequantised at once.
             registers += tile.n * tile.k // 2 // threads
     shared, registers = tile.shared + 1024 if tile.shared else shared, tile.registers or registers
     fits = min(machine.smem // shared, machine.warps // tile.warps, REGISTERS // (min(registers, 255) * threads))
@@ -190,7 +190,7 @@ def residency(setting: Setting, tile: Tile, wide: bool) -> int:
 
 
 def _registers_read(setting: Setting, tile: Tile) -> float:
-    """Bytes that the warps of a program read from shared memory in a step: without warp groups each takes its own part
-    of the tiles, one operand several times."""
+    """Bytes that the warps of a program read from shared memory in a step. Without warp groups, each warp reads its own
+    share of the tiles, so one operand is read several times."""
     along = max(1, min(tile.warps, tile.n // 16))
     return tile.k * (tile.n * setting.b * max(1, tile.warps // along) + tile.m * setting.a * along)

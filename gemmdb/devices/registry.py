@@ -1,4 +1,4 @@
-"""Devices that are known without being present: public figures, for lookups and builds on other machines.
+"""GPUs that gemmdb knows by public figures, so that lookups and builds for them work on any machine. One row each.
 
 Sources: NVIDIA's data sheets and architecture whitepapers. Memory is what the driver reports, a little less than the
 name says; bandwidth in GB/s; `tc_tflops`: dense bf16 (fp16 on sm75) tensor-core rate; boost clocks in MHz.

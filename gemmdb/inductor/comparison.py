@@ -1,4 +1,4 @@
-"""The regression guard: a whole model with and without gemmdb, side by side, and which product is to blame."""
+"""The regression guard: a whole program with and without gemmdb, side by side, and which product is to blame."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gemmdb.key.problem import Query
 from gemmdb.settings import Settings
 
 SLOWER = 1.01
-"""A model this much slower than default mode is looked into; below is noise."""
+"""A program this many times slower than default mode is looked into; less is noise."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +85,17 @@ def compare(
 
 
 def _answer(function: Callable[..., Any], inputs: Any) -> Any:
-    """What a compiled function makes of copies of its inputs, with random numbers from the same beginning."""
+    """The output of a compiled function for copies of its inputs, with the same random seed."""
     import torch
 
-    # Of the other GPUs nothing is drawn, and asking them for their state would make contexts there.
+    # The other GPUs draw no numbers, and reading their state would create contexts there.
     with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
         torch.manual_seed(0)
         return function(*_copied(inputs))
 
 
 def _copied(inputs: Any) -> Any:
-    """Copies of all tensors, with the same strides: other ones would be compiled for anew."""
+    """Copies of all tensors, with the same strides: other strides would cause another compile."""
     import torch
     from torch.utils import _pytree
 
@@ -113,8 +113,8 @@ def _copied(inputs: Any) -> Any:
 
 
 def _without(suspect: str, served: session.Session) -> session.Session:
-    """`served`, but for one problem, which is ATen's. What else is asked is answered as before: a product may be asked
-    for twice, for the operands that a pass sees and those that the lowering has."""
+    """`served`, with ATen for one problem. All others are answered as before. A product may be looked up twice: for the
+    operands that a pass sees, and for those that the lowering has."""
 
     def find(query: Query) -> Hit | None:
         return Hit("forced", ATEN, 0.0, 1.0, "", {}) if query.problem.text == suspect else served.find(query)
@@ -123,7 +123,7 @@ def _without(suspect: str, served: session.Session) -> session.Session:
 
 
 def _compile(model: Any, inputs: Any, using: session.Session) -> Callable[..., Any]:
-    """`model` compiled anew with `using`; a compiled function of an earlier call is left intact."""
+    """`model`, compiled again with `using`. Compiled functions of earlier calls still work."""
     import torch
 
     # A backend of its own per compile: Dynamo would hand out what it has compiled for `model` before.
@@ -157,8 +157,8 @@ def _synchronize() -> None:
 
 
 def difference(wanted: Any, found: Any) -> float:
-    """The largest difference of two outputs of a model relative to the largest value of its tensor; infinite where one
-    has a NaN or an infinity that the other has not."""
+    """The largest difference of two outputs, relative to the largest value of its tensor. Infinite where only one of
+    them has a NaN or an infinity."""
     import torch
     from torch.utils import _pytree
 

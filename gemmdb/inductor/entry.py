@@ -32,7 +32,7 @@ _TRIGGER = "torch._inductor.compile_fx"
 def enable(
     on_miss: str | None = None, tables: str | Path | Sequence[str | Path] = (), policy: Policy | None = None
 ) -> None:
-    """Let every compile of this process look its GEMMs up. Calling it again replaces the settings.
+    """Let every compile of this process look up its GEMMs. A second call replaces the settings.
 
     `on_miss`: `aten`, `live` or `error`; default GEMMDB_ON_MISS, else `live` where that is short. `tables`: files to
     ask before all others, or one. `policy`: everything else that may be set. The tables are opened at the first
@@ -58,7 +58,7 @@ def disable() -> None:
 
 
 def policy_of(on_miss: str | None, policy: Policy | None, settings: Settings) -> Policy:
-    """`policy`, or the default one, with the `on_miss` that was asked for, here, in it or by GEMMDB_ON_MISS. Raises
+    """`policy`, or the default one, with `on_miss` from here, from the policy or from GEMMDB_ON_MISS. Raises
     InputError."""
     if not isinstance(policy, (Policy, NoneType)):
         raise InputError(f"policy: a gemmdb.Policy, not {policy!r}")
@@ -93,8 +93,8 @@ def force(chooser: Config | Callable[[Problem], Config | None], key: str | None 
 def record(path: str | Path) -> Recording:
     """Append every GEMM that is compiled from now on to the workload file `path`, with how often its graph was called.
 
-    Until the program ends, or as a context manager until the block ends; the file is written then. While gemmdb is not
-    enabled, products are looked at and left as Inductor has them.
+    It records until the program ends, or, as a context manager, until the block ends. The file is written then. While
+    gemmdb is not enabled, recording changes nothing in what Inductor compiles.
     """
     from gemmdb.inductor.recording import Recording
 
@@ -154,7 +154,7 @@ def _is_loading(module: Any) -> bool:
 
 
 class _Finder:
-    """Finds nothing itself: lets the other finders find Inductor, and wraps it once it is executed."""
+    """An import hook: the other finders find Inductor, and it is wrapped after it is executed."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         """The spec of Inductor's entry module with our loader around its own; None for every other module."""

@@ -1,4 +1,4 @@
-"""All ranks of a job must choose the same kernels: tables and policies that differ between them are found and said."""
+"""All ranks of a job must choose the same kernels: ranks with other tables or another policy are reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _compared: set[str] = set()
 
 
 def compare(session: Session) -> None:
-    """Hold a session's identity against that of the first rank that compiled; once per identity and process.
+    """Compare a session's identity with that of the first rank that compiled, once per identity and process.
 
     A difference is a warning and an entry in `stats()["errors"]`; under `on_miss="error"` it raises TableError.
     """
@@ -24,7 +24,7 @@ def compare(session: Session) -> None:
     from gemmdb.inductor.adapter import ranks
 
     own = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    # What the policy is for may differ by intent, so each policy is compared by itself.
+    # Policies may differ on purpose, so each policy has an entry of its own.
     found = ranks.first(f"gemmdb/{hashlib.sha256(session.policy.text.encode()).hexdigest()[:16]}", own)
     if found is None:
         return

@@ -28,8 +28,8 @@ INTERVAL_S = 10.0
 
 
 class Recording:
-    """Writes the products of the graphs that become ready, and how often each graph runs, until `stop`, the end of a
-    `with` block, or the end of the program."""
+    """Writes the products of each graph that becomes ready, and how often it runs, until `stop`, the end of a `with`
+    block, or the end of the program."""
 
     def __init__(self, path: Path, on_stop: Callable[[], None] = lambda: None) -> None:
         self.path = path

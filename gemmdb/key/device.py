@@ -1,4 +1,4 @@
-"""Device: what a measurement is true for. Its identity is the key; its figures ride along as evidence."""
+"""Device: the processor that a measurement is true for. Its identity is the key; its figures are not compared."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a product of fp8 operands with scales, a `scaled_mm`, may be made of: the part of it that a key can say.
+"""The rules of `scaled_mm`, the product of fp8 operands with scales, that go beyond the fields of its record.
 
-C = (A * scale_a) @ (B * scale_b) + bias, as `torch._scaled_mm` has it: the scales are fp32, and multiply the sums.
+C = (A * scale_a) @ (B * scale_b) + bias, as `torch._scaled_mm` has it: the fp32 scales multiply the sums.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def unlike(problem: Problem) -> str | None:
     """Why a problem is no scaled_mm, None when it is one."""
     if problem.scalars != "unit":
         return "its scales are those of the operands; it has no alpha and beta"
-    reason = unlike_rest(problem.scales, problem.out, problem.bias)
-    return reason or unlike_operands(problem.a.layout, problem.b.layout, (problem.k, problem.n))
+    reason = _unlike_rest(problem.scales, problem.out, problem.bias)
+    return reason or _unlike_operands(problem.a.layout, problem.b.layout, (problem.k, problem.n))
 
 
-def unlike_operands(a: Layout, b: Layout, sizes: tuple[int, int]) -> str | None:
-    """Why operands of these layouts, B of `sizes` (K, N), are not multiplied in fp8, None when they are.
+def _unlike_operands(a: Layout, b: Layout, sizes: tuple[int, int]) -> str | None:
+    """Why fp8 operands of these layouts cannot be multiplied, None when they can. `sizes`: K and N.
 
     The matrix units of NVIDIA GPUs take fp8 with K along memory in both operands, and torch asks for that everywhere it
     compiles. A matrix with one row or column is in either order.
@@ -42,8 +42,8 @@ def unlike_operands(a: Layout, b: Layout, sizes: tuple[int, int]) -> str | None:
     return None
 
 
-def unlike_rest(scales: str, out: str, bias: Bias | None) -> str | None:
-    """Why scales, output dtype and bias are none of a scaled_mm, None when they are."""
+def _unlike_rest(scales: str, out: str, bias: Bias | None) -> str | None:
+    """Why these scales, output dtype and bias do not belong to a scaled_mm, None when they do."""
     if scales not in SCALES:
         return f"scales are of one of the kinds {', '.join(SCALES)}, got {scales!r}"
     if out not in OUTPUTS:

@@ -32,7 +32,7 @@ class Problem:
     `scalars`: alpha and beta, `unit` when both are 1. `fusion`: what the kernel is fused with: `none`, a `scale`
     (with its dtype cast), or a `pointwise` epilogue. `constant`: B is a constant (freezing), so packed kernels exist.
     `scales`: of a scaled_mm, one of fp8.SCALES, how many numbers scale an operand; empty for the other ops.
-    `device` and `l2` ride along for `gemmdb.lookup` and are no part of the problem: not compared, not in its text.
+    `device` and `l2` are for `gemmdb.lookup` only: they are not compared and not in the text.
     Raises InputError for values outside these.
     """
 
@@ -135,7 +135,7 @@ class Problem:
         (default bf16, int8 for int_mm, fp8_e4m3 for scaled_mm); `weight_dtype` counts for mixed_mm (default int8) and
         scaled_mm (default `dtype`) only. `bias` defaults to `1d` for addmm; that of a scaled_mm has the output's dtype.
         `scales` (default `tensor`) and `fast_accum` are for scaled_mm. `l2` and `device` (a SKU; `arch` names an arch
-        instead) ride along for `gemmdb.lookup`. Raises InputError.
+        instead) are for `gemmdb.lookup` only. Raises InputError.
         """
         if layout not in ("nn", "nt", "tn", "tt"):
             raise InputError(f"unknown layout {layout!r}; known: nn, nt, tn, tt")

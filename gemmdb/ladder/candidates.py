@@ -1,4 +1,4 @@
-"""What live tuning should try: the configs that rungs `near` and `model` expect to be the fastest, in one order."""
+"""What live tuning should try: the configs that rungs `near` and `model` expect to be fastest, in one order."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gemmdb.ladder.tree_correction import corrected
 from gemmdb.ladder.unmodelled import usual
 
 TIMES_MORE = 2
-"""How many times as many candidates as in a lookup are looked at: a millisecond is nothing beside measuring them."""
+"""How many times as many candidates as in a lookup are ranked. It takes a millisecond, far less than measuring them."""
 
 
 def candidates(ask: Ask) -> list[Config]:
-    """Configs other than ATen that may be served, the most likely ones first; none where nothing is known of any.
+    """Configs other than ATen that may be served, the most promising first; empty if nothing is known.
 
-    Trees put the candidates of both into one order. Without them the two are taken in turns: each knows what the other
-    misses, and the first few of either are much alike.
+    Trees put the candidates of both rungs into one order. Without trees, the two lists alternate: each has configs that
+    the other lacks, and the first few of one list are much alike.
     """
     found = predict_near(ask)
     prediction = found if isinstance(found, str) else corrected(ask, found, TIMES_MORE)
@@ -32,8 +32,8 @@ def candidates(ask: Ask) -> list[Config]:
 
 
 def _expected(ask: Ask) -> list[Config]:
-    """What a modelled table has, whose kernels were compiled for the device, then what the model puts first; of a
-    problem that neither knows, what was the best on others of its kind."""
+    """First the configs of a modelled table, whose kernels were compiled for the device, then the model's ranking. If
+    both are empty: configs that were the best on similar problems."""
     modelled = rank(ask, FIRST * TIMES_MORE)
     best = [] if isinstance(modelled, str) else [one.config for one in modelled.best]
     return list(dict.fromkeys((*tabled(ask), *best))) or similar(ask) or usual(ask)

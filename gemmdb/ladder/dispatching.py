@@ -1,4 +1,5 @@
-"""Several configs for one range of M, each for one interval of it, where no single one holds everywhere."""
+"""Divides a range of M into a few intervals with one config each, for ranges where no single config is good
+everywhere."""
 
 from __future__ import annotations
 
@@ -14,19 +15,19 @@ from gemmdb.ladder.policy_filter import required_gain
 from gemmdb.ladder.prediction import Prediction
 
 MOST = 3
-"""Kernels that a range is divided among at most: each is one more to compile, and one more comparison per call."""
+"""The most kernels for one range. Each costs a compile, and a comparison per call."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """One value of M with what is known of the configs there; None: nothing, and then it is ATen's."""
+    """One value of M with its prediction. Without a prediction (None), ATen serves it."""
 
     m: int
     prediction: Prediction | None
 
     def log_ratio(self, config: Config, loss: float) -> float | None:
-        """Of the time relative to ATen, were the prediction off by its doubt; None where that is slower than ATen by
-        more than `loss`."""
+        """The logarithm of the config's time relative to ATen, with the prediction's doubt added. None if that is
+        slower than ATen by more than `loss`."""
         if config == ATEN:
             return 0.0
         ratio = math.inf if self.prediction is None else self.prediction.ratios.get(config, math.inf)
@@ -39,7 +40,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Interval:
-    """Neighbouring buckets, the first to the last, that one config takes; `total`: sum of log ratios."""
+    """Adjacent buckets, first to last, that one config serves. `total`: the sum of their log ratios."""
 
     first: int
     last: int
@@ -48,9 +49,9 @@ class Interval:
 
 
 def unfused(problem: Problem) -> Problem | None:
-    """The problem that decides: nothing is fused into a kernel that is chosen at run time, as nothing is into ATen's.
-    None where a product cannot be divided: an integer one and its scale are one kernel, and a constant weight is packed
-    for one."""
+    """The problem whose rows decide: as with ATen, nothing is fused into a kernel that is chosen at run time. None if
+    the range cannot be divided: an integer product and its scale are one kernel, and a constant weight is packed for
+    one kernel."""
     if problem.constant:
         return None
     if problem.fusion == "none" or (problem.spec.dequantises and problem.fusion == "scale"):
@@ -59,10 +60,10 @@ def unfused(problem: Problem) -> Problem | None:
 
 
 def divide(ask: Ask, buckets: Sequence[Bucket]) -> list[Interval]:
-    """The division of the range that gains most over ATen, in the mean over all buckets; ATen if nothing gains.
+    """The division of the range with the largest mean gain over ATen over all buckets; ATen if nothing gains.
 
-    No interval is slower than ATen anywhere by more than the policy's regret, and each gains what the policy asks. Of
-    divisions within the policy's regret of the best, the one with the fewest intervals is returned.
+    No interval is slower than ATen in any bucket by more than the policy's regret, and each has the gain that the
+    policy requires. Among divisions within the policy's regret of the best, the one with the fewest intervals wins.
     """
     intervals = _candidates(ask, buckets)
     best: list[list[list[Interval] | None]] = [[[] if end == 0 else None for end in range(len(buckets) + 1)]]
@@ -77,7 +78,7 @@ def divide(ask: Ask, buckets: Sequence[Bucket]) -> list[Interval]:
 
 
 def _candidates(ask: Ask, buckets: Sequence[Bucket]) -> dict[tuple[int, int], Interval]:
-    """For each run of buckets the config that gains most there."""
+    """For each run of adjacent buckets, the config with the largest gain."""
     known = [one.prediction for one in buckets if one.prediction is not None]
     verified = False if any(one.verified is False for one in known) else None
     needed = -math.log1p(required_gain(ask.policy, verified))
@@ -104,7 +105,7 @@ def _candidates(ask: Ask, buckets: Sequence[Bucket]) -> dict[tuple[int, int], In
 def _one_more(
     before: list[list[Interval] | None], intervals: dict[tuple[int, int], Interval], count: int
 ) -> list[list[Interval] | None]:
-    """The best divisions of the first buckets into one interval more than those of `before`, by where they end."""
+    """The best divisions of the first buckets into one interval more than those in `before`, indexed by their end."""
     after: list[list[Interval] | None] = [None] * (count + 1)
     for (first, last), interval in intervals.items():
         start, end = before[first], after[last + 1]
@@ -121,7 +122,7 @@ def _total(intervals: Iterable[Interval]) -> float:
 
 
 def hit(ask: Ask, hint: Hit, buckets: Sequence[Bucket], intervals: Sequence[Interval]) -> Hit:
-    """The answer that `intervals` are."""
+    """The Hit for these intervals."""
     limits = [buckets[interval.last].m for interval in intervals[:-1]]
     branches = tuple(zip([*limits, None], [interval.config for interval in intervals], strict=True))
     here = next(interval for interval in intervals if buckets[interval.last].m >= ask.problem.m)

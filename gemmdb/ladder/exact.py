@@ -24,7 +24,7 @@ def exact(ask: Ask) -> Step:
 
 def find(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
     """The table and verdict that answer, and whether the verdict was measured under the running toolchain class (None
-    when that is unknown). Verdicts of a model are not measured, so they are no exact answer."""
+    if unknown). Modelled verdicts do not count, since nothing was measured."""
     passes = (None,) if ask.klass is None else (ask.klass, None)
     for klass in passes:
         for table in ask.tables:
@@ -35,8 +35,8 @@ def find(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
 
 
 def barred(ask: Ask, but: Table | None = None) -> frozenset[Config]:
-    """The configs that were wrong or crashed at the problem on the device, in any table except `but`: a table's own
-    verdicts hold none of those that it shows to be so itself."""
+    """The configs that were wrong or crashed on the problem and device in any table except `but`. A verdict already
+    excludes the bad configs of its own table."""
     found = (ask.read(Table.barred, table, ask.problem, ask.device) for table in ask.tables if table is not but)
     return frozenset().union(*(configs for configs in found if configs))
 
@@ -61,8 +61,8 @@ def _serve(ask: Ask, table: Table, verdict: Verdict, verified: bool | None) -> H
 
 
 def _choose(ask: Ask, table: Table, verdict: Verdict) -> tuple[Config, float, list[dict[str, str]]]:
-    """The config to serve with its time relative to ATen: the pick, else the next of its ties that may be served, else
-    the fastest other config that may be; and what was refused on the way."""
+    """The config to serve, its time relative to ATen, and the configs that were refused. The config is the pick, else
+    the next of its ties that may be served, else the fastest other config that may be served."""
     refused: list[dict[str, str]] = []
     if (reason := _objection(ask, table, verdict.pick)) is None:
         return verdict.pick, verdict.ratio, refused

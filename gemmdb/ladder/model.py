@@ -1,7 +1,7 @@
-"""Rung `model`: a problem on a GPU that no measured row answers, by a cost model of the kernels.
+"""Rung `model`: answers a problem on a GPU from a cost model of the kernels, if no measured row does.
 
-The model ranks candidates; it does not know them. What it proposes narrows live tuning, and is served by itself only
-where the gain over ATen that it expects is far beyond its error.
+The model ranks candidates that may never have been timed. Its ranking narrows live tuning. The rung serves a candidate
+itself only if the expected gain over ATen is far beyond the model's error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from gemmdb.cost.features import OPS
+from gemmdb.cost.features import OPS, ORDERS
 from gemmdb.cost.machine import machine
 from gemmdb.cost.menu import choices
 from gemmdb.cost.model import FITTED
@@ -27,17 +27,17 @@ from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict
 
 LIVE_CANDIDATES = 4
-"""Configs beside ATen that live tuning measures."""
+"""How many configs besides ATen live tuning measures."""
 FIRST = 8
-"""How many of its order the trees look at again: among them is nearly always what they would choose of all."""
+"""How many of the cost model's first candidates the trees reorder. The best of all by the trees is nearly always among
+them."""
 DTYPES = ("bf16", "fp16", "int8")
-_ORDERS = ("row", "row-padded", "col", "col-padded")
 
 
 @dataclass(frozen=True, slots=True)
 class MenuCandidate:
-    """A config that may be served, with its tile, what that has the machine do, and the microseconds that the cost
-    model alone expects of it."""
+    """A config that may be served, with its tile, the work of that tile, and the microseconds that the cost model alone
+    expects."""
 
     config: Config
     tile: Tile
@@ -47,7 +47,7 @@ class MenuCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A config and the microseconds that the model expects of it."""
+    """A config and its expected microseconds."""
 
     config: Config
     us: float
@@ -56,7 +56,7 @@ class Candidate:
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """What the model expects at a problem: ATen's time in microseconds, and the fastest configs, best first.
-    `corrected`: whether by trees."""
+    `corrected`: whether trees corrected the times."""
 
     aten_us: float
     best: tuple[Candidate, ...]
@@ -64,8 +64,8 @@ class Candidates:
 
 
 def model(ask: Ask) -> Step:
-    """What a modelled table says, else what the model makes of its menu; served where the expected gain over ATen is
-    at least the policy's `model_gain`."""
+    """The answer of a modelled table, else the model's own ranking of its menu. It is served if the expected gain over
+    ATen is at least the policy's `model_gain`."""
     if not ask.policy.model:
         return Step("model", None, "switched off by the policy")
     found = _modelled(ask)
@@ -90,12 +90,12 @@ def model(ask: Ask) -> Step:
 
 
 def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Candidates | str:
-    """The `count` candidates with the smallest expected times that may be served, or why there are none.
+    """The `count` servable candidates with the smallest expected times, or the reason why there are none.
 
-    Where trees were fitted on the arch, they put the first FIRST of the cost model, or `count`, in their own order.
+    If trees were fitted on the arch, they reorder the first max(FIRST, `count`) of the cost model.
     """
     found = machine(ask.device)
-    reason = "the model knows NVIDIA GPUs of known archs" if found is None else uncovered(ask.problem)
+    reason = "the model covers only NVIDIA GPUs of known archs" if found is None else uncovered(ask.problem)
     if found is None or reason:
         return str(reason)
     setting = Setting.of(ask.problem, found)
@@ -111,7 +111,7 @@ def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Candidates | str:
 
 
 def uncovered(problem: Problem) -> str | None:
-    """Why the model says nothing of a problem, None when it does."""
+    """Why the model does not cover a problem; None if it does."""
     if problem.op not in OPS:
         return f"products of the op {problem.op} are not modelled"
     if problem.empty:
@@ -119,13 +119,13 @@ def uncovered(problem: Problem) -> str | None:
     if problem.a.dtype not in DTYPES:
         return f"products of {problem.a.dtype} are not modelled"
     for operand in (problem.a, problem.b):
-        if operand.layout.order not in _ORDERS or operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
+        if operand.layout.order not in ORDERS or operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
             return "rows that do not start at multiples of 16 bytes are not modelled"
     return None
 
 
 def allowed(ask: Ask, setting: Setting) -> Iterator[MenuCandidate]:
-    """The candidates that may be served in the cost model's order."""
+    """The candidates that may be served, in the cost model's order."""
     menu = list(choices(setting))
     expected = FITTED.each(setting, (one.tile for one in menu))
     ranked = sorted((us, one.tile, w, one) for one, (us, w) in zip(menu, expected, strict=True))
@@ -137,7 +137,7 @@ def allowed(ask: Ask, setting: Setting) -> Iterator[MenuCandidate]:
 
 
 def _refusal(ask: Ask, ratio: float) -> str:
-    """Why a config that is expected at `ratio` of ATen's time is not served; empty when it is."""
+    """Why a config with the expected time `ratio` relative to ATen is not served; empty if it is."""
     if ask.policy.on_miss == "live":
         return "live tuning decides among the candidates"
     if gain(ratio) < ask.policy.model_gain:
@@ -146,7 +146,8 @@ def _refusal(ask: Ask, ratio: float) -> str:
 
 
 def _modelled(ask: Ask) -> tuple[Table, Verdict] | None:
-    """The verdict of the first table that has a modelled one, in whatever toolchain class: nothing was measured."""
+    """The first table with a modelled verdict, and the verdict. Its toolchain class makes no difference, since nothing
+    was measured."""
     for table in ask.tables:
         for verdict in ask.read(Table.verdicts, table, ask.problem, ask.device) or ():
             if verdict.protocol.clock == "model" and verdict.protocol.l2 == ask.query.l2:
@@ -155,14 +156,14 @@ def _modelled(ask: Ask) -> tuple[Table, Verdict] | None:
 
 
 def tabled(ask: Ask) -> list[Config]:
-    """The configs that a modelled table has for the problem and that may be served, in its order; none without one."""
+    """The servable configs that a modelled table has for the problem, in its order; empty without such a table."""
     found = _modelled(ask)
     ratios = {} if found is None else _ratios(ask, *found)
     return sorted((config for config in ratios if config != ATEN), key=lambda config: ratios[config])
 
 
 def _ratios(ask: Ask, table: Table, verdict: Verdict) -> dict[Config, float]:
-    """What a table expects of ATen and of the configs that may be served, relative to ATen."""
+    """The expected times, relative to ATen, of ATen and of the configs that may be served."""
     pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or []
     banned = barred(ask)
     return {

@@ -1,9 +1,9 @@
-"""Rung `near`: a problem that was not measured, answered from nearby ones that were.
+"""Rung `near`: answers a problem that was not measured from nearby problems that were.
 
-Neighbours share the op and the family, that is dtypes, layout and alignment classes, bias, fusion context and numerics,
-and the device. The neighbour's winner is not copied: see `prediction.predicted`, and `refine` for what trees that were
-fitted on the arch add. What is too far, or too uncertain for
-the policy, is declined, unless it is faster than ATen in any case.
+Neighbours share the device, the op and the family: dtypes, layout and alignment classes, bias, fusion context and
+numerics. The rung does not copy a neighbour's winner: `prediction.predicted` predicts the time of every config, and
+`tree_correction.corrected` adds what trees fitted on the arch know. The rung declines if the neighbours are too far
+away, or if the prediction is too uncertain for the policy and not certainly faster than ATen.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from gemmdb.table.reader import Table
 from gemmdb.table.verdict import TIE
 
 FARTHEST = {"cuda": 2.0}
-"""Doublings to the nearest neighbour beyond which nothing is answered, by kind of device."""
+"""The largest distance to the nearest neighbour, in doublings, by kind of device. Farther problems get no answer."""
 UNTRIED = 0.6
-"""The same where no table was large enough to try what lies farther."""
+"""The same for other kinds, where no table was large enough to test a larger distance."""
 REACH = 3.0
-"""Doublings to any neighbour that is used."""
+"""The largest distance to any neighbour that is used, in doublings."""
 MOST = 8
-"""How many neighbours are used together."""
+"""The most neighbours that one prediction uses."""
 WITHIN = (32.0, 8.0, 8.0)
-"""Largest ratios of M, N and K to those of a neighbour in reach; a table is searched no further."""
+"""The largest ratios of M, N and K to those of a neighbour. A table is searched no farther."""
 CANDIDATES = 64
-"""How many neighbours are asked of each table."""
+"""The most neighbours that are read from each table."""
 LOG_ROWS = 4.0
-"""A tile has 16 rows at the least: what is below costs about what this does."""
+"""log2 of the 16 rows of the smallest tile. Fewer rows cost about as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _Neighbour:
 
 
 def near(ask: Ask) -> Step:
-    """The best of the configs timed at all neighbours, if its expected loss is within the policy; else None."""
+    """The best of the configs timed at the neighbours, if the policy allows its expected loss; else None."""
     if not ask.policy.near:
         return Step("near", None, "switched off by the policy")
     prediction = predict_near(ask)
@@ -63,14 +63,14 @@ def near(ask: Ask) -> Step:
     if best != ATEN and ask.policy.on_miss != "live":
         sure = prediction.sure_gain(best)
         if sure >= required_gain(ask.policy, prediction.verified):
-            return _serve(prediction, best, f"{reason}, but {sure:.0%} ahead of ATen at the least")
+            return _serve(prediction, best, f"{reason}, but at least {sure:.0%} faster than ATen")
     return Step("near", None, reason, prediction.evidence)
 
 
 def predict_near(ask: Ask) -> Prediction | str:
-    """The prediction from the neighbours in use, or why there is none."""
-    if ask.problem.spec.batched:  # Nobody has tried what a batch changes.
-        return f"what a size changes is not known of products of the op {ask.problem.op}"
+    """The prediction from the nearest neighbours, or the reason why there is none."""
+    if ask.problem.spec.batched:  # Nobody has measured how batches carry over to other sizes.
+        return f"for products of the op {ask.problem.op} it is unknown what a change of size does"
     neighbours = _neighbours(ask)
     if not neighbours:
         return (
@@ -88,8 +88,8 @@ def predict_near(ask: Ask) -> Prediction | str:
 
 
 def choose(ask: Ask, prediction: Prediction) -> Config:
-    """The config to serve: of those tied with the best by expected time and certainty, the cheapest to compile; ATen
-    unless the expected gain is enough."""
+    """The config to serve: the cheapest to compile among those tied with the best by expected time and certainty. ATen
+    if no expected gain is large enough."""
     needed = required_gain(ask.policy, prediction.verified)
     scores = {c: prediction.score(c) for c, gained in prediction.gains.items() if c != ATEN and gained >= needed}
     least = min(scores.values(), default=1.0)
@@ -98,7 +98,7 @@ def choose(ask: Ask, prediction: Prediction) -> Config:
 
 
 def _neighbours(ask: Ask) -> list[_Neighbour]:
-    """The neighbours of all tables, nearest first; the same problem from the first table only."""
+    """The neighbours in all tables, nearest first. A problem that several tables hold comes from the first."""
     query = ask.problem
     if 0 in (query.m, query.n, query.k):
         return []
@@ -114,15 +114,15 @@ def _neighbours(ask: Ask) -> list[_Neighbour]:
 
 
 def same_side(query: Problem, other: Problem) -> bool:
-    """Whether both are on the same side of the matrix-vector products: a size of 1 is a kernel of its own in every
-    BLAS, so nothing is read across it."""
+    """Whether both problems have the same sizes equal to 1. Every BLAS has separate kernels for matrix-vector products,
+    so their times say nothing about the others."""
     sides = (query.m == 1) == (other.m == 1) and (query.n == 1) == (other.n == 1) and (query.k == 1) == (other.k == 1)
     return sides and other.m > 0 and other.n > 0 and other.k > 0
 
 
 def distances(query: Problem, kind: str) -> Callable[[Problem], float]:
-    """Doublings between the sizes of the query and of another problem, Euclidean over M, N and K. On a GPU, most of
-    what M changes is the number of rows of tiles."""
+    """The distance from the query to another problem in doublings, Euclidean over M, N and K. On a GPU, M matters
+    mostly through the number of rows of tiles."""
     m, n, k = math.log2(query.m), math.log2(query.n), math.log2(query.k)
     rows = max(m, LOG_ROWS)
 
@@ -138,7 +138,7 @@ def distances(query: Problem, kind: str) -> Callable[[Problem], float]:
 
 
 def _timings(ask: Ask, neighbours: Iterable[_Neighbour]) -> list[tuple[float, Timings]]:
-    """The nearest in reach that have a steady ATen row to be relative to; the others say nothing."""
+    """The nearest neighbours with a steady ATen row. Without one, there is nothing to compare their configs with."""
     near = (one for one in neighbours if one.distance <= REACH)
     read = ((one.distance, timings_of(ask, one.table, one.problem)) for one in near)
     return list(islice(((distance, here) for distance, here in read if here and here.knows(ATEN)), MOST))

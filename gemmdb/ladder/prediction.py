@@ -1,4 +1,4 @@
-"""Prediction: the time of every config at a problem, read off its own rows or predicted from its neighbours'."""
+"""Prediction: the time of every config at a problem, from its own rows or from those of its neighbours."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ from gemmdb.ladder.policy_filter import gain, objection
 from gemmdb.ladder.timings import Timings, timings_of
 
 OWN = 0.055
-"""Relative error of a prediction between neighbours that agree, from CLOSE doublings on; less in proportion below."""
+"""Relative error of a prediction when the neighbours agree, at CLOSE doublings or more; proportionally less when
+nearer."""
 CLOSE = 0.25
 UNSEEN = 0.25
-"""How far behind the best a config is taken to be, in logarithms, where no neighbour timed any like it."""
+"""How far behind the best a config is assumed to be (in logarithms) if no neighbour timed any config of its tile."""
 UNLIKE = 0.1
-"""And behind the best of its tile, where one did; also the uncertainty of that."""
+"""How far behind the best of its tile it is assumed to be if a neighbour timed that; also the standard deviation of
+both guesses."""
 CAUTION = 0.7
-"""How many standard deviations count against a config when one is chosen: of many that look alike, the one that looks
-best by chance is an unsure one."""
+"""How many standard deviations are added to a config's time when one is chosen. Among many similar configs, an
+uncertain one is likely to look best by chance."""
 BOUND = 0.4
-"""How many standard deviations, of the choice and of its rival, the stated loss allows for."""
+"""How many standard deviations of the chosen config, and of its best rival, the stated loss includes."""
 FAR = 0.05
-"""Loss allowed for per doubling of the distance to the nearest neighbour. With BOUND and OWN it makes the stated loss
-one that nine of ten held-out answers keep: benchmarks/results/offtable."""
+"""Added to the stated loss per doubling of the distance to the nearest neighbour. BOUND, OWN and FAR are chosen so that
+nine of ten held-out answers stay within the stated loss (benchmarks/results/offtable)."""
 
 
 CONTENDERS = 12
-"""How many groups of configs are compared: those that came closest to the best of some neighbour."""
+"""The most groups of configs that are compared: those closest to the best of some neighbour."""
 BEHIND = 0.3
-"""How much further behind than the closest of them one may be."""
+"""How much farther behind (in logarithms) than the closest of them a group may be."""
 
 
 @dataclass(frozen=True)
 class Prediction:
     """Times relative to ATen at a problem, for the configs that may be served there and for ATen itself.
 
-    `ratios`: expected. `spread`: the standard deviation of their logarithms, 0 where it was measured. `far`: what the
-    distance adds to a loss. `gains`: the expected gain over ATen, of those that were measured in full.
-    `aten_us`: expected microseconds of ATen. `unsafe`: groups that were wrong at a neighbour, or crashed there.
-    `beside`: whether a neighbour has the N and K of the problem.
+    `ratios`: the expected ratios. `spread`: the standard deviation of their logarithms, 0 if measured. `far`: what the
+    distance adds to a loss. `gains`: the expected gain over ATen of the configs that were measured in full. `aten_us`:
+    expected microseconds of ATen. `unsafe`: groups that were wrong or crashed at a neighbour. `beside`: whether a
+    neighbour has the problem's N and K.
     """
 
     rung: str
@@ -61,35 +63,35 @@ class Prediction:
     beside: bool = False
 
     def regret(self, config: Config) -> float:
-        """How much slower than the best of all `config` is expected to be: 0.03 is 3%."""
+        """How much slower than the best config this one is expected to be: 0.03 is 3%."""
         return self.ratios[config] / min(self.ratios.values()) - 1
 
     @functools.cached_property
     def doubt(self) -> Mapping[Config, float]:
-        """How far off the expected time of each config may be."""
+        """How far off the expected time of each config may be, relative."""
         return {c: math.expm1(2 * BOUND * spread) + self.far for c, spread in self.spread.items()}
 
     def loss(self, config: Config) -> float:
-        """The loss of serving `config`, against the best of all, that nine of ten answers are within."""
+        """The stated loss of serving `config` instead of the best config. Nine of ten answers stay within it."""
         least = min(ratio * math.exp(-BOUND * self.spread[one]) for one, ratio in self.ratios.items())
         return self.ratios[config] * math.exp(BOUND * self.spread[config]) / least - 1 + self.far
 
     def score(self, config: Config) -> float:
-        """The expected ratio with a surcharge for what is unsure."""
+        """The expected ratio plus a surcharge for its uncertainty."""
         return self.ratios[config] * math.exp(CAUTION * self.spread[config])
 
     def sure_gain(self, config: Config) -> float:
-        """The gain over ATen that remains when both times are off by two standard deviations."""
+        """The gain over ATen that remains if both times are off by two standard deviations."""
         off = math.exp(2 * math.hypot(self.spread[config], self.spread[ATEN])) + self.far
         return gain(self.ratios[config] * off)
 
     def candidates(self, count: int) -> list[Config]:
-        """The `count` configs other than ATen that are the most likely to be the best."""
+        """The `count` configs other than ATen that are most likely to be the best."""
         return sorted((c for c in self.gains if c != ATEN), key=lambda c: (self.score(c), c.text))[:count]
 
 
 def measured(ask: Ask) -> Prediction | None:
-    """The prediction of a problem that was measured itself; None when no table has a verdict for it."""
+    """The prediction for a problem that was measured itself; None if no table has a verdict on it."""
     found = find(ask)
     here = timings_of(ask, found[0], ask.problem) if found else None
     if here is None:
@@ -105,8 +107,9 @@ def measured(ask: Ask) -> Prediction | None:
 def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
     """The prediction from the timings at neighbours, nearest first, each with its distance in doublings (> 0).
 
-    Each neighbour tells how long a group takes over what is expected of it by `Scale`, relative to the best of that
-    neighbour. The mean of these, weighted by closeness, times what is expected at the problem is the predicted time.
+    `Scale` expects a time of each group. At each neighbour, the excess of a group is its time over the expected time,
+    relative to the best group there. The predicted time is the mean excess, weighted by closeness, times the time that
+    `Scale` expects at the problem.
     """
     weights = [math.exp(-distance * distance / 2) / (distance + 0.05) for distance, _ in used]
     weights = [weight / sum(weights) for weight in weights]
@@ -150,7 +153,8 @@ class _Blend(NamedTuple):
 
 
 def _blend(key: ConfigGroup, nearest: float, pairs: Sequence[tuple[float, Timings]]) -> _Blend:
-    """Where a neighbour has not timed the group, it stands somewhat behind the best of its like there."""
+    """The group's mean excess. At a neighbour that did not time the group, it is assumed to be UNLIKE behind the best
+    of its tile."""
     weight = first = second = seen = total = 0.0
     full = False
     for share, one in pairs:

@@ -1,4 +1,4 @@
-"""Symbolic sizes: one kernel must serve a whole range, so its worst regret over the range decides."""
+"""Symbolic sizes: one kernel serves a whole range, so its worst regret over the range decides."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gemmdb.ladder.policy_filter import required_gain
 from gemmdb.ladder.prediction import Prediction, measured
 
 LARGEST = 65536
-"""Where an open range is taken to end: `mark_dynamic` leaves [2, inf), and nothing is measured far above this."""
+"""The assumed end of an open range. `mark_dynamic` gives [2, inf), and nothing is measured far above this size."""
 MOST_BUCKETS = 64
-"""More buckets than this, from several symbolic sizes, are not looked at: ATen is served."""
+"""The most buckets that are compared. Several symbolic sizes may give more; ATen serves those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class _Bucket:
 def ranged(ask: Ask) -> Step:
     """The answer for the whole range of the symbolic sizes, in four cases.
 
-    1. One config other than ATen, when its regret in every bucket is within `Policy.range_regret` and it gains enough
-       at the hint.
-    2. Else, when M alone is symbolic, a few configs, ATen among them, each for one interval of the range.
-    3. Else ATen, when the hint has an answer; the evidence says why.
-    4. None, when the hint has no answer.
+    1. One config other than ATen, if its regret in every bucket is within `Policy.range_regret` and it gains enough at
+       the hint.
+    2. Else, if only M is symbolic, a few configs, ATen possibly among them, each for one interval of the range.
+    3. Else ATen, if the hint has an answer; the evidence says why.
+    4. None, if the hint has no answer.
 
-    The classes of the problem, alignment among them, are taken to hold over the range. Raises InputError for a range of
-    a size other than m, n and k, or an empty one.
+    The classes of the problem, alignment among them, are assumed to hold over the range. Raises InputError for an empty
+    range, or one of a size other than m, n and k.
     """
     problems = buckets(ask)
     hint = exact(ask)
@@ -61,9 +61,9 @@ def ranged(ask: Ask) -> Step:
 
 
 def buckets(ask: Ask) -> list[Problem]:
-    """The problem at the end points and the powers of two of each range, and at the hint; at most MOST_BUCKETS + 1.
+    """The problem at the end points, at the powers of two of each range, and at the hint; at most MOST_BUCKETS + 1.
 
-    An open range ends at LARGEST or at the hint. A size of 0 is left out: there is nothing to compute.
+    An open range ends at LARGEST or at the hint. A size of 0 is left out, since there is nothing to compute.
     """
     sizes = {name: {int(getattr(ask.problem, name))} for name in ("m", "n", "k")}
     for name, (low, high) in ask.query.ranges.items():
@@ -77,7 +77,7 @@ def buckets(ask: Ask) -> list[Problem]:
 
 
 def _answers(ask: Ask, problems: list[Problem]) -> Iterator[Prediction | None]:
-    """The prediction of each bucket, None where it has none."""
+    """The prediction of each bucket; None if there is none."""
     for problem in problems:
         at = ask.at(problem)
         prediction = measured(at)
@@ -88,7 +88,7 @@ def _answers(ask: Ask, problems: list[Problem]) -> Iterator[Prediction | None]:
 
 
 def _divided(ask: Ask, hint: Hit, otherwise: Step) -> Step:
-    """The range of M divided among a few configs, `otherwise` where that is not possible or gains nothing."""
+    """The range of M divided among a few configs; `otherwise` if that is impossible or gains nothing."""
     problem = dispatching.unfused(ask.problem)
     if ask.symbolic != ("m",) or problem is None or ask.policy.batch_invariant:
         return otherwise
@@ -106,7 +106,8 @@ def _divided(ask: Ask, hint: Hit, otherwise: Step) -> Step:
 
 
 def _one_config(ask: Ask, hint: Hit, answered: list[_Bucket]) -> Step:
-    """Of the configs that hold the regret everywhere, the one with the least total time relative to ATen."""
+    """Among the configs whose regret is within the policy in every bucket, the one with the smallest total time
+    relative to ATen."""
     at_hint = next(one.prediction for one in answered if one.problem == ask.problem)
     verified = False if any(one.prediction.verified is False for one in answered) else at_hint.verified
     needed = required_gain(ask.policy, verified)
@@ -135,7 +136,7 @@ def _one_config(ask: Ask, hint: Hit, answered: list[_Bucket]) -> Step:
 
 
 def _worst_regret(ask: Ask, config: Config, answered: list[_Bucket]) -> float:
-    """Infinite where a bucket does not know the config, or only with more doubt than the policy allows."""
+    """The config's largest regret; infinite if a bucket lacks it or doubts it more than the policy allows."""
     worst = 0.0
     for one in answered:
         if one.prediction.doubt.get(config, math.inf) > ask.policy.near_loss:
@@ -145,7 +146,7 @@ def _worst_regret(ask: Ask, config: Config, answered: list[_Bucket]) -> float:
 
 
 def _aten(ask: Ask, hint: Hit, reason: str) -> Step:
-    """ATen for the range. When the hint was answered by a config, its time says what ATen takes there."""
+    """ATen for the range. The hint's answer tells ATen's time, also if it is another config."""
     evidence = {"range": _ranges(ask), "reason": reason, "hint": dict(hint.evidence)}
     hit = Hit(hint.rung, ATEN, hint.expected_us * hint.speedup, 1.0, hint.table, evidence)
     return Step("range", hit, f"ATen for the range: {reason}", evidence)

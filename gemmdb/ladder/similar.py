@@ -1,8 +1,8 @@
-"""What to measure for a problem that the cost model does not cover: what was the best on measured ones of its kind.
+"""What to measure for a problem that the cost model does not cover: configs that were the best on similar problems.
 
-A kind is wider than the family that rung `near` keeps to, since what comes of this is measured before it is served:
-dtypes of one size, orders and biases mix, and problems count that are farther away. Of the configs that were among the
-best there those are taken first that add the most to the ones before, on the problems that are the most alike.
+Similar problems have the same kind. A kind is wider than the family that rung `near` uses, because live tuning measures
+these configs before it serves them: it mixes dtypes of one size, orders and biases, and reaches farther in size.
+Configs are chosen greedily: each next one improves most on those before it, weighted by how similar the problems are.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from gemmdb.ladder.unmodelled import kind
 from gemmdb.table.reader import Table
 
 MOST = 16
-"""Problems that are asked."""
+"""The most similar problems that are used."""
 NEAREST_KINDS = 32
-"""Families of problems of the kind that are looked through, the most alike."""
+"""The most families of the kind that are searched, the most similar first."""
 BEST = 12
-"""Groups of configs that each of them names: its fastest."""
+"""How many of its fastest groups of configs each problem contributes."""
 LOOKED_AT = 8 * BEST
-"""Of how many, its fastest, it is found out which may be served here."""
+"""How many of its fastest groups are checked for being servable here."""
 NAMED = 8
-"""Groups that are returned."""
+"""The most groups that are returned."""
 UNLIKE = 0.25
-"""Doublings of size that a difference in dtype, order or bias counts like."""
+"""A difference in dtype, order or bias counts as this many doublings of size."""
 WIDTH = 2.5
-"""Doublings at which a problem counts exp(-1/2). With MOST, BEST and UNLIKE it is what found the most on 383 measured
-problems without their (N, K)."""
+"""Distance in doublings at which a problem has the weight exp(-1/2). WIDTH, MOST, BEST and UNLIKE are the values that
+found the most on 383 measured problems with their (N, K) held out."""
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """A measured problem: how much it counts, its fastest groups by how far they are behind the best, in logarithms,
-    and how far ATen is."""
+    """A measured problem: its weight, its fastest groups with how far each is behind the best (in logarithms), and how
+    far ATen is behind."""
 
     weight: float
     behind: Mapping[ConfigGroup, float]
@@ -54,8 +54,8 @@ class _Measured:
 
 
 def similar(ask: Ask) -> list[Config]:
-    """Configs other than ATen that may be served, those first that found the most on problems of the same kind; none
-    where no table has any."""
+    """Configs other than ATen that may be served, those that did best on similar problems first; empty if no table has
+    any."""
     if ask.problem.empty or ask.problem.op not in MENU_OF:
         return []
     found = [(distance, here) for distance, here in _timings(ask) if here.knows(ATEN)]
@@ -68,14 +68,14 @@ def similar(ask: Ask) -> list[Config]:
 
 
 def _fitted(ask: Ask, one: ConfigGroup, banned: Collection[Config]) -> list[Config]:
-    """The configs of a group that may be served here. Of the splits of K first the larger: rows are read element by
-    element, and wait the longest."""
+    """The configs of a group that may be served here, larger splits of K first: rows are read element by element, so
+    kernels wait longest for memory."""
     configs = list(members(one, ask.problem, ask.device))[::-1]
     return [c for c in configs if c != ATEN and c not in banned and objection(ask, c) is None]
 
 
 def _timings(ask: Ask) -> Iterator[tuple[float, Timings]]:
-    """What is known of the nearest problems of the kind, and their distances."""
+    """The timings of the nearest problems of the kind, with their distances."""
     apart = distances(ask.problem, ask.device.kind)
     places: list[tuple[float, str, Table, Problem]] = []
     for table in ask.tables:
@@ -115,8 +115,8 @@ def _measured(distance: float, here: Timings, fitted: Collection[ConfigGroup]) -
 
 
 def _first(measured: list[_Measured]) -> list[ConfigGroup]:
-    """The groups, each the one that lowers the weighted sum of what is behind the most, beside ATen and those before
-    it."""
+    """The groups in greedy order. Each next one lowers most the weighted sum of how far the best of ATen and the groups
+    before it is behind."""
     now = [one.aten for one in measured]
     chosen: dict[ConfigGroup, None] = {}
     while len(chosen) < NAMED:

@@ -1,8 +1,9 @@
-"""Rung `sku`: a problem measured on another SKU of the same arch, an H100 for an H200 say. Off by policy.
+"""Rung `sku`: answers from rows of another SKU of the same arch, for example an H100 for an H200. The policy switches
+it off by default.
 
-How much faster one SKU is than another depends on what bounds the kernel. Where memory does, all configs scale alike,
-by the bandwidths. Where the multiprocessors do, each scales by the waves that its programs make on the one and on the
-other. The truth lies between, so an answer has to be as good as the best under both bounds; else the rung declines.
+How much faster one SKU is depends on what bounds the kernel. If memory does, all configs scale alike, by the
+bandwidths. If the multiprocessors do, each config scales by the number of waves of its programs on either SKU. The
+truth lies between, so an answer must be as good as the best under both bounds; else the rung declines.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from gemmdb.table.verdict import TIE
 
 @dataclass(frozen=True, slots=True)
 class _Scaled:
-    """A prediction of another SKU on this one: `memory` and `compute` are the times relative to ATen under each bound;
-    `memory_us` and `compute_us` those of ATen in microseconds."""
+    """A prediction for another SKU, scaled to this one. `memory` and `compute`: times relative to ATen under each
+    bound. `memory_us` and `compute_us`: ATen's microseconds under each bound."""
 
     memory: Mapping[Config, float]
     compute: Mapping[Config, float]
@@ -37,21 +38,21 @@ class _Scaled:
     compute_us: float
 
     def regret(self, config: Config) -> float:
-        """How far behind the best `config` is under the bound that is worse for it."""
+        """How far `config` is behind the best under the worse bound."""
         return max(times[config] / min(times.values()) - 1 for times in (self.memory, self.compute))
 
     def ratio(self, config: Config) -> float:
-        """The time relative to ATen under the bound that is worse for it."""
+        """The time relative to ATen under the worse bound."""
         return max(self.memory[config], self.compute[config])
 
 
 def sku(ask: Ask) -> Step:
-    """The best config of the same problem, or of its neighbours, on the SKU of the arch that is most like this one."""
+    """The best config of the same problem, or of its neighbours, on the most similar SKU of the arch."""
     if not ask.policy.sku:
         return Step("sku", None, "switched off by the policy")
     here = machine(ask.device)
     if here is None:
-        return Step("sku", None, f"nothing is known of how {ask.device.sku} compares with others of its arch")
+        return Step("sku", None, f"it is unknown how {ask.device.sku} compares with other SKUs of its arch")
     reason = f"nothing was measured near this problem on another SKU of {ask.device.arch}"
     for other, there in _others(ask, here):
         prediction = _prediction(ask, other)
@@ -64,7 +65,7 @@ def sku(ask: Ask) -> Step:
 
 
 def _others(ask: Ask, here: Machine) -> Iterator[tuple[Device, Machine]]:
-    """The SKUs of the same arch in the tables, most alike first: by multiprocessors, then bandwidth."""
+    """The SKUs of the same arch in the tables, the most similar first: by multiprocessors, then bandwidth."""
     found: dict[str, tuple[Device, Machine]] = {}
     for table in ask.tables:
         for device in ask.read(Table.devices, table) or ():
@@ -79,7 +80,8 @@ def _difference(here: Machine, device: Device, there: Machine) -> tuple[float, f
 
 
 def _prediction(ask: Ask, other: Device) -> Prediction | None:
-    """What is known of the problem on the other SKU, of what may be served here: its own rows, else its neighbours'."""
+    """The prediction for the problem on the other SKU, from its own rows or its neighbours', for the configs that may
+    be served here."""
     there = replace(ask, query=replace(ask.query, device=other))
     found = measured(there)
     if found is None and ask.policy.near:

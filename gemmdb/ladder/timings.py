@@ -1,4 +1,4 @@
-"""Timings: what one table knows of one problem, as rung `near` uses it, read once and kept."""
+"""Timings: what one table holds about one problem, in the form that rung `near` uses. They are read once and cached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Pooled, pool_slow, unsafe
 
 NOISY = 0.25
-"""Nothing is predicted from a time whose 95% interval is wider than this to each side: something disturbed it."""
+"""A time whose 95% interval is wider than this to each side (relative) was disturbed. Predictions ignore it."""
 _KEPT = 4096
 
 _Key = tuple[int, int, str, object]
@@ -29,8 +29,9 @@ _kept: WeakKeyDictionary[Table, tuple[str, dict[_Key, Timings | None]]] = WeakKe
 
 
 class Timed(NamedTuple):
-    """A group of configs at one problem, by its fastest member. `excess`: the logarithm of its time over what is
-    expected of it, less that of the least such. `behind`: that of its time over the best. `full`: measured in full."""
+    """A group of configs at one problem, by its fastest member. `excess`: the logarithm of its time over the time that
+    `Scale` expects, minus the smallest such logarithm of the problem. `behind`: the logarithm of its time over the best
+    time. `full`: measured in full."""
 
     excess: float
     behind: float
@@ -39,9 +40,9 @@ class Timed(NamedTuple):
 
 @dataclass(frozen=True)
 class Timings:
-    """What one table knows of one problem: each config's pooled time relative to ATen's `aten_us` microseconds.
-    `banned`: what was wrong there, or crashed. `verified`: measured under the running toolchain class, with our kernels
-    as they are now; None when that is unknown."""
+    """What one table holds about one problem: each config's pooled time relative to ATen's `aten_us` microseconds.
+    `banned`: the configs that were wrong or crashed. `verified`: whether the rows were measured under the running
+    toolchain class with the current kernel sources; None if unknown."""
 
     problem: Problem
     device: Device
@@ -57,17 +58,17 @@ class Timings:
 
     @functools.cached_property
     def level(self) -> float:
-        """The logarithm of the least time over what is expected."""
+        """The smallest logarithm of a time over the time that `Scale` expects."""
         return min(value for value, *_ in self._logs.values())
 
     @functools.cached_property
     def groups(self) -> Mapping[ConfigGroup, Timed]:
-        """Every group with a steady time."""
+        """Every group that has a steady time."""
         return {key: Timed(value - self.level, behind, full) for key, (value, behind, full) in self._logs.items()}
 
     @functools.cached_property
     def likes(self) -> Mapping[object, float]:
-        """The least excess of all groups that are alike."""
+        """The smallest excess among groups of the same tile."""
         least: dict[object, float] = {}
         for key, one in self.groups.items():
             least[key.like] = min(one.excess, least.get(key.like, one.excess))
@@ -75,7 +76,7 @@ class Timings:
 
     @functools.cached_property
     def unsafe(self) -> frozenset[ConfigGroup]:
-        """The groups of what was wrong here, or crashed."""
+        """The groups of the configs that were wrong or crashed here."""
         return frozenset(group_of(config, self.problem, self.device) for config in self.banned)
 
     @functools.cached_property
@@ -93,7 +94,8 @@ class Timings:
 
 
 def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
-    """The rows of `problem` in `table`, of the running toolchain class if there are any; None without ATen's."""
+    """The Timings of `problem` in `table`: rows of the running toolchain class if there are any, else of all. None
+    without a row of ATen."""
     state = ask.read(Table.state, table)
     if state is None:
         return None

@@ -1,7 +1,7 @@
-"""What trees on top of the cost model add to a prediction from neighbours: a second opinion and more candidates.
+"""Corrects a prediction from neighbours by trees on top of the cost model, and adds the cost model's candidates.
 
-Neighbours that are close know best how their configs compare; the trees know the problem's own sizes, and configs that
-no neighbour timed. Both are wrong by a few percent, and mostly not by the same, so their mean is better than either.
+Close neighbours show best how their configs compare. The trees take the problem's own sizes into account, and configs
+that no neighbour timed. Both are wrong by a few percent, mostly independently, so their mean is better than either.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from gemmdb.ladder.policy_filter import gain
 from gemmdb.ladder.prediction import Prediction
 
 SPREAD = 0.08
-"""Standard deviation of the logarithm of a time that the trees expect, beside the level of the problem."""
+"""Standard deviation of the logarithm of a time that the trees predict, after the problem's common level is removed."""
 BESIDE = 0.16
-"""The same where a neighbour differs in M alone: the order of its configs is then better than that of the trees, so
-that these count a quarter."""
+"""The same if some neighbour differs in M only. Its order of configs is then better than that of the trees, so the
+trees get a quarter of the weight."""
 NEARBY = 3
-"""How many of the prediction's configs the trees look at."""
+"""How many of the prediction's configs the trees correct."""
 OWN = 6
-"""And of the cost model's."""
+"""How many of the cost model's candidates are added."""
 FADES = 0.1
-"""Configs that are so much behind the best of the neighbours' order, in logarithms, count 1/e for the common level."""
+"""For the common level, a config that the neighbours predict this far behind the best (in logarithms) has the weight
+1/e."""
 FAR = 0.02
-"""Loss allowed for per doubling of the distance to the nearest neighbour, in the place of `prediction.FAR`: nine of ten
-held-out answers keep what is stated (benchmarks/results/offtable)."""
+"""Added to the stated loss per doubling of the distance to the nearest neighbour, instead of `prediction.FAR`. With it,
+nine of ten held-out answers stay within the stated loss (benchmarks/results/offtable)."""
 
 
 def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Prediction:
-    """The prediction as trees correct it, and with the best of the cost model's candidates, `times_more` of both than a
-    lookup has time for; as it was where no trees were fitted on the arch, the model does not cover the problem, or the
-    policy has switched it off."""
+    """The prediction, corrected by the trees and with the best of the cost model's candidates. `times_more`: multiplies
+    how many of both are used; a lookup has time for 1. The prediction is unchanged if no trees were fitted on the arch,
+    the cost model does not cover the problem, or the policy switches it off."""
     known = machine(ask.device)
     if known is None or not ask.policy.model or uncovered(ask.problem):
         return prediction
@@ -67,8 +68,7 @@ def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Predicti
 
 
 def _with(prediction: Prediction, logs: Mapping[Config, float], spread: Mapping[Config, float]) -> Prediction:
-    """The prediction by these logarithms of microseconds. What no neighbour timed may be served as well: trees are told
-    of configs, and by how much they are off."""
+    """The prediction with these logarithms of microseconds. Configs that no neighbour timed may be served as well."""
     aten = logs[ATEN]
     ratios = {config: math.exp(log - aten) for config, log in logs.items()}
     served = (c for c in logs if c in prediction.gains or c not in prediction.ratios)
@@ -84,14 +84,16 @@ def _with(prediction: Prediction, logs: Mapping[Config, float], spread: Mapping[
 
 
 def _shift(expected: Mapping[Config, float], times: Mapping[Config, float], nearby: Sequence[Config]) -> float:
-    """By how much the neighbours' level is above that of the trees, mostly by the configs that are ahead."""
+    """How far the neighbours' level is above that of the trees (in logarithms), weighted towards the fastest
+    configs."""
     best = min(expected[config] for config in nearby)
     weights = {config: math.exp((best - expected[config]) / FADES) for config in nearby}
     return sum(weight * (expected[c] - times[c]) for c, weight in weights.items()) / sum(weights.values())
 
 
 def _mean(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    """The mean of two values, weighed by their standard deviations, and its own; a value without one is certain."""
+    """The mean of two (value, standard deviation) pairs, weighted by precision, with its standard deviation. A standard
+    deviation of 0 means a certain value."""
     a, b = one[1] ** 2, other[1] ** 2
     share = b / (a + b)
     return one[0] * share + other[0] * (1 - share), math.sqrt(a * b / (a + b))

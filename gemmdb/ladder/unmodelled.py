@@ -1,4 +1,4 @@
-"""Problems that the cost model does not cover: what was the best on measured ones of their kind, to be tried first."""
+"""Problems that the cost model does not cover: the shipped menus of configs that were often the best on their kind."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gemmdb.ladder.policy_filter import objection
 
 
 def kind(problem: Problem) -> str:
-    """Which problems go together: fp32 by how it is multiplied, the others by their rows, which are not aligned."""
+    """The kind of an uncovered problem: its family of ops, with the multiplication mode for fp32, else "unaligned"."""
     how = problem.numerics.fp32 if problem.a.dtype == "fp32" else "unaligned"
     return f"{MENU_OF[problem.op]} {how}"
 
 
 def usual(ask: Ask) -> list[Config]:
-    """The configs that were the best on measured problems of the kind, those first that are the best most often; none
-    for an arch, or a kind, of which nothing was measured."""
+    """The configs that were the best on measured problems of the kind, the most frequent first; empty for an arch or a
+    kind without measurements."""
     known = machine(ask.device)
     if known is None or known.capability not in CAPABILITIES or ask.problem.empty or ask.problem.op not in MENU_OF:
         return []

@@ -1,4 +1,4 @@
-"""Catalog: the ordered tables in force, and the device that a name stands for in them."""
+"""Catalog: the tables in use, in order, and the device that a name stands for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Source:
 
 
 class Catalog:
-    """The tables in the order in which they are asked; a snapshot of which files there were when it was loaded."""
+    """The tables in lookup order. A snapshot: it does not see files that appear after it was loaded."""
 
     def __init__(self, entries: Sequence[tuple[Source, Table]]) -> None:
         self._entries = tuple(entries)
@@ -36,10 +36,10 @@ class Catalog:
 
     @classmethod
     def load(cls, settings: Settings | None = None, *, tables: Sequence[Path] = (), strict: bool = False) -> Catalog:
-        """Open the explicit `tables`, those of GEMMDB_TABLES, the user's own and the shipped, in this order.
+        """Open the explicit `tables`, those of GEMMDB_TABLES, the user's own and the shipped ones, in this order.
 
-        A file that cannot be used is left out with one warning; with `strict` it is a TableError. A file of the user's
-        that does not exist yet is no fault.
+        A file that cannot be used is left out with one warning; with `strict` it raises TableError. The user's own
+        table may be missing.
         """
         entries = []
         for source in sources(settings or Settings.read(), tables):
@@ -52,9 +52,10 @@ class Catalog:
         return cls(entries)
 
     def identity(self) -> str:
-        """What compile-cache keys hold of the tables: digests of the shipped and explicit ones; of the user's the
-        generation and the digest as of then, which live tuning does not change, so that a row it wrote leaves compiled
-        graphs valid; nothing of one that only live tuning has written, so that making it does so too."""
+        """What compile-cache keys contain about the tables. A shipped or explicit table gives its digest. The user's
+        table gives its generation and the digest of that time, which live tuning does not change: new rows of live
+        tuning keep compiled graphs valid. A table that only live tuning wrote gives nothing, so creating it keeps them
+        valid too."""
         parts = [
             f"{table.uid}:{table.generation}:{table.built}" if source.origin == "user" else table.digest
             for source, table in self._entries
@@ -63,9 +64,9 @@ class Catalog:
         return f"{canonical.key(' '.join(parts)) % 2**64:016x}"
 
     def resolve(self, name: str | None) -> Device:
-        """The device that a SKU or arch names: None is this machine's. Of several the one whose SKU it is, else this
-        machine's own, else the first in the tables, else what the registry of known devices has. Raises InputError
-        for any other name."""
+        """The device that a SKU or arch names; None stands for this machine's. Several devices may match: a SKU goes
+        before an arch, this machine's device before others, tables before the registry of known devices. Raises
+        InputError for an unknown name."""
         native = detect.native()
         if name is None:
             return native
@@ -85,7 +86,7 @@ class Catalog:
 
 
 def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:
-    """The files that a Catalog opens, each once, in order; whether they can be used is not looked at."""
+    """The files that a Catalog opens, each once, in order. They may turn out to be unusable."""
     found: dict[str, Source] = {}
     for source in _all_sources(settings, tables):
         found.setdefault(dbfile.real(source.path), source)
@@ -95,7 +96,7 @@ def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:
 def _all_sources(settings: Settings, tables: Sequence[Path]) -> Iterator[Source]:
     own = dbfile.real(settings.user_table)
     for path in (*tables, *settings.tables):
-        # The user's own, named or not, is what live tuning writes to: graphs that were cached before stay valid.
+        # Live tuning writes to the user's own table, even if it is named here: cached graphs must stay valid.
         if dbfile.real(Path(path)) != own:
             yield Source(Path(path), "explicit")
         elif written(Path(path)):
@@ -115,7 +116,7 @@ def _databases(folder: Path) -> list[Path]:
 
 
 def written(path: Path) -> bool:
-    """Whether there is anything yet: a build that just began has made its file and written nothing."""
+    """Whether the file holds anything. A build that has just begun leaves an empty file."""
     try:
         return path.stat().st_size > 0
     except OSError:
@@ -123,7 +124,7 @@ def written(path: Path) -> bool:
 
 
 def _preferred(named: Sequence[Device], native: Device, known: Sequence[Device]) -> Device | None:
-    """This machine's own device when tables have it or no other is named, else the first."""
+    """This machine's device, if tables know it or no other is named; else the first."""
     measured = [device for device in named if device in known]
     if native in measured or not measured:
         return next((device for device in named if device == native), None)

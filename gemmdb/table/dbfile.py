@@ -1,4 +1,4 @@
-"""A table file opened for reading as data from a stranger: read-only, checked before anything is believed."""
+"""Opens a table file for reading. The file is treated as a stranger's: opened read-only and checked before use."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ LONGEST = 2**24
 """Bytes of the longest value or row read; the texts of a table are far shorter."""
 
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
-"""What reading a damaged file raises; SQLite's message may quote bytes of it that are no text."""
+"""What reading a damaged file raises. SQLite's message may quote bytes of the file that are not text."""
 
 _PAUSES = (0.01, 0.05, 0.0)
-"""Seconds between attempts to open a file that seems to be left half done."""
+"""Seconds between attempts to open a file that a writer seems to have left unfinished."""
 _MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 _PRAGMAS = ("trusted_schema=OFF", "query_only=ON")
 _STRANGER = ("cell_size_check=ON",)
-"""For a file of whoever: SQLite advises to check every page, and not to map the file."""
+"""For a file from a stranger: SQLite advises to check every page and not to map the file."""
 _CACHE = "cache_size=-65536"
-"""For such a file too; setting it reads the file."""
+"""Also for a stranger's file. It is set after the checks, since setting it reads the file."""
 _SHIPPED = ("mmap_size=4294967296",)
-"""For a file that came with the code, and is as trusted: mapped, its pages need no copying."""
+"""For a shipped file, which is trusted as the code is: its pages are mapped and need no copying."""
 
 
 def connect(path: Path, immutable: bool = False) -> sqlite3.Connection:
-    """A read-only connection to the table at `path`, its schema checked. Raises TableError, one line with the remedy.
+    """A read-only connection to the table at `path`, after a check of its schema. Raises TableError, one line with the
+    remedy.
 
-    `immutable` is for the files that came with the package, which nobody writes: no locks are taken and the file is
-    mapped. The file is never opened by other means than SQLite's, since closing any descriptor of a file drops the
-    process's locks on it.
+    `immutable` is for the shipped files, which nobody writes: SQLite takes no locks and maps the file. Only SQLite
+    opens the file, because closing any other descriptor of it would drop the process's locks.
     """
     _check_file(path)
     if not immutable:
@@ -57,8 +57,8 @@ def connect(path: Path, immutable: bool = False) -> sqlite3.Connection:
 def check_journal(path: Path, writes: bool = True) -> None:
     """Raise TableError for a rollback journal that no gemmdb writer left.
 
-    SQLite follows one when a file is opened for writing (`writes`), and deletes whatever file it names as its
-    super-journal; a journal names one when it ends with the journal's magic bytes.
+    When SQLite opens a file for writing (`writes`), it follows the file's journal and deletes the file that the journal
+    names as its super-journal. A journal names one if it ends with the magic bytes.
     """
     journal = Path(f"{real(path)}-journal")
     try:
@@ -67,13 +67,13 @@ def check_journal(path: Path, writes: bool = True) -> None:
                 file.seek(-len(_MAGIC), os.SEEK_END)
                 strange = file.read() == _MAGIC
     except OSError:
-        return  # There is none, or it is too short to be one, or SQLite cannot read it either.
+        return  # There is no journal, or it is too short to be one, or SQLite cannot read it either.
     if strange:
         raise TableError(f"{journal} is not a journal that gemmdb left; do not use this file")
 
 
 def real(path: Path) -> str:
-    """The path without links, and as it is where it cannot name a file."""
+    """The path with its links resolved; unchanged if it cannot name a file."""
     try:
         return os.path.realpath(path)
     except ValueError:  # It holds a NUL.
@@ -81,11 +81,11 @@ def real(path: Path) -> str:
 
 
 def broken(path: Path, error: Exception) -> TableError:
-    """What SQLite said about the file, as the TableError to raise."""
+    """The TableError to raise for what SQLite said about the file."""
     text = one_line(str(error))
     if getattr(error, "sqlite_errorname", "") == "SQLITE_READONLY_ROLLBACK":
         remedy = f"the same `gemmdb build` again, or `gemmdb merge {path} --out {path}`"
-        return TableError(f"{path} holds what a killed writer left half done; undo it by running {remedy}")
+        return TableError(f"{path} holds an unfinished write of a killed process; undo it by running {remedy}")
     if "locked" in text:
         return TableError(f"{path} is locked by another process; try again when its writer is done")
     if "not a database" in text:
@@ -98,7 +98,7 @@ def broken(path: Path, error: Exception) -> TableError:
 
 
 def logged(path: Path) -> TableError:
-    """What to raise for a file in WAL mode."""
+    """The TableError to raise for a file in WAL mode."""
     remedy = f"sqlite3 {path} 'PRAGMA journal_mode=DELETE'"
     return TableError(f"{path} has a write-ahead log, which no table has; undo it, if the file is yours, by {remedy}")
 
@@ -124,10 +124,10 @@ def _connect(path: Path, immutable: bool) -> sqlite3.Connection:
 
 
 def _check_mode(db: sqlite3.Connection, path: Path) -> None:
-    """Raise TableError for a file in WAL mode, before SQLite makes files beside it: reading one takes two.
+    """Raise TableError for a file in WAL mode, before SQLite creates two files beside it to read it.
 
-    A connection that locks the file for itself does so before it opens a log, and one for reading cannot: the attempt
-    fails where there is a log to open, and only there.
+    In exclusive locking mode, SQLite locks the file before it opens a log. A read-only connection cannot take that
+    lock, so the attempt fails if, and only if, there is a log to open.
     """
     db.execute("PRAGMA locking_mode=EXCLUSIVE")
     try:
@@ -136,7 +136,7 @@ def _check_mode(db: sqlite3.Connection, path: Path) -> None:
         if error.sqlite_errorname == "SQLITE_IOERR_LOCK":
             raise logged(path) from error
         raise
-    db.execute("PRAGMA locking_mode=NORMAL")  # The next statement gives its lock back.
+    db.execute("PRAGMA locking_mode=NORMAL")  # The next statement releases the lock.
 
 
 def _check_file(path: Path) -> None:
@@ -155,5 +155,6 @@ def _check_file(path: Path) -> None:
 
 
 def _half_done(error: Exception) -> bool:
-    """Whether there is something to roll back; also said, for a moment, while a writer ends its transaction."""
+    """Whether the error says that something must be rolled back. SQLite also says so for a moment while a writer ends
+    its transaction."""
     return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN"))

@@ -1,4 +1,4 @@
-"""Handle: the connection to one table file, shared by the threads of a process and opened anew after a fork."""
+"""Handle: the connection to one table file, shared by the threads of a process and reopened after a fork."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gemmdb.errors import TableError
 from gemmdb.table import dbfile, schema
 
 _locks: dict[str, threading.Lock] = {}
-"""One lock per file. A writer waits until no process reads, and inside a process SQLite lets a second connection begin
-to read although a writer waits: two whose reads overlap all the time would keep it out."""
+"""One lock per file. A writer waits until no process reads. Within one process, SQLite lets a second connection start
+to read while a writer waits, so two threads with overlapping reads could keep the writer out for ever."""
 
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 _held: list[threading.Lock] = []
 _inherited: list[sqlite3.Connection] = []
-"""Connections that a fork left in this process; SQLite forbids even to close them here."""
+"""Connections that a fork left in this process. SQLite forbids using them here, even to close them."""
 
 
 class Handle:
-    """A table file that is open for reading, or will be when it is next read. `immutable` promises that no process
-    writes it. `db` is the connection, None while the file is closed; use it with `lock` held."""
+    """A table file that is open for reading, or opens at the next read. `immutable` promises that no process writes it.
+    `db` is the connection, None while the file is closed; hold `lock` to use it."""
 
     def __init__(self, path: Path, immutable: bool) -> None:
         self.path = path
@@ -36,13 +36,13 @@ class Handle:
         _handles.add(self)
 
     def fetch(self, sql: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """The rows that a query finds. Raises TableError for what is wrong with the file."""
+        """The rows that a query finds. Raises TableError when something is wrong with the file."""
         with self._reading() as db:
             return db.execute(sql, args).fetchall()
 
     def fetch_few(self, sql: str, args: Sequence[Any], most: int, what: str) -> list[tuple[Any, ...]]:
-        """The rows that a query finds, of which there may be as many as whoever made the file likes: a TableError when
-        they are more than `most`; `what` they are."""
+        """The rows that a query finds. A hostile file may hold any number; more than `most` raises TableError, which
+        calls the rows `what`."""
         with self._reading() as db:
             found = db.execute(sql, args).fetchmany(most + 1)
         if len(found) > most:
@@ -50,16 +50,16 @@ class Handle:
         return found
 
     def crowded(self, most: int, what: str) -> TableError:
-        """The TableError that says of what the file holds more than `most`."""
+        """The TableError for a file with more than `most` of `what`."""
         return TableError(f"{self.path} holds more than {most:,} {what} where one lookup reads them all; rebuild it")
 
     def header(self) -> schema.Header:
-        """What the file says of itself. Raises TableError."""
+        """The file's header. Raises TableError."""
         with self._reading() as db:
             return schema.header(db, self.path)
 
     def connect(self) -> sqlite3.Connection:
-        """Open the file, also anew after `close` or a fork. Call it with the lock held. Raises TableError."""
+        """Open the file, also again after `close` or a fork. Call it with the lock held. Raises TableError."""
         self.db = dbfile.connect(self.path, self.immutable)
         return self.db
 
@@ -84,8 +84,8 @@ def _lock_of(path: Path) -> threading.Lock:
 
 
 def _before_fork() -> None:
-    """Wait for the reads in flight: a child would inherit SQLite's mutexes as they are, and its note that this process
-    holds file locks, so that it could neither take real ones nor ever write."""
+    """Wait for the reads in flight. A child would inherit SQLite's mutexes in their current state, and the note that
+    this process holds file locks: it could then neither take real locks nor write."""
     for lock in list(_locks.values()):
         lock.acquire()
         _held.append(lock)
@@ -97,7 +97,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    """Leave the parent's connections alone, and open the files anew when they are next asked for."""
+    """Leave the parent's connections alone, and open the files again at their next use."""
     _held.clear()
     _locks.clear()
     for handle in _handles:

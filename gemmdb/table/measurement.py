@@ -1,4 +1,4 @@
-"""Measurement: one run of a Config on a Problem, immutable, failures included. Protocol: how it was measured."""
+"""Measurement: one immutable run of a Config on a Problem, also a failed one. Protocol: how it was measured."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gemmdb.key.toolchain import Toolchain
 _RUN = re.compile(r"[A-Za-z0-9_.:\-]{1,64}")
 MAX_DETAIL = 300
 LEAST_US, MOST_US = 1e-6, 1e12
-"""Microseconds that a time can be: whatever is between, ratios of two can be divided by and have a logarithm."""
+"""The range of a valid time in microseconds. Ratios of two such times are finite and positive."""
 EMITTED = "emitted"
-"""`Measurement.detail` of a time that was taken of the code that the compiler emits, where its candidates are timed as
-kernels by themselves."""
+"""`Measurement.detail` of a time of the code that the compiler emits. Other rows of the same config time the kernel
+alone."""
 COPIES, COPIED_BYTES = 20, 2**31
-"""At how many addresses operands are timed on a GPU, as long as they take no more bytes than that: the mean over many
-is less of a draw than the time at one."""
+"""Operands are timed at COPIES addresses on a GPU, as long as the copies take at most COPIED_BYTES. The mean over many
+addresses varies less than the time at one."""
 
 
 class Status(enum.StrEnum):
@@ -33,9 +33,9 @@ class Status(enum.StrEnum):
     OK = "ok"
     """Measured in full, and right."""
     SLOW = "slow"
-    """Right, and dropped from the race after a short estimate, which is what its times are."""
+    """Right, but dropped from the race after a short estimate. Its times are this estimate."""
     WRONG = "wrong"
-    """Its result is outside the tolerance of the dtype. Never served, whatever another run says."""
+    """Its result is outside the tolerance of the dtype. It is never served, even if another run found it right."""
     ERROR = "error"
     """It did not compile, or raised."""
     CRASH = "crash"
@@ -50,14 +50,15 @@ class Status(enum.StrEnum):
 
 TIMED = frozenset({Status.OK, Status.SLOW})
 UNSAFE = frozenset({Status.WRONG, Status.CRASH})
-"""A config with one such row on a problem is never served for it."""
+"""A config with one such row on a problem is never served for that problem."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a time was taken. `clock`: `graph` (CUDA graph, events) or `host` (monotonic clock around calls).
-    `l2`: state of the last-level cache before each call. `unroll`: calls per sample. `samples`: aimed-at samples of a
-    full measurement. `reference`: the config it was interleaved with. `version` rises when the procedure changes."""
+    """How a time was taken. `clock`: `graph` (CUDA graph, events) or `host` (monotonic clock around calls). `l2`: state
+    of the last-level cache before each call. `unroll`: calls per sample. `samples`: the target number of samples of a
+    full measurement. `reference`: the config that the samples are interleaved with. `version` rises when the procedure
+    changes."""
 
     clock: str
     l2: str
@@ -113,7 +114,7 @@ class Times:
     """Statistics of one timed candidate, microseconds of one call.
 
     `median_us` with the 95% interval of the median [`low_us`, `high_us`] over `samples` samples; `aten_us` is the
-    median of the reference interleaved with it, so that `median_us / aten_us` is free of drift.
+    median of the interleaved reference, so `median_us / aten_us` is free of drift.
     """
 
     median_us: float
@@ -128,7 +129,7 @@ class Times:
             if not isinstance(value, float) or not LEAST_US <= value <= MOST_US:
                 raise InputError(f"impossible times: {self}")
             if type(value) is not float:
-                # A subclass (numpy's) has another repr, which is what the canonical form is made of.
+                # A subclass (numpy's) has another repr, and the canonical form is made of it.
                 object.__setattr__(self, name, float(value))
         if not self.samples >= 1:
             raise InputError(f"impossible times: {self}")
@@ -148,11 +149,10 @@ class Times:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One row. `run` names the run that made it; `error` is the largest relative error against the higher-precision
-    reference; `compile_s` what compiling cost; `detail` one line about a failure, or
-    EMITTED.
+    """One row. `run` names the run that made it. `error` is the largest relative error against the higher-precision
+    reference. `compile_s` is the compile time in seconds. `detail` is one line about a failure, or EMITTED.
 
-    Raises InputError when times are given for a status that has none, or are missing.
+    Raises InputError if a status without times has them, or a status with times lacks them.
     """
 
     problem: Problem
@@ -180,7 +180,7 @@ class Measurement:
 
     @cached_property
     def text(self) -> str:
-        """The canonical form, with the parts named by their 64-bit keys."""
+        """The canonical form. It names problem, config, device, protocol and toolchain by their 64-bit keys."""
         t = self.times
         times = (None,) * 5 if t is None else (t.median_us, t.low_us, t.high_us, t.samples, t.aten_us)
         return canonical.encode("measurement", (
@@ -198,7 +198,7 @@ class Measurement:
 
 
 def _float(name: str, value: float) -> float:
-    """`value` as the one float that a table gives back for it: NaN is stored as infinity, and zero has no sign."""
+    """`value` as a table returns it: NaN becomes infinity, and negative zero becomes zero."""
     try:
         return math.inf if math.isnan(value) else float(value) + 0.0
     except TypeError as error:
@@ -206,6 +206,6 @@ def _float(name: str, value: float) -> float:
 
 
 def one_line(text: str) -> str:
-    """`text` made fit for `Measurement.detail`: one printable line, cut to its limit."""
+    """`text` as one printable line of at most MAX_DETAIL characters."""
     flat = " ".join(text.split())
     return "".join(c if c.isprintable() else "?" for c in flat)[:MAX_DETAIL]

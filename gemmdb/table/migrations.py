@@ -1,6 +1,6 @@
-"""The steps that bring a table file to the current schema; the writer applies those that a file lacks, in order.
+"""The steps that bring a table file to the current schema. The writer applies the missing ones in order.
 
-A reader never migrates: it refuses what it does not know.
+A reader never migrates: it refuses a schema that it does not know.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def m001_initial(db: Database) -> None:
         "uid": secrets.token_hex(8),
         "created": now,
         "updated": now,
-        # `rows_digest` follows every row at once; `digest` is the state that the verdicts were last made from, and
-        # `generation_digest` the one at which the generation was last raised.
+        # `rows_digest` changes with every row. `digest` is its value when the verdicts were last derived, and
+        # `generation_digest` its value when the generation was last raised.
         "rows_digest": _ZERO,
         "digest": _ZERO,
         "generation_digest": _ZERO,

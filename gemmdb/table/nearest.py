@@ -1,4 +1,4 @@
-"""Which problems of a table lie nearest to a problem, by an index on its family and sizes."""
+"""Finds the problems of a table that are nearest to a problem, by an index on family and sizes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gemmdb.key.problem import Problem
 from gemmdb.key.rules import LARGEST_SIZE
 
 STATE = "SELECT value FROM meta WHERE name = 'rows_digest'"
-"""The query for what changes with every row that is written to a file."""
+"""The query for the digest that changes with every row written to a file."""
 
 Statement = tuple[str, list[Any]]
 """A query and its arguments."""
 
 
 def keys(rows: Iterable[tuple[Any, ...]], problem: Problem, limit: int) -> list[int]:
-    """The keys of at most `limit` of the problems in `rows`, which a `statement` found, nearest first by the Euclidean
-    distance of (log M, log N, log K); the problem itself included."""
+    """The keys of at most `limit` of the problems in `rows` (the result of a `statement`), nearest first by Euclidean
+    distance of (log M, log N, log K). The problem itself is included."""
     log = math.log
     m, n, k = (log(max(size, 1)) for size in (problem.m, problem.n, problem.k))
     found = [
@@ -31,7 +31,7 @@ def keys(rows: Iterable[tuple[Any, ...]], problem: Problem, limit: int) -> list[
 
 def statement(problem: Problem, device: int, protocols: Sequence[int], within: Sequence[float] = ()) -> Statement:
     """The query for (id, m, n, k) of the problems of the same op and family that have a verdict for the device under
-    one of the protocols. `within`: the largest ratios of M, N and K to the problem's, without bound if empty."""
+    one of the protocols. `within`: the largest ratios of M, N and K to those of the problem; no bound if empty."""
     args: list[Any] = [problem.family_key]
     m, n, k = within or (math.inf,) * 3
     for size, factor in ((problem.n, n), (problem.k, k), (problem.m, m)):
@@ -47,4 +47,4 @@ def statement(problem: Problem, device: int, protocols: Sequence[int], within: S
 
 
 FAMILY_AFTER = "SELECT family, id FROM problem INDEXED BY problem_family WHERE family > ? ORDER BY family LIMIT 1"
-"""The query for a problem of the family with the next larger key: one probe of the index."""
+"""The query for a problem of the family with the next larger key. It takes one probe of the index."""

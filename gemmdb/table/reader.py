@@ -1,4 +1,4 @@
-"""Table: one file of measurements and the verdicts derived from them, read-only, safe in threads and after a fork."""
+"""Table: one file of measurements and their verdicts, open read-only. Safe to use in threads and after a fork."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gemmdb.key.problem import Problem
 from gemmdb.table import dbfile, nearest, schema
 from gemmdb.table.handle import Handle
 from gemmdb.table.measurement import LEAST_US, MOST_US, Measurement
-from gemmdb.table.rows import CONTEXT, Context, Parts, parse_provenance
+from gemmdb.table.row_cache import CONTEXT, Context, RowCache
+from gemmdb.table.rows import parse_provenance
 from gemmdb.table.verdict import Pooled, Verdict, age, pool_slow, unsafe
 
 _WIDEST = MOST_US / LEAST_US
-"""Ratio of any two times."""
-_GROUP = f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
+"""The largest ratio of two times."""
 _ALL = (
     f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE (problem, device, id) > (?, ?, ?)"
     " ORDER BY problem, device, id LIMIT 1000"
@@ -29,16 +29,16 @@ _ALL = (
 class Table:
     """One open file. Everything read from it is validated; TableError says what is wrong with it.
 
-    `digest`: the content digest, equal for equal measurements whatever the order they came in. `generation`: how often
-    a build or merge changed it; `uid` tells two files of one generation apart; `built`, the digest as it was
-    when the generation was last raised, tells apart two copies that were built further. All four as of opening.
+    `digest`: the content digest, equal for equal measurements in any order. `generation`: how often a build or merge
+    changed the file. `uid` tells two files of the same generation apart. `built`, the digest when the generation was
+    last raised, tells apart two copies that were built further. All four are read when the file is opened.
     """
 
     def __init__(self, path: Path, immutable: bool = False) -> None:
         self.path = path
         self._file = Handle(path, immutable)
         self._fetch = self._file.fetch
-        self._parts = Parts(path, self._fetch)
+        self._cache = RowCache(path, self._fetch)
         self._strangers: set[int] = set()
         self.digest, self.generation, self.built, self.uid = self._file.header()
 
@@ -60,15 +60,15 @@ class Table:
     def devices(self) -> tuple[Device, ...]:
         """The devices with measurements in this file, with their figures, in the order of their canonical forms."""
         found = self._file.fetch_few("SELECT id FROM device ORDER BY text", (), schema.MOST_DEVICES, "devices")
-        return tuple(self._parts.device(key) for (key,) in found)
+        return tuple(self._cache.device(key) for (key,) in found)
 
     def verdict(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> Verdict | None:
         """The verdict on a problem, None when the file has none. `klass` None takes the newest toolchain's."""
-        file, parts = self._file, self._parts
+        file, cache = self._file, self._cache
         known = self._known(device)
         if known is None:
             return None
-        # As `Handle.fetch` and `Parts.context` do; two calls less are a tenth of the time of a lookup.
+        # Inlined from `Handle.fetch` and `RowCache.context`: two calls fewer save a tenth of the time of a lookup.
         try:
             with file.lock:
                 found = (file.db or file.connect()).execute(schema.VERDICT_SQL, (problem.key, known.key))
@@ -81,9 +81,9 @@ class Table:
             rows.sort(key=lambda row: self._rank(row, known), reverse=True)
         for row in rows:
             try:
-                context = parts.contexts[known.kind][row[0][:CONTEXT]]
+                context = cache.contexts[known.kind][row[0][:CONTEXT]]
             except (KeyError, TypeError):
-                context = parts.context(known.kind, row[0])
+                context = cache.context(known.kind, row[0])
             if context.protocol.l2 == l2 and (klass is None or context.klass == klass):
                 return self._verdict(row, context, problem, known)
         return None
@@ -95,7 +95,7 @@ class Table:
             return []
         args = (problem.key, known.key)
         rows = sorted(self._file.fetch_few(schema.VERDICT_SQL, args, schema.MOST_VERDICTS, "verdicts"))
-        found = (self._verdict(row, self._parts.context(known.kind, row[0]), problem, known) for row in rows)
+        found = (self._verdict(row, self._cache.context(known.kind, row[0]), problem, known) for row in rows)
         return [verdict for verdict in found if verdict is not None]
 
     def neighbours(
@@ -105,54 +105,55 @@ class Table:
         the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
         fetch = self._file.fetch_few
         ids = fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
-        protocols = {key: self._parts.protocol(key) for (key,) in ids}
+        protocols = {key: self._cache.protocol(key) for (key,) in ids}
         wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
         query = nearest.statement(problem, device.key, wanted, within)
         found = nearest.keys(fetch(*query, schema.MOST_PROBLEMS, "problems of a family"), problem, limit)
-        return [p for key in found if (p := self._parts.problem(key)).op == problem.op and p.family == problem.family]
+        return [p for key in found if (p := self._cache.problem(key)).op == problem.op and p.family == problem.family]
 
     def families(self) -> list[Problem]:
-        """A problem of every op and family. Raises TableError where these are more than anybody tells apart."""
+        """A problem of every op and family. Raises TableError if there are more than MOST_FAMILIES."""
         keys: list[int] = []
         last = -(2**63)
         while found := self._fetch(nearest.FAMILY_AFTER, (last,)):
             ((last, key),) = found
             keys.append(key)
             if len(keys) > schema.MOST_FAMILIES:
-                raise TableError(f"{self.path} has more than {schema.MOST_FAMILIES:,} families of problems")
-        return [self._parts.problem(key) for key in keys]
+                raise TableError(f"{self.path} holds more than {schema.MOST_FAMILIES:,} families of problems")
+        return [self._cache.problem(key) for key in keys]
 
     def state(self) -> str:
-        """A text that changes with every row that is written."""
+        """A text that changes with every row written."""
         return self.digest if self._file.immutable else str(self._fetch(nearest.STATE, ()))
 
     def rows(self, problem: Problem, device: Device) -> list[Measurement]:
         """Every measurement of a problem on a device, failures included, in a fixed order."""
         args = (problem.key, device.key)
-        found = self._file.fetch_few(_GROUP, args, schema.MOST_MEASUREMENTS, "measurements of a problem")
-        same = not found or self._parts.problem(problem.key).text == problem.text
-        return [self._parts.measurement(row) for row in found] if same else []
+        found = self._file.fetch_few(schema.ROWS_SQL, args, schema.MOST_MEASUREMENTS, "measurements of a problem")
+        same = not found or self._cache.problem(problem.key).text == problem.text
+        return [self._cache.measurement(row) for row in found] if same else []
 
     def pooled(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> list[Pooled]:
-        """Every timed config of a problem, fastest first: measured in full, or `slow` by its short estimate."""
+        """Every timed config of a problem, fastest first: those measured in full and those that are `slow` by a short
+        estimate."""
         rows = self.rows(problem, device)
         kept = (r for r in rows if r.protocol.l2 == l2 and (klass is None or r.toolchain.klass == klass))
         return pool_slow(kept, unsafe(rows))
 
     def barred(self, problem: Problem, device: Device) -> frozenset[Config]:
-        """The configs that some row of a problem on a device shows to be wrong or to crash."""
+        """The configs that were wrong or crashed in some row of the problem on the device."""
         if self._known(device) is None:
             return frozenset()
         args = (problem.key, device.key)
         found = self._file.fetch_few(schema.BARRED_SQL, args, schema.MOST_MEASUREMENTS, "failed configs of a problem")
-        return frozenset(self._parts.config(key) for (key,) in found)
+        return frozenset(self._cache.config(key) for (key,) in found)
 
     def measurements(self) -> Iterator[Measurement]:
-        """All measurements. Read in small pieces, so that no writer waits for a slow consumer."""
+        """All measurements. They are read in small pieces, so no writer waits for a slow consumer."""
         last = (-(2**63), -(2**63), -(2**63))
         while found := self._fetch(_ALL, last):
             for row in found:
-                yield self._parts.measurement(row)
+                yield self._cache.measurement(row)
             last = found[-1][:3]
 
     def summary(self) -> list[dict[str, Any]]:
@@ -167,27 +168,27 @@ class Table:
         return [self._summary(device, ops, counts) for device in self.devices()]
 
     def provenance(self) -> list[dict[str, Any]]:
-        """What each run recorded of itself, JSON-ready, by run id."""
+        """What each run recorded about itself, JSON-ready, ordered by run id."""
         found = []
         for run, text in self._fetch("SELECT text, provenance FROM run ORDER BY text", ()):
             try:
                 found.append({**parse_provenance(text), "run": run})
             except InputError as error:
-                raise self._parts.error(str(error)) from error
+                raise self._cache.error(str(error)) from error
         return found
 
     def _known(self, device: Device) -> Device | None:
-        """The file's own record of a device, None when it has none, which holds for good where nobody writes the file:
-        most of the shipped tables are about other devices, and a lookup asks each of them."""
+        """The file's own record of a device; None if it has none. For a file that nobody writes, a None is remembered:
+        every lookup asks each shipped table, and most of them are about other devices."""
         if device.key in self._strangers:
             return None
-        found = self._parts.find_device(device)
+        found = self._cache.find_device(device)
         if found is None and self._file.immutable:
             self._strangers.add(device.key)
         return found
 
     def _summary(self, device: Device, ops: Sequence[Any], counts: Sequence[Any]) -> dict[str, Any]:
-        rows = {self._parts.protocol(key): count for owner, key, count in counts if owner == device.key}
+        rows = {self._cache.protocol(key): count for owner, key, count in counts if owner == device.key}
         modelled = bool(rows) and all(protocol.clock == "model" for protocol in rows)
         return {
             "path": str(self.path),
@@ -203,18 +204,19 @@ class Table:
     def _verdict(self, row: tuple[Any, ...], context: Context, problem: Problem, device: Device) -> Verdict | None:
         keys, ratio, spread, aten_us, runs, head = row
         if str(head) + context.tail != problem.text:
-            return None  # 64-bit keys can be made to collide.
+            return None  # Somebody can construct texts whose 64-bit keys collide.
         try:
             plausible = 1 / _WIDEST <= ratio <= _WIDEST and 0.0 <= spread < math.inf
             plausible = plausible and LEAST_US <= aten_us <= MOST_US and runs > 0
         except TypeError:
             plausible = False
         if not plausible:
-            raise self._parts.error("a verdict is malformed")
-        ties = context.ties.get(keys[CONTEXT:]) or self._parts.ties(keys[CONTEXT:], context)
+            raise self._cache.error("a verdict is malformed")
+        ties = context.ties.get(keys[CONTEXT:]) or self._cache.ties(keys[CONTEXT:], context)
         return Verdict(problem, device, context.protocol, context.toolchain, ties, ratio, spread, aten_us, runs)
 
     def _rank(self, row: tuple[Any, ...], device: Device) -> tuple[Any, ...]:
-        """Measured before modelled, then the newest procedure, the newest toolchain, the most samples."""
-        protocol, toolchain, *_ = self._parts.context(device.kind, row[0])
+        """The sort key of verdicts: measured before modelled, then the newest procedure, the newest toolchain, the most
+        samples."""
+        protocol, toolchain, *_ = self._cache.context(device.kind, row[0])
         return protocol.clock != "model", protocol.version, age(toolchain), protocol.samples, protocol.text

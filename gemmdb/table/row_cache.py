@@ -1,83 +1,190 @@
-"""Writing the values that measurements name by key: each once, and never two under one key."""
+"""RowCache: what the rows of one file name by key, each value parsed and validated once."""
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from gemmdb.errors import TableError
+from gemmdb.errors import InputError, TableError
+from gemmdb.kernels.config import Config
 from gemmdb.key import canonical
-from gemmdb.key.device import Device
+from gemmdb.key.device import KINDS, Device
 from gemmdb.key.problem import Problem
-from gemmdb.table.measurement import Measurement
-from gemmdb.table.rows import parse_figures
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table import schema
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times, one_line
+from gemmdb.table.rows import parse_figures, unpack
+
+Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
+
+_T = TypeVar("_T")
+_LIMIT = 65_536
+"""Values of one kind kept in memory. When a cache is full, it is emptied."""
+CONTEXT = 24
+"""Bytes of the keys of protocol, toolchain and family, which come before the keys of the tie set."""
 
 
-class PartWriter:
-    """Remembers which keys the file already holds; `forget` after a rollback."""
+class Context(NamedTuple):
+    """What many verdicts share. `tail`: the end of their problems' texts. `ties`: the tie sets read so far, by packed
+    keys; their configs are all usable for the op on the device kind."""
 
-    def __init__(self, path: Path) -> None:
+    protocol: Protocol
+    toolchain: Toolchain
+    klass: str
+    tail: str
+    op: str
+    kind: str
+    ties: dict[bytes, tuple[Config, ...]]
+
+
+class RowCache:
+    """The configs, devices, protocols, toolchains, runs and problems of one file by their key, each parsed once.
+
+    `contexts` holds the results of `context` by device kind and the first CONTEXT bytes of `keys`; the hot path reads
+    it. Keys are made from content, so a cached value never becomes stale. Every method raises TableError if the file
+    lacks the key or holds something else under it.
+    """
+
+    def __init__(self, path: Path, fetch: Fetch) -> None:
         self._path = path
-        self._known: set[int] = set()
-        self._figures: dict[int, Mapping[str, float]] = {}
+        self._fetch = fetch
+        self._configs: dict[int, Config] = {}
+        self._devices: dict[int, Device] = {}
+        self._protocols: dict[int, Protocol] = {}
+        self._toolchains: dict[int, Toolchain] = {}
+        self._runs: dict[int, str] = {}
+        self._problems: dict[int, Problem] = {}
+        self.contexts: dict[str, dict[bytes, Context]] = {kind: {} for kind in KINDS}
 
-    def forget(self) -> None:
-        """Nothing is known to be in the file any more."""
-        self._known.clear()
-        self._figures.clear()
+    def config(self, key: int) -> Config:
+        """The config of a key."""
+        return self._configs.get(key) or self._load("config", key, Config.parse, self._configs)
 
-    def put(self, db: sqlite3.Connection, row: Measurement) -> None:
-        """Write every part of a measurement that the file does not hold yet. Raises TableError on a key collision."""
-        if row.problem.key not in self._known:
-            self._put_problem(db, row.problem)
-        for kind, part in (("config", row.config), ("protocol", row.protocol), ("toolchain", row.toolchain)):
-            if part.key not in self._known:
-                self._insert(db, kind, part.key, part.text)
-        if self._figures.get(row.device.key) is not row.device.figures:
-            self._put_device(db, row.device)
-        if canonical.key(row.run) not in self._known:
-            self.put_run(db, row.run, "{}")
+    def protocol(self, key: int) -> Protocol:
+        """The protocol of a key."""
+        return self._protocols.get(key) or self._load("protocol", key, Protocol.parse, self._protocols)
 
-    def put_run(self, db: sqlite3.Connection, run: str, provenance: str) -> None:
-        """Write a run. Of two records of one run the longer stays, so that the order of merging does not count."""
-        key = canonical.key(run)
-        if self._insert(db, "run", key, run, provenance):
-            return
-        (known,) = db.execute("SELECT provenance FROM run WHERE id = ?", (key,)).fetchone()
-        if (len(provenance), provenance) > (len(known), known):
-            db.execute("UPDATE run SET provenance = ? WHERE id = ?", (provenance, key))
+    def toolchain(self, key: int) -> Toolchain:
+        """The toolchain of a key."""
+        return self._toolchains.get(key) or self._load("toolchain", key, Toolchain.parse, self._toolchains)
 
-    def _put_problem(self, db: sqlite3.Connection, problem: Problem) -> None:
-        sizes = (problem.m, problem.n, problem.k)
-        self._insert(db, "problem", problem.key, problem.text, problem.op, *sizes, problem.family_key)
+    def problem(self, key: int) -> Problem:
+        """The problem of a key."""
+        return self._problems.get(key) or self._load("problem", key, Problem.parse, self._problems)
 
-    def _put_device(self, db: sqlite3.Connection, device: Device) -> None:
-        text = _figures(device.figures)
-        if not self._insert(db, "device", device.key, device.text, text):
-            (known,) = db.execute("SELECT figures FROM device WHERE id = ?", (device.key,)).fetchone()
-            merged = _figures(union(parse_figures(known), device.figures))
-            if merged != known:
-                db.execute("UPDATE device SET figures = ? WHERE id = ?", (merged, device.key))
-        self._figures[device.key] = device.figures
+    def run(self, key: int) -> str:
+        """The run id of a key."""
+        return self._runs.get(key) or self._load("run", key, str, self._runs)
 
-    def _insert(self, db: sqlite3.Connection, kind: str, key: int, text: str, *rest: Any) -> bool:
-        """Whether the row was new."""
-        marks = ", ".join("?" * (2 + len(rest)))
-        fresh = db.execute(f"INSERT OR IGNORE INTO {kind} VALUES ({marks})", (key, text, *rest)).rowcount == 1
-        if not fresh and db.execute(f"SELECT text FROM {kind} WHERE id = ?", (key,)).fetchone()[0] != text:
-            raise TableError(f"{self._path}: two {kind}s share a 64-bit key, one is {text[:120]!r}; keep them apart")
-        self._known.add(key)
-        return fresh
+    def device(self, key: int) -> Device:
+        """The device of a key, with the figures that the file holds."""
+        found = self._devices.get(key)
+        return found if found is not None else self._load_device(key)
+
+    def find_device(self, device: Device) -> Device | None:
+        """The file's own record of `device`; None if it has none."""
+        found = self._devices.get(device.key)
+        if found is None:
+            if not self._fetch("SELECT 1 FROM device WHERE id = ?", (device.key,)):
+                return None
+            found = self._load_device(device.key)
+        return found if found.text == device.text else None
+
+    def context(self, kind: str, keys: bytes) -> Context:
+        """What verdicts on one kind of device share if their `keys` begin with the same protocol, toolchain and
+        family."""
+        try:
+            found = self.contexts[kind].get(keys[:CONTEXT])
+        except TypeError:
+            raise self.error("a verdict is malformed") from None
+        if found is None:
+            if not isinstance(keys, bytes) or len(keys) < CONTEXT:
+                raise self.error("a verdict is malformed")
+            protocol, toolchain, family = unpack(keys[:CONTEXT])
+            known = self.toolchain(toolchain)
+            op, text = self._family(family)
+            found = Context(self.protocol(protocol), known, known.klass, f" {text}", op, kind, {})
+            _remember(self.contexts[kind], keys[:CONTEXT], found)
+        return found
+
+    def ties(self, keys: bytes, context: Context) -> tuple[Config, ...]:
+        """The configs of packed keys, at least one. Each must support the context's op and device kind."""
+        found = context.ties.get(keys)
+        if found is None:
+            if not 0 < len(keys) <= 8 * schema.MOST_TIES or len(keys) % 8:
+                raise self.error("a tie set is malformed")
+            found = tuple(self.config(key) for key in unpack(keys))
+            for config in found:
+                if context.op not in config.spec.ops or context.kind not in config.spec.devices:
+                    raise self.error(f"{config.name} does not solve {context.op} on a {context.kind} device")
+            _remember(context.ties, keys, found)
+        return found
+
+    def measurement(self, row: Sequence[Any]) -> Measurement:
+        """The Measurement of a row with the columns `schema.COLUMNS`."""
+        problem, device, _, config, protocol, toolchain, run, status, *times, error, compile_s, detail = row
+        try:
+            return Measurement(
+                self.problem(problem),
+                self.config(config),
+                self.device(device),
+                self.protocol(protocol),
+                self.toolchain(toolchain),
+                self.run(run),
+                Status(status),
+                None if times[0] is None else Times(*times),
+                error,
+                compile_s,
+                detail,
+            )
+        except (InputError, TypeError, ValueError, AttributeError) as problem_found:
+            raise self.error(f"a measurement is malformed ({problem_found})") from problem_found
+
+    def error(self, what: str) -> TableError:
+        """The TableError that says `what` is wrong with the file."""
+        told = one_line(what)[:300]  # It may quote the file.
+        return TableError(f"{self._path}: {told}; check it with `gemmdb verify`, or upgrade gemmdb if it is newer")
+
+    def _family(self, key: int) -> tuple[str, str]:
+        """Op and family text of a family's key, read from any problem of the family."""
+        rows = self._fetch("SELECT id FROM problem WHERE family = ? LIMIT 1", (key,))
+        problem = self.problem(rows[0][0]) if rows else None
+        if problem is None or problem.family_key != key:
+            raise self.error("a family does not match its key")
+        return problem.op, problem.family
+
+    def _load(self, kind: str, key: int, parse: Callable[[str], _T], cache: dict[int, _T]) -> _T:
+        rows = self._fetch(f"SELECT text FROM {kind} WHERE id = ?", (key,))
+        if not rows:
+            raise self.error(f"it names a {kind} that it does not hold")
+        value = self._parse(kind, key, rows[0][0], parse)
+        _remember(cache, key, value)
+        return value
+
+    def _parse(self, kind: str, key: int, text: Any, parse: Callable[[str], _T]) -> _T:
+        if not isinstance(text, str) or canonical.key(text) != key:
+            raise self.error(f"a {kind} does not match its key")
+        try:
+            return parse(text)
+        except (InputError, ValueError) as error:
+            raise self.error(f"a {kind} is not usable ({error})") from error
+
+    def _load_device(self, key: int) -> Device:
+        rows = self._fetch("SELECT text, figures FROM device WHERE id = ?", (key,))
+        if not rows:
+            raise self.error("it names a device that it does not hold")
+        text, figures = rows[0]
+        try:
+            known = parse_figures(figures)
+        except InputError as error:
+            raise self.error(str(error)) from error
+        device = self._parse("device", key, text, lambda text: Device.parse(text, known))
+        _remember(self._devices, key, device)
+        return device
 
 
-def union(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """The figures of one device as two files have them: all names, the larger value, so that the order of merging does
-    not count."""
-    return {name: max(x[name] for x in (one, other) if name in x) for name in sorted({*one, *other})}
-
-
-def _figures(figures: Mapping[str, float]) -> str:
-    return json.dumps(dict(sorted(figures.items())), allow_nan=False)
+def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
+    if len(cache) >= _LIMIT:
+        cache.clear()
+    cache[key] = value

@@ -1,4 +1,4 @@
-"""Rows of a table as the values they stand for, every one validated: a table cannot make any other."""
+"""Rows of a table and the values they stand for: packed keys, columns, fingerprints, and the JSON of two columns."""
 
 from __future__ import annotations
 
@@ -6,198 +6,25 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
-from gemmdb.errors import InputError, TableError
-from gemmdb.kernels.config import Config
+from gemmdb.errors import InputError
 from gemmdb.key import canonical
-from gemmdb.key.device import KINDS, Device
-from gemmdb.key.problem import Problem
-from gemmdb.key.toolchain import Toolchain
-from gemmdb.table import schema
-from gemmdb.table.measurement import Measurement, Protocol, Status, Times, one_line
+from gemmdb.table.measurement import Measurement
 
-Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
-
-_T = TypeVar("_T")
-_LIMIT = 65_536
-"""Values of one kind kept in memory; past it the cache starts anew."""
-_FIGURES, _LARGEST = 100, 1e300
 _KEY = struct.Struct(">q")
-CONTEXT = 24
-"""Bytes of the keys of protocol, toolchain and family, before those of the tie set."""
+_FIGURES, _LARGEST = 100, 1e300
+"""Figures of a device at most, and the largest magnitude of one."""
 _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
-class Context(NamedTuple):
-    """What many verdicts share. `tail`: how their problems' texts end. `ties`: the tie sets met so far, by their packed
-    keys; all of their configs are usable for the op on the device kind."""
-
-    protocol: Protocol
-    toolchain: Toolchain
-    klass: str
-    tail: str
-    op: str
-    kind: str
-    ties: dict[bytes, tuple[Config, ...]]
-
-
-class Parts:
-    """The configs, devices, protocols, toolchains, runs and problems of one file by their key, each parsed once.
-
-    `contexts` holds what `context` made, by device kind and the first CONTEXT bytes of `keys`, for the hot path.
-
-    Keys are made from content, so what was read once holds for as long as the file does. Every method raises
-    TableError when the file does not hold the key, or holds something else under it.
-    """
-
-    def __init__(self, path: Path, fetch: Fetch) -> None:
-        self._path = path
-        self._fetch = fetch
-        self._configs: dict[int, Config] = {}
-        self._devices: dict[int, Device] = {}
-        self._protocols: dict[int, Protocol] = {}
-        self._toolchains: dict[int, Toolchain] = {}
-        self._runs: dict[int, str] = {}
-        self._problems: dict[int, Problem] = {}
-        self.contexts: dict[str, dict[bytes, Context]] = {kind: {} for kind in KINDS}
-
-    def config(self, key: int) -> Config:
-        """The config of a key."""
-        return self._configs.get(key) or self._load("config", key, Config.parse, self._configs)
-
-    def protocol(self, key: int) -> Protocol:
-        """The protocol of a key."""
-        return self._protocols.get(key) or self._load("protocol", key, Protocol.parse, self._protocols)
-
-    def toolchain(self, key: int) -> Toolchain:
-        """The toolchain of a key."""
-        return self._toolchains.get(key) or self._load("toolchain", key, Toolchain.parse, self._toolchains)
-
-    def problem(self, key: int) -> Problem:
-        """The problem of a key."""
-        return self._problems.get(key) or self._load("problem", key, Problem.parse, self._problems)
-
-    def run(self, key: int) -> str:
-        """The run id of a key."""
-        return self._runs.get(key) or self._load("run", key, str, self._runs)
-
-    def device(self, key: int) -> Device:
-        """The device of a key, with the figures that the file has of it."""
-        found = self._devices.get(key)
-        return found if found is not None else self._load_device(key)
-
-    def find_device(self, device: Device) -> Device | None:
-        """The file's own record of `device`, None when it has none."""
-        found = self._devices.get(device.key)
-        if found is None:
-            if not self._fetch("SELECT 1 FROM device WHERE id = ?", (device.key,)):
-                return None
-            found = self._load_device(device.key)
-        return found if found.text == device.text else None
-
-    def context(self, kind: str, keys: bytes) -> Context:
-        """What verdicts on devices of a kind have in common whose `keys` begin alike: with those of a protocol, a
-        toolchain and a family."""
-        try:
-            found = self.contexts[kind].get(keys[:CONTEXT])
-        except TypeError:
-            raise self.error("a verdict is malformed") from None
-        if found is None:
-            if not isinstance(keys, bytes) or len(keys) < CONTEXT:
-                raise self.error("a verdict is malformed")
-            protocol, toolchain, family = unpack(keys[:CONTEXT])
-            known = self.toolchain(toolchain)
-            op, text = self._family(family)
-            found = Context(self.protocol(protocol), known, known.klass, f" {text}", op, kind, {})
-            _remember(self.contexts[kind], keys[:CONTEXT], found)
-        return found
-
-    def ties(self, keys: bytes, context: Context) -> tuple[Config, ...]:
-        """The configs of packed keys, at least one; each must exist for the op of the context on its device kind."""
-        found = context.ties.get(keys)
-        if found is None:
-            if not 0 < len(keys) <= 8 * schema.MOST_TIES or len(keys) % 8:
-                raise self.error("a tie set is malformed")
-            found = tuple(self.config(key) for key in unpack(keys))
-            for config in found:
-                if context.op not in config.spec.ops or context.kind not in config.spec.devices:
-                    raise self.error(f"{config.name} does not solve {context.op} on a {context.kind} device")
-            _remember(context.ties, keys, found)
-        return found
-
-    def measurement(self, row: Sequence[Any]) -> Measurement:
-        """The Measurement of a row with the columns `schema.COLUMNS`."""
-        problem, device, _, config, protocol, toolchain, run, status, *times, error, compile_s, detail = row
-        try:
-            return Measurement(
-                self.problem(problem),
-                self.config(config),
-                self.device(device),
-                self.protocol(protocol),
-                self.toolchain(toolchain),
-                self.run(run),
-                Status(status),
-                None if times[0] is None else Times(*times),
-                error,
-                compile_s,
-                detail,
-            )
-        except (InputError, TypeError, ValueError, AttributeError) as problem_found:
-            raise self.error(f"a measurement is malformed ({problem_found})") from problem_found
-
-    def error(self, what: str) -> TableError:
-        """The TableError that says `what` is wrong with this file."""
-        told = one_line(what)[:300]  # It may quote the file.
-        return TableError(f"{self._path}: {told}; check it with `gemmdb verify`, or upgrade gemmdb if it is newer")
-
-    def _family(self, key: int) -> tuple[str, str]:
-        """Op and family of a family's key, from any problem of it."""
-        rows = self._fetch("SELECT id FROM problem WHERE family = ? LIMIT 1", (key,))
-        problem = self.problem(rows[0][0]) if rows else None
-        if problem is None or problem.family_key != key:
-            raise self.error("a family does not match its key")
-        return problem.op, problem.family
-
-    def _load(self, kind: str, key: int, parse: Callable[[str], _T], cache: dict[int, _T]) -> _T:
-        rows = self._fetch(f"SELECT text FROM {kind} WHERE id = ?", (key,))
-        if not rows:
-            raise self.error(f"it names a {kind} that it does not hold")
-        value = self._parse(kind, key, rows[0][0], parse)
-        _remember(cache, key, value)
-        return value
-
-    def _parse(self, kind: str, key: int, text: Any, parse: Callable[[str], _T]) -> _T:
-        if not isinstance(text, str) or canonical.key(text) != key:
-            raise self.error(f"a {kind} does not match its key")
-        try:
-            return parse(text)
-        except (InputError, ValueError) as error:
-            raise self.error(f"a {kind} is not usable ({error})") from error
-
-    def _load_device(self, key: int) -> Device:
-        rows = self._fetch("SELECT text, figures FROM device WHERE id = ?", (key,))
-        if not rows:
-            raise self.error("it names a device that it does not hold")
-        text, figures = rows[0]
-        try:
-            known = parse_figures(figures)
-        except InputError as error:
-            raise self.error(str(error)) from error
-        device = self._parse("device", key, text, lambda text: Device.parse(text, known))
-        _remember(self._devices, key, device)
-        return device
-
-
 def pack(*keys: int) -> bytes:
-    """Keys as `verdict.keys` holds them: 8 bytes each, big-endian."""
+    """Keys in the form of `verdict.keys`: 8 bytes each, big-endian."""
     return struct.pack(f">{len(keys)}q", *keys)
 
 
 def unpack(keys: bytes) -> tuple[int, ...]:
-    """The keys that `pack` stored. Raises struct.error for other lengths than a multiple of 8 bytes."""
+    """The keys that `pack` stored. Raises struct.error if the length is not a multiple of 8 bytes."""
     return tuple(key for (key,) in _KEY.iter_unpack(keys))
 
 
@@ -211,15 +38,17 @@ def values(row: Measurement) -> tuple[Any, ...]:
 
 
 def fingerprint(row: Measurement) -> int:
-    """128 bits of a Measurement's whole content, its parts' texts included. The content digest of a table is the sum
-    of these modulo 2**128: equal for equal rows, whatever their order, and kept up to date row by row."""
+    """128 bits of a Measurement's whole content, with the texts of everything that it names. The content digest of a
+    table is the sum of the fingerprints modulo 2**128: equal rows give an equal digest in any order, and the writer
+    updates it row by row."""
     parts = (row.problem, row.config, row.device, row.protocol, row.toolchain, row)
     text = "\n".join(part.text for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
 
 
 def parse_figures(text: Any) -> dict[str, float]:
-    """A device's figures from their JSON object. Raises InputError unless it maps short names to finite numbers."""
+    """A device's figures, read from JSON. Raises InputError unless it is an object that maps short names to finite
+    numbers."""
     try:
         figures = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
@@ -227,7 +56,7 @@ def parse_figures(text: Any) -> dict[str, float]:
     if not isinstance(figures, dict) or len(figures) > _FIGURES:
         raise InputError("a device's figures are not a small JSON object")
     for name, value in figures.items():
-        # Bounded, since an integer of JSON may be too large for a float.
+        # The bound also keeps out JSON integers that are too large for a float.
         number = type(value) in (int, float) and -_LARGEST <= value <= _LARGEST
         if not number or not _FIGURE.fullmatch(name):
             raise InputError(f"a device's figure is malformed: {name[:40]!r}")
@@ -235,7 +64,7 @@ def parse_figures(text: Any) -> dict[str, float]:
 
 
 def parse_provenance(text: Any) -> dict[str, Any]:
-    """What a run recorded of itself. Raises InputError for anything but a JSON object."""
+    """What a run recorded about itself. Raises InputError for anything but a JSON object."""
     try:
         found = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
@@ -243,9 +72,3 @@ def parse_provenance(text: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError("a run's provenance is not a JSON object")
     return found
-
-
-def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
-    if len(cache) >= _LIMIT:
-        cache.clear()
-    cache[key] = value

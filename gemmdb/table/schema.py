@@ -1,7 +1,7 @@
 """SQL names and data definitions of a table file, and the check that a file has exactly these.
 
-Nothing but the statements below may stand in a file: a view, a trigger, a virtual table or a generated column runs SQL
-of whoever made the file, and a missing index makes a lookup a scan.
+A file may hold nothing but the statements below. A view, a trigger, a virtual table or a generated column would run SQL
+of a stranger, and a missing index would turn a lookup into a scan.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ SCHEMA = {
 }
 """Every table and index of schema version 1 by name, with the statement that makes it.
 
-Ids are the 64-bit keys of canonical texts, so `id` columns are equal for equal content in every file. The `keys` of a
-verdict are those of its protocol, toolchain, family and tie set (the pick first), 8 bytes each: one column is read
-faster than five. With the family's text, `head` (op and sizes) is the problem's whole text, so a collision of keys is
-ruled out without a second probe. `pending` holds the (problem, device) pairs whose verdicts are older than their
+Ids are the 64-bit keys of canonical texts, so equal content has equal ids in every file. The `keys` of a verdict are
+those of its protocol, toolchain, family and tie set (the pick first), 8 bytes each: one column reads faster than five.
+`head` holds op and sizes. Together with the family's text it is the whole text of the problem, so a reader rules out a
+key collision without a second probe. `pending` holds the (problem, device) pairs whose verdicts are older than their
 measurements.
 """
 
@@ -54,13 +54,13 @@ _FOREIGN = {
 """What SQLite's own ANALYZE leaves in a file."""
 
 MIGRATIONS_TABLE = "_sqlite_migrations"
-"""Where the writer's migration library notes what it applied; never read here."""
+"""The table in which the writer's migration library notes what it applied. Readers ignore it."""
 
 VERDICT_SQL = "SELECT keys, ratio, spread, aten_us, runs, head FROM verdict WHERE problem = ? AND device = ?"
 """The lookup: one probe of the primary key."""
 
 BARRED_SQL = "SELECT DISTINCT config FROM measurement WHERE problem = ? AND device = ? AND status IN ('wrong', 'crash')"
-"""The configs that must not be served: the rows of one problem, by primary key."""
+"""The configs of one problem that must not be served."""
 
 COLUMNS = (
     "problem", "device", "id", "config", "protocol", "toolchain", "run", "status", "median_us", "low_us", "high_us",
@@ -68,17 +68,20 @@ COLUMNS = (
 )  # fmt: skip
 """The columns of `measurement`, in order."""
 
+ROWS_SQL = f"SELECT {', '.join(COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
+"""Every measurement of a problem on a device, by primary key."""
+
 
 MOST_MEASUREMENTS, MOST_VERDICTS = 20_000, 1_000
-"""Rows of one problem on one device that a reader takes. Like the bounds below, far more than builds write: a table
-that has more is refused, since to read it would hold up a compile for as long as whoever made the file likes."""
+"""The most rows of one problem on one device that a reader takes. Like the bounds below, this is far more than builds
+write. A hostile file may hold any number, and reading them would hold up a compile, so a table with more is refused."""
 MOST_PROTOCOLS, MOST_DEVICES = 1_000, 10_000
 MOST_PROBLEMS = 100_000
-"""Problems of one family that are looked at to find the nearest."""
+"""The most problems of one family that a search for the nearest reads."""
 MOST_FAMILIES = 1_000
-"""Families of problems that are told apart."""
+"""The most families of problems in one file."""
 MOST_TIES = 4_096
-"""Configs of one tie set."""
+"""The most configs of one tie set."""
 
 _ID, _DIGEST = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{32}")
 _HEADER = {
@@ -88,7 +91,7 @@ _HEADER = {
 
 
 class Header(NamedTuple):
-    """What `meta` says of the whole file; docs/table-format.md has the meaning of each field."""
+    """What `meta` says about the whole file. docs/table-format.md explains each field."""
 
     digest: str
     generation: int
@@ -108,9 +111,9 @@ def header(db: sqlite3.Connection, path: Path) -> Header:
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:
-    """Raise TableError unless the file is a gemmdb table of the schema this gemmdb reads, and nothing besides.
+    """Raise TableError unless the file is a gemmdb table of the schema that this gemmdb reads, with nothing else in it.
 
-    What SQLite raises passes through.
+    Errors of SQLite pass through.
     """
     if _pragma(db, "application_id") != APPLICATION_ID:
         raise TableError(f"{path} is a SQLite file but not a gemmdb table; make tables with `gemmdb build`")

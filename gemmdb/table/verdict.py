@@ -1,4 +1,4 @@
-"""Verdicts: what the Measurements of a problem say, as a pure function of them, in any order, pooled over runs."""
+"""Verdicts: a pure function of the Measurements of a problem, pooled over runs. Their order makes no difference."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from gemmdb.key.toolchain import Toolchain
 from gemmdb.table.measurement import EMITTED, UNSAFE, Measurement, Protocol, Status, Times
 
 TIE = 0.01
-"""Two configs closer than this, relative, are tied whatever their intervals say."""
+"""Two configs closer than this (relative) are tied, regardless of their intervals."""
 PROCESS_US, PROCESS = 0.3, 0.04
-"""Half the 95% interval of a ratio to ATen from process to process: so many microseconds, but no more than PROCESS of
-the time. The samples of one process know nothing of it. Of 840 pairs of the same emitted code in two processes on an
-H200, 19 in 20 differed by less than 5.6% at 6 to 9 us, 3.2% up to 14 us, 1.8% up to 25 us."""
+"""Half the 95% interval of a ratio to ATen between processes: PROCESS_US microseconds, at most PROCESS of the time. The
+samples of one process do not show it. Of 840 pairs of the same emitted code in two processes on an H200, 19 in 20
+differed by less than 5.6% at 6 to 9 us, 3.2% up to 14 us, 1.8% up to 25 us."""
 
 
 class Verdict(NamedTuple):
-    """The pick for a Problem on a Device under a Protocol and a toolchain class. A tuple, since one is made at every
-    lookup and a frozen dataclass takes three times as long.
+    """The pick for a Problem on a Device under a Protocol and a toolchain class. It is a tuple because every lookup
+    creates one, and a frozen dataclass takes three times as long.
 
-    `toolchain`: the newest one that measured the pick. `ties`: all configs as good as the best, the pick first.
-    `ratio`: the pick's time relative to ATen. `spread`: half the width of its 95% interval, relative. `aten_us`:
-    microseconds of one call of ATen. `runs`: how many runs measured the pick.
+    `toolchain`: the newest that measured the pick. `ties`: all configs as good as the best, the pick first. `ratio`:
+    the pick's time relative to ATen. `spread`: half the width of its 95% interval, relative. `aten_us`: microseconds of
+    one call of ATen. `runs`: how many runs measured the pick.
     """
 
     problem: Problem
@@ -76,8 +76,8 @@ class Pooled:
 
     @property
     def order(self) -> tuple[int, int, float, str]:
-        """The order in which tied configs are preferred: ATen, then the cheaper compile, then the one that splits the
-        sum over K into fewer parts (no workspace, one summation order), then the faster, then the text."""
+        """The order of preference among tied configs: ATen, then the cheaper compile, then the smaller split of K (no
+        workspace, one summation order), then the faster, then the text."""
         spec = self.config.spec
         parts = math.prod(max(1, int(value)) for name, value in self.config.params if name in spec.splits)
         return spec.cost, parts, self.ratio, self.config.text
@@ -89,30 +89,30 @@ class Pooled:
 
     @property
     def servable(self) -> bool:
-        """Whether a run measured it in full; the short estimate of a slow candidate is not enough to be picked."""
+        """Whether a run measured it in full. A config with only a short estimate is never picked."""
         return any(row.status is Status.OK for row in self.rows)
 
 
 def pool(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> list[Pooled]:
-    """The servable configs of one problem, fastest first: measured in full, and never wrong or crashed, be it in these
-    rows or among the `banned`."""
+    """The servable configs of one problem, fastest first. They were measured in full, and never wrong or crashed,
+    neither in these rows nor among the `banned`."""
     return _pool(rows, banned, (Status.OK,))
 
 
 def pool_slow(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> list[Pooled]:
-    """As `pool`, with the configs of which only the short estimate of a `slow` row exists."""
+    """As `pool`, plus the configs that have only the short estimate of a `slow` row."""
     return _pool(rows, banned, (Status.OK, Status.SLOW))
 
 
 def unsafe(rows: Iterable[Measurement]) -> frozenset[Config]:
-    """The configs that any of the rows of a problem shows to be wrong or to crash."""
+    """The configs that were wrong or crashed in any of the rows of a problem."""
     return frozenset(row.config for row in rows if row.status in UNSAFE)
 
 
 def decide_all(rows: Iterable[Measurement]) -> list[Verdict]:
-    """The verdicts of all rows of one problem on one device, one for each protocol and toolchain class that has one.
+    """The verdicts of all rows of one problem on one device: at most one per protocol and toolchain class.
 
-    A config that was wrong or crashed under any of them is served under none: it is a fault of the kernel.
+    A config that was wrong or crashed under any of them is served under none, since the kernel is at fault.
     """
     rows = list(rows)
     groups: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
@@ -146,22 +146,23 @@ def decide(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> Verd
 
 
 def confirmed(pooled: Sequence[Pooled]) -> Sequence[Pooled]:
-    """What can be picked. Where a config was timed as emitted code, that is ATen and what was timed more than once: how
-    far the other times are from those of the code that would be served is not known."""
+    """The configs that can be picked. If some config was timed as emitted code, these are ATen and the configs that
+    were timed more than once or as emitted code: for the others it is unknown how far their times are from those of the
+    served code."""
     again = [p for p in pooled if p.config == ATEN or len(p.rows) > 1 or p.emitted]
     return again if any(p.emitted for p in again) else pooled
 
 
 def best(pooled: Sequence[Pooled]) -> list[Pooled]:
-    """Of configs of one problem, fastest first and ATen among them, those that are as good as the first, in the order
-    in which they are preferred."""
+    """The configs that are as good as the first, in order of preference. `pooled`: those of one problem, fastest first,
+    with ATen."""
     ties = sorted((p for p in pooled if tied(pooled[0], p)), key=lambda p: p.order)
-    # A noisy config can be tied with the best and yet be slower than ATen, which is not.
+    # A noisy config can be tied with the best although it is slower than ATen, and ATen is not tied.
     return ties if ties[0].config == ATEN else [p for p in ties if p.ratio < 1]
 
 
 def tied(best: Pooled, other: Pooled) -> bool:
-    """Whether `other` cannot be told from the `best`: within 1%, or within both intervals together."""
+    """Whether `other` is as good as `best`: within 1%, or within the sum of both intervals."""
     return other.ratio <= best.ratio * (1 + max(TIE, best.spread + other.spread))
 
 
@@ -186,7 +187,7 @@ def _pool(rows: Iterable[Measurement], banned: Collection[Config], statuses: Seq
 
 def _pool_one(config: Config, rows: list[Measurement], statuses: Sequence[Status]) -> Pooled | None:
     timed = next((found for s in statuses if (found := [row for row in rows if row.status is s])), [])
-    # What is served is emitted code: where that was timed, times of the kernel by itself do not count.
+    # Emitted code is what runs. If it was timed, times of the kernel alone do not count.
     timed = [row for row in timed if row.detail == EMITTED] or timed
     if len(timed) > 1:  # Texts are long, and most configs have one row.
         timed.sort(key=lambda row: row.text)
@@ -195,8 +196,8 @@ def _pool_one(config: Config, rows: list[Measurement], statuses: Sequence[Status
 
 
 def together(times: Sequence[Times], config: Config) -> tuple[float, float]:
-    """The ratio to ATen and the spread of a config that was timed several times: processes differ, so their distance
-    counts as spread too, and what is known of other processes."""
+    """The ratio to ATen and the spread of a config that was timed several times. Processes differ, so the distance
+    between them counts as spread, as does the known variation between processes."""
     within = median(t.spread for t in times)
     if config == ATEN:
         return 1.0, within

@@ -1,7 +1,7 @@
 """Store: the one writer of table files. Safe against kill -9, and with many processes at once.
 
-A file in rollback-journal mode is a single file, readable from read-only media and over a network file system, which
-the write-ahead log is not; writers take turns for the milliseconds of a commit.
+Tables use the rollback journal: such a table is a single file that can be read from read-only media and over a network
+file system. A table with a write-ahead log could not. Writers take turns; a commit takes milliseconds.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from sqlite_utils import Database
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.table import dbfile, schema
+from gemmdb.table.key_writer import KeyWriter
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.migrations import MIGRATIONS
-from gemmdb.table.row_cache import PartWriter
-from gemmdb.table.rows import Parts, fingerprint, pack, values
+from gemmdb.table.row_cache import RowCache
+from gemmdb.table.rows import fingerprint, pack, values
 from gemmdb.table.verdict import Verdict, decide_all
 
 BUSY_S = 60.0
 """How long a writer waits for its turn."""
 
 _INSERT = f"INSERT OR IGNORE INTO measurement VALUES ({', '.join('?' * len(schema.COLUMNS))})"
-_GROUP = f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
 _BATCH = 200
-"""Problems whose verdicts are recomputed in one transaction: others wait that long at most, well under a second."""
+"""Problems whose verdicts are recomputed in one transaction. Other writers wait for it, well under a second."""
 
 
 class Store:
@@ -45,7 +45,7 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> Store:
-        """The table at `path`, made (with its folder) where there is none, and migrated to the current schema."""
+        """The table at `path`, migrated to the current schema. A missing table is created, with its folder."""
         return cls(Path(path))
 
     def __enter__(self) -> Store:
@@ -55,27 +55,27 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the file. What was added stays, also when its verdicts were not refreshed yet."""
+        """Close the file. Added rows stay, even if `refresh` was not called."""
         with self._lock:
             self._db.close()
 
     def begin_run(self, provenance: Mapping[str, Any]) -> str:
-        """Record a run with what there is to know of it (JSON-ready: command, versions, readings, dates); its run id,
-        new in the world."""
+        """Record a run with its provenance (JSON-ready: command, versions, readings, dates). Returns its run id, which
+        is globally unique."""
         now = datetime.datetime.now(datetime.UTC)
         run = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
         self.add_runs([{"started": now.isoformat(timespec="seconds"), **provenance, "run": run}])
         return run
 
     def add_runs(self, runs: Iterable[Mapping[str, Any]]) -> None:
-        """Record runs as `Table.provenance` gives them."""
+        """Record runs in the form that `Table.provenance` gives."""
         with self.transaction() as db:
             for run in runs:
                 rest = {name: value for name, value in run.items() if name != "run"}
-                self._parts.put_run(db, str(run["run"]), _json(rest))
+                self._keys.put_run(db, str(run["run"]), _json(rest))
 
     def add(self, rows: Iterable[Measurement]) -> int:
-        """Add measurements in one transaction; how many were new. Adding a row again changes nothing."""
+        """Add measurements in one transaction and return how many were new. Adding a row again changes nothing."""
         rows = list(rows)
         with self.transaction() as db:
             fresh = [row for row in rows if self._insert(db, row)]
@@ -87,11 +87,11 @@ class Store:
         return len(fresh)
 
     def refresh(self, *, live: bool = False, above: int = 0) -> int:
-        """Recompute the verdicts of problems whose rows changed since the last time and publish the content digest;
-        how many (problem, device) pairs that were.
+        """Recompute the verdicts of problems whose rows changed since the last refresh, and publish the content digest.
+        Returns the number of (problem, device) pairs.
 
-        Raises the generation, to more than `above`, when rows changed since it was last raised; never with `live`: rows
-        of live tuning must not make compiled graphs stale.
+        If rows changed since the generation was last raised, it rises to more than `above`. With `live` it never rises:
+        rows of live tuning must not make compiled graphs stale.
         """
         done = 0
         while True:
@@ -106,15 +106,15 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction, begun when it is this process's turn; rolled back by any exception. Rows of this file
-        cannot change meanwhile."""
+        """A write transaction. It begins when it is this process's turn, and any exception rolls it back. No other
+        process can change the file meanwhile."""
         with self._lock, _guard(self.path):
             self._begin()
             try:
                 yield self._db
                 self._db.execute("COMMIT")
             except BaseException:
-                self._parts.forget()
+                self._keys.forget()
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
@@ -127,12 +127,12 @@ class Store:
                 self._file = _identity(self.path)
                 if before in (None, self._file):
                     break
-                self._db.close()  # Another file took its place meanwhile.
-        self._parts = PartWriter(self.path)
-        self._read = Parts(self.path, lambda sql, args: self._db.execute(sql, args).fetchall())
+                self._db.close()  # Another file took the path meanwhile.
+        self._keys = KeyWriter(self.path)
+        self._cache = RowCache(self.path, lambda sql, args: self._db.execute(sql, args).fetchall())
 
     def _begin(self) -> None:
-        """Begin, on the file that now has the name: a merge puts a new one in the old one's place."""
+        """Begin a transaction on the file that is at the path now: a merge may have replaced it."""
         self._db.execute("BEGIN IMMEDIATE")
         while _identity(self.path) != self._file:
             self._db.execute("ROLLBACK")
@@ -141,11 +141,11 @@ class Store:
             self._db.execute("BEGIN IMMEDIATE")
 
     def _insert(self, db: sqlite3.Connection, row: Measurement) -> bool:
-        self._parts.put(db, row)
+        self._keys.put(db, row)
         return db.execute(_INSERT, values(row)).rowcount == 1
 
     def _decide(self, db: sqlite3.Connection, pair: Sequence[int]) -> None:
-        rows = [self._read.measurement(row) for row in db.execute(_GROUP, pair)]
+        rows = [self._cache.measurement(row) for row in db.execute(schema.ROWS_SQL, pair)]
         db.execute("DELETE FROM verdict WHERE problem = ? AND device = ?", pair)
         verdicts = [verdict_values(verdict) for verdict in decide_all(rows)]
         db.executemany(f"INSERT INTO verdict VALUES ({', '.join('?' * 11)})", verdicts)
@@ -153,7 +153,7 @@ class Store:
 
 
 def record_live(path: Path, rows: Sequence[Measurement]) -> None:
-    """Add what live tuning measured, and its verdicts, without raising the generation: compiled graphs stay valid."""
+    """Add the measurements of live tuning and their verdicts. The generation stays, so compiled graphs stay valid."""
     with Store.open(path) as store:
         store.add(rows)
         store.refresh(live=True)
@@ -176,7 +176,7 @@ def _open(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA trusted_schema=OFF")
         if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
             raise dbfile.logged(path)
-        # A transaction that spills its pages shuts readers out until it ends.
+        # A transaction that spills pages to disk locks readers out until it ends.
         db.execute("PRAGMA cache_spill=OFF")
         _prepare(db, path)
     except BaseException:

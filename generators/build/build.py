@@ -23,10 +23,10 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
     """Measure what the table does not hold yet, and derive its verdicts.
 
     `backend` measures; default: that of the requested arch. A candidate's failure is a row. Ctrl-C ends the build in
-    good order and is told in the report. With `modelled` and no such device here, the rows are the cost model's. Raises
+    good order, and the report says so. With `modelled` and no such device here, the rows are the cost model's. Raises
     InputError for a request that cannot be met, TableError for an output file that is no table.
     """
-    effort.named(request.effort)  # A bad name is told before a device is looked for.
+    effort.named(request.effort)  # Reject a bad name before looking for a device.
     warnings: tuple[str, ...] = ()
     if backend is None and request.modelled and not backends.is_here(request.arch):
         from gemmdb.generators.modelled import table as modelled  # Needs the renderer; a measured build does not.
@@ -39,7 +39,7 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
     listed = loading.load(request.shapes, backend.device.kind)
     problems = loading.select(listed, request.ops, request.dtypes)
     if not problems:
-        raise InputError("no problem is left to build: --ops or --dtypes exclude all of the shapes")
+        raise InputError("no problem is left to build: --ops or --dtypes exclude all shapes")
     out = request.out or data_home() / f"{backend.device.slug}.db"
     with Store.open(out) as store:
         jobs = candidate_filter.select(queue.jobs(problems, backend, chosen), request.allow, request.deny)
@@ -49,7 +49,7 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
 
 
 def _backend(request: BuildRequest) -> tuple[Backend, tuple[str, ...]]:
-    """The backend that the request asks for, and what to warn of."""
+    """The backend for the request, and warnings."""
     if request.ray is not None:
         raise InputError("--ray: building on several hosts is not available in this version; build on each, then merge")
     if request.gpus is not None and request.gpus < 1:
@@ -58,5 +58,5 @@ def _backend(request: BuildRequest) -> tuple[Backend, tuple[str, ...]]:
         raise InputError(f"--minutes {request.minutes:g}: must be more than 0")
     device, warnings = target.choose(request.arch, request.shapes)
     if request.gpus is not None and device.kind == "cpu":
-        raise InputError("--gpus: a table for a CPU is measured on the CPU")
+        raise InputError("--gpus: a CPU table uses no GPUs")
     return backends.backend_for(device), warnings

@@ -1,4 +1,4 @@
-"""Which candidates a build tries: all, or those that regular expressions choose."""
+"""Filters the candidates of a build by regular expressions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gemmdb.kernels.config import ATEN
 
 
 def select(jobs: Sequence[Job], allow: str, deny: str) -> list[Job]:
-    """The jobs with the candidates whose text `allow` is found in and `deny` is not, each of no effect when empty; what
-    a Policy serves by the same expressions. ATen, which all are compared with, always stays.
+    """The jobs, reduced to the candidates whose text matches `allow` and does not match `deny`. An empty expression has
+    no effect. A Policy with the same expressions serves the same configs. ATen, the reference of all, always stays.
 
-    Raises InputError for what is no regular expression.
+    Raises InputError for an invalid regular expression.
     """
     allowed, denied = (_compiled(option, pattern) for option, pattern in (("--allow", allow), ("--deny", deny)))
 

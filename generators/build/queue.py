@@ -1,8 +1,8 @@
-"""The queue of a build: what is left to do is what the output file does not hold; what is in work is locked beside it.
+"""The queue of a build: the jobs that the output file does not hold yet, and the claims on those in progress.
 
-A job is stored as a whole, so it is done or not done. Claims are record locks on `FILE.lock`, one byte per job: the
-operating system lifts them when their process ends, however it ends, so a killed build leaves nothing to clean up and
-several builds of one file share the work.
+A job is stored as a whole, so it is either done or not. Claims are record locks on `FILE.lock`, one byte per job. The
+operating system releases them when their process ends for any reason, so a killed build leaves nothing to clean up, and
+several builds of one file can share the work.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from gemmdb.table.reader import Table
 from gemmdb.table.verdict import pool, unsafe
 
 POLL_S = 0.5
-"""How often jobs that another build has claimed are looked at again."""
+"""How often, in seconds, jobs that another build has claimed are tried again."""
 RIVALS = 2
-"""How many of the configs that are known on a problem are timed again beside new candidates."""
+"""How many of the best known configs of a problem are timed again together with new candidates."""
 TRANSIENT = frozenset({Status.TIMEOUT, Status.OOM})
-"""What can become of a candidate because of something else on the machine."""
+"""Failures that something else on the machine can cause."""
 TRIES = 2
-"""How often a candidate other than ATen is tried that comes to such an end."""
+"""How often a candidate other than ATen is tried if it fails like that."""
 
 
 def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[Job]:
-    """The jobs of a build in the order of the problems, each problem under all protocols of the effort."""
+    """The jobs of a build in the order of the problems: one per problem and protocol of the effort."""
     protocols = backend.protocols(effort)
     return [
         Job(problem, protocol, tuple(backend.space.candidates(problem, backend.device, effort)))
@@ -47,13 +47,14 @@ def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[
 
 
 def left(wanted: Sequence[Job], path: Path, backend: Backend, effort: Effort) -> list[Job]:
-    """What of the jobs is not in the table at `path` for the device, protocol and toolchain class.
+    """The part of each job that the table at `path` does not hold for the device, protocol and toolchain class.
 
-    A job of which some candidates have rows, since a backend was added after they were measured, is reduced to the
-    others, with ATen and the best so far beside them: times compare within the same minutes. Not for what an estimate
-    let in, where as many configs have rows, of its kernel too: estimates change. So is one of which a
-    candidate ran out of time or memory, which may have been a disturbance, once. All of a job is left when ATen has no
-    row, or ran out of either. Of a job of which not all has been confirmed that the effort confirms, that is left.
+    - A job with rows for some candidates, because others were added later, is reduced to the others plus ATen and the
+      best so far: times are comparable only if taken within the same minutes. A new candidate that only an estimate let
+      in does not count if as many configs already have rows, some of its kernel: estimates change.
+    - A candidate that ran out of time or memory is tried once more, since something may have disturbed it.
+    - The whole job is left if ATen has no row, or ran out of time or memory.
+    - If the effort confirms winners, the missing confirmations are left.
 
     Raises TableError.
     """
@@ -72,7 +73,7 @@ def _rest(job: Job, table: Table, backend: Backend, effort: Effort) -> Job | Non
     found: dict[Config, list[Measurement]] = defaultdict(list)
     for row in rows:
         found[row.config].append(row)
-    if all(map(_disturbed, found[ATEN])):  # Also when there is none.
+    if all(map(_disturbed, found[ATEN])):  # Also true if there is none.
         return job
     missing = tuple(candidate for candidate in job.candidates if _untried(found[candidate.config]))
     if sum(map(bool, found.values())) >= len(job.candidates):
@@ -80,7 +81,7 @@ def _rest(job: Job, table: Table, backend: Backend, effort: Effort) -> Job | Non
         missing = tuple(c for c in missing if found[c.config] or not c.estimated or c.config.name not in tried)
     if any(not candidate.illegal for candidate in missing):
         rivals = [pooled.config for pooled in pool(rows, unsafe(every)) if pooled.config != ATEN][:RIVALS]
-        # Decided: looked at again with the claim, a shorter list must not count as tried.
+        # The decision stays: when the claimed job is looked up again, the shorter list must not count as tried.
         decided = (replace(candidate, estimated=False) for candidate in missing)
         return replace(job, candidates=tuple(dict.fromkeys((Candidate(ATEN), *map(Candidate, rivals), *decided))))
     raced, confirmed = known(rows, unsafe(every), effort)
@@ -100,10 +101,10 @@ def _untried(rows: Sequence[Measurement]) -> bool:
 def known(
     rows: Sequence[Measurement], banned: Collection[Config], effort: Effort
 ) -> tuple[tuple[Outcome, ...], tuple[Outcome, ...]]:
-    """What a race of these rows' problem came to, and what has been confirmed of it; nothing without a reference, and
-    where nothing is confirmed.
+    """The outcomes of a race, and of its confirmations, from the rows of one problem. Both are empty without a row of
+    ATen, or if the effort confirms nothing.
 
-    A confirmation leaves a row of emitted code or, where none could be had, the reason; or a second row of a config
+    A confirmation is a row of emitted code, or a row with the reason why there is none, or a second row of a config
     whose code is not emitted.
     """
     if not effort.confirm or not any(row.config == ATEN and row.status is Status.OK for row in rows):
@@ -113,7 +114,7 @@ def known(
         if row.config not in banned:
             by_config[row.config].append(row)
     raced = {config: min(of, key=_plainness) for config, of in by_config.items()}
-    # ATen, timed beside all of them, counts as often as it did in the run: with its spread it may tie with the best.
+    # ATen was timed with all of them and counts as often as in the run: with its spread it may tie with the best.
     confirmed = [row for row in by_config[ATEN] if row is not raced[ATEN]]
     for config, of in by_config.items():
         if config != ATEN and _confirmed(of, effort):
@@ -137,7 +138,7 @@ def _outcome(row: Measurement) -> Outcome:
 
 
 class Claims:
-    """The claims of one process on the jobs of one output file. A context manager; leaving it drops all claims."""
+    """The claims of one process on the jobs of one output file. A context manager; its exit drops all claims."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")
@@ -163,7 +164,7 @@ class Claims:
 
 
 class Work:
-    """The jobs of one build, handed out to its workers. `elsewhere` holds those that another build has done
+    """The pending jobs of one build, for its workers. `elsewhere`: the jobs that another build has finished
     meanwhile."""
 
     def __init__(self, pending: Sequence[Job], path: Path, backend: Backend, effort: Effort, claims: Claims) -> None:
@@ -175,8 +176,8 @@ class Work:
         self.elsewhere: list[Job] = []
 
     def take(self, most: int) -> list[Job]:
-        """Up to `most` claimed jobs; waits while other builds have all that is left; empty when nothing is left or
-        `stop` is set."""
+        """Claim up to `most` jobs. Waits while other builds hold all that are left. Empty if nothing is left or `stop`
+        is set."""
         while not self.stop.is_set():
             with self._lock:
                 taken = self._claim(most)
@@ -199,7 +200,7 @@ class Work:
                 claimed.append(job)
         for job in claimed:
             del self._pending[job]
-        # Looked up after claiming: whoever had the job before us has stored it by now, or never will.
+        # The table is read after claiming: the previous holder of a claim has stored the job by now, or never will.
         todo = left(claimed, self._path, self._backend, self._effort)
         bytes_left = set(map(_byte, todo))
         for job in claimed:

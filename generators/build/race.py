@@ -1,4 +1,5 @@
-"""The race: which candidates of a problem are measured how well. Pure over the Measurer that is passed in."""
+"""The race: how thoroughly each candidate of a problem is measured. Its only side effects are those of the Measurer
+that is passed in."""
 
 from __future__ import annotations
 
@@ -16,24 +17,24 @@ from gemmdb.table.verdict import Pooled, best, together
 TOO_GOOD = 0.5
 """A candidate this much faster than ATen, or than the next one, is measured again before it is believed."""
 CONFIRMED = 5
-"""How many configs of a problem are confirmed one after another at most."""
+"""The most configs of a problem that are confirmed one after another."""
 CHEAP = 1
-"""The compile cost (`Kernel.cost`) up to which a config is confirmed that is not the pick: nvcc takes a minute."""
+"""Configs other than the pick are confirmed only up to this compile cost (`Kernel.cost`): nvcc takes a minute."""
 CLOSE, CLOSE_US, CLOSEST = 0.02, 0.4, 0.1
-"""How much slower than the fastest a rival may be, relative: CLOSE and, for short kernels, CLOSE_US, but not more than
-CLOSEST: about two standard deviations of what emitted code takes relative to the kernel by itself. Of 2,600 configs on
-an H200 the middle two thirds were within 4.7% of 0 for kernels of 4 to 6 us, 3.5% up to 16 us, 1.8% up to 40 us."""
+"""How much slower than the fastest a rival may be (relative): CLOSE plus CLOSE_US microseconds, at most CLOSEST. That
+is about two standard deviations of the difference between emitted code and the kernel alone. Of 2,600 configs on an
+H200, the middle two thirds differed by less than 4.7% for kernels of 4 to 6 us, 3.5% up to 16 us, 1.8% up to 40 us."""
 COUNTING_US = 1.0
-"""What emitted code takes longer that counts arrivals, since its counters are zeroed: 0.9 us at least (440 configs)."""
+"""Extra microseconds of emitted code with arrival counters, which it must zero: at least 0.9 us (440 configs)."""
 NOISY = 0.25
-"""With an interval wider than that on either side, relative, a round was disturbed: all finalists are timed again."""
+"""A wider interval (relative, to either side) means that a round was disturbed. All finalists are then timed again."""
 
 
 def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
     """The outcomes of a job, one per candidate.
 
-    Every candidate gets an outcome whatever the others do, so which (problem, config) pairs end up in a table does not
-    depend on timing; only whether a right candidate is `ok` or `slow` does. ATen is always measured in full.
+    Every candidate gets an outcome, independent of the others. So timing noise does not decide which (problem, config)
+    pairs a table holds, only whether a correct candidate is `ok` or `slow`. ATen is always measured in full.
     """
     illegal = [Outcome(c.config, Status.ILLEGAL, detail=c.illegal) for c in job.candidates if c.illegal]
     if not job.legal:
@@ -56,7 +57,7 @@ def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
 
 
 def winner(outcomes: Iterable[Outcome]) -> Config | None:
-    """What a verdict of these outcomes would pick, None when that is ATen or there is none. Where a config was timed as
+    """The config that a verdict of these outcomes would pick; None for ATen or no verdict. If a config was timed as
     emitted code, its other times do not count."""
     by_config: dict[Config, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -73,24 +74,25 @@ def winner(outcomes: Iterable[Outcome]) -> Config | None:
 
 
 def unconfirmed(outcomes: Sequence[Outcome], confirmed: Sequence[Outcome], effort: Effort) -> tuple[Config, ...]:
-    """What is to be confirmed next of a race's `outcomes`: what their verdict would pick, together with its rivals; and
-    should that have been slower in what is `confirmed`, what would be picked then. Nothing when that is done, or was
-    done CONFIRMED times."""
+    """The configs of a race to confirm next: the config that the verdict would pick, together with its rivals. If the
+    `confirmed` outcomes change the pick, the new pick follows. Empty if the pick is confirmed, or after CONFIRMED
+    rounds."""
     again = {outcome.config for outcome in confirmed if outcome.config != ATEN}
     unsafe = {outcome.config for outcome in confirmed if outcome.status in UNSAFE}
     pick = winner(outcome for outcome in (*outcomes, *confirmed) if outcome.config not in unsafe)
     picks = () if pick is None else (pick,)
     close = rivals(outcomes)[: effort.rivals]
     if any(config not in again for config in close):
-        # All in one process: times compare within the same minutes. What nvcc compiles is not compiled for that again.
+        # All in one process, since times are comparable within the same minutes. nvcc kernels are not compiled again
+        # for that.
         return tuple(dict.fromkeys((*(p for p in picks if p not in again or _cheap(p)), *close)))
     late = len(again) >= CONFIRMED + effort.rivals
     return () if late or pick in again else picks
 
 
 def rivals(outcomes: Sequence[Outcome]) -> list[Config]:
-    """The configs, the fastest first, that may well be the best as the code that the compiler emits, and are cheap to
-    compile: which one of them the race has put first is a draw."""
+    """The configs, fastest first, that are cheap to compile and may be the best as emitted code. The race cannot tell
+    which of them is first."""
     right = [(_expected(o.config, o.times), o) for o in outcomes if o.status is Status.OK and o.times]
     timed = sorted(right, key=lambda pair: (pair[0], pair[1].config.text))
     if not timed or timed[0][1].times is None:
@@ -101,8 +103,8 @@ def rivals(outcomes: Sequence[Outcome]) -> list[Config]:
 
 
 def confirm(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measurer) -> list[Outcome]:
-    """The outcomes of ATen and of the best configs, measured in full once more, and as the code that the compiler emits
-    where that can be had: rows beside the first ones. Of code that failed, a row says why."""
+    """The outcomes of ATen and of the best configs, measured in full once more, as emitted code where possible. They
+    become additional rows. If the emitted code failed, a row says why."""
     emitted = [measurer.emitted(config) for config in configs]
     reference, *found = _measure(job, [ATEN, *emitted], effort, measurer)
     outcomes, alone = [reference], list[Config]()
@@ -115,9 +117,10 @@ def confirm(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measu
 
 
 def survivors(estimates: Sequence[Outcome], effort: Effort) -> list[Config]:
-    """The configs that go on: ATen, the `keep` fastest, and whatever may still be within `drop` times the best.
+    """The configs that continue: ATen, the `keep` fastest, and any that may be within `drop` times the best.
 
-    The lower end of a candidate's interval is held against the upper end of the best one's: noise drops nobody.
+    The lower end of a candidate's interval is compared with the upper end of the best one's, so noise alone drops
+    nothing.
     """
     timed = sorted((o for o in estimates if o.times), key=lambda o: _ratio(o.times))
     if not timed:
@@ -133,7 +136,7 @@ def survivors(estimates: Sequence[Outcome], effort: Effort) -> list[Config]:
 
 
 def too_good(outcomes: Sequence[Outcome]) -> list[Config]:
-    """The winner, when it takes less than half of the time of ATen and of any other: more often a mistake than luck."""
+    """The winner, if it takes less than half the time of ATen and of every other config. That is usually a mistake."""
     ranked = sorted((o for o in outcomes if o.times), key=lambda o: _ratio(o.times))
     if len(ranked) < 2 or ranked[0].config == ATEN:
         return []
@@ -165,7 +168,7 @@ def _with_compile_time(outcome: Outcome, estimates: Sequence[Outcome]) -> Outcom
 
 
 def _expected(config: Config, times: Times) -> float:
-    """The ratio to ATen that is expected of a config's emitted code."""
+    """The expected ratio to ATen of a config's emitted code."""
     return times.ratio + (COUNTING_US / times.aten_us if counts_arrivals(config) else 0.0)
 
 

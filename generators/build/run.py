@@ -1,4 +1,4 @@
-"""The run of a build: its workers, what they report, and how it ends."""
+"""The run of a build: starts the workers, stores what they report, and ends in good order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Run:
         self.unsaved: list[Finished | Confirmed] = []
 
     def execute(self) -> None:
-        """Run the workers to the end, then bring the verdicts up to date, also after an interrupt."""
+        """Run the workers to the end, then update the verdicts, also after an interrupt."""
         try:
             if self.pending:
                 self._work()
@@ -50,7 +50,7 @@ class Run:
             self.tracker.say("finished")
 
     def report(self, out: Path, problems: int) -> BuildReport:
-        """What became of it."""
+        """The report of the run."""
         return BuildReport(
             out,
             self.backend.device,
@@ -97,7 +97,7 @@ class Run:
                 self._stop(messages, measurers, workers)
 
     def _deadline(self, work: queue.Work) -> Timer:
-        """A running timer that stops the work when the time of the request is over."""
+        """A running timer that stops the work when the time limit of the request is reached."""
         limit_s = TIMEOUT_MAX if self.request.minutes is None else 60 * self.request.minutes
         timer = Timer(min(max(limit_s - (monotonic() - self.started), 0.0), TIMEOUT_MAX), work.stop.set)
         timer.daemon = True
@@ -111,7 +111,7 @@ class Run:
 
     def _listen(self, messages: SimpleQueue[Message], work: queue.Work, workers: int) -> None:
         while workers:
-            # What came meanwhile is stored in one transaction: each waits for the disk.
+            # Messages that arrived together are stored in one transaction, since each transaction waits for the disk.
             came = [messages.get(), *(messages.get() for _ in range(messages.qsize()))]
             results = [message for message in came if isinstance(message, Finished | Confirmed)]
             self._keep(results)
@@ -132,7 +132,7 @@ class Run:
 
     def _count(self, message: Finished | Confirmed, work: queue.Work) -> None:
         if isinstance(message, Confirmed) or not message.more:
-            work.release(message.job)  # Not before its confirmations: another build would take it for these.
+            work.release(message.job)  # Not before its confirmations: another build would claim it to do these.
         if message.done:
             self.tracker.finished(message.job.problem)
 
@@ -151,7 +151,7 @@ class Run:
         self._keep(late)
 
     def _keep(self, messages: Sequence[Finished | Confirmed]) -> None:
-        # An interrupt in the middle of this leaves the messages to `_stop`; adding the same rows again changes nothing.
+        # If an interrupt comes here, `_stop` stores the messages again; adding the same rows twice changes nothing.
         self.unsaved += messages
         if messages and not self.run_id:
             self.run_id = self.store.begin_run(self._provenance())
@@ -179,7 +179,7 @@ def _join(threads: Sequence[Thread]) -> None:
 
 
 def _telling(measurer: Measurer, messages: SimpleQueue[Message]) -> Prepare:
-    """`measurer.prepare`, which also tells what is compiled."""
+    """`measurer.prepare`, which also reports what is compiled."""
 
     def prepare(jobs: Sequence[Job], ready: Callable[[Job], None]) -> None:
         messages.put(Phase("compiling", jobs[0].problem))

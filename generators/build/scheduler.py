@@ -1,5 +1,5 @@
-"""What the workers of a build do next: jobs are claimed and compiled ahead of them all, and whoever is free takes what
-is ready."""
+"""Decides what the workers of a build do next. It claims jobs and has them compiled ahead; a free worker takes what is
+ready."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from gemmdb.kernels.config import Config
 from gemmdb.processes.pool import Stopped
 
 AHEAD = 128
-"""How many jobs per worker are claimed beyond those in work, where compiling goes on meanwhile. At the start most of
-them wait a minute or two for nvcc, and the workers are to have the others until then. Another build of the same file
-finds that many fewer jobs at its end."""
+"""How many jobs per worker are claimed ahead, on devices that compile while they measure. At the start most jobs wait a
+minute or two for nvcc, so the workers need others until then. At the end, another build of the same file finds that
+many fewer jobs."""
 POLL_S = 0.2
-"""How often a worker without work looks whether the build is to stop."""
+"""How often, in seconds, a waiting worker checks whether the build must stop."""
 PATIENCE = 4
-"""How many times the limit of one candidate may pass without that anything is compiled: there may be a queue."""
+"""The scheduler gives up waiting if nothing is compiled for this many times the limit of one candidate. The compilers
+may have a queue, so it is more than 1."""
 GRACE_S = 15.0
-"""How long a build that is out of time waits for the compilers of its last winners."""
+"""How long a build that is out of time waits for its last winners to be compiled, in seconds."""
 
 
 Prepare = Callable[[Sequence[Job], Callable[[Job], None]], None]
@@ -33,7 +34,7 @@ Prepare = Callable[[Sequence[Job], Callable[[Job], None]], None]
 
 @dataclass(frozen=True)
 class Won:
-    """A raced job of which `picks` are to be confirmed next, after what is `confirmed` already."""
+    """A raced job. `picks`: the configs to confirm next. `confirmed`: what has been confirmed so far."""
 
     job: Job
     outcomes: tuple[Outcome, ...]
@@ -43,17 +44,18 @@ class Won:
 
 @dataclass(frozen=True)
 class Task:
-    """Something to do: a job to race or, when there is none, winners to confirm, several at once where confirming takes
-    a new process."""
+    """A task for a worker: a job to race, or else winners to confirm; several at once where confirming needs a new
+    process."""
 
     race: Job | None = None
     confirm: tuple[Won, ...] = ()
 
 
 class Scheduler(Thread):
-    """Claims and prepares jobs in a thread of its own, until nothing is left or the work is stopped.
+    """Claims and prepares jobs in its own thread until nothing is left or the work is stopped.
 
-    Where compiling disturbs measuring (`work.overlap` is false), a chunk is prepared when nothing else is to be done.
+    If compiling disturbs measuring (`work.overlap` is false), it prepares a chunk only when there is nothing else to
+    do.
     """
 
     def __init__(self, work: Work, prepare: Prepare, effort: Effort, workers: int) -> None:
@@ -87,9 +89,9 @@ class Scheduler(Thread):
             self._changed.notify_all()
 
     def next(self) -> Task | None:
-        """The next thing to do; waits for it. None when nothing is left to do, or may be done any more.
+        """Wait for the next task. None if nothing is left, or the build must stop.
 
-        Whoever takes a task calls `finished` after it. Raises what ended the scheduler.
+        The caller must call `finished` after each task. Raises the error that ended the scheduler.
         """
         with self._changed:
             while not self._over():
@@ -103,13 +105,13 @@ class Scheduler(Thread):
         return None
 
     def finished(self) -> None:
-        """A task is done."""
+        """Note that a task is done."""
         with self._changed:
             self._in_hand -= 1
             self._changed.notify_all()
 
     def won(self, won: Won, emission: Job | None) -> None:
-        """Have a winner confirmed, as soon as `emission` is compiled where its code is emitted."""
+        """Have a winner confirmed. If its emitted code is needed, this waits until `emission` is compiled."""
         with self._changed:
             if emission is None:
                 self._has_come(won)
@@ -119,13 +121,13 @@ class Scheduler(Thread):
         self._prepare([emission], self._compiled)
 
     def upcoming(self) -> Won | None:
-        """What will probably be confirmed next, None when that is not known yet."""
+        """What will probably be confirmed next; None if unknown."""
         with self._changed:
             found = [*self._due, *(one for one in self._ready if isinstance(one, Won))]
         return found[0] if found else None
 
     def abort(self) -> None:
-        """Nothing more is to be done, not even confirmed."""
+        """Stop all work, confirmations included."""
         self._work.stop.set()
         with self._changed:
             self._until = monotonic()
@@ -141,7 +143,7 @@ class Scheduler(Thread):
             self._changed.notify_all()
 
     def _has_come(self, won: Won) -> None:
-        """The code of a winner is there. What an earlier build has raced takes its turn with the races of this one: it
+        """The code of a winner is compiled. Winners of an earlier build queue with the races of this one, since there
         may be thousands. Call it with the lock held."""
         (self._ready if self._earlier(won) else self._due).append(won)
 
@@ -149,7 +151,7 @@ class Scheduler(Thread):
         return bool(won.job.raced) and self._work.overlap
 
     def _wait_for_room(self) -> bool:
-        """Whether jobs may be taken; waits for that."""
+        """Wait until more jobs may be claimed. False if the build stops first."""
         with self._changed:
             while not self._work.stop.is_set():
                 earlier = sum(self._earlier(won) for _, won in self._emitting.values())
@@ -167,20 +169,20 @@ class Scheduler(Thread):
         if self._error is not None:
             return True
         if self._work.stop.is_set():
-            # What was raced is confirmed, as far as that takes no longer than a moment.
+            # Raced jobs are still confirmed for GRACE_S seconds.
             if self._until is None:
                 self._until = monotonic() + GRACE_S
             return self._idle() or monotonic() > self._until
         return self._idle() and not (self._more or self._compiling or self._ready)
 
     def _take(self) -> Task | None:
-        """What to do now, None for nothing. Call it with the lock held."""
+        """The next task, None if nothing is ready. Call it with the lock held."""
         racing = not self._work.stop.is_set()
         stuck = racing and monotonic() - self._moved > self._patience_s
         if stuck and not (self._ready or self._due):
             self._give_up_waiting()
         if self._due and (self._work.overlap or not (self._ready and racing)):
-            # Together where each would start a process, one by one where many workers could take them.
+            # All at once if each would start a process; one by one if several workers can share them.
             return Task(confirm=tuple(self._due.popleft() for _ in range(1 if self._work.overlap else len(self._due))))
         if not (self._ready and racing):
             return None
@@ -188,8 +190,8 @@ class Scheduler(Thread):
         return Task(confirm=(ready,)) if isinstance(ready, Won) else Task(race=ready)
 
     def _give_up_waiting(self) -> None:
-        """Nothing was compiled for very long: measuring the job that has waited longest will tell which candidate it
-        is."""
+        """Nothing was compiled for a very long time. Release the job that has waited longest: measuring it will show
+        which candidate is to blame."""
         self._moved = monotonic()
         if self._compiling:
             self._ready.append(self._compiling.pop(next(iter(self._compiling))))

@@ -1,4 +1,4 @@
-"""Which device a build measures: the one asked for, with as many threads as the workload was recorded with."""
+"""Chooses the device of a build: the requested one, with as many threads as the workload was recorded with."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gemmdb.workload import entries
 
 
 def choose(arch: str, name: str | None) -> tuple[Device, tuple[str, ...]]:
-    """The device of this machine to measure for `arch` and the shapes `name`, and warnings about devices that a
-    workload was recorded on and that the table will not serve.
+    """The device of this machine to measure for `arch` and the shapes `name`, and warnings about devices of the
+    workload that the table will not serve.
 
-    The CPU is taken with the threads of the workload: rows of another number of threads answer none of its lookups.
-    Raises InputError when there is no such device, or when it cannot be told which one is meant.
+    A CPU gets the number of threads of the workload, since rows with another number answer none of its lookups. Raises
+    InputError if there is no such device, or if the choice is ambiguous.
     """
     device = backends.device_for(arch)
     recorded = devices(name)
@@ -40,7 +40,7 @@ def choose(arch: str, name: str | None) -> tuple[Device, tuple[str, ...]]:
 
 
 def devices(name: str | None) -> list[Device]:
-    """The devices that the lines of a workload name; none for a preset, a shapes file, or a file that is not there."""
+    """The devices that the lines of a workload name; empty for a preset, a shapes file, or a missing file."""
     if name is None or name in loading.presets() or not Path(name).exists():
         return []
     found: dict[Device, None] = {}
@@ -48,7 +48,7 @@ def devices(name: str | None) -> list[Device]:
         try:
             item = entries.as_object(line, where)
         except InputError:
-            # A line of a JSON document, or one that `shapes.load` will complain about.
+            # A line of a JSON document, or one that `loading.load` will reject.
             continue
         if isinstance(item.get("problem"), str) and item.get("device"):
             found[_device(item["device"], where)] = None

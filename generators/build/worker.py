@@ -1,4 +1,4 @@
-"""A worker of a build: one thread that has jobs raced and winners confirmed on its measurer, and says so."""
+"""A worker of a build: a thread that races jobs and confirms winners on its measurer, and reports in messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gemmdb.table.measurement import Status
 
 @dataclass(frozen=True)
 class Phase:
-    """A worker has begun something."""
+    """A worker has started a phase."""
 
     name: str
     problem: Problem | None = None
@@ -27,7 +27,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Finished:
-    """A job with all its outcomes, ready to be stored. `more`: its winner is still to be confirmed."""
+    """A job with all its outcomes, ready to be stored. `more`: its winner must still be confirmed."""
 
     job: Job
     outcomes: tuple[Outcome, ...]
@@ -35,27 +35,27 @@ class Finished:
 
     @property
     def done(self) -> bool:
-        """Whether the job counts as measured now: of what an earlier build raced, only confirming is left."""
+        """Whether the job counts as measured now. False for a job of an earlier build that still needs confirming."""
         return not (self.more and self.job.raced)
 
 
 @dataclass(frozen=True)
 class Confirmed:
-    """More outcomes of a finished job: its winner in another process."""
+    """More outcomes of a finished job: its winner, measured in another process."""
 
     job: Job
     outcomes: tuple[Outcome, ...]
 
     @property
     def done(self) -> bool:
-        """Whether the job counts as measured now, and did not when it was raced."""
+        """Whether the job counts as measured now. It did already if this build raced it."""
         return bool(self.job.raced)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A worker has nothing left to do, or failed with `error`. `seconds` it has run; `busy_s` of these its device has
-    spent in timed calls, None when that is unknown."""
+    """A worker has nothing left to do, or failed with `error`. `seconds`: how long it ran. `busy_s`: how much of that
+    its device spent in timed calls; None if unknown."""
 
     error: BaseException | None = None
     seconds: float = 0.0
@@ -66,7 +66,7 @@ Message = Phase | Finished | Confirmed | Ended
 
 
 class Worker(Thread):
-    """Works until the scheduler has nothing more; its last message is always Ended."""
+    """Works until the scheduler has no more tasks. Its last message is always Ended."""
 
     def __init__(
         self, scheduler: Scheduler, measurer: Measurer, effort: Effort, messages: SimpleQueue[Message]
@@ -119,7 +119,7 @@ class Worker(Thread):
             upcoming = self._scheduler.upcoming()
             if upcoming is not None:
                 self._expect(upcoming, fresh)
-            # One process is one draw: kernels of a few microseconds differ by some percent from one to the other.
+            # One process is one sample: kernels of a few microseconds differ by some percent between processes.
             right = [o.config for o in again if o.status is Status.OK and o.config != ATEN]
             again += confirm(won.job, list(dict.fromkeys(right)), self._effort, self._measurer) if right else []
         confirmed = (*won.confirmed, *again)
@@ -133,7 +133,7 @@ class Worker(Thread):
         measurer.expect(won.job.problem, [measurer.emitted(pick) for pick in won.picks])
 
     def _confirm_later(self, won: Won) -> None:
-        """Have the code compiled that will be confirmed; the worker does something else until then."""
+        """Have the code of the winners compiled. The worker does other tasks until then."""
         emitted = [config for pick in won.picks if (config := self._measurer.emitted(pick)) != pick]
         emission = replace(won.job, candidates=tuple(map(Candidate, emitted)))
         self._scheduler.won(won, emission if emitted else None)

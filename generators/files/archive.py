@@ -1,14 +1,16 @@
-"""Rows of a table as compressed text: what is committed of a build, and what a later build or a table is made from.
+"""Archives: the rows of a table as compressed text. They are committed after a build; a later build or a table starts
+from them.
 
-A part is JSON lines in an .xz file, readable by itself. The first line holds the runs and the devices; each other line
-holds the rows of one problem by column:
+An archive is a folder of files `rows-00.jsonl.xz`, ..., each readable by itself. The first line of a file holds the
+runs and the devices; each other line holds the rows of one problem by column:
 
-    {"archive": 1, "runs": [...], "devices": [[text, figures], ...]}
+{"archive": 1, "runs": [...], "devices": [[text, figures], ...]}
     {"problem": text, "configs": [...], "contexts": [[device, protocol, toolchain, run], ...], "details": [...],
      "columns": {"config": [...], "context": [...], "detail": [...], "status": [...], "median_us": [...], ...}}
 
-`configs`, `contexts` and `details` name what the part has not named before; the columns of these names count all that
-were named so far. Texts are the canonical ones, and numbers are written so that the same floats are read back.
+`configs`, `contexts` and `details` list what earlier lines of the file have not listed; the columns `config`, `context`
+and `detail` hold positions in the lists of all lines so far. Texts are canonical, and numbers are written so that the
+same floats are read back.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ from gemmdb.table.writer import Store
 
 VERSION = 1
 PART_ROWS = 250_000
-"""Rows of a part: about 30 bytes each, so that a part stays far below 15 MiB also where many failed."""
+"""Rows of a file. A row takes about 30 bytes, so a file stays far below 15 MiB even if many rows failed."""
 PRESET = 1
-"""Of the compression. Higher ones take ten times as long for a sixth of the size."""
+"""The compression preset. Higher ones take ten times as long and save a sixth of the size."""
 _TIMES = ("median_us", "low_us", "high_us", "samples", "aten_us")
 _NUMBERS = (*_TIMES, "error", "compile_s")
 _CHUNK = 5000
@@ -45,8 +47,8 @@ T = TypeVar("T")
 
 
 def write(path: Path, folder: Path, rows: int = PART_ROWS) -> list[Path]:
-    """Write every row of the table at `path` into parts `rows-00.jsonl.xz`, ... of `folder`, which is made where it is
-    missing; the parts. A problem is in one part as a whole, so the last problem of a part may exceed `rows`.
+    """Write every row of the table at `path` to files `rows-00.jsonl.xz`, ... in `folder`, which is created if missing.
+    Returns the files. All rows of a problem are in one file, so the last problem of a file may exceed `rows`.
 
     Raises TableError.
     """
@@ -68,7 +70,7 @@ def write(path: Path, folder: Path, rows: int = PART_ROWS) -> list[Path]:
 
 
 def runs(path: Path) -> list[dict[str, Any]]:
-    """What the runs of a part recorded of themselves, as `Table.provenance` gives it. Raises InputError."""
+    """What the runs of a file recorded about themselves, in the form of `Table.provenance`. Raises InputError."""
     lines = _lines(path)
     found: list[dict[str, Any]] = _head(path, next(lines, None))["runs"]
     lines.close()
@@ -76,7 +78,7 @@ def runs(path: Path) -> list[dict[str, Any]]:
 
 
 def read(path: Path) -> Iterator[Measurement]:
-    """The rows of a part. Raises InputError, naming file and line, for anything that `write` does not write."""
+    """The rows of a file. Raises InputError, with file and line, for anything that `write` does not write."""
     lines = _lines(path)
     try:
         devices = {text: Device.parse(text, parse_figures(json.dumps(figures)))
@@ -92,10 +94,10 @@ def read(path: Path) -> Iterator[Measurement]:
 
 
 def restore(paths: Sequence[Path], out: Path, wanted: Callable[[Measurement], bool] | None = None) -> int:
-    """Add the rows of parts that are `wanted` (all), and their runs, to the table at `out`; how many rows were new.
-    Verdicts are not refreshed.
+    """Add the `wanted` rows (default: all) of archive files, and their runs, to the table at `out`. Returns how many
+    rows were new. Verdicts are not refreshed.
 
-    Raises InputError for a file that is no part, TableError when `out` is no table.
+    Raises InputError for a file that is not an archive, TableError if `out` is not a table.
     """
     added = 0
     with Store.open(out) as store:
@@ -122,7 +124,7 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 @dataclass
 class _Part:
-    """A part being written: what it has named so far, by its number."""
+    """A file being written, and the numbers of what it has listed so far."""
 
     file: Any
     configs: dict[str, int] = field(default_factory=dict)
@@ -155,7 +157,7 @@ class _Part:
 
 @dataclass
 class _Known:
-    """A part being read: what it has named so far."""
+    """A file being read, and what it has listed so far."""
 
     devices: dict[str, Device]
     configs: list[Config] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""`manifest.json` beside the shipped tables: what each file is, so that a changed one is noticed."""
+"""`manifest.json` beside the shipped tables describes each file, so that a changed file is noticed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ NAME = "manifest.json"
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """One entry of the manifest: name, sha256 and bytes of the file, its digest, devices, counts and provenance."""
+    """An entry of the manifest: name, sha256 and size in bytes of the file, its digest, devices, counts and
+    provenance."""
     with contextlib.closing(Table.open(path)) as table:
         summary = table.summary()
         return {
@@ -33,7 +34,7 @@ _PER_DEVICE = ("arch", "device", "origin", "problems", "measurements")
 
 
 def write_manifest(folder: Path) -> Path:
-    """Describe every table of `folder` in its manifest, put in place as a whole; the manifest's path."""
+    """Write the manifest of all tables in `folder`, replacing the old one atomically. Returns its path."""
     document = {
         "schema_version": schema.SCHEMA_VERSION,
         "tables": [describe(path) for path in sorted(folder.glob("*.db"))],
@@ -45,18 +46,18 @@ def write_manifest(folder: Path) -> Path:
 
 
 def check_manifest(folder: Path) -> list[str]:
-    """What the manifest of `folder` says that its tables do not, a line each; an empty list when they agree.
+    """The differences between the manifest of `folder` and its tables, a line each; empty if they agree.
 
-    Raises InputError when there is no manifest or it is none.
+    Raises InputError if the manifest is missing or malformed.
     """
     try:
         document = json.loads((folder / NAME).read_text())
         listed = {str(entry["file"]): entry for entry in document["tables"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / NAME} is not a manifest ({error}); write it anew") from error
+        raise InputError(f"{folder / NAME} is not a manifest ({error}); write it again") from error
     present = {path.name: path for path in folder.glob("*.db")}
-    faults = [f"{name} is listed and not there" for name in sorted(listed.keys() - present.keys())]
-    faults += [f"{name} is there and not listed" for name in sorted(present.keys() - listed.keys())]
+    faults = [f"{name} is listed but missing" for name in sorted(listed.keys() - present.keys())]
+    faults += [f"{name} is present but not listed" for name in sorted(present.keys() - listed.keys())]
     for name in sorted(listed.keys() & present.keys()):
         actual = describe(present[name])
         wrong = [field for field in actual if actual[field] != listed[name].get(field)]

@@ -1,4 +1,4 @@
-"""Merging tables: the union of their measurements, from which the verdicts are decided anew."""
+"""Merges tables: the union of their measurements, with verdicts derived again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _CHUNK = 5000
 
 
 def merge(inputs: Sequence[Path], out: Path) -> int:
-    """Write the union of the tables `inputs` to `out`, which may be one of them; how many measurements that is.
+    """Write the union of the tables `inputs` to `out`, which may be one of them. Returns the number of measurements.
 
-    The order of the inputs and repeats among them do not count. `out` is replaced as a whole or left as it was, and
-    nobody can add rows to it meanwhile. Raises TableError for an input that is not a table, or when `out` exists and
-    is not one.
+    The order of the inputs, and repeats, make no difference. `out` is replaced atomically or stays unchanged, and
+    nobody can add rows to it meanwhile. Raises TableError for an input that is not a table, or if `out` exists and is
+    not one.
     """
     if not inputs:
         raise InputError("nothing to merge: name at least one table")
@@ -32,7 +32,7 @@ def merge(inputs: Sequence[Path], out: Path) -> int:
 
 
 def rebuild(tables: Sequence[Table], out: Path, rows: Callable[[], Iterable[Measurement]]) -> int:
-    """Write a new table of `rows` with the runs of `tables`, then put it in the place of `out`; how many rows."""
+    """Write a new table of `rows` with the runs of `tables`, then replace `out` with it. Returns the number of rows."""
     folder = out.absolute().parent
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; make it, or name another --out")
@@ -56,8 +56,8 @@ def rebuild(tables: Sequence[Table], out: Path, rows: Callable[[], Iterable[Meas
 
 @contextlib.contextmanager
 def held(out: Path) -> Iterator[None]:
-    """Keep every other writer off `out` while it is being replaced; each then goes on with the new file. This also ends
-    what a killed writer left half done there. Raises TableError when `out` exists and is not a table."""
+    """Keep other writers off `out` while it is being replaced; they then continue with the new file. This also rolls
+    back an unfinished write of a killed process. Raises TableError if `out` exists and is not a table."""
     if not out.exists():
         yield
         return

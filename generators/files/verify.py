@@ -1,4 +1,4 @@
-"""Whether a table file is what it says: every check that needs no device."""
+"""Checks a table file: every check that needs no device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table import dbfile, schema
 from gemmdb.table.measurement import Measurement, Protocol, one_line
-from gemmdb.table.rows import Parts, fingerprint, parse_figures
+from gemmdb.table.row_cache import RowCache
+from gemmdb.table.rows import fingerprint, parse_figures
 from gemmdb.table.verdict import decide_all
 from gemmdb.table.writer import verdict_values
 
@@ -42,9 +43,9 @@ _SIZES = (
     ("protocols", "FROM protocol", schema.MOST_PROTOCOLS),
     ("devices", "FROM device", schema.MOST_DEVICES),
 )
-"""Of what a lookup reads all there is, and the most that it takes."""
+"""What a lookup reads completely, and the most that it accepts."""
 _MOST = 100
-"""Findings of one check; more of the same tell nothing new."""
+"""The most findings that one check reports."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,11 @@ class Finding:
 
 
 def verify(path: Path) -> list[Finding]:
-    """Every fault found in the table at `path`, none when all is well.
+    """Every fault in the table at `path`; empty if there is none.
 
-    Checked: SQLite's own structures; that lookups take as much as there is; that each text is canonical and under its
-    key; that each measurement is consistent and under its key; that the content digest is that of the measurements;
-    that the verdicts are what the measurements say. Raises TableError for a file that is not a table at all.
+    It checks SQLite's own structures, the limits of what lookups read, that each text is canonical and has the right
+    key, that each measurement is consistent and has the right key, that the content digest matches the measurements,
+    and that the verdicts follow from the measurements. Raises TableError for a file that is not a table at all.
     """
     with contextlib.closing(dbfile.connect(path)) as db:
         try:
@@ -93,7 +94,7 @@ def _sizes(db: sqlite3.Connection) -> Iterator[Finding]:
     for what, groups, most in _SIZES:
         (largest,) = db.execute(f"SELECT max(number) FROM (SELECT count(*) AS number {groups})").fetchone()
         if largest is not None and largest > most:
-            yield Finding("size", f"{largest:,} {what} are more than the {most:,} that lookups take")
+            yield Finding("size", f"{largest:,} {what} are more than the {most:,} that lookups accept")
 
 
 def _texts(db: sqlite3.Connection, kind: str, parse: Callable[[str], Any]) -> Iterator[Finding]:
@@ -109,11 +110,11 @@ def _texts(db: sqlite3.Connection, kind: str, parse: Callable[[str], Any]) -> It
 
 
 def _columns(db: sqlite3.Connection) -> Iterator[Finding]:
-    """What stands beside the texts. Call it when the texts are known to be good."""
+    """Checks the columns besides the texts. Call it only if the texts are good."""
     for key, text, *columns in db.execute("SELECT id, text, op, m, n, k, family FROM problem"):
         problem = Problem.parse(text)
         if columns != [problem.op, problem.m, problem.n, problem.k, problem.family_key]:
-            yield Finding("text", f"problem {key}: its columns are not those of its text")
+            yield Finding("text", f"problem {key}: its columns do not match its text")
     for key, figures in db.execute("SELECT id, figures FROM device"):
         try:
             parse_figures(figures)
@@ -129,16 +130,17 @@ def _columns(db: sqlite3.Connection) -> Iterator[Finding]:
 
 
 class _Reader:
-    """One pass over the measurements: their faults, the sum of their fingerprints, and the verdicts they give."""
+    """One pass over the measurements: their faults, the sum of their fingerprints, and the verdicts that follow from
+    them."""
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
-        self._parts = Parts(path, lambda sql, args: db.execute(sql, args).fetchall())
+        self._cache = RowCache(path, lambda sql, args: db.execute(sql, args).fetchall())
         self.faults: list[Finding] = []
         self.total = 0
 
     def verdicts(self) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-        """The rows that `verdict` must hold, by primary key."""
+        """The rows that the table `verdict` must hold, by primary key."""
         wanted = {}
         for _, group in groupby(self._db.execute(_ROWS), key=lambda row: row[:2]):
             for verdict in decide_all(self._measurements(group)):
@@ -149,7 +151,7 @@ class _Reader:
     def _measurements(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[Measurement]:
         for row in rows:
             try:
-                found = self._parts.measurement(row)
+                found = self._cache.measurement(row)
             except TableError as error:
                 self.faults.append(Finding("measurement", str(error)))
                 continue
@@ -166,21 +168,21 @@ def _digest(db: sqlite3.Connection, total: int) -> Iterator[Finding]:
         yield Finding("digest", f"the digest of the rows is {digest}, the file says {meta.get('rows_digest')}")
     (pending,) = db.execute("SELECT count(*) FROM pending").fetchone()
     if pending:
-        yield Finding("pending", f"{pending} problems await their verdicts; `gemmdb merge` of the file decides them")
+        yield Finding("pending", f"{pending} problems have outdated verdicts; `gemmdb merge` of the file updates them")
     elif meta.get("digest") != meta.get("rows_digest"):
-        yield Finding("digest", "the published digest is not that of the rows; `gemmdb merge` of the file mends it")
+        yield Finding("digest", "the published digest does not match the rows; `gemmdb merge` of the file repairs it")
 
 
 def _verdicts(db: sqlite3.Connection, wanted: dict[tuple[Any, ...], tuple[Any, ...]]) -> Iterator[Finding]:
     waiting = set(db.execute("SELECT problem, device FROM pending"))
     found = {row[:4]: row for row in db.execute(_VERDICTS)}
     faults = 0
-    for key in sorted({*wanted, *found}, key=repr):  # A stranger's keys may be of types that have no order.
+    for key in sorted({*wanted, *found}, key=repr):  # The keys in a hostile file may have types without an order.
         if key[:2] in waiting or _same(wanted.get(key), found.get(key)):
             continue
         faults += 1
         if faults <= _MOST:
-            fault = "is missing" if key not in found else "is not what the measurements say"
+            fault = "is missing" if key not in found else "does not follow from the measurements"
             yield Finding("verdict", f"the verdict on problem {_short(key[0])} under {_short(key[3])} {fault}")
 
 

@@ -1,8 +1,9 @@
 """Fits the cost model (`gemmdb.cost.model`) to measured rows; `write` is the command.
 
-Each group of kernels in three steps: the rates by least squares of the logarithm (Levenberg-Marquardt), weighed towards
-the fastest configs of each problem; what the rates leave of the *order* within each problem by ridge regression on its
-traits; what is left of each problem's level by ridge regression on its kind. Needs numpy.
+Each group of kernels is fitted in three steps. First the rates, by least squares of the logarithm
+(Levenberg-Marquardt), weighted towards the fastest configs of each problem. Then what the rates leave of the *order*
+within each problem, by ridge regression on its traits. Then what is left of each problem's level, by ridge regression
+on its kind. Needs numpy.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ START = {
     "latency": 0.7, "sync": 1.3, "wide": 1.2, "fma": 1.5, "shared": 0.3, "cast": 1.5, "bits": 1.5, "steps": 0.1,
     "power": 3.0,
 }  # fmt: skip
-"""Where the search begins: what data sheets and a first look at the rows suggest."""
+"""The start of the search, from data sheets and a first look at the rows."""
 PULL = 0.02
-"""How strongly the rates are drawn to START: what the rows say nothing of stays there."""
+"""How strongly the rates are pulled towards START. Rates that the rows do not determine stay there."""
 SPREAD = 0.25
-"""Rows with a wider interval, relative, are left out."""
+"""Rows with a wider interval (relative) are left out."""
 RIDGE = 5.0
 ROUNDS = 40
 GROUPS = ("tile", "gemv", "cutlass", "aten")

@@ -1,4 +1,4 @@
-"""Chooses the cost model's menu: the few tiles among which the best of nearly every measured problem is."""
+"""Chooses the cost model's menu: a few tiles that contain the best tile of nearly every measured problem."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gemmdb.ladder.unmodelled import kind
 ROWS = (1, 2, 8, 16, 32, 64, 256, 2**31 - 1)
 """The largest M of each menu."""
 SHAPES = 28
-"""Tiles of a menu at most."""
+"""The most tiles of a menu."""
 PORTABLE = 14
-"""Of these, how many are chosen among those that run without Hopper's copy engine."""
+"""How many of them are chosen among tiles that run without Hopper's copy engine."""
 REST_ROWS = (1, 16, 64, 256, 2**31 - 1)
 REST = 8
-"""The same of problems that the model does not cover, of which fewer were measured; configs are taken as they are."""
+"""The same for problems that the model does not cover. Fewer of them were measured, and configs are taken unchanged."""
 LEAST = 0.00005
-"""A tile that improves the mean by less, in the logarithm, is left out."""
+"""A tile that improves the mean logarithm by less is left out."""
 MISSING = math.log(2.0)
-"""What a problem counts with while none of the chosen tiles was measured on it."""
+"""The loss (in logarithms) of a problem on which none of the chosen tiles was measured."""
 
 
 def menus(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:

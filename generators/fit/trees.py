@@ -1,6 +1,6 @@
 """Fits the trees on top of the cost model (`gemmdb.cost.trees`) to measured rows; `write` is the command.
 
-Histogram gradient boosting learns the logarithm of measured over modelled time, weighed towards the fastest configs of
+Histogram gradient boosting learns the logarithm of measured over modelled time, weighted towards the fastest configs of
 each problem. Needs gemmdb[fit].
 """
 
@@ -26,15 +26,15 @@ from gemmdb.kernels.config import ATEN
 Array = NDArray[np.float64]
 
 TREES, LEAVES, RATE = 200, 63, 0.1
-"""How many, leaves of each, and the share of what is left that each is to explain. 400 are no better on held-out
-problems, 200 with 31 leaves lose half a percent; a lookup evaluates a dozen configs in a millisecond."""
+"""The number of trees, the leaves of each, and the learning rate. On held-out problems, 400 trees are no better, and 31
+leaves lose half a percent. A lookup evaluates a dozen configs in a millisecond."""
 RIDGE = 1.0
 UNIT = 1e-4
-"""What leaves are rounded to, in the logarithm: coarse, so that many are the same object when they are read."""
+"""The step to which leaves (logarithms) are rounded. It is coarse, so many leaves are the same object after reading."""
 CHECKS = 16
-"""Rows that are kept with their predictions."""
+"""How many rows are kept with their predictions, as a check."""
 OFF = 3e-3
-"""What rounding may change of a prediction."""
+"""How much rounding may change a prediction."""
 
 
 def document(found: Iterable[Sample], fitted: Coefficients) -> dict[str, Any]:

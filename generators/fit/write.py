@@ -1,4 +1,4 @@
-"""Writes the cost model's data: fits it to archives of measured rows, chooses its menus, and grows its trees.
+"""Writes the cost model's data: fits the model to archives of measured rows, chooses its menus, and grows its trees.
 
     python -m gemmdb.generators.fit.write FOLDER... --out gemmdb/cost
 
@@ -25,7 +25,7 @@ from gemmdb.ladder.model import uncovered
 from gemmdb.table.measurement import EMITTED, Measurement
 
 DIGITS = 6
-"""Significant digits of a coefficient: far more than the rows determine."""
+"""Significant digits of a coefficient, far more than the rows determine."""
 HEAD = '''"""{title}
 
 Written by `python -m gemmdb.generators.fit.write {folders}`; do not edit.

@@ -1,4 +1,4 @@
-"""What a running build tells whoever watches it."""
+"""The progress that a running build reports."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gemmdb.key.problem import Problem
 
 @dataclass(frozen=True)
 class State:
-    """A moment of a build. `total` jobs, of which `done` are in the table (`before` of them since an earlier build);
-    `phase`: `starting`, `compiling`, `measuring`, `waiting` (for another build of the same file) or `finished`.
-    `current`: the problem in work. `eta_s`: estimated seconds to the end, None while nothing is known."""
+    """The state of a build. `total`: all jobs; `done`: jobs in the table; `before`: those of them from an earlier
+    build; `phase`: `starting`, `compiling`, `measuring`, `waiting` (for another build of the same file) or `finished`.
+    `current`: the current problem. `eta_s`: estimated seconds to the end, None while unknown."""
 
     total: int
     done: int
@@ -39,7 +39,7 @@ class Silent:
 
 @dataclass
 class Tracker:
-    """Counts the jobs of a build and estimates the end from the pace since the start."""
+    """Counts the jobs of a build and estimates the remaining time from the pace so far."""
 
     progress: Progress
     total: int
@@ -52,7 +52,7 @@ class Tracker:
         self.say("starting")
 
     def say(self, phase: str, current: Problem | None = None) -> None:
-        """Report the phase and the problem in work."""
+        """Report the phase and the current problem."""
         fresh, left = self.done - self.before, self.total - self.done
         eta = (monotonic() - self.started) / fresh * left if fresh else None
         self.progress.update(State(self.total, self.done, self.before, phase, current, eta))

@@ -1,4 +1,4 @@
-"""What is asked of a build, and what became of it."""
+"""The request and the report of a build."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ JSON_NAMES = {"workers": "lanes", "worker_seconds": "lane_seconds"}
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What to build. `arch`: `native`, `cpu` or a GPU's arch. `ops`, `dtypes` (of the activation): only these, empty
-    for all. `shapes`: a preset's name or a file (see `shapes.load`), `effort`: see `effort.named`; None for the default
-    of the device's kind.
-    `out`: the table, None for the user's own. `gpus`: how many at most. `ray`: not in this version. `modelled`: predict
-    where such a device is not in this machine. `minutes`: after that time no further problem is begun, None for no
-    limit.
-    `allow`, `deny`: regular expressions, which candidates are tried (see `candidate_filter.select`).
+    """What to build. `arch`: `native`, `cpu` or a GPU's arch. `ops`, `dtypes` (of the activation): only these; empty
+    for all. `shapes`: the name of a preset or a file (see `loading.load`). `effort`: see `effort.named`. None for
+    either is the default of the device kind. `out`: the table to write; None for the user's own. `gpus`: the most GPUs
+    to use. `ray`: not available in this version. `modelled`: predict if this machine has no such device. `minutes`:
+    after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions that choose
+    candidates (see `candidate_filter.select`).
     """
 
     arch: str = "native"
@@ -40,12 +39,12 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What became of a build. `problems` asked for; `jobs` they make; `before`: jobs that were in the table already;
-    `measured`: jobs done now; `elsewhere`: done meanwhile by another build; `rows` added; `statuses` of these rows.
-    `interrupted`: stopped by Ctrl-C, everything finished until then is in the table. `warnings`: lines to show.
-    `workers`: how many devices worked; `worker_seconds`: for how long, together; `busy_seconds`: how much of that they
-    spent in timed calls, None when that is unknown. Checks, copies and set-up of problems are not among these.
-    `modelled`: nothing was measured, the rows are the cost model's."""
+    """The result of a build. `problems`: how many were requested; `jobs`: how many jobs they make; `before`: jobs that
+    the table held already; `measured`: jobs done now; `elsewhere`: jobs that another build finished meanwhile; `rows`:
+    rows added; `statuses`: how many of these rows have which status. `interrupted`: stopped by Ctrl-C; finished jobs
+    are in the table. `warnings`: lines to show. `workers`: how many devices were used; `worker_seconds`: for how long
+    in total; `busy_seconds`: how much of that they spent in timed calls (without checks, copies and set-up), None if
+    unknown. `modelled`: nothing was measured, the rows are the cost model's."""
 
     out: Path
     device: Device
@@ -66,17 +65,17 @@ class BuildReport:
 
     @property
     def left(self) -> int:
-        """The jobs that nobody has done."""
+        """The jobs that are not done yet."""
         return self.jobs - self.before - self.measured - self.elsewhere
 
     @property
     def seconds_per_job(self) -> float | None:
-        """Device seconds held per job, confirmations and waiting for compilers included."""
+        """Device seconds per job, with confirmations and waiting for compilers."""
         return self.worker_seconds / self.measured if self.measured else None
 
     @property
     def busy_share(self) -> float | None:
-        """The share of these seconds that the devices spent in timed calls."""
+        """The share of the device seconds that was spent in timed calls."""
         known = self.busy_seconds is not None and self.worker_seconds > 0
         return (self.busy_seconds or 0.0) / self.worker_seconds if known else None
 
@@ -86,12 +85,13 @@ class BuildReport:
 
 
 def unplaced(value: Any) -> Any:
-    """A value of a request, a path without its folders: tables are published, and these say nothing of a run."""
+    """A value of a request, with paths reduced to their names: tables are published, and folders of a machine do not
+    belong in them."""
     if isinstance(value, Path) or (isinstance(value, str) and Path(value).is_absolute()):
         return Path(value).name
     return value
 
 
 def command() -> list[str]:
-    """The command of this process, as a table tells it."""
+    """The command of this process, as recorded in a table."""
     return [Path(sys.argv[0]).name, *map(unplaced, sys.argv[1:])]

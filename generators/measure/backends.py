@@ -1,4 +1,4 @@
-"""The registry of device kinds that can be measured, and which of them an `--arch` means here."""
+"""The registry of device kinds that can be measured, and the device of this machine that an `--arch` means."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ FACTORIES: dict[str, Callable[[Device], Backend]] = {"cpu": _cpu, "cuda": _cuda}
 
 
 def device_for(arch: str) -> Device:
-    """The device of this machine that `arch` means: `native`, `cpu`, or a GPU's arch. Raises InputError without it."""
+    """The device of this machine that `arch` means: `native`, `cpu`, or a GPU's arch. Raises InputError if there is
+    none."""
     if arch == "native":
         return detect.native()
     if arch == "cpu":
@@ -36,10 +37,10 @@ def device_for(arch: str) -> Device:
     if gpu is not None and gpu.arch == arch:
         return gpu
     here = f"this machine has {gpu.sku} ({gpu.arch})" if gpu else "this machine has no GPU"
-    reason = f"--arch {arch}: measuring needs such a GPU, and {here}; run the build where there is one"
+    reason = f"--arch {arch}: measuring needs such a GPU, and {here}; run the build on such a machine"
     if registry.find(arch) is not None:
         reason += (
-            ", or with --modelled, which compiles for that arch, ranks by a cost model and marks every row as such"
+            ", or use --modelled, which compiles for that arch, ranks by a cost model and marks every row as modelled"
         )
     raise InputError(reason)
 

@@ -1,4 +1,4 @@
-"""Does a table still tell the truth here? A sample of its problems is timed again and held against it."""
+"""Times a sample of a table's problems again, to check whether the table is still right on this machine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict, pool, tied
 
 TOLERANCE = 0.02
-"""A row is confirmed when its time is that close to the recorded one."""
+"""A row is confirmed if its time is this close (relative) to the recorded one."""
 OTHERS = 3
-"""How many configs are timed besides ATen, the pick and its ties: the fastest of the others may have overtaken."""
+"""How many configs are timed besides ATen, the pick and its ties: the fastest others, which may be better now."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A row that was not confirmed: the recorded and the new microseconds of one call, None where it failed now."""
+    """A row that was not confirmed: the recorded and the new microseconds of one call; None if it failed now."""
 
     problem: Problem
     config: Config
@@ -39,8 +39,8 @@ class Moved:
 
 @dataclass(frozen=True)
 class Remeasured:
-    """Of `problems` verdicts, `held` still hold: their pick is tied with the best of what was timed now. Of `rows`
-    configs, `within` are within the tolerance; `moved` are the others, the largest change first."""
+    """The result. `held` of `problems` verdicts still hold: their pick is tied with the best of what was timed now.
+    `within` of `rows` configs are within the tolerance. `moved`: the others, the largest change first."""
 
     problems: int
     held: int
@@ -51,8 +51,8 @@ class Remeasured:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A verdict to check, with the recorded microseconds of the configs to time again; those of the `emitted` ones are
-    of the code that the compiler emits."""
+    """A verdict to check, with the recorded microseconds of the configs to time again. `emitted`: the configs that were
+    timed as emitted code."""
 
     verdict: Verdict
     recorded: Mapping[Config, float]
@@ -60,11 +60,11 @@ class Sampled:
 
     @property
     def job(self) -> Job:
-        """The work of timing them."""
+        """The job of timing them."""
         return Job(self.verdict.problem, self.verdict.protocol, tuple(map(Candidate, self.recorded)))
 
     def measured(self, measurer: Measurer) -> Job:
-        """The same work as `measurer` is asked for it: what was recorded of emitted code is timed as emitted code."""
+        """The same job for `measurer`: configs that were timed as emitted code are timed as emitted code again."""
         configs = [measurer.emitted(config) if config in self.emitted else config for config in self.recorded]
         return replace(self.job, candidates=tuple(map(Candidate, configs)))
 
@@ -74,7 +74,7 @@ def remeasure(
 ) -> Remeasured:
     """Time ATen, the pick, its ties and the next best of `n` random problems of the table again, on this machine.
 
-    The same `seed` draws the same problems of a table, None others each time. The table is only read. Raises
+    The same `seed` draws the same problems of a table; None draws others each time. The table is not changed. Raises
     InputError when it has no verdicts for this machine, TableError when it is no table.
     """
     table = Table.open(path)
@@ -105,8 +105,8 @@ def _backend(table: Table, path: Path) -> Backend:
 
 
 def sample(table: Table, device: Device, klass: str, n: int, seed: int | None = None) -> list[Sampled]:
-    """`n` random verdicts of a table for a device and a class of toolchains, and what to time again of each; all of
-    them where there are fewer."""
+    """`n` random verdicts of a table for a device and a class of toolchains (all if there are fewer), with the configs
+    to time again."""
     problems = dict.fromkeys(row.problem for row in table.measurements() if row.device == device)
     verdicts = [
         verdict for problem in problems for verdict in table.verdicts(problem, device) if verdict.klass == klass
@@ -126,7 +126,7 @@ def _sampled(verdict: Verdict, rows: Sequence[Measurement]) -> Sampled:
 
 
 def _measure(sampled: Sequence[Sampled], backend: Backend) -> list[list[Measurement]]:
-    """The rows of each sample, timed on all devices that there are."""
+    """The rows of each sample, timed on all devices of the machine."""
     workers = max(min(backend.workers, len(sampled)), 1)
     measurers = [backend.measurer(worker, effort.named("full", backend.device.kind)) for worker in range(workers)]
     with ThreadPoolExecutor(workers) as threads:

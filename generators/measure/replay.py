@@ -1,4 +1,4 @@
-"""A Measurer that answers from recorded Measurements, so that the whole search runs without a device or a clock."""
+"""A Measurer that answers from recorded Measurements, so the whole race runs without a device or a clock."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gemmdb.table.measurement import Measurement, Protocol, Status
 
 
 class Replay:
-    """Answers with the recorded row of a (problem, config), the first of several; `calls` is what it was asked for.
+    """Answers with the first recorded row of a (problem, config). `calls`: the requests so far.
 
-    A config without a row is an `error`, as one that does not compile.
+    A config without a row is an `error`, like a config that does not compile.
     """
 
     def __init__(self, rows: Iterable[Measurement]) -> None:
@@ -26,26 +26,27 @@ class Replay:
         self.renewed = self._more = 0
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
-        """There is nothing to wait for."""
+        """Report every job as ready at once."""
         for job in jobs:
             ready(job)
 
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
-        """The recorded outcomes; a row that was dropped as slow is timed like any other."""
+        """The recorded outcomes. A row that was dropped as slow counts as fully timed."""
         self.calls.append((problem, tuple(configs), samples))
         return [self._outcome(problem, config) for config in configs]
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """There is nothing to make ready."""
+        """Do nothing."""
 
     def emitted(self, config: Config) -> Config:
-        """The config: there are no other rows."""
+        """The config itself, since there are no rows of emitted code."""
         return config
 
     def fresh(self) -> Replay:
-        """One that answers with rows of their own, of one more sample than recorded; counts it."""
+        """A replay whose rows have one more sample than recorded, so that they are new rows. `renewed` counts these
+        calls."""
         self.renewed += 1
         again = copy.copy(self)
         again._more = 1
@@ -53,11 +54,11 @@ class Replay:
 
     @property
     def busy_s(self) -> float | None:
-        """There is no device."""
+        """None, since there is no device."""
         return None
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def _outcome(self, problem: Problem, config: Config) -> Outcome:
         row = self._rows.get((problem, config))

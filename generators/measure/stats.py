@@ -1,4 +1,4 @@
-"""Medians and their 95% intervals, from order statistics: no assumption about the distribution of the noise."""
+"""Medians and their 95% intervals from order statistics, without assumptions about the distribution of the noise."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CONFIDENCE = 0.95
 def interval(count: int) -> tuple[int, int]:
     """The 0-based ranks of the order statistics that enclose the median of `count` samples with 95% confidence.
 
-    Each sample is above the median with probability 1/2, so their number is binomial. With fewer than six samples no
-    pair of ranks reaches 95%; the whole range is given.
+    Each sample is above the median with probability 1/2, so the number of samples above it is binomial. With fewer than
+    six samples no pair of ranks reaches 95%, and the result is the whole range.
     """
     tail, below = (1 - CONFIDENCE) / 2, 0.0
     for rank in range(count // 2 + 1):

@@ -1,4 +1,4 @@
-"""Cross-compiles candidates for an arch that is not here: what a kernel takes of an SM, and what is amiss."""
+"""Cross-compiles candidates for an arch that this machine lacks, to find their registers, shared memory and faults."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 @dataclass(frozen=True)
 class Resources:
-    """Of a compiled kernel: registers of a thread, bytes of shared memory of a program; `amiss`: why it is no
-    candidate, empty when it is one."""
+    """Resources of a compiled kernel. `registers`: per thread. `shared`: bytes of shared memory per program. `amiss`:
+    why it cannot be a candidate; empty if it can."""
 
     registers: int
     shared: int
@@ -30,21 +30,22 @@ class Resources:
 
 @dataclass
 class CrossCompiler:
-    """Compiles for compute capability `capability` with `smem` bytes of shared memory per block; each kernel once."""
+    """Compiles each kernel once, for compute capability `capability` (90 for sm90) and `smem` bytes of shared memory
+    per block."""
 
     capability: int
     smem: int
     _known: dict[str, Resources] = field(default_factory=dict)
 
     def resources(self, problem: Problem, config: Config) -> Resources:
-        """What the config's main kernel takes, and what is amiss with any of its kernels."""
+        """The resources of the config's main kernel, and the first fault of any of its kernels."""
         found = [self._of(launch.unit) for launch in plan(problem, config).launches]
         amiss = next((one.amiss for one in found if one.amiss), "")
         return Resources(found[0].registers, found[0].shared, amiss)
 
     @property
     def kernels(self) -> int:
-        """How many different kernels were compiled."""
+        """The number of different kernels that were compiled."""
         return len(self._known)
 
     def _of(self, unit: Unit) -> Resources:
@@ -65,7 +66,7 @@ class CrossCompiler:
 
 
 def available() -> bool:
-    """Whether triton can be imported, which compiles without a GPU."""
+    """Whether triton is installed. It compiles without a GPU."""
     return importlib.util.find_spec("triton") is not None
 
 
@@ -74,7 +75,7 @@ def _usage(cubin: str) -> tuple[int, int]:
     reply = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     match = _USAGE.search(reply.stdout)
     if match is None:
-        raise ValueError(f"cuobjdump says nothing of {Path(cubin).name}")
+        raise ValueError(f"cuobjdump gives no resource usage for {Path(cubin).name}")
     return int(match[1]), int(match[2])
 
 

@@ -1,7 +1,7 @@
-"""`build --modelled`: a table for a GPU that is not here, from the cost model instead of a clock.
+"""`build --modelled`: a table for a GPU that this machine lacks, from the cost model instead of measurements.
 
-Every row says so: the clock of its protocol is `model`. Where triton is installed the candidates are compiled for the
-arch, and what does not fit or spills is left out; nothing is ever run.
+Every row is marked: the clock of its protocol is `model`. If triton is installed, the candidates are compiled for the
+arch, and those that do not fit or spill registers are left out. Nothing is ever run.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
 PROTOCOL = Protocol("model", "cold", 1, 1, version=1)
-"""What every row of a modelled table says of how its time came about. The version rises with the model."""
+"""The protocol of every modelled row. The version rises with the model."""
 KEPT = 4
-"""Configs of a problem besides ATen."""
+"""Configs per problem besides ATen."""
 TRIED = 12
-"""Candidates of a problem that are compiled at most to find these."""
+"""The most candidates per problem that are compiled to find these."""
 CUDA = "13.0"
-"""The CUDA that the model's rows were measured with: its cuBLAS is what ATen's expected times stand for."""
+"""The CUDA version of the rows that the model was fitted to. ATen's expected times are those of its cuBLAS."""
 
 
 def device_for(name: str) -> Device:
-    """The known GPU of that arch or SKU. Raises InputError for one that the model has no figures of."""
+    """The known GPU of that arch or SKU. Raises InputError if the model has no figures for it."""
     found = registry.find(name)
     if found is None or machine(found) is None:
         known = sorted({device.arch for device in registry.KNOWN if machine(device)})
-        raise InputError(f"--modelled: nothing is known of {name!r}; known archs: {', '.join(known)}")
+        raise InputError(f"--modelled: unknown device {name!r}; known archs: {', '.join(known)}")
     return found
 
 
 def build(request: BuildRequest, progress: Progress | None = None) -> BuildReport:
-    """Predict the best configs of every problem and store them as modelled rows. Problems that the table holds already
-    under this version of the model are left as they are; what the model does not cover is told in a warning.
+    """Predict the best configs of every problem and store them as modelled rows. Problems that the table already holds
+    under this version of the model stay unchanged. A warning counts the problems that the model does not cover.
 
-    Raises InputError for a request that cannot be met, TableError for an output file that is no table.
+    Raises InputError for a request that cannot be met, TableError if the output file is not a table.
     """
     device = device_for(request.arch)
     for flag, value in (("--gpus", request.gpus), ("--ray", request.ray), ("--minutes", request.minutes)):
         if value is not None:
-            raise InputError(f"{flag}: a modelled build measures nothing; it goes on where it was when run again")
+            raise InputError(f"{flag}: a modelled build measures nothing; the same command continues a stopped one")
     if request.allow or request.deny:
-        raise InputError("--allow, --deny: they choose what is measured; of a modelled table the cost model chooses")
+        raise InputError("--allow, --deny: these choose what is measured; for a modelled table, the cost model chooses")
     asked = loading.select(loading.load(request.shapes, device.kind), request.ops, request.dtypes)
     problems = [problem for problem in asked if uncovered(problem) is None]
     if not problems:
-        raise InputError("no problem is left to model: --ops, --dtypes or the cost model exclude all of the shapes")
+        raise InputError("no problem is left to model: --ops, --dtypes or the cost model exclude all shapes")
     out = request.out or data_home() / f"{device.slug}.db"
     run = _Run(request, device, out)
     run.execute(problems, progress or Silent())
@@ -93,7 +93,7 @@ class _Run:
             self.compiler = cross_compile.CrossCompiler(self.device.capability, int(self.device.figures["smem_bytes"]))
 
     def execute(self, problems: Sequence[Problem], progress: Progress) -> None:
-        """Model what is missing, a problem at a time, then make the verdicts."""
+        """Model the missing problems one by one, then update the verdicts."""
         with Store.open(self.out) as store:
             missing = _missing(problems, self.device, self.out)
             self.before = len(problems) - len(missing)
@@ -113,7 +113,7 @@ class _Run:
                 tracker.say("finished")
 
     def report(self, problems: Sequence[Problem]) -> BuildReport:
-        """What became of it."""
+        """The report of the run."""
         statuses = {"ok": self.rows} if self.rows else {}
         return BuildReport(
             self.out, self.device, len(problems), len(problems), self.before, self.done, 0, self.rows, statuses,
@@ -131,7 +131,7 @@ class _Run:
             )  # fmt: skip
 
     def _kept(self, problem: Problem) -> list[tuple[Config, float]]:
-        """The configs to keep with their expected microseconds, the fastest first."""
+        """The configs to keep, with their expected microseconds, fastest first."""
         ranked = space.rank(problem, self.device)
         if self.compiler is None:
             return [(one.config, one.us) for one in ranked[:KEPT]]
@@ -178,9 +178,11 @@ def _version(package: str) -> str:
 
 
 def _warnings(left_out: int, compiled: bool) -> tuple[str, ...]:
-    found = ["these rows are modelled, not measured: a build on such a GPU replaces them"]
+    found = ["these rows are modelled, not measured; a build on such a GPU replaces them"]
     if left_out:
-        found.append(f"{left_out} problems are left out: the model covers 16-bit and int8 products with aligned rows")
+        found.append(f"{left_out} problems are left out: the model covers only 16-bit and int8 GEMMs with aligned rows")
     if not compiled:
-        found.append("triton is not installed, so nothing was compiled: kernels that spill may be among the rows")
+        found.append(
+            "triton is not installed, so nothing was compiled; the rows may contain kernels that spill registers"
+        )
     return tuple(found)

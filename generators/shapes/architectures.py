@@ -1,4 +1,4 @@
-"""The published dimensions of open models, and what they make of a GEMM's N and K."""
+"""The published dimensions of open architectures, and the N and K of their GEMMs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ DENSE = [
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder: hidden size, width of all query heads and of all key (or value) heads, width of one feed-forward
-    branch, vocabulary, and over how many GPUs its projections are split. `gated`: gate and up projections, no biases;
-    else GPT-2's two layers with biases."""
+    """A decoder: hidden size, width of all query heads, width of all key (or value) heads, width of one feed-forward
+    branch, vocabulary, and the numbers of GPUs over which its projections are split. `gated`: gate and up projections
+    without biases; else GPT-2's two layers with biases."""
 
     hidden: int
     query: int
@@ -37,8 +37,8 @@ class Model:
         """(N, K) of every projection with its fusion context: fused QKV, attention output, gate and up (apart and
         fused), down, LM head.
 
-        An activation follows gate and up, the residual sum attention output and down, unless these are split over GPUs
-        and reduced first; what follows the others takes their columns apart, which no epilogue can.
+        An activation follows gate and up. The residual sum follows attention output and down, unless these are split
+        over GPUs and reduced first. What follows the others splits their columns, which no epilogue can do.
         """
         found: list[Product] = []
         for parts in self.splits:
@@ -90,7 +90,7 @@ JOINED = {
     "qwen3-14b": (2, 4, 8), "llama-2-70b": (1, 2, 4, 8), "qwen2.5-14b": (1, 2, 4, 8), "qwen2.5-32b": (1, 2, 4, 8),
     "mistral-small-24b": (1, 2, 4, 8), "qwen3-30b-a3b": (1,),
 }  # fmt: skip
-"""The splits that joined after tables of the preset `h200` had been built: its first part is drawn without them, since
+"""Splits that were added after tables of the preset `h200` had been built. Its first part is drawn without them, since
 another pool would give another order."""
 GPT2 = {
     "gpt2": Model(768, 768, 768, 3072, 50257, gated=False),

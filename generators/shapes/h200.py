@@ -1,10 +1,11 @@
-"""The preset `h200`: what the shipped table of a data-centre GPU covers, in an order whose every prefix is balanced.
+"""The preset `h200`: the problems of the shipped table of a data-centre GPU, in an order whose every prefix is
+balanced.
 
-A stratum is a pool of problems that stand for one use, and how many of them are wanted. Within a stratum they are taken
-in the order of a hash, one of each M in turn, so that no size is preferred; the strata are then merged, in proportion
-within an op, and the ops in the proportion of FLOORS. The layers of the first model come before everything else. What
-was found missing later comes behind, in a balanced order of its own (`h200_additions`).
-Nothing is random: the same code gives the same list.
+A stratum is a pool of problems for one use, with the number of wanted problems. Within a stratum, they are taken in the
+order of a hash, one of each M in turn, so no size is preferred. The strata of an op are then merged in proportion to
+their sizes, and the ops in proportion to FLOORS. The layers of the first architecture come first of all. Later
+additions come last, in their own balanced order (`h200_additions`). Nothing is random: the same code gives the same
+list.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from gemmdb.generators.shapes.strata import Stratum, affordable, digest, draw, s
 from gemmdb.key.problem import Problem
 
 FIRST = 6
-"""How many of the most used (N, K), those of the first model on one GPU, are covered at every M of a prefill."""
+"""How many of the most used (N, K), those of the first architecture on one GPU, are covered at every M of a prefill."""
 FLOORS = {"mm": 1500, "addmm": 800, "int_mm": 600, "mixed_mm": 1000}
-"""How many problems of each op the first 3,900 hold, about: where a build stops early, no op is short."""
+"""About how many problems of each op the first 3,900 hold, so that a build that stops early is short of no op."""
 
 
 def items() -> list[Item]:
@@ -49,7 +50,7 @@ def items() -> list[Item]:
 
 
 def _first_part(taken: set[Problem]) -> list[Item]:
-    """What the preset began with. Tables, samples and reports refer to it by its order, so it stays as it is."""
+    """The first version of the preset. Tables, samples and reports refer to its order, so it stays unchanged."""
     chosen = draw((*mixed_mm(), *mm(), *addmm(), *int_mm()), taken)
     total = Counter(item["op"] for found in chosen for item in found)
     leading = {Problem.gemm(**item) for item in first_model()}
@@ -60,7 +61,7 @@ def _first_part(taken: set[Problem]) -> list[Item]:
 
 
 def _place(item: Item, share: float, total: Mapping[str, int], leading: Collection[Problem]) -> float:
-    """Where an item comes, of whose stratum that share comes before it."""
+    """The position of an item in the merged order. `share`: the share of its stratum that comes before it."""
     return 0.0 if Problem.gemm(**item) in leading else share * total[item["op"]] / FLOORS[item["op"]]
 
 
@@ -94,7 +95,7 @@ def mixed_mm() -> list[Stratum]:
 def mm() -> list[Stratum]:
     """Projections without a bias, the gradients of training, squares, a grid and odd sizes.
 
-    On a GPU, a bias that is followed by something elementwise is an mm too: Inductor adds it there.
+    On a GPU, a layer whose bias is followed by an elementwise op is an mm too: Inductor adds the bias in that op.
     """
     core, every = core_pairs(), first_pairs()
     gpt2 = unique(pair for model in GPT2.values() for pair in model.pairs())

@@ -1,7 +1,8 @@
-"""The second part of the preset `h200`: what the first lacks. It comes behind, because the order of the first stays.
+"""The second part of the preset `h200`: what the first part lacks. It comes after the first, whose order must not
+change.
 
-Every projection that the first part holds at no M, mixed_mm at more than 4,096 rows, each layout in each dtype, and the
-biases in the layouts and dtypes that training and inference put them in.
+It holds every projection that the first part lacks at all M, mixed_mm with more than 4,096 rows, each layout in each
+dtype, and the biases in the layouts and dtypes of training and inference.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def mixed_mm(absent: Sequence[Product]) -> list[Stratum]:
 
 
 def mm(absent: Sequence[Product]) -> list[Stratum]:
-    """Training in fp16, fp32 and TF32, GPT-2 with its LM head, and odd sizes in the layouts and dtypes left."""
+    """Training in fp16, fp32 and TF32, GPT-2 with its LM head, and odd sizes in the remaining layouts and dtypes."""
     layers = [*_gpt2(), *_pairs()]
     gradients = {
         layout: [gradient(layout, m, n, k) for m, (n, k) in product(TOKENS, layers)] for layout in ("nn", "tn")
@@ -83,9 +84,9 @@ def mm(absent: Sequence[Product]) -> list[Stratum]:
 
 
 def addmm() -> list[Stratum]:
-    """GPT-2's weights as they are stored, gradients that are added to those of earlier steps, and the other biases.
+    """GPT-2's weights as stored, gradients that are added to those of earlier steps, and the other biases.
 
-    None is followed by something elementwise: on a GPU, Inductor makes that an mm.
+    None is followed by an elementwise op: on a GPU, Inductor makes that an mm.
     """
     gpt2, core = [pair for pair in _gpt2() if pair[0] != GPT2["gpt2"].vocabulary], core_pairs()
     layers = [*_gpt2(), *_pairs()]
@@ -105,7 +106,7 @@ def addmm() -> list[Stratum]:
 
 
 def int_mm(absent: Sequence[Product]) -> list[Stratum]:
-    """int8 times int8 at the projections left, and of GPT-2, whose LM head ATen refuses."""
+    """int8 times int8 for the remaining projections, and for GPT-2, whose LM head ATen refuses."""
     rows = [m for m in DENSE if m > 16]
     gpt2 = [pair for pair in _gpt2() if pair[0] % 8 == 0]
     return [
@@ -115,19 +116,19 @@ def int_mm(absent: Sequence[Product]) -> list[Stratum]:
 
 
 def _absent(op: str, first: Iterable[Item]) -> list[Product]:
-    """The projections whose (N, K) the first part holds at no M."""
+    """The projections whose (N, K) is missing in the first part at all M."""
     there = {(item["n"], item["k"]) for item in first if item["op"] == op}
     return [(pair, fusion) for pair, fusion in all_products() if pair not in there]
 
 
 def _every_pair(items: Sequence[Item]) -> Stratum:
-    """One problem of each (N, K) that has one small enough."""
+    """One problem per (N, K), if some problem of it is small enough."""
     small = [item for item in items if affordable(Problem.gemm(**item))]
     return Stratum(len({(item["n"], item["k"]) for item in small}), small, turns=("n", "k"))
 
 
 def _in_each(items: Sequence[Item], **wanted: int) -> list[Stratum]:
-    """A stratum for each of these PRECISIONS, of so many of the items."""
+    """A stratum for each of these PRECISIONS, with the given number of items."""
     return [Stratum(count, [item | PRECISIONS[name] for item in items]) for name, count in wanted.items()]
 
 

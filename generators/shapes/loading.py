@@ -1,12 +1,13 @@
 """The problems of a build: from a preset, a shapes file, or a workload written by `gemmdb record`.
 
-A shapes file is JSON (a list, or an object with a list `problems`) or JSONL. An item names a problem by the keywords of
-`Problem.gemm`, the flags of `gemmdb lookup`; any of them may be a list, which stands for one problem per value:
+A shapes file is JSON (a list, or an object with a list `problems`) or JSONL. An item describes a problem by the
+keywords of `Problem.gemm`, which are the flags of `gemmdb lookup`. Any of them may be a list, which stands for one
+problem per value:
 
-    {"op": ["mm", "addmm"], "m": [1, 16], "n": 4096, "k": 4096, "dtype": "bf16", "constant_weight": true}
+{"op": ["mm", "addmm"], "m": [1, 16], "n": 4096, "k": 4096, "dtype": "bf16", "constant_weight": true}
 
-A bmm has a `batch` besides, a scaled_mm `scales` and `fast_accum`. Sizes may also be given as `"a": [16, 4096],
-"b": [4096, 1024]`, the operands as they are multiplied. A line of a workload is an item too.
+A bmm also has a `batch`, a scaled_mm `scales` and `fast_accum`. Sizes may also be given as `"a": [16, 4096], "b":
+[4096, 1024]`, the operands as they are multiplied. A line of a workload is an item too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.workload import entries
 
 DEFAULTS = {"cpu": "cpu-quick", "cuda": "h200", "hip": "h200"}
-"""The preset of a bare `gemmdb build`, by device kind."""
+"""The default preset by device kind."""
 FLAGS = {
     "op": str, "batch": int, "m": int, "n": int, "k": int, "dtype": str, "layout": str, "weight_dtype": str,
     "bias": str, "tf32": bool, "out_dtype": str, "fusion": str, "constant_weight": bool, "scales": str,
@@ -47,7 +48,7 @@ def presets() -> list[str]:
 def load(name: str | None, kind: str) -> list[Problem]:
     """The problems of a preset or a file, without repeats; None is the default preset of the device kind.
 
-    Raises InputError, naming file and line, for an unknown preset, an unreadable file, an item that is no problem.
+    Raises InputError, with file and line, for an unknown preset, an unreadable file, or an item that is not a problem.
     """
     name = name or DEFAULTS[kind]
     if name in presets():
@@ -132,7 +133,7 @@ def _problems(item: Any, where: str) -> list[Problem]:
 
 
 def _operand_sizes(item: dict[str, Any], where: str) -> dict[str, int]:
-    """Take `a` and `b` out of the item; the sizes m, n and k that they say."""
+    """Remove `a` and `b` from the item. Returns the sizes m, n and k that they give."""
     if "a" not in item and "b" not in item:
         return {}
     a, b = item.pop("a", None), item.pop("b", None)

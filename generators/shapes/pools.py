@@ -1,4 +1,4 @@
-"""The pools that the strata of the preset `h200` are drawn from: what models, gradients and grids consist of."""
+"""The pools of the preset `h200`: the GEMMs of architectures, gradients and grids."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ GRID = [256, 1024, 2048, 6144, 16384]
 SIDES = [128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384]
 ODD = ([1, 7, 17, 33, 100, 257, 1009], [250, 1001, 2047, 4099, 11003], [100, 777, 2053, 4098])
 TOKENS = [512, 1024, 2048, 4096, 8192]
-"""Of a training step: the rows of a layer, and the depth of its weight's gradient."""
+"""Tokens of a training step: the rows of a layer, and the depth of its weight's gradient."""
 
 
 def first_models() -> dict[str, Model]:
-    """The models with the splits that the first part of the preset is drawn from."""
+    """The architectures with the splits that the first part of the preset is drawn from."""
     splits = {name: [s for s in model.splits if s not in JOINED.get(name, ())] for name, model in MODELS.items()}
     return {name: replace(MODELS[name], splits=tuple(chosen)) for name, chosen in splits.items() if chosen}
 
 
 def core_pairs() -> list[Pair]:
-    """(N, K) of the most used models, their query, key and value projections also apart."""
+    """(N, K) of the most used architectures, with their query, key and value projections also as separate layers."""
     return unique(pair for pair, _ in core_products())
 
 
 def core_products() -> list[Product]:
-    """The same in the fusion context that each has inside a layer."""
+    """The same, each in the fusion context that it has inside a layer."""
     models = list(first_models().values())[:HEAD]
     apart = [((width, model.hidden), "none") for model in models for width in (model.query, model.key)]
     return list(dict.fromkeys([*(product for model in models for product in model.products()), *apart]))
@@ -66,7 +66,8 @@ def sizes(op: str, rows: Sequence[int], columns: Sequence[int], depths: Sequence
 
 
 def gradient(layout: str, m: int, n: int, k: int) -> Item:
-    """What a layer [m, k] x [k, n] multiplies in its backward: `nn` for the input's gradient, `tn` the weight's."""
+    """The GEMM in the backward pass of a layer [m, k] x [k, n]: `nn` for the input's gradient, `tn` for the
+    weight's."""
     rows, columns, depth = (m, k, n) if layout == "nn" else (n, k, m)
     return {"op": "mm", "m": rows, "n": columns, "k": depth, "layout": layout}
 
@@ -90,6 +91,6 @@ def _context(fusion: str) -> dict[str, str]:
 
 
 def each(item: Item, **rest: Any) -> list[Item]:
-    """The item with every combination of values of the `rest`, in which a list is a choice."""
+    """The item with every combination of the values in `rest`, where a list holds alternatives."""
     choices = [value if isinstance(value, list) else [value] for value in rest.values()]
     return [item | dict(zip(rest, values, strict=True)) for values in product(*choices)]

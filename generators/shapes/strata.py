@@ -1,4 +1,4 @@
-"""How problems are drawn: from a pool in the order of a hash, with turns, and without what costs a build too much.
+"""Draws problems from pools: in the order of a hash, in turns over sizes, without problems that are too expensive.
 
 Nothing is random: the same pools give the same problems in the same order.
 """
@@ -15,17 +15,17 @@ from gemmdb.generators.shapes.architectures import Item
 from gemmdb.key.problem import Problem
 
 MOST_US, MOST_BYTES = 2000.0, 3e9
-"""Left out is what one call of ATen takes longer for, or whose operands and output are larger: each costs as much of a
-build as dozens of others, and where so much work is in one call, cuBLAS is at its best."""
+"""Problems are left out if one call of ATen takes longer, or if their tensors are larger. Each costs a build as much as
+dozens of others, and on such large problems cuBLAS is at its best."""
 BYTES_PER_US = 4.0e6
 FLOPS_PER_US = {"bf16": 700e6, "fp16": 700e6, "int8": 850e6, "fp32": 48e6, "tf32": 350e6}
-"""What ATen reaches on an H200, roughly; enough for the rule above."""
+"""What ATen roughly reaches on an H200, accurate enough for the rule above."""
 
 
 @dataclass(frozen=True)
 class Stratum:
-    """`wanted` problems out of a pool that stands for one use; all of it when there are no more. The `turns` are the
-    sizes that the draw goes round: M, so that none is preferred, or N and K, so that no layer is left out."""
+    """`wanted` problems out of a pool for one use; the whole pool if it is smaller. `turns`: the sizes over which the
+    draw takes turns: M, so that no size is preferred, or N and K, so that no layer is left out."""
 
     wanted: int
     pool: Sequence[Item]
@@ -33,7 +33,7 @@ class Stratum:
 
 
 def draw(strata: Iterable[Stratum], taken: set[Problem]) -> list[list[Item]]:
-    """What each stratum gives in turn, without what is `taken`, which grows by what is given."""
+    """The items drawn from each stratum, without problems that are `taken`; drawn problems are added to `taken`."""
     chosen: list[list[Item]] = []
     for stratum in strata:
         found: list[Item] = []
@@ -49,7 +49,7 @@ def draw(strata: Iterable[Stratum], taken: set[Problem]) -> list[list[Item]]:
 
 
 def spread(pool: Iterable[Item], turns: Sequence[str] = ("m",)) -> list[Item]:
-    """The items in rounds, one of each value of the sizes `turns` in a round, in the order of their hash."""
+    """The items in rounds, each with one item per value of the sizes `turns`, in the order of their hash."""
     groups: dict[tuple[int, ...], list[Item]] = {}
     for item in sorted(pool, key=digest):
         groups.setdefault(tuple(item[size] for size in turns), []).append(item)
@@ -58,7 +58,7 @@ def spread(pool: Iterable[Item], turns: Sequence[str] = ("m",)) -> list[Item]:
 
 
 def shares(found: Sequence[Item]) -> list[tuple[float, Item]]:
-    """The items, each with the share of its stratum that comes before it; half of itself counts."""
+    """The items, each with the share of its stratum that comes before it, counting half of itself."""
     return [((rank + 0.5) / len(found), item) for rank, item in enumerate(found)]
 
 
@@ -68,7 +68,8 @@ def affordable(problem: Problem) -> bool:
 
 
 def call_us(problem: Problem) -> float:
-    """About how long one call of ATen takes. A mixed_mm casts its weight first, which is written and read again."""
+    """Roughly the microseconds of one call of ATen. A mixed_mm first casts its weight, which is written and read
+    again."""
     cast = 5 * problem.n * problem.k if problem.spec.dequantises else 0
     kind = "tf32" if problem.numerics.fp32 == "tf32" else problem.a.dtype
     return max((problem.bytes + cast) / BYTES_PER_US, problem.flops / FLOPS_PER_US[kind])

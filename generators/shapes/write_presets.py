@@ -1,8 +1,8 @@
-"""The shape presets for GPUs, derived from the published dimensions of open models.
+"""Writes the shape presets for GPUs, derived from the published dimensions of open architectures.
 
     python -m gemmdb.generators.shapes.write_presets FOLDER  # writes llm, llm-dense, vision, grid, h200, odd
 
-The JSON files in `presets/` are what this writes; a test keeps them equal.
+This writes the JSON files in `presets/`; a test keeps them equal.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from gemmdb.generators.shapes.pools import GRID, ODD
 
 SOME = [16, 512, 4096]
 FLOATS: list[Item] = [{"dtype": ["bf16", "fp16"]}, {"dtype": "fp32", "tf32": [False, True]}]
-"""What mm and addmm are asked for in: each item is a choice of precisions."""
+"""The precisions of mm and addmm; each item is a set of alternatives."""
 
 
 def llm() -> list[Item]:
-    """The projections of the most used models at decode and prefill, weight-only int8 first: most is to be gained."""
+    """The projections of the most used architectures at decode and prefill, with weight-only int8 first, where the
+    gains are largest."""
     used = list(MODELS.values())[:HEAD]
     pairs = unique(pair for model in used for pair in model.pairs())
     items: list[Item] = [_item("mixed_mm", DECODE, pair, fusion="scale") for pair in pairs]
@@ -45,7 +46,7 @@ def llm() -> list[Item]:
 
 
 def llm_dense() -> list[Item]:
-    """All models, every M, all spellings and dtypes, biases for GPT-2, and the gradient layouts of training."""
+    """All architectures, every M, all spellings and dtypes, biases for GPT-2, and the gradient layouts of training."""
     pairs = unique(pair for model in MODELS.values() for pair in model.pairs())
     items: list[Item] = []
     for pair in pairs:
@@ -71,16 +72,16 @@ def _biased(pair: Pair) -> list[Item]:
 
 
 def _gradients(op: str, pair: Pair, **rest: Any) -> list[Item]:
-    """What a training step of 512 to 8,192 tokens multiplies: `nn` for the input's gradient, `tn` for the weight's,
-    which is an addmm where it is added to that of an earlier step."""
+    """The GEMMs of a training step of 512 to 8,192 tokens: `nn` for the input's gradient, `tn` for the weight's, which
+    is an addmm if it is added to that of an earlier step."""
     (n, k), tokens = pair, [512, 2048, 8192]
     shapes = ({"m": tokens, "n": k, "k": n, "layout": "nn"}, {"m": n, "n": k, "k": tokens, "layout": "tn"})
     return [{"op": op, **shape, **rest, **dtype} for shape in shapes for dtype in FLOATS]
 
 
 def vision() -> list[Item]:
-    """ViT, CLIP and BERT layers for batches of 1 to 64. On a GPU, Inductor takes the bias of a layer into what is
-    elementwise after it, and leaves an mm."""
+    """ViT, CLIP and BERT layers for batches of 1 to 64. On a GPU, Inductor moves the bias of a layer into the
+    elementwise op after it, which leaves an mm."""
     items = []
     for hidden, tokens in ENCODERS.values():
         rows = [tokens * batch for batch in (1, 2, 4, 8, 16, 32, 64)]
@@ -94,7 +95,7 @@ def vision() -> list[Item]:
 
 
 def grid() -> list[Item]:
-    """Square powers of two, and a log grid over M, N and K that covers what no model names."""
+    """Square powers of two, and a log grid over M, N and K for sizes of no known architecture."""
     items: list[Item] = []
     for side in [2**power for power in range(7, 15)]:
         square = {"m": side, "n": side, "k": side}
@@ -108,7 +109,7 @@ def grid() -> list[Item]:
 
 
 def odd() -> list[Item]:
-    """Primes and sizes that are no multiple of 8 or 16, where loads cannot be wide and padding is an alternative."""
+    """Primes and sizes that are not multiples of 8 or 16, where loads cannot be wide and padding is an alternative."""
     rows, columns, depths = ODD
     common = {"m": rows, "n": columns, "k": depths}
     items = [{"op": op, **common, **dtype} for op in ("mm", "addmm") for dtype in FLOATS]

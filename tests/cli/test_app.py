@@ -160,7 +160,7 @@ def test_debug_shows_the_traceback(gemmdb, crash, monkeypatch):
 def test_ctrl_c_is_130(gemmdb, crash):
     crash(KeyboardInterrupt())
     done = gemmdb("tables")
-    assert (done.code, done.out, done.err) == (130, "", "gemmdb: interrupted; no file was left half written\n")
+    assert (done.code, done.out, done.err) == (130, "", "gemmdb: interrupted; no file was left incomplete\n")
 
 
 def test_tables_json(gemmdb, table):

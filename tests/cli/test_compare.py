@@ -38,7 +38,7 @@ def test_a_model_is_compared(gemmdb, script: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model = 1", "sets no `model`"),
+        ("model = 1", "must set a callable `model`"),
         ("model = print", "no tuple `inputs`"),
         ("raise ValueError('mine')", "ValueError: mine"),
         ("raise SystemExit(0)", "SystemExit: 0"),

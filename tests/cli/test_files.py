@@ -38,7 +38,7 @@ def test_merge_does_not_replace_another_table(gemmdb, make_table):
 def test_diff_of_a_table_with_itself(gemmdb, make_table):
     make_table("a.db")
     done = gemmdb("diff", "a.db", "a.db")
-    assert (done.code, done.out, done.err) == (0, "the same measurements and verdicts\n", "")
+    assert (done.code, done.out, done.err) == (0, "both tables hold the same measurements and verdicts\n", "")
 
 
 def test_diff_names_the_verdict_that_changed(gemmdb, make_table, problem):
@@ -62,7 +62,7 @@ def test_diff_names_the_verdict_that_changed(gemmdb, make_table, problem):
 def test_verify_finds_nothing_in_a_good_table(gemmdb, make_table):
     make_table("a.db")
     done = gemmdb("verify", "a.db")
-    assert (done.code, done.out, done.err) == (0, "a.db: every row and every verdict is in order\n", "")
+    assert (done.code, done.out, done.err) == (0, "a.db: no faults found\n", "")
 
 
 def test_verify_in_json(gemmdb, make_table):

@@ -14,7 +14,7 @@ def test_without_modelled_it_is_refused_with_one_line_that_says_what_modelled_do
     done = gemmdb("build", "--arch", "sm80")
     assert (done.code, done.out) == (2, "")
     (line,) = done.err.splitlines()
-    assert "with --modelled, which compiles for that arch, ranks by a cost model and marks every row as such" in line
+    assert "or use --modelled, which compiles for that arch, ranks by a cost model and marks every row" in line
 
 
 def test_without_the_extra_the_line_says_what_to_install(gemmdb, monkeypatch):

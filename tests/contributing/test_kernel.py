@@ -31,7 +31,7 @@ def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTyp
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(code)
-    monkeypatch.setattr(triton, "__path__", [*triton.__path__, str(tmp_path / "gemmdb" / "kernels" / "triton")])
+    monkeypatch.setattr(triton, "__path__", [*triton.__path__, str(tmp_path)])
     module = importlib.import_module(NAME)
     monkeypatch.setitem(KERNELS, ("triton", "plain"), module.KERNEL)
     monkeypatch.setitem(space.MENUS, "plain", importlib.import_module(f"{NAME}.menu").MENU)

@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MISSES = ("aten", "live")
+PRODUCT = re.compile(r"(\w+)  (\w+:\S.*?)  (\w+ m=.*)")
 LARGEST = 0.05
 """Of a difference from eager: bf16 on a GPU, with outputs of about 1."""
 
@@ -38,7 +39,8 @@ def run(tmp_path: Path, vector_units: None):
 
 def products(lines: list[str]) -> list[tuple[str, Config, Problem]]:
     """The products that an example printed: rung, config, problem."""
-    found = [line.split("  ") for line in lines if line.partition("  ")[0] in (*RUNGS, *MISSES)]
+    found = [match.groups() for line in lines if (match := PRODUCT.fullmatch(line))]
+    assert {rung for rung, *_ in found} <= {*RUNGS, *MISSES}
     return [(rung, Config.parse(config), Problem.parse(problem)) for rung, config, problem in found]
 
 

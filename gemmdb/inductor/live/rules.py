@@ -1,4 +1,4 @@
-"""Where live tuning is not even tried, and why: what would take long, or could make processes disagree."""
+"""What live tuning does not try, and why: it would take long, or processes could come to different kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemmdb.key.problem import Query
 from gemmdb.settings import Policy
 
 SLOW_S = 60.0
-"""Whoever lets a graph wait for that long gets everything tuned; what the rules below name takes about that."""
+"""A policy that lets a graph wait this many seconds gets everything tuned: what the rules exclude takes that long."""
 NEEDED = ("sqlite_utils", "jinja2")
 """The libraries of `gemmdb[build]` that measuring needs."""
 
@@ -22,7 +22,7 @@ def objection(query: Query, policy: Policy) -> str:
     symbolic = any(low != high for low, high in query.ranges.values())
     op = query.problem.op
     if op in GPU_ALONE and (query.device.kind != "cuda" or symbolic or missing()):
-        # What is left is Inductor's search, among kernels that no table could name.
+        # Only Inductor's search is left, and no table could name its kernels.
         return f"{GPU_ALONE[op]} are measured on GPUs alone, at fixed sizes, by gemmdb[build]"
     if policy.live_s >= SLOW_S:
         return ""

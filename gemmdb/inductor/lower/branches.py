@@ -1,4 +1,4 @@
-"""Dispatch on M: a product that several kernels share, each for its part of the range of M."""
+"""Dispatch on M: a product that several kernels share, each for one interval of the range of M."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ aten = torch.ops.aten
 
 
 def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The product that is being lowered, in Inductor's IR: at run time the first branch of `decision` or the rest of
-    them. None, with a note in the journal, where that is not to be."""
+    """The product that is being lowered, in Inductor's IR. At run time it takes the first branch of `decision` or
+    one of the rest. None, with a note in the journal, if it cannot be divided."""
     node = state.current_node()
     place = _places().get(node.target)
     if place is None or any(isinstance(arg, torch.fx.Node) for arg in node.kwargs.values()):
@@ -40,7 +40,7 @@ def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def _places() -> dict[Any, int]:
-    """Where A is among the arguments of the operators that can be divided."""
+    """By operator that can be divided, the position of A among its arguments."""
     plain = {aten.mm.default: 0, aten._int_mm.default: 0, aten.addmm.default: 1, aten._scaled_mm.default: 0}
     return {**plain, ops.register(): 0}
 
@@ -72,8 +72,8 @@ def _branch(decision: Decision, rows: tuple[int, int | None]) -> Decision:
 
 
 def _graph(node: Any, decision: Decision, kwargs: Mapping[str, Any]) -> torch.fx.GraphModule:
-    """A graph of nothing but the operator of `node`, to be lowered by `decision`. It takes the tensors of `node`, and
-    the symbols of their shapes after them."""
+    """A graph of the operator of `node` alone, to be lowered by `decision`. It takes the tensors of `node`, then the
+    symbols of their shapes."""
     graph = torch.fx.Graph()
     fakes = []
     inputs: dict[int, Any] = {}

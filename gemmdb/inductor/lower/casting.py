@@ -1,4 +1,4 @@
-"""Mixed products by what Inductor has for them: a cast before the product, or the weight-only product of ATen."""
+"""Mixed products by Inductor's own means: a cast before the product, or ATen's weight-only product."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def weight_only(a: Any, w: Any, scale: Any, backend: str) -> Any:
 
 
 def cast_product(a: Any, w: Any, scale: Any, scale_first: bool = False) -> Any:
-    """The product with the weight cast to the dtype of `a` first, and scaled then with `scale_first`, as default mode
-    has it."""
+    """The product with the weight cast to the dtype of `a` first. With `scale_first` the cast weight is scaled, as in
+    default mode; else the product is."""
     weight = state.lowering_of(torch.ops.prims.convert_element_type.default)(w, a.get_dtype())
     if not scale_first:
         return product(a, weight, scale)
@@ -34,13 +34,13 @@ def cast_product(a: Any, w: Any, scale: Any, scale_first: bool = False) -> Any:
 
 
 def constant_product(a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
-    """As `cast_product`, but what it makes of constants is a constant."""
+    """As `cast_product`; a constant weight is cast at compile time."""
     if scale_first:
         return product(a, ir_view.cast_constant(w, a.get_dtype(), scale), None)
     return product(a, ir_view.cast_constant(w, a.get_dtype()), scale)
 
 
 def product(a: Any, w: Any, scale: Any) -> Any:
-    """The product, times the scale over its columns if there is one."""
+    """The product, times the scale over its columns (None: no scale)."""
     result = state.lowering_of(aten.mm.default)(a, w)
     return result if scale is None else state.lowering_of(aten.mul.Tensor)(result, scale)

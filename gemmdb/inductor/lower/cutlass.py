@@ -23,10 +23,9 @@ _BIASES = {"1d": lambda m, n: n, "column": lambda m, n: m, "full": lambda m, n: 
 
 
 def lower(config: Config, problem: Problem, operands: Operands) -> Any:
-    """The product in Inductor's IR, in the dtype that the problem says. M may be symbolic: sizes are arguments of the
-    kernel.
+    """The product in Inductor's IR, in the problem's output dtype. M may be symbolic: sizes are arguments.
 
-    Raises triton_kernels.Refused when the operands are not what the kernel takes, or it cannot be compiled here.
+    Raises Refused if the kernel does not take the operands, or cannot be compiled here.
     """
     check(problem, operands, symbolic=True)
     if reason := cutlass.unlinked() or cutlass.missing():
@@ -55,7 +54,7 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
 
 
 def _workspace(config: Config, problem: Problem, operands: Operands) -> int:
-    """Bytes of scratch for the largest sizes that there can be."""
+    """Bytes of scratch at the largest possible sizes."""
     if not kernels_cutlass.streams(config):
         return 0
     found = kernels_cutlass.workspace_bound(config, operands.largest(problem))
@@ -65,8 +64,8 @@ def _workspace(config: Config, problem: Problem, operands: Operands) -> int:
 
 
 def _vector(node: Any, elements: int) -> Any:
-    """`node`, a scale or a bias, in memory without gaps. Raises Refused unless it has that many elements, of a dtype
-    that the kernel reads."""
+    """`node`, a scale or a bias, in memory without gaps. Raises Refused for another number of elements, or for a dtype
+    that the kernel does not read."""
     stored = cutlass.dense(node)
     found = ir_view.hinted(stored)
     if found is None or math.prod(found[0]) != elements:
@@ -77,8 +76,8 @@ def _vector(node: Any, elements: int) -> Any:
 
 
 def _leading(node: Any, operand: Operand) -> int:
-    """Elements from one row of a row-major matrix, or column of a column-major one, to the next. Where there is only
-    one, its stride may be anything, and the tensor map wants it aligned: it is what it would be without gaps."""
+    """Elements from one row of a row-major matrix to the next, or from column to column of a column-major one. A single
+    row or column may have any stride, and a tensor map needs an aligned one: then it is the stride without gaps."""
     across = 0 if operand.layout.order.startswith("row") else 1
     size, stride, along = node.get_size()[across], node.get_stride()[across], node.get_size()[1 - across]
     found = ir_view.number(stride if size != 1 else along)

@@ -1,4 +1,4 @@
-"""Lowers a product with a config of Inductor's own Triton templates: exactly one choice, whose epilogue it fuses."""
+"""Lowers a product with a config of Inductor's own Triton templates: one choice. Inductor fuses its epilogue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     """The product in Inductor's IR, in the dtype of A (int32 for int_mm, that of the problem's output for scaled_mm).
     `scalars`: alpha and beta of an addmm.
 
-    Raises triton_kernels.Refused, or what Inductor raises when it cannot generate the kernel.
+    Raises Refused, or what Inductor raises when it cannot generate the kernel.
     """
     check(problem, operands)
     if config.spec.maps(config):
@@ -55,8 +55,8 @@ def _scales_as_stored(problem: Problem, operands: Operands) -> list[Any]:
 
 
 def constants(config: Config, problem: Problem) -> dict[str, Any]:
-    """What the template reads by name. What depends on sizes is computed here for the problem at hand: Inductor takes
-    EVEN_K as it is given, and a copied one would be a wrong result."""
+    """The constants that the template reads by name. Those that depend on sizes are computed for this problem: Inductor
+    does not check EVEN_K, and one copied from another problem would give a wrong result."""
     value = config.values
     found: dict[str, Any] = {
         name.upper(): int(value[name]) for name in ("block_m", "block_n", "block_k", "group_m")

@@ -1,4 +1,4 @@
-"""Lowerings: carry out the Decision that a pass left on the node, with exactly one choice, so nothing is timed."""
+"""Lowerings: they carry out the Decision that a pass left on the node, with one choice, so Inductor times nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Lower one product as decided; ATen, with a note in the journal, where that turns out not to be possible."""
+    """Lower one product as decided. If that is not possible: ATen, with a note in the journal."""
     if decision.config is None:
         return searching.search(decision, functools.partial(original, *map(ir_view.from_the_start, args), **kwargs))
     if decision.branches:
@@ -72,14 +72,14 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
 
 
 def _operands(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """What `triton_kernels.Operands.of` takes, of an operator's arguments."""
+    """The arguments of an operator as `triton.Operands.of` takes them."""
     if not decision.problem.spec.scaled:
         return args
     return scaled_mm.read(state.current_node().target, args, kwargs).operands
 
 
 def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
-    """Lower `gemmdb::mixed_mm`. Whatever happens, no call of our operator is left in the output code."""
+    """Lower `gemmdb::mixed_mm`. The output code never calls our operator."""
     decision = decision_of(state.current_node())
     if decision is not None:
         try:
@@ -95,7 +95,7 @@ def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) ->
 
 
 def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
-    """Lower `gemmdb::int_mm_scaled`. Whatever happens, no call of our operator is left in the output code."""
+    """Lower `gemmdb::int_mm_scaled`. The output code never calls our operator."""
     decision = decision_of(state.current_node())
     result = emit.generated(decision, (a, b), scale) if decision is not None else None
     if result is not None:
@@ -106,8 +106,8 @@ def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
 
 
 def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
-    """The product as decided; None where that is ATen, or turns out not to be possible. `scale_first` is nothing to
-    kernels of ours, which scale the fp32 accumulator."""
+    """The product as decided; None for ATen, or if it is not possible. Our own kernels ignore `scale_first`: they scale
+    the fp32 accumulator."""
     if decision.config is None:
         return searching.search(decision, functools.partial(casting.cast_product, a, w, scale, scale_first))
     if decision.branches:
@@ -125,8 +125,8 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
 
 
 def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, Any], scale_first: bool) -> Any:
-    """The product by the C++ template, or as ATen's weight-only one, to which no fp16 comes: it scales last. None, with
-    a note, where that turns out not to be possible."""
+    """The product by the C++ template, or as ATen's weight-only one. That one scales last, so no fp16 product comes
+    here. None, with a note, if it is not possible."""
     a, w, scale = operands
     if config.backend == "cpp" and (decision.problem.a.dtype, decision.problem.b.dtype) != ("bf16", "int8"):
         # No micro kernel dequantises these, so the weight is cast once, at compile time.

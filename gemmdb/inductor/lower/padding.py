@@ -1,5 +1,4 @@
-"""Products on padded operands: lowered with Inductor's own means, and its padding pass kept from timing what gemmdb
-answers."""
+"""Products on padded operands, lowered by Inductor's own means; and which products its padding pass leaves alone."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     """The product in Inductor's IR, of operands padded with zeros: a copy of each that changes, ATen's product, and a
     view of it. `scalars`: alpha and beta of an addmm; where the output is a view, its bias is added after the product.
 
-    Raises triton_kernels.Refused when the operands are not what the problem says.
+    Raises Refused if the operands are not what the problem says.
     """
     check(problem, operands)
     m, n, k = padded_sizes(problem, int(config.values["multiple"]))
@@ -49,22 +48,22 @@ def _with_bias(result: Any, bias: Any, scalars: tuple[float, float]) -> Any:
 
 
 def answered(node: Any) -> bool:
-    """Whether the compile in progress has an answer for the product of `node`, or will find one by measuring, a padded
-    product too where rows are misaligned; as the product is or as it will be: on a GPU Inductor takes the bias of an
-    addmm out when something elementwise follows."""
-    asking = session.current()
-    if asking is None:
+    """Whether the compile in progress has an answer for the product of `node`, or will measure one. Live tuning tries
+    padded products too where rows are misaligned. The product is looked up as it is and as it may become: on a GPU,
+    Inductor takes the bias out of an addmm that something elementwise follows."""
+    current = session.current()
+    if current is None:
         return False
     try:
         product = products.product(node)
     except Exception:
-        # Whatever it is, it is none of ours.
+        # A node that cannot be read is none of ours.
         return False
     if product is None:
         return False
     asked = _asked(product.query)
-    return any(deciding.ask(asking, query) for query in asked) or (
-        deciding.to_tune(asking, product.query) and tuning.hindrance(product.query.device) is None
+    return any(deciding.ask(current, query) for query in asked) or (
+        deciding.to_tune(current, product.query) and tuning.hindrance(product.query.device) is None
     )
 
 

@@ -1,4 +1,4 @@
-"""Lowers a product with a config of our own Triton kernels: exactly one choice, whose epilogue Inductor fuses."""
+"""Lowers a product with a config of our own Triton kernels: exactly one choice. Inductor fuses its epilogue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANYWHERE = "an operand may begin anywhere, and the tensor copy engine wants mult
 
 
 class Refused(Exception):
-    """The operands that Inductor hands over are not what the kernel can take."""
+    """The kernel cannot take the operands that Inductor hands over."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Operands:
 
     @classmethod
     def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None) -> Operands:
-        """The operands of an operator's arguments, A and B with layouts that stay; of a scaled_mm the arguments are A,
-        B, their scales and the bias."""
+        """The operands of an operator's arguments; the layouts of A and B are settled. The arguments of a scaled_mm are
+        A, B, their scales and the bias."""
         if query.problem.spec.scaled:
             a, b, *scales, bias = args
             settled = (templates.settled(a), templates.settled(b))
@@ -56,7 +56,7 @@ class Operands:
         return m, n, k
 
     def largest(self, problem: Problem) -> Problem:
-        """`problem` at the upper ends of M and N. Raises Refused where there is none: scratch has a fixed size."""
+        """`problem` at the upper ends of M and N. Raises Refused without an upper end: scratch has a fixed size."""
         low_high = {name: self.ranges.get(name, (0, getattr(problem, name))) for name in ("m", "n")}
         m, n = (low_high[name][1] for name in ("m", "n"))
         if m is None or n is None:
@@ -64,8 +64,7 @@ class Operands:
         return problem.resized(m, n, problem.k)
 
     def epilogue(self, scalars: tuple[float, float]) -> templates.Epilogue:
-        """What is applied to the accumulator, for (alpha, beta); a bias whose beta is zero is not even read. Raises
-        Refused for scalars that are not known."""
+        """The epilogue for (alpha, beta). A bias whose beta is zero is not read. Raises Refused for unknown scalars."""
         if not all(isinstance(value, int | float) for value in scalars):
             raise Refused("alpha and beta are not numbers")
         alpha, beta = scalars
@@ -109,7 +108,8 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
 
 
 def _constants(config: Config, problem: Problem, operands: Operands) -> dict[str, Any]:
-    """What the template reads by name. What depends on a symbolic size holds for all of its values, or is false."""
+    """The constants that the template reads by name. One that depends on a symbolic size is true only if it holds for
+    all values."""
     found: dict[str, Any] = dict(triton.names(config, problem))
     m, n, k = operands.sizes
     steps = {"EVEN_K": (k, config.values["block_k"]), "M_EVEN": (m, 16), "N_EVEN": (n, 16)}
@@ -124,7 +124,7 @@ def _constants(config: Config, problem: Problem, operands: Operands) -> dict[str
 
 
 def _partials(config: Config, problem: Problem) -> int:
-    """Partial sums of a kernel that counts arrivals. Raises Refused where they are too many."""
+    """Number of partial sums of a kernel that counts arrivals. Raises Refused if there are too many."""
     count, value = tiles(config, problem), config.values
     partials = count * int(value["split_k"]) * int(value["block_m"]) * int(value["block_n"])
     if count > MOST_COUNTERS or partials >= LARGEST_OFFSET:
@@ -133,9 +133,9 @@ def _partials(config: Config, problem: Problem) -> int:
 
 
 def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
-    """Raise Refused unless the operands have the problem's sizes and dtypes, offsets that fit 32 bits, and, where they
-    are constants, the place in memory that Inductor takes for granted. `symbolic`: sizes may be symbols, and the
-    problem has their hints; whether offsets fit is then left to the caller."""
+    """Raise Refused unless the operands have the problem's sizes and dtypes, offsets fit 32 bits, and constants begin
+    at multiples of 16 bytes, as Inductor assumes. `symbolic`: sizes may be symbols, and the problem has their
+    hints; the caller then checks the offsets."""
     nodes = (operands.a, operands.b, operands.scale, operands.bias, *operands.scales)
     if any(ir_view.misplaced(node) for node in nodes if node is not None):
         raise Refused("a constant begins at no multiple of 16 bytes")
@@ -153,8 +153,8 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
 
 
 def check_maps(problem: Problem, operands: Operands) -> None:
-    """Raise Refused unless tensor maps of the operands hold whenever the kernel runs. What the problem says of how they
-    are aligned is what the graph was compiled with."""
+    """Raise Refused unless tensor maps of the operands hold at every run. The problem only has the alignment that the
+    graph was compiled with."""
     if reason := templates.unmapped():
         raise Refused(reason)
     for node, operand in ((operands.a, problem.a), (operands.b, problem.b)):

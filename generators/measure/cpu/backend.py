@@ -37,23 +37,23 @@ class CpuBackend:
         return [Protocol("host", state, 1, effort.samples) for state in effort.states]
 
     def begin(self, jobs: Sequence[Job]) -> None:
-        """Compiling would disturb the times of the first jobs."""
+        """Do nothing: compiling would disturb the times of the first jobs."""
 
     def measurer(self, worker: int, effort: Effort, confirms: bool = True) -> Measurer:
-        """The one measurer; as many processes that compile as usable cores, at most 8. Starts nothing before it is
-        used."""
+        """The only measurer. It compiles in as many processes as there are usable cores, at most 8, and starts nothing
+        before its first use."""
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return CpuMeasurer(effort, self.device.units, min(usable, 8))
 
     def worker_of(self, gpu: int) -> int:
-        """The only one."""
+        """The only worker."""
         return 0
 
     def close(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: nothing is shared."""
 
     def provenance(self) -> dict[str, object]:
-        """The cache that is evicted, and the frequency governor, which decides how steady the clock is."""
+        """The size of the evicted cache, and the frequency governor, which decides how steady the clock is."""
         governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
         try:
             steady = governor.read_text().strip()

@@ -1,4 +1,4 @@
-"""One candidate compiled by Inductor as a user's model would be, and the generated function behind it."""
+"""A candidate compiled by Inductor as in a user's program, and the generated function."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Compiled:
 
 
 class _Capture:
-    """Stands in for Inductor's innermost compile step; keeps the code that it returns and what it is called with."""
+    """Replaces Inductor's innermost compile step; keeps the code that it returns and the arguments of the calls."""
 
     def __init__(self) -> None:
         self.graphs: list[tuple[Any, list[Any]]] = []
@@ -56,12 +56,12 @@ class _Capture:
 def compile_candidate(problem: Problem, product: Product, config: Config) -> Compiled:
     """Compile the product with `config` as `torch.compile` would, with freezing where the weight is constant.
 
-    Raises GemmdbError when Inductor did not see this problem or did not take this config, and whatever it raises.
+    Raises GemmdbError if Inductor saw another problem or did not take this config, and whatever Inductor raises.
     """
     capture = _Capture()
     torch._dynamo.reset()
     JOURNAL.clear()
-    # A cached graph would hide what is compiled; the cache of compiled C++ goes by source, and stays on.
+    # A cached graph would hide what is compiled. The cache of compiled C++ is keyed by source and stays on.
     patches = {"freezing": problem.constant, "fx_graph_cache": False}
 
     def backend(graph: Any, inputs: Any) -> Any:

@@ -28,18 +28,19 @@ if TYPE_CHECKING:
 else:
     session = Elsewhere("gemmdb.generators.measure.cpu.session")
 POLL_S = 0.1
-"""How often a machine that others use is tried again."""
+"""How often, in seconds, a busy machine is tried again."""
 RESTART = 200
-"""After that many compilations the processes that compile are replaced: what they have loaded is never freed."""
+"""After this many compilations, the processes that compile are replaced, since they never free what they have
+loaded."""
 LOADED_BYTES = 2 * 2**30
-"""How much the candidates that are timed together may hold; each has its own packed copy of the weight."""
+"""The most memory of candidates that are timed together. Each holds its own packed copy of the weight."""
 
 
 @dataclass
 class CpuMeasurer:
     """Times candidates with `threads` threads. `compilers`: how many processes compile at once.
 
-    All builds of this user on this machine time one after the other, and none compiles while another one times.
+    All builds of this user on this machine take turns to time, and none compiles while another one times.
     """
 
     effort: Effort
@@ -105,21 +106,21 @@ class CpuMeasurer:
         return [self._failed.get((problem, config)) or outcomes[config] for config in configs]
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """Nothing: whatever is made ready on a CPU disturbs what is timed on it."""
+        """Do nothing: preparing on a CPU disturbs what is timed on it."""
 
     def emitted(self, config: Config) -> Config:
-        """The config: all are measured as emitted code."""
+        """The config itself: all configs are measured as emitted code."""
         return config
 
     def fresh(self) -> CpuMeasurer:
-        """Itself, with a new process: two at once would keep two sets of packed weights."""
+        """This measurer with a new process. Two processes at once would keep two sets of packed weights."""
         self._timer.end()
         self._loaded, self._current = {}, None
         return self
 
     @property
     def busy_s(self) -> float | None:
-        """Not counted: the device of a CPU measurer is the machine that does all the rest too."""
+        """None: the CPU also does all the other work, so the time is not counted."""
         return None
 
     def close(self) -> None:
@@ -129,7 +130,7 @@ class CpuMeasurer:
             process.close()
 
     def _learn(self) -> None:
-        """Tell the processes that start from now on what one that has compiled knows of the vector units."""
+        """Pass on to future processes what one that has compiled found out about the vector units."""
         if not self._learnt:
             reply = self._compilers[-1].call(self.effort.compile_s, session.trusted)
             self._environment.update(reply.value or {})
@@ -139,7 +140,7 @@ class CpuMeasurer:
         return self._closed
 
     def _load(self, problem: Problem, config: Config) -> bool:
-        """Whether the candidate is in the process, and right."""
+        """Whether the candidate is loaded in the process and its result is right."""
         if self._current != problem:
             self._loaded, self._current = {}, problem
         if (problem, config) in self._failed:
@@ -156,8 +157,8 @@ class CpuMeasurer:
         return True
 
     def _time(self, problem: Problem, configs: list[Config], protocol: Protocol, samples: int) -> dict[Config, Times]:
-        """Times by config. When a round with several candidates fails, each has a round of its own, to find the one
-        that is to blame."""
+        """Times by config. If a round with several candidates fails, each candidate gets its own round, to find the one
+        to blame."""
         if ATEN not in configs:
             return {}
         budget = self.effort.measure_s / 2
@@ -194,8 +195,8 @@ class CpuMeasurer:
 
 @contextmanager
 def machine(exclusive: bool, given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Hold this machine: alone (`exclusive`) to time, together with others to compile. Waits for it, and raises Stopped
-    when `given_up` says so meanwhile."""
+    """Lock this machine: alone (`exclusive`) to time, or shared to compile. Waits for the lock; raises Stopped if
+    `given_up` returns true meanwhile."""
     path = Path(tempfile.gettempdir()) / f"gemmdb-{os.getuid()}.lock"
     with path.open("a") as file:
         while True:

@@ -1,8 +1,8 @@
 """What runs in the isolated process of a CPU: compile a candidate as Inductor emits it, check its result, time it on
 the host clock.
 
-The process keeps one problem with its compiled candidates at a time. What is timed is the call of the generated code
-alone: no guards, no autograd wrapper; the reference is obtained and called in the same way.
+The process keeps one problem with its compiled candidates at a time. Only the call of the generated code is timed,
+without guards and autograd wrappers. The reference is compiled and called in the same way.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from gemmdb.table.measurement import Protocol
 CPU = torch.device("cpu")
 TIMED_SEED, CHECKED_SEED = 1, 2
 TRIES = 8
-"""How often a sample is taken at most, until one is undisturbed; in a whole round, twice per sample on average."""
+"""The most tries per sample until one is undisturbed; in a whole round, at most two per sample on average."""
 SETTLE = 10
-"""How many little parallel regions are run at most until all threads have their cores."""
+"""The most small parallel regions that are run until all threads have their cores."""
 STALL_US = 1000.0
-"""A call that takes three times as long as the quickest one, and that much longer, has waited for a core: time slices
-of the operating system are milliseconds, and the noise of caches and clocks is far below."""
+"""A call that takes three times as long as the quickest one, and this much longer, has waited for a core. Time slices
+of the operating system are milliseconds; the noise of caches and clocks is far smaller."""
 
 
 @dataclass
 class Bench:
-    """One problem set up for measuring: its program, the inputs to check with, and the candidates that are loaded."""
+    """A problem set up for measuring: its program, the inputs for the check, and the loaded candidates."""
 
     problem: Problem
     product: Product
@@ -71,7 +71,7 @@ def load(problem: Problem, config: Config, threads: int) -> float:
 
 
 def trusted() -> Mapping[str, str]:
-    """What the environment of further processes may say of the vector units, since this one has tried them."""
+    """Environment variables about the vector units for further processes, since this process has tested the units."""
     return vector_units.TRUSTED if vector_units.all_usable() else {}
 
 
@@ -83,7 +83,7 @@ def time_round(
     if _bench is None or _bench.problem != problem:
         raise RuntimeError("the candidates of this problem are not loaded")
     order = [ATEN, *(config for config in configs if config != ATEN)]
-    # Each holds its own packed copy of the weight.
+    # Each candidate holds its own packed copy of the weight.
     _bench.loaded = {config: _bench.loaded[config] for config in order}
     runs = [_bench.loaded[config] for config in order]
     inputs = _bench.product.inputs
@@ -123,14 +123,14 @@ class _Sampler:
         return cls(None if buffer is None else lambda: buffer.sum(), _settler(), patience)
 
     def time(self, run: Compiled, inputs: tuple[torch.Tensor, ...], best_us: float) -> float:
-        """Microseconds of one call that no other process disturbed, where that can be had in a few tries; `best_us` is
-        the quickest call so far."""
+        """Microseconds of one call, undisturbed by other processes if a few tries suffice. `best_us`: the quickest call
+        so far."""
         for _ in range(TRIES):
             if self.evict is not None:
                 self.evict()
             self.settle()
             if self.evict is None:
-                # What ran last was another candidate: this call brings the operands back.
+                # Another candidate ran last, so this call brings the operands back into the caches.
                 run(inputs)
             arguments = run.arguments(inputs)
             switches = getrusage(RUSAGE_SELF).ru_nivcsw
@@ -146,8 +146,8 @@ class _Sampler:
 
 
 def _settler() -> Callable[[], None]:
-    """A function that returns when all of torch's threads have a core. After a change of process one of them may have
-    to wait for its core for milliseconds, which the next parallel region would be charged with."""
+    """A function that returns when all of torch's threads have a core. After a process switch, a thread may wait
+    milliseconds for its core, and the next parallel region would be charged for it."""
     little = torch.zeros(65536)
 
     def region() -> float:

@@ -14,8 +14,8 @@ from gemmdb.table.reader import Table
     [
         ({"arch": "sm80"}, "--arch sm80.*measuring needs such a GPU"),
         ({"arch": "nonsense"}, "--arch nonsense"),
-        ({"arch": "sm80"}, "or with --modelled, which compiles for that arch, ranks by a cost model"),
-        ({"arch": "sm70", "modelled": True}, "--modelled: nothing is known of 'sm70'; known archs: sm100, "),
+        ({"arch": "sm80"}, "or use --modelled, which compiles for that arch, ranks by a cost model"),
+        ({"arch": "sm70", "modelled": True}, "--modelled: unknown device 'sm70'; known archs: sm100, "),
         ({"arch": "sm80", "modelled": True}, "no problem is left to model"),
         ({"arch": "sm80", "modelled": True, "gpus": 2}, "--gpus: a modelled build measures nothing"),
         ({"ray": "local"}, "--ray.*not available in this version"),

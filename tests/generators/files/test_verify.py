@@ -96,11 +96,11 @@ def test_the_manifest_describes_each_file_and_notices_changes(kit, path, tmp_pat
     kit.write(path, [kit.row(run="run-2")])
     kit.write(tmp_path / "more.db", [])
     assert check_manifest(tmp_path) == [
-        "more.db is there and not listed",
+        "more.db is present but not listed",
         "t.db: sha256, digest, devices, provenance differ from the manifest",
     ]
     path.unlink()
-    assert "t.db is listed and not there" in check_manifest(tmp_path)
+    assert "t.db is listed but missing" in check_manifest(tmp_path)
 
 
 def test_a_folder_without_a_manifest_is_named(tmp_path):

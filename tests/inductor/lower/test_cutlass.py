@@ -175,7 +175,7 @@ def test_what_is_missing_is_said(monkeypatch, tmp_path):
     import torch._inductor.config as inductor_config
 
     cutlass.missing.cache_clear()
-    monkeypatch.setattr(cutlass.kernels_cutlass, "headers", lambda: None)
+    monkeypatch.setattr(cutlass.cutlass, "headers", lambda: None)
     assert "nvidia-cutlass" in cutlass.missing()
     (tmp_path / "include" / "cutlass").mkdir(parents=True)
     (tmp_path / "include" / "cutlass" / "version.h").write_text("#define CUTLASS_MAJOR 3\n")
