@@ -17,7 +17,7 @@ test: $(VENV)/.installed  ## all tests, divided among the cores, then those of t
 check: $(VENV)/.installed  ## style, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p gemmdb -p benchmarks -p tools
+	$(BIN)/mypy -p gemmdb -p benchmarks -p tools -p kit
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.installed  ## the generated CLI reference and the pictures of the layers

@@ -3,7 +3,7 @@
     >>> import gemmdb
     >>> hit = gemmdb.lookup(gemmdb.Problem.gemm("mm", m=16, n=4096, k=4096, dtype="bf16", device="NVIDIA H200"))
 
-Importing this loads the standard library only; `gemmdb.inductor` is what imports torch.
+Importing this package loads only the standard library. `gemmdb.inductor` imports torch.
 """
 
 import importlib
@@ -57,11 +57,12 @@ _ON_DEMAND = {
     "Verdict": "table.verdict",
     "lookup": "api",
 }
-"""Names and their modules, imported at first use: a program that never asks a table pays next to nothing."""
+"""Public names and their modules, imported at first use, so a program that never looks anything up pays almost
+nothing."""
 
 
 def __getattr__(name: str) -> Any:
-    """The names that are imported at their first use."""
+    """Import a public name at its first use."""
     if name not in _ON_DEMAND:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"gemmdb.{_ON_DEMAND[name]}"), name)

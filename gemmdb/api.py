@@ -1,4 +1,4 @@
-"""`gemmdb.lookup`: the ladder over the tables and the policy that the environment names."""
+"""`gemmdb.lookup`: the ladder with the tables of the environment and the default policy."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def lookup(problem: Problem, device: str | None = None) -> Hit | None:
-    """The answer for `problem`, or None. Times nothing and ignores `on_miss`.
+    """The answer for `problem`, or None for a miss. It times nothing and ignores `on_miss`.
 
-    `device`: a SKU or an arch, default `problem.device`, else this machine. `problem.l2` says which protocol's verdict
-    is asked for. Raises InputError for a device that is in no table and not known.
+    `device`: a SKU or an arch, default `problem.device`, else this machine. `problem.l2` chooses the protocol of the
+    verdict. Raises InputError for an unknown device that is in no table.
     """
-    from gemmdb import ladder  # With SQLite behind it, this is what a program that looks nothing up need not load.
+    from gemmdb import ladder  # It loads SQLite, which a program without lookups does not need.
 
     catalog = current_catalog()
     where = catalog.resolve(device or problem.device)
@@ -46,7 +46,7 @@ def _load(settings: Settings, state: tuple[tuple[str, int, int], ...]) -> Catalo
 
 
 def _state(settings: Settings) -> tuple[tuple[str, int, int], ...]:
-    """Name, modification time and size of every file that may be a table."""
+    """Path, modification time and size of every file that may be a table."""
     files = []
     for path in sorted({*settings.tables, settings.user_table, *_databases()}):
         try:
@@ -58,7 +58,7 @@ def _state(settings: Settings) -> tuple[tuple[str, int, int], ...]:
 
 
 def _databases() -> Iterator[Path]:
-    """Listed at every lookup, for which `Path.glob` is too slow."""
+    """Every lookup lists these files, and `Path.glob` is too slow for that."""
     for folder in (data_home(), shipped_tables()):
         with suppress(OSError), os.scandir(folder) as entries:
             yield from (folder / entry.name for entry in entries if entry.name.endswith(".db"))

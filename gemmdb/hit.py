@@ -9,19 +9,19 @@ from typing import Any
 from gemmdb.kernels.config import Config, Value
 
 Range = tuple[int, int | None]
-"""The smallest and the largest value of a symbolic size; None is without end."""
+"""The smallest and the largest value of a symbolic size; None means unbounded."""
 Branches = tuple[tuple[int | None, Config], ...]
-"""Of a Hit for a range of M that several configs share: up to which M each is run, in order; None is without end."""
+"""For a range of M that several configs share: the largest M of each config, in order; None means unbounded."""
 
 RUNGS = ("exact", "near", "sku", "model")
 
 
 @dataclass(frozen=True)
 class Hit:
-    """`config` is what to run; when the policy's minimum gain is not met that is ATen, and `evidence` says what the
-    verdict was. `expected_us`: microseconds of one call; `speedup`: over ATen, 1.0 for ATen. `table`: the file that
-    answered. `evidence`: JSON-ready facts: rows, runs, ties, distance, expected loss, protocol, toolchain. `branches`:
-    for a symbolic M, which config to run up to which M; `config` is then the one at the hint."""
+    """`config`: what to run. It is ATen if the gain is below the policy's minimum; `evidence` then has the verdict.
+    `expected_us`: microseconds of one call; `speedup`: over ATen, 1.0 for ATen. `table`: the file that answered.
+    `evidence`: JSON-ready facts: rows, runs, ties, distance, expected loss, protocol, toolchain. `branches`: for a
+    symbolic M, the largest M of each config; `config` is then the one at the hint."""
 
     rung: str
     config: Config
@@ -47,7 +47,8 @@ class Hit:
         return self.config.values
 
     def kernels(self, ranges: Mapping[str, Range]) -> Iterator[tuple[Config, Range | None]]:
-        """Each config that runs, with the rows that it serves; None stands for all sizes. `ranges`: of the query."""
+        """Each config that runs, with the rows that it serves; None stands for all sizes. `ranges`: those of the
+        query."""
         if not self.branches:
             yield self.config, None
             return

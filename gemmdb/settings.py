@@ -14,10 +14,10 @@ from gemmdb.key import canonical
 
 ON_MISS = ("aten", "live", "error")
 LIVE_S, ASKED_S = 20.0, 300.0
-"""The most seconds that live tuning may hold up the compile of one graph, where nobody chose `live`, and where somebody
-did."""
+"""The most seconds that live tuning may delay the compile of one graph: by default, and if `live` was chosen by
+name."""
 QUICKLY = 9
-"""The cost of compiling up to which a kernel takes about a second: nvcc takes half a minute."""
+"""Kernels up to this compile cost take about a second to compile. nvcc takes half a minute."""
 
 ENVIRONMENT = {
     "GEMMDB_TABLES": f"tables to use before all others, separated by {os.pathsep!r}",
@@ -26,25 +26,24 @@ ENVIRONMENT = {
     "GEMMDB_DISABLE": "1 switches gemmdb off: torch.compile behaves as if it were not there",
     "GEMMDB_LOG": "a logging level, for example INFO or DEBUG",
 }
-"""Every environment variable that gemmdb reads, and what it is for."""
+"""Every environment variable that gemmdb reads, with its meaning."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What may be served. Part of every compile-cache key, through `text`.
+    """What may be served. Its `text` is part of every compile-cache key.
 
-    `on_miss`: what a miss does; empty for what GEMMDB_ON_MISS says, which is `live` where it says nothing. `live_s`:
-    the most seconds that live tuning may hold up the compile of one graph; what is known to take longer, as on a CPU,
-    is not begun. 0 stands for 20, and for 300 where `live` was asked for by name. `live_cost`: what costs more to
-    compile is not tried by live tuning (10 allows CUTLASS, half a minute of nvcc for each kernel: give it time).
-    `min_gain`: gain over ATen that anything else must have (0.02 is 2%). `unverified_gain`: the same for rows measured
-    under another toolchain. `near_loss`: largest loss, against the best config, that nine of ten `near` answers are to
-    keep. `range_regret`: worst loss allowed over a symbolic size's range. `near`, `sku`, `model`: which rungs are asked
-    after `exact`. `model_gain`: the gain that the cost model must expect of what nobody has measured. `allow`, `deny`:
-    regular expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose
-    summation order depends on M. `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel,
-    about a second; 10: a CUTLASS kernel, 10 to 20 s of nvcc). `cutlass_size`: no CUTLASS kernel for products with a
-    smaller M x N x K.
+    `on_miss`: what a miss does; empty means GEMMDB_ON_MISS, whose default is `live`. `live_s`: the most seconds that
+    live tuning may delay the compile of one graph; tuning that is known to take longer, as on a CPU, does not start. 0
+    means 20, or 300 if `live` was chosen by name. `live_cost`: live tuning skips kernels with a higher compile cost (10
+    allows CUTLASS: half a minute of nvcc per kernel, so allow more time). `min_gain`: the gain over ATen that any other
+    config must have (0.02 is 2%). `unverified_gain`: the same for rows measured under another toolchain. `near_loss`:
+    the largest stated loss of a `near` answer; nine of ten answers lose less than stated. `range_regret`: the largest
+    loss allowed over the range of a symbolic size. `near`, `sku`, `model`: which rungs are used after `exact`.
+    `model_gain`: the gain that the cost model must expect of an unmeasured config. `allow`, `deny`: regular expressions
+    searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order depends on
+    M. `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second; 10: a
+    CUTLASS kernel, 10 to 20 s of nvcc). `cutlass_size`: no CUTLASS kernel for products with a smaller M x N x K.
     """
 
     on_miss: str = ""
@@ -92,7 +91,7 @@ class Policy:
         )
 
     def resolved(self, settings: Settings, on_miss: str | None = None) -> Policy:
-        """The policy with every default filled in. `on_miss`: what a caller asked for, which goes before all else."""
+        """The policy with every default filled in. `on_miss`: the caller's choice, which has precedence."""
         asked = on_miss or self.on_miss or (settings.on_miss if settings.asked else "")
         limit_s = self.live_s or (ASKED_S if asked == "live" else LIVE_S)
         return replace(self, on_miss=asked or settings.on_miss, live_s=limit_s)
@@ -100,8 +99,8 @@ class Policy:
 
 @dataclass(frozen=True)
 class Settings:
-    """The environment, read once. `tables`: named explicitly, in order. `user_table`: the file that `live` writes.
-    `asked`: whether `on_miss` was named, and is not the default."""
+    """The environment, read once. `tables`: the tables of GEMMDB_TABLES, in order. `user_table`: the file that `live`
+    writes. `asked`: whether GEMMDB_ON_MISS is set."""
 
     tables: tuple[Path, ...]
     user_table: Path
@@ -142,8 +141,13 @@ def data_home(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def _home() -> Path:
+<<<<<<< HEAD
     """The user's home. Where there is none (a user id without a name, in a container), a path that cannot hold files:
     a shared folder could hold tables of other users."""
+=======
+    """The user's home. If it is unknown, as for a user id without a name in a container, a path that cannot exist: a
+    shared folder could hold tables of other users."""
+>>>>>>> main
     try:
         return Path.home()
     except RuntimeError:
@@ -151,7 +155,7 @@ def _home() -> Path:
 
 
 def _expanded(text: str) -> Path:
-    """The path of a setting, `~` replaced where that can be told."""
+    """The path of a setting, with `~` replaced if the home is known."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
@@ -159,5 +163,5 @@ def _expanded(text: str) -> Path:
 
 
 def shipped_tables() -> Path:
-    """The folder of the tables that came with the package."""
+    """The folder of the shipped tables."""
     return Path(__file__).parent / "tables"

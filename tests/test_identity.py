@@ -4,7 +4,7 @@ Each row of `golden/identity.json` is a digest. A refactoring changes none of th
 the purpose of a commit that says so: a new table (tables, configs, lookups), a kernel whose source changes (sources:
 rows measured with the old source no longer hold), a rule or a menu that is corrected (legality, candidates). A changed
 text or key of a problem or config is not: shipped tables hold them. Write the file anew with
-`python tests/kit/identity.py > tests/golden/identity.json` and commit it together with its cause.
+`PYTHONPATH=tests python -m kit.identity > tests/golden/identity.json` and commit it together with its cause.
 """
 
 import json

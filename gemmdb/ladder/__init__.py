@@ -1,6 +1,6 @@
-"""The lookup ladder: one function per rung, asked in order, each of which may decline.
+"""The lookup ladder: one function per rung. They are called in order, and each may decline.
 
-Pure: an answer depends on the arguments and the tables only. Nothing is timed and nothing is written.
+It is pure: an answer depends only on the arguments and the tables. Nothing is timed and nothing is written.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ Rung = Callable[[Ask], Step]
 def lookup(
     query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None = None, excluded: Exclude | None = None
 ) -> Hit | None:
-    """The first rung's answer, None when all decline. `toolchain` is the one that will run the answer. `excluded` says
-    why the caller cannot carry out a config; the next best is served then, and `left_out` in the evidence says why.
+    """The answer of the first rung that does not decline; None if all decline. `toolchain`: the one that will run the
+    answer. `excluded`: tells why the caller cannot run a config; then the next best is served, and `left_out` in the
+    evidence gives the reason.
 
     A broken table is left out with one warning; under `on_miss="error"` it raises TableError. Raises InputError for
-    ranges that make no sense.
+    invalid ranges.
     """
     ask = Ask(query, catalog.tables, policy, toolchain, excluded)
     return next((step.hit for step in _steps(ask) if step.hit), None)
@@ -37,7 +38,7 @@ def lookup(
 def explain(
     query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None = None, excluded: Exclude | None = None
 ) -> list[Step]:
-    """What every rung says and why, the ones below the answer too; raises what `lookup` raises."""
+    """What every rung says and why, also the rungs after the answer. Raises what `lookup` raises."""
     ask = Ask(query, catalog.tables, policy, toolchain, excluded)
     steps = [answered(_RUNG[name](), ask) for name in RUNGS]
     return [answered(_ranged(), ask), *steps] if ask.symbolic else steps
@@ -50,7 +51,7 @@ def _steps(ask: Ask) -> Iterator[Step]:
         yield from (answered(_RUNG[name](), ask) for name in RUNGS)
 
 
-# A rung is imported when it is first asked: an exact hit needs no cost model, which takes as long to import as a third
+# A rung is imported at its first use: an exact hit does not need the cost model, whose import takes a third of the time
 # of all the others.
 
 

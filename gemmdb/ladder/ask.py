@@ -1,4 +1,4 @@
-"""What every rung is asked and what it answers: Ask and Step."""
+"""Ask and Step: the input and the output of every rung."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one rung said: its Hit, or None and the reason, in words and numbers; `evidence` is JSON-ready."""
+    """What one rung said: its Hit, or None with the reason in words and numbers. `evidence` is JSON-ready."""
 
     rung: str
     hit: Hit | None

@@ -1,4 +1,4 @@
-"""What the policy lets through: which configs may be served at all, and how much they must gain over ATen."""
+"""The policy filter: which configs may be served, and how much they must gain over ATen."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.devices import H200  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._inductor.kernel import bmm  # noqa: E402
 
@@ -23,9 +24,7 @@ from gemmdb.inductor.adapter import inductor_templates  # noqa: E402
 from gemmdb.inductor.lower import triton  # noqa: E402
 from gemmdb.inductor.lower.inductor_templates import constants  # noqa: E402
 from gemmdb.inductor.match import extract  # noqa: E402
-from gemmdb.key.device import Device  # noqa: E402
 
-H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 TEMPLATE = Config.of("triton", "inductor_bmm", block_m=64, block_n=64, block_k=32, group_m=8, stages=3, warps=4)
 NOTHING: Callable[[Problem], None] = lambda problem: None  # noqa: E731
 

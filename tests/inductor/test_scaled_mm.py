@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.devices import H200  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._inductor import graph, utils  # noqa: E402
 from torch._inductor.lowering import lowerings  # noqa: E402
@@ -19,9 +20,7 @@ from gemmdb.inductor import force  # noqa: E402
 from gemmdb.inductor.adapter import inductor_templates, templates  # noqa: E402
 from gemmdb.inductor.lower import triton  # noqa: E402
 from gemmdb.inductor.match import extract  # noqa: E402
-from gemmdb.key.device import Device  # noqa: E402
 
-H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 VALUES = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "stages": 3, "warps": 4}
 TEMPLATE = Config.of("triton", "inductor_mm", **VALUES)
 MAPPED = Config.of("triton", "inductor_scaled_tma", **VALUES)

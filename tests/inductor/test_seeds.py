@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kit.devices import H200
 
 from gemmdb.errors import InputError
 from gemmdb.generators.build.candidate_filter import select
@@ -14,7 +15,6 @@ from gemmdb.generators.interfaces.backend import Candidate, Job
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.inductor import session_factory
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder import lookup
@@ -23,7 +23,6 @@ from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.writer import Store
 
-H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 PROTOCOL = Protocol("graph", "cold", 10, 25)
 PINGPONG = Config.of(
     "cutlass", "gemm", tile_m=64, tile_n=128, tile_k=64, cluster_m=1, cluster_n=1, schedule="pingpong", split_k=1,

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from kit.devices import H200
 
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.legality import illegal
@@ -11,7 +12,6 @@ from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
 
-H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 BASE = {
     "tile_m": 128, "tile_n": 128, "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "schedule": "pingpong", "split_k": 1,
     "swizzle": 1, "raster": "auto", "swap": 0,

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from kit.devices import H200 as GPU
 
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.legality import illegal
@@ -12,7 +13,6 @@ from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
 
-GPU = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 TILE = {
     "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 8, "split_k": 1, "reduce": "none", "swap": 0,
     "load": "pointer", "dequant": "cast", "warps": 4, "stages": 3,

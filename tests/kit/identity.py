@@ -1,5 +1,8 @@
 """Digests of what tables and caches depend on: canonical texts and keys, kernel sources and what is rendered of them,
-legality, candidates and answers. `python tests/kit/identity.py > tests/golden/identity.json` writes the golden file."""
+legality, candidates and answers.
+
+`PYTHONPATH=tests python -m kit.identity > tests/golden/identity.json` writes the golden file.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ from gemmdb.generators.shapes import loading
 from gemmdb.kernels import cutlass, triton
 from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import KERNELS
-from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
 from gemmdb.ladder import lookup
 from gemmdb.settings import Policy, Settings, shipped_tables
 from gemmdb.table import schema
 from gemmdb.table.catalog import Catalog
+from kit.devices import known
 
 OURS = ("tile", "gemv", "persistent", "narrow")
 PRESETS = ("cpu-llm", "cpu-quick", "h200-scaled", "odd", "vision")
@@ -61,13 +64,6 @@ def measured() -> list[Pair]:
     pairs = database.execute("SELECT DISTINCT problem, config FROM measurement ORDER BY problem, config").fetchall()
     database.close()
     return [(problems[problem], configs[config]) for problem, config in pairs]
-
-
-def known(name: str) -> Device:
-    """The registry's device of that SKU or arch."""
-    device = registry.find(name)
-    assert device is not None, name
-    return device
 
 
 def by_text() -> list[Problem]:

@@ -29,7 +29,8 @@ def cpp(**params: int) -> Config:
 
 def problem(m: int = 16, n: int = 256, k: int = 256, **rest: Any) -> Problem:
     """An fp32 `mm` with a constant weight; `rest` is what Problem.gemm takes."""
-    return Problem.gemm("mm", **{"dtype": "fp32", "constant_weight": True} | rest, m=m, n=n, k=k)
+    given: dict[str, Any] = {"dtype": "fp32", "constant_weight": True} | rest
+    return Problem.gemm("mm", m=m, n=n, k=k, **given)
 
 
 def rows(
@@ -44,7 +45,7 @@ def rows(
     """One full measurement of ATen and of each config, its time being `ratio * aten_us`."""
     l2, torch, clock = where.get("l2", "cold"), where.get("torch", "2.13.0"), where.get("clock", "host")
     device, spread = where.get("device", CPU), where.get("spread", 0.001)
-    for config, ratio in ({ATEN: 1.0} | ratios).items():
+    for config, ratio in {ATEN: 1.0, **ratios}.items():
         us = ratio * aten_us
         times = Times(us, us * (1 - spread), us * (1 + spread), 30, aten_us)
         kind = Status.OK if config == ATEN else status
@@ -72,7 +73,7 @@ class Lab:
 
     def catalog(self, *tables: Iterable[Measurement]) -> Catalog:
         """A Catalog of one table per list of measurements, in order."""
-        paths = []
+        paths: list[Path] = []
         for measurements in tables:
             paths.append(self.folder / f"table{len(self.opened) + len(paths)}.db")
             with Store.open(paths[-1]) as store:

@@ -53,7 +53,9 @@ def _problem(draw: st.DrawFn) -> Problem:
     )
     return Problem(
         op,
-        *(draw(SIZES) for _ in "mnk"),
+        draw(SIZES),
+        draw(SIZES),
+        draw(SIZES),
         Operand(a, draw(layouts)),
         Operand(b, draw(layouts)),
         draw(st.sampled_from(sorted(ITEM_SIZES))),
@@ -73,7 +75,9 @@ def _scaled(draw: st.DrawFn) -> Problem:
     bias = st.builds(Bias, st.just("1d"), st.sampled_from(OUTPUTS), ALIGNS)
     return Problem(
         "scaled_mm",
-        *(draw(SIZES) for _ in "mnk"),
+        draw(SIZES),
+        draw(SIZES),
+        draw(SIZES),
         Operand(draw(st.sampled_from(FP8)), draw(a)),
         Operand(draw(st.sampled_from(FP8)), draw(b)),
         draw(st.sampled_from(OUTPUTS)),

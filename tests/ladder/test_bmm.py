@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from kit.devices import H200
 
 import gemmdb
 from gemmdb.hit import Hit
@@ -17,7 +18,6 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates
 from gemmdb.settings import Policy
 
-H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 TEMPLATE = Config.of("triton", "inductor_bmm", block_m=64, block_n=64, block_k=64, group_m=8, stages=3, warps=4)
 TILE = Config.of(
     "triton", "tile", block_m=64, block_n=128, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",

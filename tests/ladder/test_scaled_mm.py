@@ -4,6 +4,7 @@ measured of other ops, classes or numerics."""
 from dataclasses import replace
 
 import pytest
+from kit.devices import H200
 
 import gemmdb
 from gemmdb.hit import Hit
@@ -18,7 +19,6 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates
 from gemmdb.settings import Policy
 
-H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 VALUES = {"block_m": 128, "block_n": 128, "block_k": 128, "group_m": 8, "stages": 3, "warps": 4}
 TEMPLATE = Config.of("triton", "inductor_mm", **VALUES)
 MAPPED = Config.of("triton", "inductor_scaled_tma", **VALUES)

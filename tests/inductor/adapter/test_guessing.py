@@ -6,10 +6,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+from kit.devices import H200
+
 from gemmdb import Config, Problem
 from gemmdb.inductor import legality
 from gemmdb.inductor.adapter import guessing
-from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
 
 
@@ -19,7 +20,7 @@ def test_a_sum_over_what_data_say_may_be_empty():
         "triton", "tile", block_m=16, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0,
         load="pointer", dequant="cast", warps=4, stages=3,
     )  # fmt: skip
-    device = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
+    device = H200
     problem = Problem.gemm("mm", m=64, n=64, k=16, layout="tn")
     empty, some = (legality.objection(config, Query(problem, device, {"k": (low, 200)})) for low in (0, 1))
     assert empty is not None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jinja2
 import pytest
+from kit.devices import H200
 from torch._inductor.codegen.common import KernelTemplate
 
 from gemmdb.inductor import legality, session_factory
@@ -13,7 +14,6 @@ from gemmdb.inductor.adapter import templates
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.registry import KERNELS
-from gemmdb.key.device import Device
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem, Query
@@ -21,8 +21,6 @@ from gemmdb.key.toolchain import Toolchain
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.writer import Store
-
-H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 
 TILE = {
     "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 8, "split_k": 1, "reduce": "none", "swap": 0,

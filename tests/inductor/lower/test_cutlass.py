@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.devices import H200  # noqa: E402
 from torch._dynamo.source import ConstantSource  # noqa: E402
 from torch._inductor import ir  # noqa: E402
 from torch._inductor.graph import GraphLowering  # noqa: E402
@@ -25,7 +26,6 @@ from gemmdb.inductor import legality  # noqa: E402
 from gemmdb.inductor.adapter import cutlass, emitting  # noqa: E402
 from gemmdb.inductor.lower import cutlass as cutlass_kernels  # noqa: E402
 from gemmdb.inductor.lower.triton import Operands, Refused  # noqa: E402
-from gemmdb.key.device import Device  # noqa: E402
 from gemmdb.key.problem import Query  # noqa: E402
 
 CONFIG = Config.of(
@@ -148,7 +148,7 @@ def test_a_symbolic_m_is_an_argument(rows, monkeypatch):
 def test_legality_over_a_range(ranges, changes, reason):
     problem = Problem.gemm("mixed_mm", m=24, n=256, k=512, fusion="scale")
     config = Config.of("cutlass", "gemm", **{**CONFIG.values, **changes})
-    device = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
+    device = H200
     found = legality.objection(config, Query(problem, device, ranges))
     assert found is None if reason is None else found is not None and reason in found
 

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.devices import H200  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._inductor import graph, utils  # noqa: E402
 from torch._inductor.fx_passes import mkldnn_fusion  # noqa: E402
@@ -18,10 +19,8 @@ from gemmdb import Config, Problem  # noqa: E402
 from gemmdb.inductor.adapter import cutlass, inductor_templates, templates  # noqa: E402
 from gemmdb.inductor.lower import triton  # noqa: E402
 from gemmdb.inductor.match import extract  # noqa: E402
-from gemmdb.key.device import Device  # noqa: E402
 
 linear = torch.nn.functional.linear
-H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 NARROW = Config.of(
     "triton", "narrow", block_m=16, block_n=64, block_k=64, split_k=2, swap=0, stagger=1, rows="mask", dequant="cast",
     warps=4, stages=3,

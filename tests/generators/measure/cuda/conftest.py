@@ -1,6 +1,7 @@
 """What the tests of the GPU generator share; none of them needs a GPU."""
 
 import pytest
+from kit.devices import H200
 
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
@@ -44,4 +45,4 @@ def make() -> Make:
 
 @pytest.fixture
 def h200() -> Device:
-    return Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
+    return H200

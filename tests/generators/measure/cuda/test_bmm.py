@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from kit.devices import H200
 
 from gemmdb import Problem
 from gemmdb.generators.effort import named
@@ -17,11 +18,9 @@ from gemmdb.generators.shapes import loading
 from gemmdb.generators.shapes.strata import MOST_BYTES, MOST_US, call_us
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.legality import illegal
-from gemmdb.key.device import Device
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 
-H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 SIZES = [1, 2, 13, 16, 17, 33, 64, 65, 197, 4096]
 
 

@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 
 import pytest
+from kit.devices import H200
 
 from gemmdb import Config, Problem
 from gemmdb.errors import InputError
@@ -18,9 +19,7 @@ from gemmdb.kernels.aten import misaligned, padded_sizes
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.inductor import menu as inductor_menu
 from gemmdb.kernels.legality import illegal
-from gemmdb.key.device import Device
 
-H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 gemm = Problem.gemm
 TILE = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "stages": 3, "warps": 4}
 

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from kit.devices import H200
 
 from gemmdb import Problem
 from gemmdb.generators.effort import named
@@ -19,7 +20,6 @@ from gemmdb.key.device import Device
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 
-H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
 TEMPLATES = {"triton:inductor_mm", "triton:inductor_scaled_tma"}
 OURS = {"triton:narrow", "triton:gemv"}
 
