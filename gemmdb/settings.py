@@ -141,13 +141,8 @@ def data_home(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def _home() -> Path:
-<<<<<<< HEAD
-    """The user's home. Where there is none (a user id without a name, in a container), a path that cannot hold files:
-    a shared folder could hold tables of other users."""
-=======
     """The user's home. If it is unknown, as for a user id without a name in a container, a path that cannot exist: a
     shared folder could hold tables of other users."""
->>>>>>> main
     try:
         return Path.home()
     except RuntimeError:
