@@ -39,7 +39,7 @@ def test_a_model_is_compared(gemmdb, script: Path, monkeypatch: pytest.MonkeyPat
     ("text", "message"),
     [
         ("model = 1", "must set a callable `model`"),
-        ("model = print", "no tuple `inputs`"),
+        ("model = print", "a tuple `inputs`"),
         ("raise ValueError('mine')", "ValueError: mine"),
         ("raise SystemExit(0)", "SystemExit: 0"),
         (SCRIPT.replace("randn(8, SIZE)", "randn(8, 3)"), "the model fails on its inputs: RuntimeError: mat1 and mat2"),
