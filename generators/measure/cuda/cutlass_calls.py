@@ -15,7 +15,7 @@ from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 
 Follow = Callable[[Problem, dict[str, torch.Tensor], str], Callable[[], None]]
-"""Binds the kernel that finishes a `product` of a dtype, which it allocates, by problem and tensors."""
+"""Allocates the tensor `product` in a dtype, and binds the kernel that finishes it, for a problem and its tensors."""
 OPERANDS = ("A", "B", "scale", "bias")
 FAILURES = {
     1: "a tensor is not 16-byte aligned",
@@ -30,10 +30,10 @@ FAILURES = {
 def bind(
     problem: Problem, config: Config, copies: Sequence[dict[str, torch.Tensor]], follow: Follow
 ) -> tuple[Callable[[int], None], float]:
-    """A config bound to each copy of the operands, and the seconds that loading it took. `follow` binds a kernel for
-    what the product's own does not do.
+    """A config bound to each copy of the operands, and the seconds that loading it took. `follow` binds a second kernel
+    for the steps that the product's kernel leaves out.
 
-    Raises RuntimeError when the library cannot be built, or the kernel not be run on the problem.
+    Raises RuntimeError when the library cannot be built or the kernel cannot run on the problem.
     """
     start = time.perf_counter()
     artifact = cutlass_build.library(problem, config)
