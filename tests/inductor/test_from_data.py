@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -85,7 +85,7 @@ def counts(total: int) -> torch.Tensor:
 
 
 @pytest.fixture
-def few(tmp_path: Path, kit: SimpleNamespace) -> session.Session:
+def few(tmp_path: Path, kit: ModuleType) -> session.Session:
     """Answers from a table in which the weight-only kernel wins up to 16 rows, and is slower than ATen beyond."""
     problem = Problem.gemm("mixed_mm", m=1, n=96, k=64, fusion="scale")
     with Store.open(tmp_path / "table.db") as store:

@@ -1,0 +1,126 @@
+"""What the tests of torch.compile on this CPU share: configs, measurements, compiled programs, other processes.
+
+This module imports torch: only tests that need torch import it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gemmdb.inductor
+from gemmdb.devices import detect
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import installed
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["torch._dynamo", "torch._inductor.compile_fx"])
+
+ROOT = Path(__file__).parents[2]
+CPP = Config.of("cpp", "packed_gemm", **{f"{what}_{size}": 0 for what in ("threads", "blocks") for size in "mnk"})
+INT8PACK = Config.of("aten", "int8pack_mm")
+PROTOCOL = Protocol("host", "cold", 1, 10)
+
+
+def rows(problem: Problem, times: Mapping[Config, float], aten_us: float = 100.0) -> list[Measurement]:
+    """Measurements of one problem on this CPU: microseconds by config, ATen included."""
+    device, toolchain = detect.cpu(torch.get_num_threads()), installed("cpu")
+    assert toolchain is not None
+    return [
+        Measurement(problem, config, device, PROTOCOL, toolchain, "test", Status.OK, Times(us, us, us, 10, aten_us))
+        for config, us in {ATEN: aten_us, **times}.items()
+    ]
+
+
+def problems(stats: Mapping[str, Any] | None = None) -> list[str]:
+    """The problems that were compiled, one per product."""
+    entries = (stats or gemmdb.inductor.stats())["products"]
+    return [entry["problem"] for entry in entries for _ in range(entry["count"])]
+
+
+def lowered(stats: Mapping[str, Any] | None = None) -> list[Config]:
+    """The configs that were lowered, one per product."""
+    entries = (stats or gemmdb.inductor.stats())["products"]
+    return [Config.parse(entry["config"]) for entry in entries for _ in range(entry["count"])]
+
+
+def compiled(model: Any, *inputs: Any, **options: Any) -> Any:
+    """What the compiled model returns."""
+    torch._dynamo.reset()
+    return torch.compile(model, **options)(*inputs)
+
+
+def run(program: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()) -> Any:
+    """Run a program in a process of its own; returns the JSON of the last line that it prints."""
+    prelude = "import json, os, sys\n"
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", prelude + textwrap.dedent(program), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-4000:]
+    return json.loads(result.stdout.strip().splitlines()[-1])
+
+
+def forked(program: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()) -> Any:
+    """As `run`, without five seconds of imports: forked from a process that imported torch and Inductor, and gemmdb too
+    where a test before had the generator start it."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        prelude = f"""
+            import json, os, sys
+            for path, number in (({str(out)!r}, 1), ({str(err)!r}, 2)):
+                os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), number)
+            os.environ.clear()
+            os.environ.update({ {**os.environ, **(environment or {})}!r})
+            sys.argv = ["-c", *{list(arguments)!r}]
+        """
+        source = textwrap.dedent(prelude) + textwrap.dedent(program)
+        process = _FORKS.Process(target=exec, args=(source, {"__name__": "__main__"}))
+        process.start()
+        process.join(300)
+        process.kill()
+        process.join()
+        assert process.exitcode == 0, err.read_text()[-4000:]
+        return json.loads(out.read_text().strip().splitlines()[-1])
+
+
+UNPACKED = """
+    import torch
+    package = torch._inductor.aoti_load_package(sys.argv[1])
+    results = [package(*inputs) for inputs in torch.load(sys.argv[2])]
+    assert not any(name.split(".")[0] == "gemmdb" for name in sys.modules)
+    torch.save(results, sys.argv[3])
+    print("0")
+"""
+
+
+def unpacked(package: Any, *inputs: tuple[Any, ...]) -> list[Any]:
+    """What a package of AOTInductor returns for each tuple of inputs, in a process without gemmdb."""
+    with tempfile.TemporaryDirectory() as folder:
+        given, found = Path(folder, "given.pt"), Path(folder, "found.pt")
+        torch.save(list(inputs), given)
+        # Not forked: what is forked from may have gemmdb.
+        run(UNPACKED, {"PYTHONPATH": ""}, [str(package), str(given), str(found)])
+        return list(torch.load(found))
+
+
+def close(found: Any, wanted: Any) -> None:
+    """Equal within the tolerance of the dtype, relative to the largest value."""
+    bound = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}.get(wanted.dtype, 0.0)
+    error = (found.double() - wanted.double()).abs().max().item() if wanted.numel() else 0.0
+    largest = wanted.double().abs().max().item() if wanted.numel() else 0.0
+    assert found.shape == wanted.shape
+    assert found.dtype == wanted.dtype
+    assert error <= bound * max(largest, 1e-6), (error, largest)
