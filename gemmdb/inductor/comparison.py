@@ -1,4 +1,4 @@
-"""The regression guard: times a whole program with and without gemmdb, and finds the products that slow it down."""
+"""The regression guard: a whole program with and without gemmdb, side by side, and which product is to blame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our namespace of operators, for products that have no operator of their own in ATen.
+"""Our namespace of operators, for products that have none of their own in ATen.
 
 `gemmdb::mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering.
 `gemmdb::int_mm_scaled` is an integer product with its scale, for one kernel that does both. All other products keep
