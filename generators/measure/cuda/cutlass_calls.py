@@ -54,8 +54,8 @@ def bind(
 
 @dataclass(frozen=True)
 class _Call:
-    """The calls of a library's function, one per copy of the operands. Holds the tensors that it passes the addresses
-    of. `after`: what follows each, none where that is nothing."""
+    """The calls of a library's function, one per copy of the operands. Keeps the tensors alive whose addresses it
+    passes. `after`: the kernel that follows each call, empty if none does."""
 
     library: Any
     integers: tuple[int, ...]
@@ -77,7 +77,7 @@ class _Call:
 
 def _sizes(problem: Problem, tensors: Mapping[str, torch.Tensor]) -> tuple[int, int, int, int, int]:
     def leading(name: str, along: int, across: int, row: bool) -> int:
-        # The stride of a single row is never stepped by, may be anything, and a tensor map wants it aligned.
+        # A single row's stride is never used and may be anything, but a tensor map needs an aligned one.
         return int(tensors[name].stride(0 if row else 1)) if across > 1 else along
 
     m, n, k = problem.m, problem.n, problem.k
