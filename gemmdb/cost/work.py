@@ -29,8 +29,8 @@ CUTLASS_STAGES = 4
 
 
 class Tile(NamedTuple):
-    """A config in the terms of the cost model. `m`, `n`, `k`: the tile, of a gemv one row high; `split` of K with
-    `reduce` `none`, `kernel` or `fixup`; `tma`: tiles come by the copy engine; `bits`, `mask`, `stagger`, `swap`,
+    """A config in the terms of the cost model. `m`, `n`, `k`: the tile, one row high for a gemv; `split` of K with
+    `reduce` `none`, `kernel` or `fixup`; `tma`: the copy engine loads the tiles; `bits`, `mask`, `stagger`, `swap`,
     `resident`: the parameters of these names. `registers` per thread and bytes of `shared` memory per program: those of
     the compiled kernel, or 0 to estimate them."""
 

@@ -19,13 +19,13 @@ from gemmdb.key.problem import Query
 from gemmdb.settings import Settings
 
 SLOWER = 1.01
-"""A program this many times slower than default mode is looked into; less is noise."""
+"""From this ratio to default mode on, `compare` looks for the slow products. A smaller ratio is noise."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`default_us`, `gemmdb_us`: median microseconds of one call, taken in turns. `error`: `difference` of the
-    outputs. `configs`: what was lowered, by problem text. `slower`: by problem text, how many microseconds the model
+    """`default_us`, `gemmdb_us`: median microseconds of one call; the two take turns. `error`: `difference` of the
+    outputs. `configs`: the lowered configs, by problem text. `slower`: by problem text, how many microseconds the model
     gains when that product goes back to ATen; empty unless gemmdb is slower."""
 
     default_us: float
@@ -36,7 +36,7 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
-        """Of gemmdb over Inductor's default mode."""
+        """The speedup of gemmdb over Inductor's default mode."""
         return self.default_us / self.gemmdb_us
 
     def advice(self) -> str:
@@ -50,13 +50,13 @@ class Comparison:
 def compare(
     model: Callable[..., Any], *inputs: Any, calls: int = 50, kwargs: Mapping[str, Any] | None = None
 ) -> Comparison:
-    """Compile `model` with Inductor's default and with gemmdb (as enabled, else as the environment says), and time
-    both on `inputs`, `calls` times each in turns, in inference mode. Takes two compiles, and one more for each distinct
-    kernel when gemmdb turns out slower. Their outputs are compared for the same random numbers and for copies of the
-    inputs, which a model may change. Resets `stats()`.
+    """Compile `model` with Inductor's default and with gemmdb (as enabled, else as the environment says). Time both on
+    `inputs` in turns, `calls` times each, without gradients. Takes two compiles, and one more for each distinct problem
+    with another kernel than ATen's if gemmdb turns out slower. The outputs are compared for the same random numbers and
+    for copies of the inputs, because a model may change its inputs. Resets `stats()`.
 
-    `inputs`: the arguments of `model`, or one tuple or list of them; so a model whose only argument is a list is given
-    it within a tuple. `kwargs`: its keyword arguments. Raises InputError for `calls` below 1."""
+    `inputs`: the arguments of `model`, or one tuple or list of them. So if the only argument of a model is a list, wrap
+    it in a tuple. `kwargs`: its keyword arguments. Raises InputError for `calls` below 1."""
     import torch
 
     if calls < 1:
@@ -88,7 +88,7 @@ def _answer(function: Callable[..., Any], inputs: Any) -> Any:
     """The output of a compiled function for copies of its inputs, with the same random seed."""
     import torch
 
-    # The other GPUs draw no numbers, and reading their state would create contexts there.
+    # The other GPUs draw no random numbers, and reading their state would create contexts on them.
     with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
         torch.manual_seed(0)
         return function(*_copied(inputs))
@@ -113,8 +113,8 @@ def _copied(inputs: Any) -> Any:
 
 
 def _without(suspect: str, served: session.Session) -> session.Session:
-    """`served`, with ATen for one problem. All others are answered as before. A product may be looked up twice: for the
-    operands that a pass sees, and for those that the lowering has."""
+    """`served`, with ATen for one problem and the same answers as before for all others. A product may be looked up
+    twice: for the operands that a pass sees, and for those that the lowering has."""
 
     def find(query: Query) -> Hit | None:
         return Hit("forced", ATEN, 0.0, 1.0, "", {}) if query.problem.text == suspect else served.find(query)
@@ -126,7 +126,7 @@ def _compile(model: Any, inputs: Any, using: session.Session) -> Callable[..., A
     """`model`, compiled again with `using`. Compiled functions of earlier calls still work."""
     import torch
 
-    # A backend of its own per compile: Dynamo would hand out what it has compiled for `model` before.
+    # Each compile has its own backend. With the same one, Dynamo would return its earlier compile of `model`.
     def backend(graph: Any, examples: Any) -> Any:
         return gemmdb(graph, examples)
 
@@ -151,14 +151,14 @@ def _medians(first: Callable[..., Any], second: Callable[..., Any], inputs: Any,
 def _synchronize() -> None:
     import torch
 
-    # Also where no input is a tensor of a GPU, but the model's parameters are, or what is in a container.
+    # Also when no input is a tensor on a GPU: the model's parameters may be, or tensors inside a container.
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def difference(wanted: Any, found: Any) -> float:
-    """The largest difference of two outputs, relative to the largest value of its tensor. Infinite where only one of
-    them has a NaN or an infinity."""
+    """The largest difference of two outputs, relative to the largest value of its tensor. It is infinite if only one
+    of them has a NaN or an infinity at some place."""
     import torch
     from torch.utils import _pytree
 

@@ -1,9 +1,9 @@
 """Our namespace of operators, for products that have none of their own in ATen.
 
-`gemmdb::mixed_mm` must survive from the joint stage, where its cast is still to be seen, to the lowering;
-`gemmdb::int_mm_scaled` is an integer product with its scale, where one kernel is to do both. All other products keep
-their own operators and carry the decision as node metadata, so that every pass and layout rule of Inductor that names
-them still applies (graph.py keeps such lists as locals).
+`gemmdb::mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering.
+`gemmdb::int_mm_scaled` is an integer product with its scale, for one kernel that does both. All other products keep
+their own operators, and node metadata holds the decision. So every pass and layout rule of Inductor that names those
+operators still applies (Inductor's graph.py keeps such lists as locals).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def register() -> Any:
     """Define the operators once per process; returns the overload of `mixed_mm`.
 
     mixed_mm(a [M, K] float, w [K, N] int8 or uint8, scale [N] or None, scale_first) -> [M, N] of a's dtype: a @ w,
-    times scale. With `scale_first` the product of the bare integers is never stored in a's dtype, whose range it may
-    exceed: the cast weight is scaled, or an fp32 accumulator.
+    times scale. The unscaled product may exceed the range of a's dtype. With `scale_first` it is never stored in that
+    dtype: the scale is applied to the cast weight, or to an fp32 accumulator.
     """
     _define()
     return torch.ops.gemmdb.mixed_mm.default

@@ -40,26 +40,26 @@ def _padded(config: Config, problem: Problem, device: Device, symbolic: Collecti
 
 
 def padded_sizes(problem: Problem, multiple: int) -> tuple[int, int, int]:
-    """M, N and K of the padded product: rounded up where they are the length of the rows of an operand in memory, or
-    of the output's."""
+    """M, N and K of the padded product. A size is rounded up if it is the row length, in memory, of an operand or of
+    the output."""
     whole = tuple(-(-size // multiple) * multiple for size in (problem.m, problem.n, problem.k))
     a_rows, b_rows = (operand.layout.order.startswith("row") for operand in (problem.a, problem.b))
     return (problem.m if a_rows else whole[0], whole[1], whole[2] if a_rows or not b_rows else problem.k)
 
 
 def misaligned(problem: Problem) -> bool:
-    """Whether rows of an operand or of the output start at other than multiples of 16 bytes."""
+    """Whether some rows of an operand or of the output do not start at multiples of 16 bytes."""
     vector = VECTOR_BYTES // ITEM_SIZES[problem.a.dtype]
     return padded_sizes(problem, vector) != (problem.m, problem.n, problem.k)
 
 
 DEFAULT = Kernel("aten", "default", tuple(OPS), ("cpu", "cuda"), 0)
-"""What Inductor's default mode runs on the product when it is left alone: the reference of every measurement."""
+"""What Inductor's default mode runs for the product without gemmdb: the reference of every measurement."""
 INT8PACK = Kernel("aten", "int8pack_mm", ("mixed_mm",), ("cpu",), 1, illegal=_int8pack)
 """The weight-only product of ATen; bf16 activations, int8 weight, per-channel scale."""
 PADDED = Kernel(
     "aten", "padded", ("mm", "addmm", "int_mm"), ("cuda",), 1, {"multiple": OneOf((8, 16, 64))}, illegal=_padded,
     emitted=True,
 )  # fmt: skip
-"""ATen on operands padded with zeros to multiples of `multiple` elements. It is for rows that do not start at multiples
-of 16 bytes."""
+"""ATen on operands padded with zeros to multiples of `multiple` elements. For rows that do not start at multiples of 16
+bytes."""

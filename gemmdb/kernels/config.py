@@ -22,8 +22,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 class Config:
     """A kernel of a backend with all of its parameters, sorted by name.
 
-    Raises InputError unless the kernel is registered in `gemmdb.kernels.registry`, every parameter of it is given, and
-    every value is in its domain: a table cannot name anything else.
+    Raises InputError unless the kernel is registered in `gemmdb.kernels.registry`, all its parameters are given, and
+    every value is in its domain. So a table cannot name anything else.
     """
 
     backend: str
@@ -53,7 +53,7 @@ class Config:
 
     @property
     def spec(self) -> Kernel:
-        """What the registry says of the kernel."""
+        """The kernel's record in the registry."""
         return KERNELS[self.backend, self.kernel]
 
     @property
@@ -90,7 +90,7 @@ class Config:
 
 
 ATEN = Config("aten", "default")
-"""Inductor's default left alone: the reference that everything else must beat."""
+"""Inductor's default, unchanged: the reference that every other config must beat."""
 
 
 def _value(name: str, value: str | None) -> Value:

@@ -1,5 +1,5 @@
-"""Inductor's C++ GEMM template for CPUs; `auto` blocking (zeros) is the template's own choice, else counts of register
-blocks."""
+"""Inductor's C++ GEMM template for CPUs; `auto` blocking (zeros) is the template's own choice; other values count
+register blocks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def _illegal(config: Config, problem: Problem, device: Device, symbolic: Collect
     if any(threads) and math.prod(threads) != device.units:
         return f"the factors {threads} do not multiply to the {device.units} threads of the device"
     for size, count in blocks.items():
-        # A register block is at least one element wide, and the template clips what is larger: an alias of another.
+        # A register block is at least one element wide, and the template clips larger counts, so this would repeat
+        # another config.
         if count > getattr(problem, size):
             return f"{count} register blocks along {size}={getattr(problem, size)}"
     return None

@@ -1,4 +1,4 @@
-"""Which products of fp8 operands with scales a GPU multiplies at all; each rule with its reason."""
+"""Which products of fp8 operands with scales a GPU can compute; each rule with its reason."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from gemmdb.key.problem import Problem
 
 MULTIPLE = 16
 _CONVERTED = (90, 100)
-"""Where Triton turns the fp8 of small tiles into fp16, whose products are summed in fp32. Elsewhere it takes fp8
-instructions, and Ada's keep few bits of a sum, too (SageAttention2, arXiv 2411.10958)."""
+"""Compute capabilities where Triton converts fp8 to fp16 in small tiles and sums in fp32. On others it uses fp8
+instructions, and Ada's also keep few bits of a sum (SageAttention2, arXiv 2411.10958)."""
 
 
 def unmultiplied(problem: Problem, device: Device) -> str | None:
     """Why torch has no kernel for a scaled_mm on an NVIDIA GPU, None when it has one: what `at::_scaled_mm` checks
-    (aten/src/ATen/native/cuda/ScaledBlas.cpp). Inductor asks the same of what it compiles. None for other ops."""
+    (aten/src/ATen/native/cuda/ScaledBlas.cpp). Inductor has the same requirements for what it compiles. None for other
+    ops."""
     if not problem.spec.scaled:
         return None
     if device.capability < FIRST_FP8:
@@ -32,7 +33,6 @@ def unmultiplied(problem: Problem, device: Device) -> str | None:
 
 
 def summed_in_full(device: Device, grouped: bool) -> bool:
-    """Whether a Triton kernel that leaves its sums of fp8 products to the matrix unit has them in fp32. `grouped`: its
-    tiles go to the instructions of Hopper's warp groups, which keep about 14 bits (see
-    `gemmdb.generators.measure.tolerance`)."""
+    """Whether a Triton kernel that sums fp8 products in the matrix unit gets fp32 sums. `grouped`: its tiles use
+    Hopper's warp-group instructions, which keep about 14 bits (see `gemmdb.generators.measure.tolerance`)."""
     return device.capability in _CONVERTED and not grouped

@@ -1,7 +1,8 @@
-"""What NVIDIA GPUs ask of a kernel, each rule once. Legality, the menus, the cost model and the generator read it here.
+"""The limits that NVIDIA GPUs set for kernels, each once. Legality, the menus, the cost model and the generator all
+read them here.
 
-Sources: NVIDIA's programming guide (technical specifications by compute capability) and PTX manual, and where a
-constant says so, measurements.
+Sources: NVIDIA's programming guide (technical specifications by compute capability) and PTX manual. Constants that come
+from measurements say so.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ MOST_RESIDENT = 32
 FIRST_FP8, FIRST_TMA, HOPPER = 89, 90, 90
 """The first compute capabilities with fp8 in the matrix unit (Ada) and with the tensor copy engine (Hopper)."""
 FMA_LANES, _FMA_LANES = {75: 64, 80: 64}, 128
-"""FP32 lanes of a multiprocessor by compute capability, and those of any other one (programming guide, arithmetic
+"""FP32 lanes of a multiprocessor by compute capability, and the number for all others (programming guide, arithmetic
 throughput)."""
 RESIDENT_WARPS, _RESIDENT_WARPS = {75: 32, 80: 64, 86: 48, 89: 48, 90: 64, 100: 64, 120: 48}, 48
-"""Resident warps of a multiprocessor by compute capability, and those of any other one."""
+"""Resident warps of a multiprocessor by compute capability, and the number for all others."""
 WARP_THREADS = 32
 GROUP_WARPS, GROUP_ROWS = 4, 64
 """Warps of a warp group, and rows of the left operand that one instruction of it takes (Hopper's wgmma)."""
@@ -33,13 +34,13 @@ GEMV_ROWS = 8
 SKINNY_ROWS = 64
 """Rows of C up to which a product counts as skinny: it is bound by reading B."""
 BAND_ROWS = 8
-"""`group_m` of what menus offer: that many rows of tiles are computed together, so that they share B in L2."""
+"""`group_m` of menu configs: this many rows of tiles are computed together, so that they share B in L2."""
 MOST_SPLITS = 32
 """Slices that K is cut into at most; each slice has at least two steps."""
 MOST_STAGES = 8
 """Pipeline stages at most."""
 LARGEST_OFFSET = 2**31
-"""Triton kernels, and the integers that Inductor passes, have offsets of 32 bits with sign."""
+"""Triton kernels, and the integers that Inductor passes, use signed 32-bit offsets."""
 
 
 def shared_bytes(device: Device) -> int:
@@ -58,13 +59,13 @@ def resident_warps(capability: int) -> int:
 
 
 def has_warp_groups(capability: int) -> bool:
-    """Whether the matrix unit takes the tiles of whole warp groups, as that of data-centre parts from Hopper on."""
+    """Whether the matrix unit multiplies tiles of whole warp groups, as data-centre GPUs do from Hopper on."""
     return HOPPER <= capability < 120
 
 
 def by_warp_groups(left: int, warps: int) -> bool:
     """Whether a tile with `left` rows of its left operand is large enough for the matrix instructions of whole warp
-    groups. Whether the arch and the dtypes have these instructions is for the caller to ask."""
+    groups. The caller checks whether the arch and the dtypes have these instructions."""
     return left >= GROUP_ROWS and warps % GROUP_WARPS == 0
 
 
@@ -86,8 +87,9 @@ def tile_count(m: int, n: int, block: tuple[int, int]) -> int:
 
 
 def filling(tiles: int, programs: int) -> set[int]:
-    """Into how many slices to cut K so that `tiles` times the slices come to `programs`, as many as the
-    multiprocessors hold: exactly, and the largest power of two that fits. 0 where the tiles alone are more."""
+    """The numbers of slices of K with which `tiles` times slices fill `programs`, the number that the multiprocessors
+    hold: the largest number that fits, and the largest power of two that fits. 0 if there are more tiles than
+    programs."""
     full = programs // tiles
     return {full, 1 << full.bit_length() >> 1}
 
@@ -99,5 +101,5 @@ def splits(tiles: int, programs: int, steps: int, most: int = MOST_SPLITS) -> li
 
 
 def vector_rows(operand: Operand) -> bool:
-    """Whether every row of an operand begins at a multiple of 16 bytes, as the tensor copy engine (TMA) wants it."""
+    """Whether every row of an operand begins at a multiple of 16 bytes, as the tensor copy engine (TMA) requires."""
     return operand.layout.align * ITEM_SIZES[operand.dtype] >= VECTOR_BYTES

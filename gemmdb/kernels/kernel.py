@@ -1,4 +1,4 @@
-"""Kernel: the record that says everything the core knows of one kernel. `gemmdb.kernels.registry` collects them."""
+"""Kernel: the record with everything that the core knows about one kernel. `gemmdb.kernels.registry` collects them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # A Config is checked against the registry, which these records are for.
+if TYPE_CHECKING:  # Config imports the registry, and the registry imports this module.
     from gemmdb.kernels.config import Config
     from gemmdb.key.device import Device
     from gemmdb.key.problem import Problem
@@ -20,7 +20,7 @@ Grid = Callable[[Any, Any, Mapping[str, Any], Callable[[Any, Any], Any]], tuple[
 
 @dataclass(frozen=True, slots=True)
 class IntRange:
-    """Integers from `low` to `high`, both included; `power_of_two` leaves only those."""
+    """Integers from `low` to `high`, both included; with `power_of_two` only powers of two."""
 
     low: int
     high: int
@@ -77,12 +77,12 @@ class Template:
 class Kernel:
     """One kernel of a backend: the ops it solves, the device kinds it runs on and the domain of each parameter.
 
-    `cost` orders kernels by what it costs to compile one: a tie between measured times goes to the smaller cost.
+    `cost` orders kernels by how expensive they are to compile: among configs that tie in time, the smaller cost wins.
     `splits` names the parameters that say into how many parts the sum over K is split; 0 leaves it to the backend.
     `illegal`: its legality. `maps`: whether a config loads its operands by tensor maps (TMA). `emitted`: only Inductor
-    can build it on a GPU, so that it is measured as the code that Inductor emits. `template`: of our Triton kernels.
+    can build it on a GPU, so it is measured as the code that Inductor emits. `template`: only for our Triton kernels.
     `digest`: 16 hexadecimal digits of the source that it is rendered from, None for a kernel without one; `equivalent`
-    maps former digests to later ones that the same kernels come from.
+    maps former digests to later ones that render the same kernels.
     """
 
     backend: str

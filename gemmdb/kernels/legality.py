@@ -1,4 +1,4 @@
-"""Which config may run on which problem at all. Each kernel's own rules stand in its folder, with their reasons."""
+"""Which config may run on which problem at all. Each kernel's own rules are in its folder, with their reasons."""
 
 from __future__ import annotations
 

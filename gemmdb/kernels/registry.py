@@ -1,7 +1,7 @@
 """Every kernel that a Config may name, one record each.
 
-A table is data from strangers, so a Config is only built from what is listed here. To add a kernel, write its folder
-and list its record here: docs/contributing/kernel.md.
+Tables may come from untrusted sources, so a Config can only name the kernels listed here. To add a kernel, write its
+folder and list its record here: docs/contributing/kernel.md.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def unstepped(problem: Problem) -> str | None:
 
 
 def unmapped(problem: Problem) -> str | None:
-    """Tensor maps want aligned rows."""
+    """Tensor maps need aligned rows."""
     for operand, _ in operands(problem):
         if not hardware.vector_rows(operand):
             return "the tensor copy engine wants rows that start at multiples of 16 bytes"

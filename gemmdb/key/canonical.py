@@ -24,8 +24,8 @@ _UNPACK = struct.Struct(">q").unpack
 
 
 class lazy(Generic[_T]):
-    """`functools.cached_property` without its lock, which Python 3.11 takes at every first access: a third of the time
-    of making a problem's key. Two threads may both compute the value; it is the same."""
+    """`functools.cached_property` without its lock, which Python 3.11 takes at every first access and which costs a
+    third of the time of making a problem's key. Two threads may both compute the value, and get the same one."""
 
     def __init__(self, compute: Callable[[Any], _T]) -> None:
         self._compute = compute
@@ -50,7 +50,7 @@ class lazy(Generic[_T]):
 def key(text: str) -> int:
     """The 64-bit key of a canonical text, signed so that SQLite stores it as an INTEGER.
 
-    Keys can be made to collide, so whoever finds a row by its key compares the text as well. Raises InputError for a
+    Keys can be made to collide, so code that finds a row by its key must compare the text too. Raises InputError for a
     text with lone surrogates, as `encode` does.
     """
     raw = text.encode() if text.isascii() else _bytes(text)
@@ -59,7 +59,8 @@ def key(text: str) -> int:
 
 
 def encode(kind: str, fields: Iterable[tuple[str, Scalar]]) -> str:
-    """`kind name=value ...`; `None` becomes `~`, booleans 0 and 1, other characters than the plain ones %XX."""
+    """`kind name=value ...`; `None` becomes `~`, booleans become 0 and 1, and characters that are not plain become
+    %XX."""
     return " ".join([kind, *(f"{name}={_encode_value(value)}" for name, value in fields)])
 
 

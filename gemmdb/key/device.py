@@ -1,4 +1,4 @@
-"""Device: the processor that a measurement is true for. Its identity is the key; its figures are not compared."""
+"""Device: the processor that a measurement holds for. Its identity is the key; its figures are not compared."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from gemmdb.key import canonical
 
 KINDS = ("cpu", "cuda", "hip")
 _MOST = 2**31 - 1
-"""Units or GiB: what every reader of a device can hold, be it in a float or in 32 bits."""
+"""The most units or GiB: every reader of a device can hold this number, in a float or in 32 bits."""
 _ARCH = re.compile(r"[a-z][a-z0-9_]{1,15}")
 
 
 @dataclass(frozen=True)
 class Device:
-    """One kind of processor: marketing names alias MIG slices and memory variants, so size and slice are identity too.
+    """One kind of processor: MIG slices and memory variants share marketing names, so size and slice are part of the
+    identity.
 
     `arch`: `sm90`, `gfx942`, or `cpu`. `sku`: the vendor's name. `units`: SMs of a GPU, threads used of a CPU.
     `memory_gib`: rounded, 0 for a CPU. `mig`: a slice of a GPU. `isa`: vector level of a CPU (`avx512_bf16`), else `-`.

@@ -1,6 +1,6 @@
 """The rules of `scaled_mm`, the product of fp8 operands with scales, that go beyond the fields of its record.
 
-C = (A * scale_a) @ (B * scale_b) + bias, as `torch._scaled_mm` has it: the fp32 scales multiply the sums.
+C = (A * scale_a) @ (B * scale_b) + bias, as in `torch._scaled_mm`: the fp32 scales multiply the sums.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ROWS, _COLUMNS = ("row", "row-padded"), ("col", "col-padded")
 
 
 def unlike(problem: Problem) -> str | None:
-    """Why a problem is no scaled_mm, None when it is one."""
+    """Why a problem is not a scaled_mm, None when it is one."""
     if problem.scalars != "unit":
         return "its scales are those of the operands; it has no alpha and beta"
     reason = _unlike_rest(problem.scales, problem.out, problem.bias)
@@ -32,8 +32,8 @@ def unlike(problem: Problem) -> str | None:
 def _unlike_operands(a: Layout, b: Layout, sizes: tuple[int, int]) -> str | None:
     """Why fp8 operands of these layouts cannot be multiplied, None when they can. `sizes`: K and N.
 
-    The matrix units of NVIDIA GPUs take fp8 with K along memory in both operands, and torch asks for that everywhere it
-    compiles. A matrix with one row or column is in either order.
+    The matrix units of NVIDIA GPUs take fp8 only with K along memory in both operands, and torch requires that on every
+    device. A matrix with one row or column has both orders.
     """
     if a.order not in _ROWS:
         return f"A lies by rows in memory, not {a.order}: the layout is nt"

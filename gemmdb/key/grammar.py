@@ -20,8 +20,8 @@ _TEXT = re.compile(
 
 
 def fields(text: str) -> dict[str, Any]:
-    """The fields of the Problem with this canonical form. Raises InputError for what no Problem has as its form; that
-    a form which is read here is the canonical one, is for the caller to compare."""
+    """The fields of the Problem with this canonical form. Raises InputError for a text that is not the form of any
+    Problem. The caller compares whether the text is the canonical form."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise InputError(f"malformed problem {text[:200]!r}")

@@ -1,8 +1,8 @@
 """Layout classes: literal sizes, strides and storage offset reduced to what a kernel can depend on.
 
 Literal strides never match a padded tensor, a slice of a fused QKV projection or a size-1 dimension, so the key holds a
-class instead: which dimension is the fast one, whether rows follow each other without gaps, and to how many elements
-every row start is aligned.
+class instead: which dimension is contiguous, whether there are gaps between rows, and to how many elements every row
+start is aligned.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ ITEM_SIZES = {
 """Bytes per element of each dtype name that the key knows."""
 
 VECTOR_BYTES = 16
-"""The widest single memory access of the GPUs we know. A kernel that asks for more must see to it itself."""
+"""The widest single memory access of the GPUs we know. A kernel that needs more must check it itself."""
 
 ORDERS = ("row", "col", "row-padded", "col-padded", "broadcast", "strided")
 BATCHES = ("", "broadcast", "interleaved")
-"""How the matrices of a batch lie to each other: one after another with or without gaps, all the same one (a stride of
-0), or side by side, each row of one beside that of the next, as the heads of an attention [tokens, heads, size] do."""
+"""How the matrices of a batch lie in memory: one after another, with or without gaps (empty); all the same matrix, with
+a stride of 0 (`broadcast`); or side by side, each row beside that of the next matrix, like the heads of an attention
+[tokens, heads, size] (`interleaved`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ class Layout:
 
     `order`: `row` or `col` says which dimension has unit stride (`row`: the last); `-padded` that the leading dimension
     is larger than the row. `broadcast` has a zero stride, `strided` no unit stride at all.
-    `align`: the largest power of two of elements, at most 16 bytes of them, that every row start is a multiple of.
-    `batch`: one of BATCHES; empty for a single matrix. Interleaved matrices have gaps between their rows.
+    `align`: every row start is a multiple of this many elements, the largest such power of two up to 16 bytes. `batch`:
+    one of BATCHES; empty for a single matrix. Interleaved matrices have gaps between their rows.
     """
 
     order: str
@@ -84,9 +85,9 @@ def classify(sizes: Sequence[int], strides: Sequence[int], offset: int, dtype: s
     """The Layout of an operand of `sizes` ([batch,] rows, columns) with element `strides` and a storage `offset` in
     elements.
 
-    Where size-1 dimensions leave a choice, the row-major reading is taken, so that equal memory has one class.
-    Raises InputError for anything that is not a matrix, or a batch of them, of a known dtype, and for matrices of a
-    batch that overlap.
+    If size-1 dimensions leave a choice, the layout counts as row-major, so that equal memory has one class.
+    Raises InputError unless this is a matrix, or a batch of matrices, of a known dtype, and for a batch whose matrices
+    overlap.
     """
     if len(sizes) not in (2, 3) or len(strides) != len(sizes):
         raise InputError(f"an operand has two dimensions or three, got sizes {list(sizes)} strides {list(strides)}")
@@ -131,7 +132,7 @@ def _batch(sizes: Sequence[int], strides: Sequence[int]) -> str:
     last = [(size - 1) * stride for size, stride in zip(matrix, inner, strict=True)]
     if step > sum(last):
         return ""
-    # Side by side: what a row of each takes lies between two rows of the first.
+    # Side by side: one row of every matrix fits between two rows of the first.
     row, leading = (last[1], inner[0]) if inner[0] > inner[1] else (last[0], inner[1])
     if min(inner) == 1 and row < step and step * (count - 1) + row < leading:
         return "interleaved"

@@ -25,15 +25,14 @@ class Operand:
 
     @property
     def text(self) -> str:
-        """`bf16:row:8`, and how a batch lies where that is another way than one matrix after the other:
-        `bf16:row:8:broadcast`."""
+        """`bf16:row:8`, with the batch class if the matrices do not follow each other: `bf16:row:8:broadcast`."""
         layout = self.layout
         text = f"{self.dtype}:{layout.order}:{layout.align}"
         return f"{text}:{layout.batch}" if layout.batch else text
 
     @property
     def row_major(self) -> bool:
-        """Whether the last dimension is the one along memory."""
+        """Whether the last dimension is contiguous in memory."""
         return self.layout.order.startswith("row")
 
     @classmethod
@@ -75,7 +74,7 @@ class Bias:
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """What the arithmetic may do besides the dtypes: a config is only evidence for the same numerics.
+    """What the arithmetic may do, beyond the dtypes. A measurement counts only for the same numerics.
 
     `fp32`: how fp32 inputs are multiplied (`ieee`, `tf32`, or `bf16` as oneDNN may); always `ieee` for other dtypes.
     `acc`: accumulate dtype. `reduced`: partial sums may be rounded to the output dtype (cuBLAS split-K default).
@@ -100,7 +99,7 @@ class Numerics:
 
 
 IEEE = Numerics()
-"""Nothing reduced: fp32 as IEEE has it, fp32 accumulation."""
+"""No reduced precision: IEEE fp32, fp32 accumulation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +124,8 @@ def default_numerics(dtype: str, tf32: bool = False) -> Numerics:
 
 
 def dense_bias(kind: str, m: int, n: int, dtype: str) -> Bias | None:
-    """The dense bias of `kind` for an [m, n] output, None for `none`. A `full` one of a single row is `1d`: that is how
-    a graph's [1, N] bias is classed."""
+    """The dense bias of `kind` for an [m, n] output, None for `none`. A `full` bias of a single row is `1d`, since a
+    graph's [1, N] bias has that class."""
     if kind == "full" and m == 1:
         kind = "1d"
     if kind == "none":

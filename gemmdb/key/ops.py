@@ -28,14 +28,14 @@ def _sound(problem: Problem) -> str | None:
 class Op:
     """What an op takes.
 
-    `words`: its products, in words for people. `a`: dtypes of A, the first of which is the default. `b`: those of B
-    where it may differ from A; empty where it has A's. `out`: the default dtype of the output, `scaled_out` that with a
+    `words`: a description for messages. `a`: the dtypes of A, the default first. `b`: the dtypes of B if it may differ
+    from A; empty if B has the dtype of A. `out`: the default dtype of the output; `scaled_out`: the default with a
     `scale` fusion; empty for the dtype of A.
-    `bias`: `never`, `always` or `maybe`. `unbiased`: the op that is left when the bias is taken away.
+    `bias`: `never`, `always` or `maybe`. `unbiased`: the same op without the bias.
     `batched`: A, B and the output have a batch before their two dimensions. `integer`: the sums are int32.
-    `dequantises`: B is cast to A's dtype inside the product. `scaled`: A and B have fp32 scales of their own, and the
-    canonical form says which. `scale`: whether a `scale` fusion is possible.
-    `reason`: why a Problem that fits all of this is still none of the op, None for one that is.
+    `dequantises`: B is cast to A's dtype inside the product. `scaled`: A and B have their own fp32 scales, and the
+    canonical form names their kind. `scale`: whether a `scale` fusion is possible.
+    `reason`: why a Problem that fits all fields above is still invalid for the op, None when it is valid.
     """
 
     name: str
@@ -58,7 +58,8 @@ class Op:
         return a in self.a and (b in self.b if self.b else b == a)
 
     def dtypes(self, a: str | None, b: str | None) -> tuple[str, str]:
-        """The dtypes of A and B, where None stands for the default. That of B counts only where B may differ."""
+        """The dtypes of A and B, where None stands for the default. The dtype of B counts only if B may differ from
+        A."""
         first = a or self.a[0]
         if not self.b:
             return first, first
@@ -67,7 +68,7 @@ class Op:
         return first, self.b[0] if self.dequantises else first
 
     def default_out(self, dtype: str, fusion: str) -> str:
-        """The dtype of the output, unless told otherwise, where A has `dtype`."""
+        """The default dtype of the output when A has `dtype`."""
         return (self.scaled_out if fusion == "scale" else "") or self.out or dtype
 
 

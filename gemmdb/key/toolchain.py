@@ -1,4 +1,4 @@
-"""Toolchain: the software a measurement is true for, and for how long."""
+"""Toolchain: the software that a measurement holds for, and for how long it holds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _FIELDS = ("torch", "triton", "cuda", "cutlass", "driver", "gemmdb", "source")
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Versions, empty where a part was not involved; `source` is the hash of the kernel's source where it is ours or a
-    template's, so that a row outlives releases that did not change its kernel."""
+    """Versions, empty for software that was not involved. `source`: the hash of the kernel's source, for our kernels
+    and templates. A row stays valid over releases that do not change its kernel."""
 
     torch: str = ""
     triton: str = ""
@@ -65,11 +65,11 @@ class Toolchain:
         return f"cpu-torch{minor(self.torch)}"
 
     def compiles_as(self, other: Toolchain, backend: str) -> bool:
-        """Whether kernels of `backend` with the same source come out of both toolchains as good as the same.
+        """Whether both toolchains compile the same source for `backend` to practically the same kernel.
 
-        Triton: the same major version; its minor releases may move a time, as drivers do, but tables would hold for
-        months only if rows ended with them. CUTLASS: the same version, since its headers are part of the kernel. A
-        version that is not known, since the part was not installed or not recorded, rules out nothing.
+        Triton: the same major version. Minor releases may change a time a little, as drivers do, but if rows expired
+        with them, tables would hold for only a few months. CUTLASS: the same version, since its headers are part of the
+        kernel. An unknown version (not installed or not recorded) counts as equal.
         """
         if backend == "triton":
             return self._equal(major(self.triton), major(other.triton))
@@ -88,15 +88,15 @@ def major(version: str) -> str:
 
 
 def minor(version: str) -> str:
-    """`2.13` of `2.13.0+cpu`; the text itself when it is no version."""
+    """`2.13` of `2.13.0+cpu`; the text itself if it is not a version."""
     match = re.match(r"(\d+\.\d+)", version)
     return match[1] if match else version
 
 
 @functools.cache
 def installed(kind: str) -> Toolchain | None:
-    """The toolchain of this environment for devices of `kind`; None without torch, or when its build is not for such
-    devices. Reads the package's files only: torch itself is not imported."""
+    """The toolchain of this environment for devices of `kind`; None without torch, or if its build is not for such
+    devices. It only reads the package's files and does not import torch."""
     torch = _version("torch")
     if torch is None:
         return None

@@ -1,7 +1,7 @@
-"""What runs in the process that runs candidates: `main([REQUESTS, REPLIES, LIFELINE, MEMORY_BYTES])`, file descriptors.
+"""The code of the process that runs candidates: `main([REQUESTS, REPLIES, LIFELINE, MEMORY_BYTES])`.
 
-It reads pickled tasks from one pipe and answers each on another. It exits when its parent does, however that ends: the
-lifeline is a pipe that only the parent holds open.
+The first three are file descriptors. The process reads pickled tasks from one pipe and answers each on another. It
+exits when its parent ends in any way: the lifeline is a pipe that only the parent holds open.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gemmdb.table.measurement import Status, one_line
 
 @dataclass(frozen=True)
 class Task:
-    """A call to make: an importable function and its arguments, all of which pickle, also to another host."""
+    """A call to make: an importable function and its arguments. All of them pickle, also for another host."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
@@ -32,7 +32,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to a task: its value, or the status and the one line of what it raised."""
+    """The answer to a task: its value, or the status and one line about the exception that it raised."""
 
     value: Any = None
     status: Status = Status.OK
@@ -41,8 +41,8 @@ class Reply:
 
 @dataclass(frozen=True)
 class Named:
-    """A function by the names of its module and its own. Only the process that calls it imports the module, so that one
-    which has others work need not wait for torch."""
+    """A function, given by its module's name and its own. Only the process that calls it imports the module. So a
+    process that lets others do the work need not wait for torch."""
 
     module: str
     name: str
@@ -54,7 +54,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A module in which the functions are Named."""
+    """A module that another process imports: its attributes are Named functions."""
 
     module: str
 
@@ -65,7 +65,7 @@ class Elsewhere:
 
 
 def answer(task: Task) -> Reply:
-    """Make the call. Whatever it raises becomes a Reply; exhausted memory has its own status."""
+    """Make the call. An exception becomes a Reply; exhausted memory has its own status."""
     try:
         return Reply(task.function(*task.arguments))
     except MemoryError as error:
@@ -76,8 +76,8 @@ def answer(task: Task) -> Reply:
 
 
 def out_of_memory(text: str) -> bool:
-    """Whether the text of an exception tells that memory was exhausted, of the host or of a GPU: the libraries that
-    ask for it have no exception in common."""
+    """Whether the text of an exception says that the memory of the host or of a GPU was exhausted. The libraries that
+    allocate memory share no exception for it."""
     found = text.lower()
     return any(phrase in found for phrase in ("out of memory", "can't allocate memory", "outofmemory", "memoryerror"))
 

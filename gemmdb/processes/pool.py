@@ -23,7 +23,8 @@ START_S = 120.0
 """Time limit for a new process to answer its first ping."""
 
 BOOT = "import sys; from gemmdb.processes.child import main; main(sys.argv[1:])"
-"""What a new interpreter runs. Not `-m`: the module would be there twice, and its classes would not unpickle."""
+"""The code that a new interpreter runs. With `-m` the module would be loaded twice, and its classes would not
+unpickle."""
 
 
 class Stopped(GemmdbError):
@@ -42,8 +43,9 @@ class Limits:
 
 @dataclass
 class IsolatedProcess:
-    """One process at a time, started at the first task. `environment` is added to the parent's: which GPU is visible,
-    how many threads, what caches. A new process inherits nothing else, so no state of the parent can disturb it."""
+    """One process at a time, started at the first task. `environment` is added to the parent's environment: the visible
+    GPU, the number of threads, the caches. A new process inherits nothing else, so no state of the parent can disturb
+    it."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
@@ -57,9 +59,9 @@ class IsolatedProcess:
     def call(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Reply:
         """Run `function(*arguments)` in the process and wait at most `limit_s` seconds.
 
-        A process that does not answer in time is ended (status `timeout`), one that dies is a `crash`, or `oom` when
-        the kernel killed it; either way the next call starts a new one. Raises Stopped after `close`, GemmdbError when
-        no process can be started.
+        A process that does not answer in time is ended (status `timeout`). One that dies has the status `crash`, or
+        `oom` if the kernel killed it. Either way the next call starts a new one. Raises Stopped after `close`, and
+        GemmdbError if no process can be started.
         """
         self._ensure()
         return self._exchange(limit_s, Task(function, arguments))
@@ -70,7 +72,8 @@ class IsolatedProcess:
         return self._process.pid if self._process else None
 
     def end(self) -> None:
-        """End the process: asked, then SIGTERM, then SIGKILL, its children with it. The next call starts another."""
+        """Ask the process to end, then send SIGTERM, then SIGKILL, also to its children. The next call starts a new
+        one."""
         with self._lock:
             process, self._process = self._process, None
             pipes = [pipe for pipe in (self._requests, self._replies) if pipe]
@@ -86,7 +89,7 @@ class IsolatedProcess:
         os.close(lifeline)
 
     def close(self) -> None:
-        """End the process for good; a call in another thread raises Stopped."""
+        """End the process for good. A call in another thread raises Stopped."""
         self._closed = True
         self.end()
 
@@ -106,7 +109,7 @@ class IsolatedProcess:
         theirs = (read_request, write_reply, read_life)
         memory = [] if self.limits.memory_bytes is None else [str(self.limits.memory_bytes)]
         command = [sys.executable, "-c", BOOT, *map(str, theirs), *memory]
-        # Its own session: an interrupt at the terminal reaches the parent alone, and killing the group ends compilers.
+        # Its own session: an interrupt at the terminal reaches only the parent, and killing the group ends compilers.
         self._process = subprocess.Popen(
             command,
             env={**os.environ, **self.environment},
@@ -153,7 +156,7 @@ class IsolatedProcess:
         if code is None or code >= 0:
             return Reply(status=Status.CRASH, detail=f"the process exited with code {code}")
         name = signal.Signals(-code).name
-        # Nobody but the kernel's out-of-memory killer sends SIGKILL here.
+        # Only the kernel's out-of-memory killer sends SIGKILL here.
         status = Status.OOM if -code == signal.SIGKILL else Status.CRASH
         return Reply(status=status, detail=f"the process was ended by {name}")
 
@@ -171,12 +174,12 @@ class IsolatedProcess:
 
 
 def ping() -> str:
-    """What a process answers to show that it is there."""
+    """The answer with which a process shows that it runs."""
     return "pong"
 
 
 def spread(processes: Sequence[IsolatedProcess], limit_s: float, tasks: Sequence[Task]) -> list[Reply]:
-    """Run tasks on several processes at once, each task on whichever is free; the replies in the order of the tasks."""
+    """Run tasks on several processes at once, each on a free one. The replies are in the order of the tasks."""
     free = list(processes)
 
     def run(task: Task) -> Reply:
@@ -191,6 +194,6 @@ def spread(processes: Sequence[IsolatedProcess], limit_s: float, tasks: Sequence
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    # The group outlives its leader, so a leader that already ended may still have a compiler running in it.
+    # The group outlives its leader: a compiler may still run in it after the leader has ended.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

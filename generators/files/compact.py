@@ -1,4 +1,4 @@
-"""Compacting a table: the shipped file keeps what verdicts and near answers need, and no more."""
+"""Compacting a table: the shipped file keeps only what verdicts and near answers need."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gemmdb.table.verdict import decide, pool_slow, unsafe
 
 @dataclass(frozen=True)
 class Keep:
-    """How much of each (problem, device, protocol, toolchain class) is kept besides ATen, the tie set and the fastest
-    that was timed as emitted code: the `top` fastest configs and `sample` of the slower ones, which near answers and
-    the cost model learn from."""
+    """How many rows of each (problem, device, protocol, toolchain class) are kept besides ATen, the tie set and the
+    fastest config that was timed as emitted code: the `top` fastest configs, and `sample` of the slower ones, for near
+    answers and for fitting the cost model."""
 
     top: int = 8
     sample: int = 16
@@ -33,9 +33,11 @@ class Keep:
 
 
 def compact(path: Path, out: Path, keep: Keep | None = None) -> int:
-    """Write the table at `path` to `out` without most of the losers and failures; how many measurements are left.
+    """Write the table at `path` to `out` without most of the losers and failures; returns how many measurements are
+    left.
 
-    Every verdict stays as it is, to the last bit, and so does what must never be served. Raises TableError.
+    Every verdict stays the same to the last bit, and so do the rows of configs that must never be served. Raises
+    TableError.
     """
     rule = keep or Keep()
     with held(out), contextlib.closing(Table.open(path)) as table:
@@ -60,11 +62,11 @@ def select(rows: Iterable[Measurement], keep: Keep) -> list[Measurement]:
 def _configs(group: list[Measurement], keep: Keep) -> set[Config]:
     pooled = pool_slow(group)
     verdict = decide(group)
-    # Where any was timed as emitted code, nothing that was not can be picked.
+    # If any config was timed as emitted code, only such a config can be picked.
     emitted = [one.config for one in pooled if one.emitted][:1]
     always = {ATEN, *emitted, *(verdict.ties if verdict else ())}
     rest = [one.config for one in pooled if one.config not in always]
-    # By the hash of its text: the same sample on every machine, and no kind of config is preferred.
+    # Sorted by the hash of the text: every machine gets the same sample, and no kind of config is preferred.
     sample = sorted(rest[keep.top :], key=lambda config: canonical.key(config.text))[: keep.sample]
     return always.union(rest[: keep.top], sample)
 

@@ -1,4 +1,4 @@
-"""How two tables differ: what only one of them has, and the verdicts that changed."""
+"""How two tables differ: the rows that only one of them has, and the verdicts that changed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Change:
-    """A verdict that both tables have and that is not the same. `held`: each pick is in the other's tie set, so the two
-    agree within their noise."""
+    """A verdict that differs between the tables. `held`: each pick is in the other's tie set, so the two agree within
+    their noise."""
 
     problem: str
     device: str
@@ -33,9 +33,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Diff:
-    """`only_a`, `only_b`: problems that one table alone has rows of, by device text. `rows_a`, `rows_b`: how many
-    measurements one alone has. `changed`: verdicts with another pick. `decided_a`, `decided_b`: problems of both tables
-    with a verdict in one alone."""
+    """`only_a`, `only_b`: problems with rows in one table only, with the text of the device. `rows_a`, `rows_b`: the
+    number of measurements in one table only. `changed`: verdicts with another pick. `decided_a`, `decided_b`: problems
+    of both tables with a verdict in one only."""
 
     only_a: tuple[tuple[str, str], ...]
     only_b: tuple[tuple[str, str], ...]

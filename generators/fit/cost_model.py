@@ -1,9 +1,9 @@
 """Fits the cost model (`gemmdb.cost.model`) to measured rows; `write` is the command.
 
 Each group of kernels is fitted in three steps. First the rates, by least squares of the logarithm
-(Levenberg-Marquardt), weighted towards the fastest configs of each problem. Then what the rates leave of the *order*
-within each problem, by ridge regression on its traits. Then what is left of each problem's level, by ridge regression
-on its kind. Needs numpy.
+(Levenberg-Marquardt), weighted towards the fastest configs of each problem. Then the remaining error in the *order*
+within each problem, by ridge regression on the traits. Then the remaining error in each problem's level, by ridge
+regression on its kind. Needs numpy.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Sample:
 
 def samples(rows: Iterable[Measurement]) -> list[Sample]:
     """The samples of measured rows of the ops that are modelled: full measurements where there are any, else short
-    estimates; failures are none."""
+    estimates. Failures give no samples."""
     times: dict[tuple[Problem, Device], dict[Config, list[tuple[bool, float]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.problem.op not in OPS:

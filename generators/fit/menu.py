@@ -28,8 +28,8 @@ MISSING = math.log(2.0)
 
 
 def menus(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
-    """By family of ops and largest M, the chosen tiles as the text of one config each. Its stages and split are those
-    of one problem; `gemmdb.cost.menu` makes them fit others."""
+    """By family of ops and largest M, the chosen tiles as the text of one config each. The stages and the split come
+    from one problem; `gemmdb.cost.menu` fits them to others."""
     classes: dict[tuple[str, int], list[Sample]] = defaultdict(list)
     for sample in found:
         if tile_of(sample.config) is not None:
@@ -45,8 +45,8 @@ def menus(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
 
 
 def rest(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
-    """By kind of problems that the model does not cover, and largest M, the texts of configs: each the one that adds
-    the most to ATen and those before it."""
+    """By kind of problems that the model does not cover, and largest M, the texts of configs: each config is the one
+    that improves most on ATen and the configs before it."""
     classes: dict[tuple[str, int], list[Sample]] = defaultdict(list)
     for sample in found:
         limit = next(rows for rows in REST_ROWS if sample.problem.m <= rows)
@@ -85,7 +85,7 @@ def _extend(
     chosen: dict[str, None], costs: Mapping[str, Mapping[object, float]], names: Sequence[str],
     problems: Iterable[object], most: int,
 ) -> None:  # fmt: skip
-    """Add names to `chosen`, each time the one that lowers the mean cost of the best of them the most."""
+    """Add names to `chosen`, each time the name that lowers the mean cost of the best chosen one the most."""
     now = {p: min((costs[name].get(p, MISSING) for name in chosen), default=MISSING) for p in problems}
     while len(chosen) < most:
         gains = {
@@ -101,8 +101,8 @@ def _extend(
 
 
 def shape(config: Config) -> str:
-    """The config without what is made to fit: the factor of its split, and the stages of tiles, as far as these follow
-    from how many share an SM."""
+    """The config without the parameters that are fitted to a problem: the factor of its split, and the stages of tiles
+    as far as they follow from the number of programs per SM."""
     tile = tile_of(config)
     if tile is None or tile.kernel not in ("tile", "narrow"):
         return config.text

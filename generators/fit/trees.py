@@ -40,8 +40,8 @@ OFF = 3e-3
 def document(found: Iterable[Sample], fitted: Coefficients) -> dict[str, Any]:
     """What `gemmdb.cost.trees.parse` reads: trees fitted to these samples on top of `fitted`.
 
-    Raises InputError without scikit-learn, and AssertionError where what is written down predicts otherwise than what
-    was fitted.
+    Raises InputError without scikit-learn, and AssertionError if the written trees predict something else than the
+    fitted ones.
     """
     boosting = _boosting()
     used = [one for one in found if one.config == ATEN or tile_of(one.config) is not None]
@@ -63,7 +63,7 @@ def document(found: Iterable[Sample], fitted: Coefficients) -> dict[str, Any]:
 
 
 def values(sample: Sample, fitted: Coefficients) -> tuple[tuple[float, ...], float]:
-    """The FEATURES of a sample, and the microseconds that the cost model expects of it."""
+    """The FEATURES of a sample, and the microseconds that the cost model predicts for it."""
     setting, tile = setting_of(sample.problem, sample.device), tile_of(sample.config)
     if tile is None:
         us = fitted.predict_aten(setting)
@@ -113,7 +113,7 @@ def _codes(tree: Any, places: Mapping[tuple[int, float], int]) -> list[int]:
         else:
             found.append(2 * places[int(node["feature_idx"]), float(node["num_threshold"])])
             stack += [int(node["left"]), int(node["right"])]
-    # Parents first and higher ones first, read backwards.
+    # The stack visits parents before children; reversed, children come first.
     return found[::-1]
 
 

@@ -2,7 +2,7 @@
 
     python -m gemmdb.generators.fit.write FOLDER... --out gemmdb/cost
 
-FOLDER: of archives (`rows-*.jsonl.xz`). The same archives give the same files: `data.py`, `menus.py` and
+FOLDER: a folder of archives (`rows-*.jsonl.xz`). The same archives give the same files: `data.py`, `menus.py` and
 `trees.json`. Needs gemmdb[fit].
 """
 
@@ -41,7 +41,7 @@ from collections.abc import Mapping, Sequence
 
 
 def rows(folders: Sequence[Path]) -> Iterator[Measurement]:
-    """The rows of all archives: kernels by themselves."""
+    """The rows of all archives that timed a kernel by itself."""
     for path in (path for folder in folders for path in sorted(folder.glob("rows-*.jsonl.xz"))):
         yield from (row for row in archive.read(path) if row.detail != EMITTED)
 

@@ -46,8 +46,8 @@ def literal_bias(bias: Bias, m: int, n: int) -> TensorInfo:
 def _batched(
     layout: Layout, sizes: tuple[int, ...], single: list[tuple[int, ...]], widest: int
 ) -> list[tuple[int, ...]]:
-    """Strides of a batch: of matrices one after another, of the same one, or of interleaved ones, whose rows are a
-    whole row of all of them apart."""
+    """Strides of a batch: matrices one after another, one matrix repeated, or interleaved matrices. The rows of an
+    interleaved matrix are one row of all matrices apart."""
     count, rows, columns = sizes
     if layout.batch == "broadcast":
         return [(0, *strides) for strides in single]
@@ -56,7 +56,7 @@ def _batched(
         inner = columns if by_row else rows
         steps = sorted(range(inner, inner + 2 * widest + 1), key=lambda step: (step % widest != 0, step))
         return [(step, step * count, 1) if by_row else (step, 1, step * count) for step in steps]
-    # A gap after each matrix may be what makes their starts less aligned than their rows are.
+    # A gap after each matrix can make the starts of the matrices less aligned than their rows.
     gaps = (0, *(2**power for power in range(5)))
     return [(max(rows * strides[0], columns * strides[1]) + gap, *strides) for strides in single for gap in gaps]
 

@@ -16,13 +16,14 @@ from gemmdb.key.problem import Problem
 FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 """`torch.set_float32_matmul_precision` by the `fp32` mode of Numerics."""
 MAGNITUDES = 3
-"""Of rows or columns with scales of their own, in turn: most tiles have a power of two of them, no multiple of 3."""
+"""How many magnitudes the rows or columns with their own scales cycle through. Most tile sizes are powers of two, so no
+multiple of 3."""
 
 
 @dataclass(frozen=True)
 class Operands:
-    """The tensors of a product: `a` [m, k], `b` [k, n], each with the batch before that for bmm, a bias, and the scale
-    [n] of a `scale` fusion; of a scaled_mm the fp32 scales of both operands, one number [] each, or [m, 1] and [1, n].
+    """The tensors of a product: `a` [m, k], `b` [k, n], for bmm with the batch as first dimension; a bias; the scale
+    [n] of a `scale` fusion. A scaled_mm has the fp32 scales of both operands: one number [] each, or [m, 1] and [1, n].
     """
 
     a: torch.Tensor
@@ -34,7 +35,7 @@ class Operands:
 
     @property
     def named(self) -> dict[str, torch.Tensor]:
-        """The tensors that there are, A and B first, by the names that kernels know them by."""
+        """The tensors that are present, A and B first, by their names in kernels."""
         found = {"A": self.a, "B": self.b, "bias": self.bias, "scale": self.scale}
         found |= {"scale_a": self.scale_a, "scale_b": self.scale_b}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
@@ -50,8 +51,9 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
     """The module of a Problem, spelled so that Inductor's default sees the op itself.
 
     A constant weight, with its bias and scales, is a parameter; otherwise they are inputs after the activation and its
-    own scale. A `col` operand is stored transposed and turned around in the graph, as `nn.Linear` does. An int8 weight
-    is cast before it is turned: in the other order Inductor's weight-only pattern would take the product away.
+    own scale. A `col` operand is stored transposed, and the graph transposes it back, as `nn.Linear` does. An int8
+    weight is cast before it is transposed: in the other order, Inductor's weight-only pattern would replace the
+    product.
     """
 
     def __init__(self, problem: Problem, operands: Operands) -> None:
@@ -93,7 +95,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
 
 
 def set_numerics(problem: Problem) -> None:
-    """Set torch's switches of precision and determinism as the problem has them."""
+    """Set torch's precision and determinism switches as the problem's numerics say."""
     torch.set_float32_matmul_precision(FP32_MODES[problem.numerics.fp32])
     torch.use_deterministic_algorithms(problem.numerics.deterministic)
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = problem.numerics.reduced
@@ -101,8 +103,8 @@ def set_numerics(problem: Problem) -> None:
 
 
 def blank(problem: Problem, device: torch.device) -> Operands:
-    """Operands of the problem's classes with whatever is in their memory; under a fake tensor mode they have none.
-    Raises InputError when the sizes cannot have the layout classes."""
+    """Uninitialised operands of the problem's classes. Under a fake tensor mode they have no memory. Raises InputError
+    when the sizes cannot have the layout classes."""
     first, second, _ = problem.shapes
     a, b = _blank(literal(problem.a, *first), device), _blank(literal(problem.b, *second), device)
     bias = None if problem.bias is None else _blank(literal_bias(problem.bias, problem.m, problem.n), device)
@@ -112,11 +114,12 @@ def blank(problem: Problem, device: torch.device) -> Operands:
 
 
 def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
-    """Random operands of the problem's classes. The generator is its own: torch's global random state is untouched.
+    """Random operands of the problem's classes. They come from a generator of their own: torch's global random state
+    does not change.
 
-    Activations are scaled so that the outputs stay near 1, or near 100 with integer weights: no dtype overflows. Those
-    in fp8 are quantised as programs do it, so that the largest of what shares a scale is the largest number of the
-    dtype. Raises InputError when the sizes cannot have the layout classes.
+    Activations are scaled so that the outputs stay near 1, or near 100 with integer weights: no dtype overflows. fp8
+    operands are quantised as real programs do it: the largest element under each scale becomes the largest number of
+    the dtype. Raises InputError when the sizes cannot have the layout classes.
     """
     random = torch.Generator(device=device).manual_seed(seed)
     first, second, _ = problem.shapes
@@ -152,13 +155,13 @@ def _scale_sizes(problem: Problem) -> list[tuple[int, ...]]:
 def _quantised(
     info: TensorInfo, random: torch.Generator, factor: float, scale_sizes: tuple[int, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A random fp8 matrix, and the fp32 scales of these sizes that it is to be multiplied by: the largest magnitude of
-    what shares a scale, over the largest number of the dtype. Where each row or column has its own, neighbours are of
-    other magnitudes: those of random rows are so alike that another row's scale would pass."""
+    """A random fp8 matrix, and its fp32 scales of these sizes. A scale is the largest magnitude of its elements divided
+    by the largest number of the dtype. If each row or column has its own scale, neighbours get different magnitudes:
+    random rows are so alike that a kernel with the wrong row's scale would pass."""
     dtype = to_torch(info.dtype)
     exact = torch.randn(info.sizes, generator=random, device=random.device).mul_(factor)
     if scale_sizes:
-        # Powers of two, so that the fp8 numbers stay what they were.
+        # Powers of two do not change the fp8 numbers.
         groups = torch.arange(math.prod(scale_sizes), device=random.device) % MAGNITUDES
         exact.mul_((groups - MAGNITUDES // 2).exp2().view(scale_sizes))
     dims = [dim for dim, size in enumerate(scale_sizes) if size == 1] if scale_sizes else [0, 1]
@@ -195,5 +198,5 @@ def _filled(info: TensorInfo, random: torch.Generator, factor: float) -> torch.T
 def _stored(order: str, matrix: torch.Tensor) -> torch.Tensor:
     if not order.startswith("col"):
         return matrix
-    # As `nn.Linear` turns its weight; a batch of matrices is turned by its last two dimensions.
+    # `nn.Linear` transposes its weight like this; a batch is transposed in its last two dimensions.
     return matrix.t() if matrix.ndim == 2 else matrix.transpose(1, 2)

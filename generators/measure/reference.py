@@ -14,16 +14,16 @@ from gemmdb.generators.measure.spelling import to_torch
 from gemmdb.key.problem import Problem
 
 ROW_FLOPS = 8e9
-"""Above this much float64 work, a sample of the rows is checked, the first and the last always among them."""
+"""With more float64 work than this, only a sample of the rows is checked. It always includes the first and the last."""
 MATRICES = 64
-"""Of a batch, so many matrices are checked."""
+"""How many matrices of a batch are checked at most."""
 
 
 @dataclass(frozen=True)
 class Reference:
     """The exact result [rows, n] of some rows of a product, and the magnitude of the sums behind it, in float64.
 
-    `rows` are numbered through the whole of a batch; `sizes`: of the output.
+    `rows`: row numbers, counted through the whole batch. `sizes`: the sizes of the output.
     """
 
     rows: torch.Tensor
@@ -34,8 +34,8 @@ class Reference:
     def error(self, result: torch.Tensor) -> float:
         """The largest |result - exact| / (|exact| + magnitude); infinite for NaNs and wrong shapes.
 
-        The magnitude is the root of the sum of squares of what was added: a sum that cancels to nothing keeps the
-        rounding errors of its terms, and they are no fault of the kernel.
+        The magnitude is the root of the sum of squares of the terms: a sum that cancels keeps the rounding errors of
+        its terms, and the kernel cannot avoid those.
         """
         if tuple(result.shape) != self.sizes:
             return math.inf
@@ -47,7 +47,7 @@ class Reference:
 
 
 def reference(problem: Problem, operands: Operands) -> Reference:
-    """The Reference for literal operands, computed on the device where they are."""
+    """The Reference for literal operands, computed on their device."""
     if problem.spec.batched:
         return _of_batch(problem, operands)
     rows = _rows(problem, operands.a.device)
@@ -70,14 +70,15 @@ def reference(problem: Problem, operands: Operands) -> Reference:
 
 
 def _of_batch(problem: Problem, operands: Operands) -> Reference:
-    """As `reference`, matrix by matrix: in float64, all at once would take up to eight times the operands' memory."""
+    """Like `reference`, but matrix by matrix: all at once in float64 would take up to eight times the memory of the
+    operands."""
     device, (count, m, n) = operands.a.device, problem.shapes[2]
     many = max(2, int(ROW_FLOPS / max(2 * n * problem.k, 1)))
     matrices = _sample(count, min(many // 2 + 1, MATRICES), problem.key)
     few = max(2, many // max(len(matrices), 1))
     rows, exact, squares = [], [], []
     for matrix in matrices:
-        # Other rows of each matrix: an error that is at the same place of all of them is still likely to be seen.
+        # Different rows of each matrix, so an error at the same place in all of them is likely to be seen.
         chosen = torch.tensor(_sample(m, few, problem.key + matrix), dtype=torch.int64, device=device)
         a, b = operands.a[matrix, chosen].double(), operands.b[matrix].double()
         rows.append(chosen + matrix * m)
@@ -91,8 +92,8 @@ def _of_batch(problem: Problem, operands: Operands) -> Reference:
 
 
 def poison(problem: Problem, device: torch.device) -> None:
-    """Fill memory of the output's size with garbage and free it, so that the next allocation of that size, which is
-    the output of the kernel under test, does not hold an earlier right result."""
+    """Fill memory of the output's size with garbage and free it, so that the next allocation of that size, the output
+    of the kernel under test, cannot hold an earlier correct result."""
     dtype = to_torch(problem.out)
     value = math.nan if dtype.is_floating_point else 113
     torch.full(problem.shapes[2], value, dtype=dtype, device=device)

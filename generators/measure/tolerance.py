@@ -1,4 +1,4 @@
-"""Whether a result is right: how far it may be from the exact product. Needs no torch, which computes that one."""
+"""Whether a result is right: how far it may be from the exact product. Does not need torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FP8_SUM = 2.0**-13
 off the others: DeepSeek-V3's technical report (arXiv 2412.19437, 3.3.2), which found errors of nearly 2% of random
 products with K = 4096; 4 times this, times the root of 4096, is 3.1%."""
 PROMOTED = 256
-"""Without a fast accumulation, so many products at most are summed in the matrix unit before they are added in fp32:
-cuBLAS and CUTLASS take 128, Inductor's templates the depth of a tile."""
+"""Without fast accumulation, the matrix unit sums at most this many products before they are added in fp32: 128 in
+cuBLAS and CUTLASS, the depth of a tile in Inductor's templates."""
 ATEN_MULTIPLE = 4.0
-"""A candidate may err that many times more than ATen does on the same inputs."""
+"""A candidate's error may be this many times the error of ATen on the same inputs."""
 
 
 def tolerance(problem: Problem) -> float:
@@ -28,10 +28,10 @@ def tolerance(problem: Problem) -> float:
     The output is rounded once, and once more where a partial result passes through the output dtype (split sums, a
     scale or an epilogue after the product): 4 roundings. Sums of k products in the accumulate dtype lose sqrt(k)
     roundings of the sum's magnitude when they are independent: 4 of these cover the worst of millions of elements.
-    Inputs that are themselves rounded (TF32) add theirs. Integers are exact.
+    Inputs that are rounded first (TF32) add that rounding. Integers are exact.
 
-    The sums of fp8 products keep fewer bits in the matrix unit, so these lose sqrt(k) of its roundings, for as many k
-    as stay in it: all of them with a fast accumulation, else PROMOTED.
+    The matrix unit keeps fewer bits of a sum of fp8 products, so such a sum also loses sqrt(k) roundings of FP8_SUM.
+    Here k counts the products that are summed in the matrix unit: all with fast accumulation, else at most PROMOTED.
     """
     if problem.out in ("int32", "int8", "uint8"):
         return 0.0

@@ -44,9 +44,9 @@ torch.save([(x, w)], sys.argv[2])
 
 @functools.cache
 def cxx() -> str:
-    """A C++ compiler whose libraries share the C++ library of the process that loads them: $CXX, else g++. Of one that
-    puts a library of its own into them, AOTInductor's loader makes nothing, with gemmdb or without."""
-    for name in (os.environ.get("CXX", "g++"), "g++"):
+    """A C++ compiler whose libraries share the C++ library of the process that loads them: the system's g++, else $CXX.
+    Packages of a compiler with a C++ library of its own, or with a newer one, do not load, with gemmdb or without."""
+    for name in ("g++", os.environ.get("CXX", "g++")):
         with tempfile.TemporaryDirectory() as folder:
             source, made = Path(folder, "probe.cpp"), Path(folder, "probe.so")
             source.write_text('#include <iostream>\nextern "C" void say() { std::cout << 1; }\n')

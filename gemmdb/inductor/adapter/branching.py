@@ -31,15 +31,14 @@ def unbranched() -> str:
 
 
 def either(condition: Any, ways: tuple[Way, Way], operands: Sequence[tuple[Any, torch.Tensor]], like: Any) -> Any:
-    """The output, which is as the fake tensor `like`, of the first of `ways` where `condition` holds, else of the
-    second.
+    """The output of the first of `ways` if `condition` holds, else of the second. The fake tensor `like` describes it.
 
-    `operands`: the tensors that both graphs take, in Inductor's IR and as fake tensors; the graphs take the symbols in
-    their shapes after them, as `symbols` orders these. Each way returns a tuple of one.
+    `operands`: the tensors that both graphs take, in Inductor's IR and as fake tensors. After them the graphs take the
+    symbols in their shapes, in the order of `symbols`. Each graph returns a tuple of one.
     """
     fakes = [fake for _, fake in operands]
     sizes = symbols(fakes)
-    # The graph of a branch takes its operands to lie as their fake tensors say.
+    # The graph of a branch assumes that its operands have the strides of their fake tensors.
     nodes = [ir.ExternKernel.require_exact_strides(node, fake.stride(), allow_padding=False) for node, fake in operands]
     subgraphs = [ir.Subgraph(name=way.name, graph_module=way.graph) for way in ways]
     weights = [node for node in nodes if (node.get_dtype(), node.get_device().type) == (torch.int8, "cpu")]
@@ -51,20 +50,20 @@ def either(condition: Any, ways: tuple[Way, Way], operands: Sequence[tuple[Any, 
 
 
 def symbols(fakes: Sequence[torch.Tensor]) -> list[Any]:
-    """The symbolic integers, each once, that the shapes and strides of fake tensors are made of."""
+    """The symbolic integers in the shapes and strides of fake tensors, each once."""
     found: dict[Any, Any] = {}
     for fake in fakes:
         for size in (*fake.shape, *fake.stride()):
             if isinstance(size, torch.SymInt):
                 for symbol in size.node.expr.free_symbols:
-                    # torch has no hint of a size that comes out of data, and is not to be told a guess as one.
+                    # torch has no hint for a size that comes out of data, and must not take our guess for a hint.
                     known = None if guessing.from_data(symbol) else ir_view.hint(symbol)
                     found[symbol] = size.node.shape_env.create_symintnode(symbol, hint=known)
     return [found[symbol] for symbol in sorted(found, key=str)]
 
 
 def _node(operands: Sequence[Any], like: Any) -> torch.fx.Node:
-    """What Inductor's lowering reads of the node that it lowers: fake operands and outputs."""
+    """A node with what Inductor's lowering reads of the node that it lowers: fake operands and outputs."""
     graph = torch.fx.Graph()
     inputs = [graph.placeholder(f"operand_{i}") for i in range(len(operands))]
     for node, value in zip(inputs, operands, strict=True):

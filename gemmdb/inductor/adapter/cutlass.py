@@ -1,7 +1,7 @@
 """Our CUTLASS kernel as a template buffer of Inductor's: rendered once from our source, compiled, never benchmarked.
 
-Inductor's own CUTLASS support is used from the buffer on: scheduling, compiling, calling, packaging. What comes before,
-its library of configurations and the timing of them, is not touched, so none of CUTLASS's Python has to be there.
+From the buffer on we use Inductor's own CUTLASS support: scheduling, compiling, calling, packaging. We do not use the
+steps before it, its library of configurations and their timing, so CUTLASS's Python need not be installed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ NAMES = ("a", "b", "scale", "bias")
 
 @dataclass(frozen=True)
 class Kernel:
-    """What one call is generated from. `source`: the CUDA source without an entry point. `order`: its run-time
-    arguments. `leading`: elements between the rows (columns) of A and B. `workspace`: bytes of scratch at most."""
+    """Everything that one call is generated from. `source`: the CUDA source without an entry point. `order`: its
+    run-time arguments. `leading`: elements between the rows (columns) of A and B. `workspace`: the most bytes of
+    scratch that it needs."""
 
     source: str
     order: tuple[int, int, int]
@@ -44,7 +45,7 @@ class Kernel:
 
 
 class _Kernel(CUTLASSTemplateKernel):  # type: ignore[misc]
-    """One call: pointers, then integers, then what Inductor adds. A node may be given for several of the pointers."""
+    """One call: pointers, then integers, then the arguments that Inductor adds. Several pointers may share a node."""
 
     def __init__(self, numbers: Sequence[Any]) -> None:
         super().__init__(kernel_name=str(Placeholder.KERNEL_NAME), runtime_arg_info=[], runtime_arg_values=[])
@@ -107,7 +108,7 @@ def unlinked() -> str:
 
 
 def dense(value: Any) -> Any:
-    """A scale or bias in memory without gaps, copied where it is not."""
+    """A scale or bias in memory without gaps. One with gaps is copied."""
     for stored in (ir.ExternKernel.realize_input(value), ir.ExternKernel.copy_input(value)):
         stored.freeze_layout()
         layout = stored.get_layout()
@@ -118,8 +119,8 @@ def dense(value: Any) -> Any:
 
 
 def with_our_headers(original: Callable[[], list[str]]) -> Callable[[], list[str]]:
-    """Wraps the include paths of Inductor's nvcc: those of the nvidia-cutlass package, unless the user has set up a
-    CUTLASS of their own."""
+    """Wraps the include paths of Inductor's nvcc. They become those of the nvidia-cutlass package, unless the user has
+    set up a CUTLASS of their own."""
 
     @functools.wraps(original)
     def paths() -> list[str]:
@@ -139,8 +140,8 @@ def _version_file() -> Path:
 
 @functools.cache
 def missing() -> str:
-    """What is missing to compile a kernel, empty when nothing is. Tried once per process, with an empty source: a
-    kernel is compiled when the graph is loaded, too late to take another one."""
+    """What is missing to compile a kernel, empty if nothing is. It compiles an empty source, once per process: the
+    kernel itself is compiled when the graph is loaded, and then it is too late to take another one."""
     if _users_own():
         if "#define CUTLASS_MAJOR 4\n" not in _version_file().read_text():
             return "the CUTLASS that Inductor is set up with is not version 4"
@@ -159,9 +160,9 @@ def missing() -> str:
 
 
 def product(kernel: Kernel, operands: dict[str, Any], sizes: tuple[int, int, int], dtype: torch.dtype) -> Any:
-    """The output [M, N] in `dtype` of the one call that `kernel` is, in Inductor's IR.
+    """The output [M, N] in `dtype` of one call of `kernel`, in Inductor's IR.
 
-    `operands`: by NAMES, in memory with layouts that stay. `sizes`: M, N, K.
+    `operands`: by NAMES, in memory, with layouts that no longer change. `sizes`: M, N, K.
     """
     a = operands["a"]
     layout = ir.FixedLayout(a.get_device(), dtype, list(sizes[:2]), [sizes[1], 1])

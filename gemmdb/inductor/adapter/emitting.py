@@ -1,4 +1,4 @@
-"""Inductor's output code: generated without a GPU's work, its kernels compiled into the cache, and loaded again."""
+"""Inductor's output code: generated without running a GPU, its kernels compiled into the cache, and loaded again."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Function = Callable[[list[Any]], Sequence[Any]]
 
 
 class _Generated(BaseException):
-    """Carries the output code out of a compile that is to go no further; nothing on the way catches it."""
+    """Stops a compile and hands out its output code. Nothing on the way catches it."""
 
     def __init__(self, source: str, seen: Any) -> None:
         self.source, self.seen = source, seen
 
 
 def output_code(graph: Any, inputs: Sequence[Any], look: Callable[[], Any]) -> tuple[str, Any]:
-    """The output code that compiling `graph` on (fake) `inputs` makes, and what `look` returned when it was made.
+    """Compile `graph` on (fake) `inputs`. Returns the output code, and what `look` returned when the code was made.
 
-    Nothing is run and no kernel is compiled. Raises whatever Inductor raises.
+    Nothing is run and no kernel is compiled. Exceptions of Inductor pass through.
     """
-    # A graph from the cache would not be generated, and padding would be timed.
+    # With its cache, Inductor may generate no code. With padding on, it would time products.
     patches = {"fx_graph_cache": False, "shape_padding": False}
     with inductor_config.patch(patches), _stopped_at_the_code(look):
         try:
@@ -55,10 +55,10 @@ def _stopped_at_the_code(look: Callable[[], Any]) -> Iterator[None]:
 
 @contextmanager
 def no_gpu_context() -> Iterator[None]:
-    """Inside, neither tensors without memory nor compiling their graphs takes a context on the GPU, half a gigabyte of
-    its memory. The first tensor of that kind takes one for the sake of a backward that runs, and Inductor puts scalars
-    onto the graph's device when it traces its own patterns; here nothing is run, and patterns traced for a CPU match
-    the same graphs."""
+    """Inside, fake tensors and the compiles of their graphs create no context on the GPU. A context takes half a
+    gigabyte of its memory. The first fake tensor creates one in case a backward runs later, and Inductor puts scalars
+    onto the graph's device when it traces its own patterns. Here nothing is run, and patterns that were traced for a
+    CPU match the same graphs."""
     traced = joint_graph.lazy_init
     with ExitStack() as stack:
         stack.enter_context(replaced(fake_tensor, "init_gpu_context", lambda device: None))
@@ -68,7 +68,7 @@ def no_gpu_context() -> Iterator[None]:
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Inside, an attribute has another value."""
+    """Inside, the attribute `name` of `owner` is `value`."""
     original = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -88,7 +88,7 @@ def cuda_kernels(source: str) -> list[str]:
 
 
 def _calls(source: str, function: str) -> list[tuple[Any, Any]]:
-    """The first two arguments of each call of `function`, which are literals."""
+    """The first two arguments of each call of `function`. They are literals."""
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     found = (node.args[:2] for node in calls if ast.unparse(node.func) == function)
     return [(ast.literal_eval(first), ast.literal_eval(second)) for first, second in found]
@@ -96,7 +96,7 @@ def _calls(source: str, function: str) -> list[tuple[Any, Any]]:
 
 @contextmanager
 def compiling_for(capability: int) -> Iterator[None]:
-    """Inside, CUDA code is compiled for that compute capability (90 for sm90), and no GPU is asked for its own."""
+    """Inside, CUDA code is compiled for that compute capability (90 for sm90). No GPU is asked for its capability."""
     with inductor_config.patch({"cuda.arch": str(capability)}):
         yield
 
@@ -109,8 +109,8 @@ def compile_cuda(source: str) -> None:
 
 
 def compile_kernel(name: str, source: str) -> None:
-    """Compile one Triton kernel of an output code into Triton's cache, as Inductor's own compile workers do, which have
-    no GPU."""
+    """Compile one Triton kernel of an output code into Triton's cache. Inductor's own compile workers, which have no
+    GPU, do the same."""
     from torch._inductor.codecache import _load_triton_kernel_from_source
     from torch._inductor.runtime.compile_tasks import _worker_compile_triton
 
@@ -118,7 +118,7 @@ def compile_kernel(name: str, source: str) -> None:
 
 
 def load(path: Path) -> Function:
-    """The function of the output code at `path`; its kernels are loaded onto the GPU."""
+    """The function of the output code at `path`. This loads its kernels onto the GPU."""
     module = ModuleType(f"gemmdb_emitted_{path.stem}")
     module.__file__ = str(path)
     with inductor_config.patch(compile_threads=1):

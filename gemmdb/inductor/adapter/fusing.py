@@ -1,4 +1,4 @@
-"""What Inductor's scheduler takes for the epilogue of one of our choices: elementwise work behind views, too."""
+"""Lets Inductor's scheduler fuse elementwise work into one of our kernels also when views stand between the two."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _MARK = "_gemmdb_choice"
 
 
 def choice(output: Any) -> Any:
-    """`output`, which is that of a template that we chose, in Inductor's IR; what reads it through views may be its
-    epilogue from now on."""
+    """Mark `output`, the output of a template that we chose, in Inductor's IR, and return it. From now on, work that
+    reads it through views may become its epilogue."""
     setattr(output.data.data, _MARK, True)
     return output
 
 
 def through_views(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the scheduler's score of two nodes. Where it finds nothing shared with one of our choices, the score is
-    what both share once loops are merged.
+    """Wraps the scheduler's score of two nodes. If one of them is our choice and the scheduler finds nothing that they
+    share, the score counts what they share once loops are merged.
 
-    The scheduler of torch 2.11 compares loops as they were written before it fuses. Those over the [B, S, N] behind a
-    linear are not those over [M, N], so it fused nothing of a batch of sequences. Whether both read and write the same
-    places it asks with merged loops in any case. From torch 2.12 on it compares names.
+    The scheduler of torch 2.11 compares loops as they were written before it fuses. Loops over the [B, S, N] after a
+    linear differ from loops over [M, N], so it fused nothing for a batch of sequences. It always uses merged loops to
+    check whether both nodes read and write the same places. From torch 2.12 on it compares names.
     """
 
     @functools.wraps(original)
@@ -40,7 +40,7 @@ def through_views(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shared(node1: Any, node2: Any) -> set[Any]:
-    """What both nodes of the scheduler read or write of memory, whatever loops they do it in."""
+    """The memory that both nodes of the scheduler read or write, independent of their loops."""
     first, second = ({_merged(dep) for dep in (*n.read_writes.reads, *n.read_writes.writes)} for n in (node1, node2))
     return first & second
 

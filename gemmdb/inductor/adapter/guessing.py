@@ -1,4 +1,4 @@
-"""Sizes that come out of data (`nonzero`, `item`, `mark_unbacked`): torch knows no value of them, at most bounds."""
+"""Sizes that come out of data (`nonzero`, `item`, `mark_unbacked`): torch knows at most their bounds, and no value."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def from_data(expression: Any) -> bool:
 
 
 def guess(expression: Any, shape_env: Any) -> int:
-    """A value to look up by, of an expression that depends on data: each such symbol is taken to be what the program
-    says it mostly is (`hint_override`), else in the geometric middle of its bounds."""
+    """A value to look up by, for an expression that depends on data. Each such symbol takes the value that the program
+    names as usual (`hint_override`), else the geometric middle of its bounds."""
     expression = shape_env.replace(expression)
     values = {symbol: sympy.Integer(_value(symbol, shape_env)) for symbol in expression.free_symbols}
     return int(expression.xreplace(values))
@@ -38,8 +38,8 @@ def _value(symbol: Any, shape_env: Any) -> int:
 
 
 def middle(low: int | None, high: int | None) -> int:
-    """The power of two, which tables know, that is nearest to the geometric middle of two bounds; the middle itself
-    where that is outside of them. None: there is no bound, and the range ends where the ladder's does."""
+    """The power of two nearest to the geometric middle of two bounds, because tables have powers of two. If that lies
+    outside the bounds: the middle itself. None stands for no bound; the range then ends where the ladder ends."""
     low = max(low or 1, 1)
     high = max(low, min(LARGEST if high is None else high, LARGEST))
     power = 2 ** round(math.log2(low * high) / 2)

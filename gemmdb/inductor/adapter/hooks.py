@@ -19,7 +19,7 @@ def with_passes(
 ) -> Callable[[Function], Function]:
     """Wraps compile_fx: each call runs with the passes (by slot) that `choose` returns, if any.
 
-    `after(ok)` runs when such a call is over: with AOTInductor there is no artefact that could carry the events.
+    `after(ok)` runs when such a call is over, because AOTInductor makes no artefact that could store the events.
     """
 
     def around(original: Function) -> Function:
@@ -49,8 +49,8 @@ def with_passes(
 
 
 def keeping_events(take: Callable[[], str], provisional: Callable[[], bool]) -> Callable[[Function], Function]:
-    """Wraps the constructor of compiled graphs: the graph keeps `take()`, which is pickled into the caches with it, and
-    whether it is `provisional()`."""
+    """Wraps the constructor of compiled graphs. The graph stores the result of `take()`, which is pickled into the
+    caches with it, and whether it is `provisional()`."""
 
     def around(init: Function) -> Function:
         signature = inspect.signature(init)
@@ -70,8 +70,8 @@ def keeping_events(take: Callable[[], str], provisional: Callable[[], bool]) -> 
 
 
 def reporting(add: Callable[[str | None, Any], None]) -> Callable[[Function], Function]:
-    """Wraps `post_compile`: calls `add(events, graph)` when a graph is ready to run. That is once per load, cold, from
-    the FX graph cache or from the AOTAutograd cache."""
+    """Wraps `post_compile`: calls `add(events, graph)` when a graph is ready to run. That happens once per load: after
+    a cold compile, from the FX graph cache, or from the AOTAutograd cache."""
 
     def around(post_compile: Function) -> Function:
         @functools.wraps(post_compile)
@@ -86,8 +86,8 @@ def reporting(add: Callable[[str | None, Any], None]) -> Callable[[Function], Fu
 
 
 def unless_provisional(save: Function) -> Function:
-    """Wraps the writer of the FX graph cache: it keeps no provisional graph. An AOTAutograd entry whose
-    FX graph entry is missing is a miss."""
+    """Wraps the writer of the FX graph cache so that it stores no provisional graph. An AOTAutograd entry without its
+    FX graph entry is a miss."""
 
     @functools.wraps(save)
     def save_unless_provisional(key: str, compiled_graph: Any, *args: Any, **kwargs: Any) -> None:

@@ -26,8 +26,8 @@ _TEMPLATES = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What one kernel is generated from: its name in `gemmdb.kernels.registry`, the constants that the template
-    reads, warps and pipeline stages."""
+    """Everything that one kernel is generated from: its name in `gemmdb.kernels.registry`, the constants that the
+    template reads, warps and pipeline stages."""
 
     kernel: str
     constants: Mapping[str, Any]
@@ -36,7 +36,8 @@ class Choice:
 
 
 def tma_constants(a_row_major: bool, b_row_major: bool) -> dict[str, Any]:
-    """What the persistent template reads besides the tile: how the operands lie in memory, how many programs run."""
+    """The constants of the persistent template besides the tile: the operands' orders in memory, how many programs
+    run."""
     return {
         "A_ROW_MAJOR": a_row_major,
         "B_ROW_MAJOR": b_row_major,
@@ -47,30 +48,30 @@ def tma_constants(a_row_major: bool, b_row_major: bool) -> dict[str, Any]:
 
 
 def product(choice: Choice, operands: Sequence[Any], out: torch.dtype, bias: tuple[Any, float, float] | None) -> Any:
-    """The output [M, N], or the batch of them, in `out` of the one choice that the template is generated as, in
-    Inductor's IR.
+    """The output [M, N] in dtype `out`, or a batch of such outputs, in Inductor's IR. The template is generated with
+    this one choice.
 
-    `operands`: A and B, settled. `bias`: one expanded to [M, N], with alpha and beta. Raises whatever Inductor does
-    when it cannot generate the kernel.
+    `operands`: A and B, settled. `bias`: expanded to [M, N], with alpha and beta. Raises Inductor's exception if it
+    cannot generate the kernel.
     """
     a, b = operands
     options = _tma_options(a) if "NUM_SMS" in choice.constants else {}
     nodes = [a, b]
     if bias is not None:
-        # As Inductor has it: the bias comes first, and is added before the accumulator is rounded.
+        # As in Inductor: the bias comes first, and is added before the accumulator is rounded.
         nodes = [bias[0], a, b]
         options |= {"prefix_args": 1, "epilogue_fn": _epilogue(out, *bias[1:])}
     if choice.kernel == "inductor_bmm":
-        # That of torch 2.12 alone reads it, and rounds to it before what is fused.
+        # Only the template of torch 2.12 reads it. It rounds to this dtype before the fused epilogue.
         options["OUT_DTYPE"] = str(out).replace("torch.", "tl.")
     return _generated(choice, nodes, _layout(a, b, out), options)
 
 
 def scaled_product(choice: Choice, operands: Sequence[Any], out: torch.dtype, rest: Sequence[Any]) -> Any:
-    """The output [M, N] in `out` of a product of fp8 operands with scales, as `product`.
+    """The output [M, N] in `out` of a product of fp8 operands with scales; otherwise like `product`.
 
-    `operands`: A and B, settled. `rest`: the scales of A and B, and maybe a bias, each expanded to [M, N]; for the
-    template with tensor maps, which reads them itself, the two scales as they are, without gaps in memory.
+    `operands`: A and B, settled. `rest`: the scales of A and B, and maybe a bias, each expanded to [M, N]. The template
+    with tensor maps reads the scales itself: for it, `rest` is the two scales as they are, without gaps in memory.
     """
     a, b = operands
     if "NUM_SMS" in choice.constants:
@@ -97,8 +98,8 @@ def _generated(choice: Choice, nodes: Sequence[Any], layout: Any, options: Mappi
 
 
 def _tma_options(a: Any) -> dict[str, Any]:
-    """What the generation of the persistent template is told by Inductor's own heuristics, as far as this torch knows
-    it."""
+    """The options that Inductor's own heuristics pass when they generate the persistent template, as far as this torch
+    has them."""
     known = inspect.signature(mm.persistent_tma_mm_template.generate).parameters
     triton = inductor_config.triton
     options = {

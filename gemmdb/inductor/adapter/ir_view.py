@@ -1,4 +1,4 @@
-"""Inductor IR nodes: their layout as the key sees it, and constants made from constants."""
+"""Inductor IR nodes: their layouts in the key's terms, and new constants computed from constants."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from gemmdb.key.problem import Problem
 
 
 def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
-    """`problem` with the layouts that its operands have in the IR, where those are settled already.
+    """`problem` with the layouts that its operands have in the IR, if Inductor has settled them already.
 
-    Only for the arguments of a plain product, or one of batches: (A, B), or (bias, A, B) of an addmm. A packed linear
-    has erased its weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale.
+    Works for the arguments of a plain or batched product only: (A, B), or (bias, A, B) of an addmm. A packed linear has
+    lost its weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale.
     """
     op = problem.spec
     pair = args[1:] if op.bias == "always" else args[:2] if op.scaled else args
@@ -55,8 +55,8 @@ def literal(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
 
 
 def hinted(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """(sizes, strides) of a node whose layout is fixed, symbols replaced by their hints; None for another layout, or
-    where the place in the storage depends on a symbol."""
+    """(sizes, strides) of a node whose layout is fixed, with hints instead of symbols. None for another layout, or if
+    the offset in the storage depends on a symbol."""
     layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
     if not isinstance(layout, ir.FixedLayout) or number(layout.offset) is None:
         return None
@@ -65,7 +65,7 @@ def hinted(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
 
 
 def number(size: Any) -> int | None:
-    """The value of a size, stride or offset, None where that is symbolic."""
+    """The value of a size, stride or offset; None if it is symbolic."""
     try:
         return int(size)
     except TypeError:
@@ -73,8 +73,8 @@ def number(size: Any) -> int | None:
 
 
 def hint(size: Any) -> int:
-    """The value of a size, stride or offset; of a symbolic one that which the compile was started with, or what the
-    graph pass guessed."""
+    """The value of a size, stride or offset. For a symbolic one: the value that the compile started with, or the guess
+    of the graph pass."""
     known = number(size)
     if known is not None:
         return known
@@ -83,14 +83,14 @@ def hint(size: Any) -> int:
 
 
 def divides(step: int, size: Any) -> bool:
-    """Whether every value of a size or stride is a multiple of `step`, for all that is known of a symbolic one."""
+    """Whether a size or stride is a multiple of `step`. For a symbolic one: whether this is known of all its values."""
     known = number(size)
     return bool(V.graph.sizevars.statically_known_multiple_of(size, step)) if known is None else known % step == 0
 
 
 def addressable(sizes: Sequence[Any], nodes: Sequence[Any]) -> bool:
-    """Whether 32 bits can number the elements of an output of those sizes and of each node's storage. Where that
-    depends on symbols, the graph is guarded to it, by the rule that Inductor has for its own kernels."""
+    """Whether 32 bits can number the elements of an output of those sizes and of each node's storage. If that depends
+    on symbols, the graph gets a guard for it, by the rule that Inductor has for its own kernels."""
     return bool(TritonScheduling.can_use_32bit_indexing(sympy_product(sizes), nodes))
 
 
@@ -98,8 +98,8 @@ def _operand(node: Any, known: Operand) -> Operand:
     layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
     box = node.data if isinstance(node, ir.TensorBox) else node
     if not isinstance(layout, ir.FixedLayout) or not isinstance(box, (ir.StorageBox, ir.ReinterpretView)):
-        # Flexible, or a view by index, whose layout is that of what it looks at: Inductor has not decided yet, and will
-        # follow the strides that the graph pass saw.
+        # The layout is flexible, or this is a view by index, which reports the layout of the node behind it. Inductor
+        # has not decided yet, and will follow the strides that the graph pass saw.
         return known
     size, stride = ([hint(part) for part in parts] for parts in (layout.size, layout.stride))
     found = classify(size, stride, hint(layout.offset), known.dtype)
@@ -109,15 +109,15 @@ def _operand(node: Any, known: Operand) -> Operand:
 
 
 def _given(node: Any) -> bool:
-    """Whether the memory behind `node` was not allocated by the graph. The offset of its layout then counts from where
-    the memory begins, and how far into a storage that is, only the graph pass saw."""
+    """Whether the memory behind `node` comes from outside the graph. The offset of its layout then counts from the
+    start of that memory. Only the graph pass saw how far into a storage that start lies."""
     graph, name = V.graph, node.maybe_get_name()
     return any(name in names for names in (graph.graph_inputs, graph.constants, graph.unaligned_buffers))
 
 
 def misplaced(node: Any) -> bool:
-    """Whether `node` is a constant that begins at no multiple of 16 bytes. Inductor takes it for granted of constants
-    that they do, and tells Triton so, which then loads by 16 bytes what it may not."""
+    """Whether `node` is a constant that does not begin at a multiple of 16 bytes. Inductor assumes that all constants
+    do, and tells Triton so. Triton then uses loads of 16 bytes that are not allowed there."""
     constant = V.graph.constants.get(node.maybe_get_name())
     if constant is None or constant.layout != torch.strided:
         return False
@@ -125,16 +125,16 @@ def misplaced(node: Any) -> bool:
 
 
 def anywhere(node: Any) -> bool:
-    """Whether the memory behind `node` may begin at no multiple of 16 bytes when the graph runs. Inductor sees to it,
-    by a copy, for each input that did begin at one when it compiled."""
+    """Whether the memory behind `node` may fail to begin at a multiple of 16 bytes when the graph runs. For each input
+    that was aligned at compile time, Inductor ensures the alignment by a copy."""
     return node.maybe_get_name() in V.graph.unaligned_buffers or misplaced(node)
 
 
 def aligned(node: Any) -> Any:
-    """`node`, whose memory begins at a multiple of 16 bytes whenever the graph runs; None where nothing sees to that.
+    """`node`, with memory that begins at a multiple of 16 bytes whenever the graph runs; None if nothing ensures that.
 
-    A constant that begins elsewhere is copied now, and an input by those calls whose tensor does, by the check that
-    Inductor has for inputs on GPUs. What the graph allocates is aligned.
+    A misaligned constant is copied now. A misaligned input is copied at each call that passes one, by the check that
+    Inductor has for inputs on GPUs. Memory that the graph allocates is aligned.
     """
     if not ir.is_storage_and_layout(node):
         return node  # It becomes a buffer of the graph.
@@ -153,7 +153,7 @@ _outer_watches: ContextVar[bool] = ContextVar("_outer_watches", default=False)
 
 @contextmanager
 def within_watched() -> Iterator[None]:
-    """Inside, the inputs of subgraphs that are lowered are `aligned` already."""
+    """Inside, all inputs of the subgraphs being lowered count as `aligned` already."""
     token = _outer_watches.set(True)
     try:
         yield
@@ -162,7 +162,7 @@ def within_watched() -> Iterator[None]:
 
 
 def _watched(name: str) -> bool:
-    """Have an input of the graph checked at each call; whether that can be had. AOTInductor checks none on a CPU."""
+    """Have an input of the graph checked at each call. Returns whether that works: AOTInductor checks none on a CPU."""
     graph = V.graph
     if isinstance(graph, SubgraphLowering) or graph.aot_mode:
         return isinstance(graph, SubgraphLowering) and _outer_watches.get()
@@ -178,13 +178,13 @@ def _constant_value(node: Any) -> torch.Tensor:
 def _strided(tensor: torch.Tensor, layout: Any) -> torch.Tensor:
     sizes = [int(size) for size in layout.size]
     strides = [int(stride) for stride in layout.stride]
-    # The offset of the layout counts from where the constant begins, which may be inside its storage.
+    # The offset of the layout counts from the start of the constant, which may be inside its storage.
     return tensor.as_strided(sizes, strides, tensor.storage_offset() + int(layout.offset))
 
 
 def cast_constant(node: Any, dtype: Any, scale: Any = None) -> Any:
-    """`node` cast to `dtype`, times `scale` if there is one, as eager rounds it: a new constant where these are
-    constants, or views of one. What a branch takes is none."""
+    """`node` cast to `dtype`, times `scale` if there is one, rounded as in eager. It is a new constant if these are
+    constants or views of constants. The inputs of a branch are not."""
     if not all(map(_is_constant, (node,) if scale is None else (node, scale))):
         cast = lowerings[torch.ops.prims.convert_element_type.default](node, dtype)
         return cast if scale is None else lowerings[torch.ops.aten.mul.Tensor](cast, scale)
@@ -193,14 +193,14 @@ def cast_constant(node: Any, dtype: Any, scale: Any = None) -> Any:
 
 
 def _is_constant(node: Any) -> bool:
-    """Whether `node` is a constant, or a view of one by strides: the layout of a view by index is of what it views."""
+    """Whether `node` is a constant or a strided view of one. A view by index reports the layout of the node behind."""
     box = node.data if isinstance(node, ir.TensorBox) else node
     return isinstance(box, (ir.StorageBox, ir.ReinterpretView)) and node.maybe_get_name() in V.graph.constants
 
 
 def from_the_start(node: Any) -> Any:
-    """`node`, or a copy of it where it is a constant that begins inside its storage: what Inductor's C++ template packs
-    is taken from where the storage begins."""
+    """`node`, or a copy if it is a constant that begins inside its storage. Inductor's C++ template packs a weight from
+    the start of the storage."""
     tensor = V.graph.constants.get(node.maybe_get_name()) if isinstance(node, ir.TensorBox) else None
     if tensor is None or tensor.layout != torch.strided or not tensor.storage_offset():
         return node
@@ -208,8 +208,8 @@ def from_the_start(node: Any) -> Any:
 
 
 def ones(w: Any, a: Any) -> Any:
-    """A vector of ones over the columns of `w`, in the dtype of `a`: a constant, but not of a symbolic size, nor in a
-    branch, whose constants Inductor never fills in."""
+    """A vector of ones over the columns of `w`, in the dtype of `a`. It is a constant, except for a symbolic size and
+    in a branch, because Inductor never fills in the constants of a branch."""
     columns = w.get_size()[1]
     if number(columns) is not None and not isinstance(V.graph, SubgraphLowering):
         return V.graph.add_tensor_constant(torch.ones(int(columns), dtype=a.get_dtype()))
@@ -219,19 +219,19 @@ def ones(w: Any, a: Any) -> Any:
 
 
 def is_dense(vector: Any) -> bool:
-    """Whether `vector` is a buffer without gaps already."""
+    """Whether `vector` already is a buffer without gaps."""
     layout = vector.maybe_get_layout() if hasattr(vector, "maybe_get_layout") else None
     return layout is not None and list(layout.stride) == [1] and layout.offset == 0
 
 
 def fresh(matrix: Any) -> Any:
-    """A dense copy of `matrix`, which begins where an allocation does. ATen's weight-only kernel reads rows by 32-byte
-    loads that must be aligned; the key only knows 16 bytes, and no guard watches the offset of an input."""
+    """A dense copy of `matrix` that begins at the start of an allocation. ATen's weight-only kernel reads rows by loads
+    of 32 bytes that must be aligned. The key only knows 16 bytes, and no guard watches the offset of an input."""
     return ir.ExternKernel.require_contiguous(ir.ExternKernel.copy_input(matrix))
 
 
 def dense(vector: Any) -> Any:
-    """`vector` in memory without gaps: the weight-only kernels read their scale by pointer, whatever its stride."""
+    """`vector` in memory without gaps: the weight-only kernels read their scale by pointer and ignore its stride."""
     if is_dense(vector):
         return vector
     return ir.ExternKernel.require_contiguous(ir.ExternKernel.copy_input(vector))

@@ -1,4 +1,4 @@
-"""Padded products in Inductor's IR, and its own padding, which measures, kept away from products that are answered."""
+"""Padded products in Inductor's IR. Also keeps Inductor's own padding, which times, off products with an answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def padded(matrix: Any, sizes: Sequence[int], row_major: bool) -> Any:
-    """`matrix` [rows, columns] with zeros after it up to `sizes`, in memory in the order that it had."""
+    """`matrix` [rows, columns], padded with zeros at its end up to `sizes`. Its order in memory stays."""
     have = [int(size) for size in matrix.get_size()]
     if have == list(sizes):
         return matrix
@@ -26,7 +26,7 @@ def padded(matrix: Any, sizes: Sequence[int], row_major: bool) -> Any:
         matrix = ir.TensorBox(matrix)
     stored = matrix if row_major else _turned(matrix)
     rows, columns = missing if row_major else missing[::-1]
-    # Lengths come last dimension first, each as (before, after).
+    # The lengths start with the last dimension, each as (before, after).
     stored = lowerings[aten.constant_pad_nd.default](stored, [0, columns, 0, rows], 0)
     stored = ir.TensorBox(ir.ExternKernel.require_contiguous(ir.ExternKernel.realize_input(stored)))
     return stored if row_major else _turned(stored)
@@ -57,8 +57,9 @@ def _turned(matrix: Any) -> Any:
 
 
 def unless(answered: Callable[[Any], bool]) -> Callable[[Callable[..., Any]], Callable[..., bool]]:
-    """Wraps the decision of Inductor's padding pass: it leaves each product alone, without timing anything, whose graph
-    node is `answered`, unless the user forces padding. Only products that could be padded are asked about."""
+    """Wraps the decision of Inductor's padding pass. If the graph node of a product is `answered`, the pass leaves the
+    product alone and times nothing, unless the user forces padding. It only asks about products that could be
+    padded."""
 
     def around(original: Callable[..., Any]) -> Callable[..., bool]:
         @functools.wraps(original)

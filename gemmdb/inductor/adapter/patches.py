@@ -1,9 +1,9 @@
-"""Everything of torch that gemmdb changes: one register. `apply` puts the wrappers in place, `undo` takes them away.
+"""Everything that gemmdb changes in torch: one register. `apply` puts the wrappers in place, `undo` takes them away.
 
-The other modules of the adapter and the packages above make the wrappers; `gemmdb.inductor.install` hands them in by
-name. Beside these, gemmdb only adds things under names of its own: the operators `gemmdb::mixed_mm` and
-`gemmdb::int_mm_scaled` with their lowerings, and Triton templates named `gemmdb_*`. Nothing of torch's uses them, so
-they stay.
+The other modules of the adapter and the packages above make the wrappers. `gemmdb.inductor.install` hands them in by
+name. Besides these, gemmdb only adds things under its own names: the operators `gemmdb::mixed_mm` and
+`gemmdb::int_mm_scaled` with their lowerings, and Triton templates named `gemmdb_*`. torch itself uses none of them, so
+`undo` leaves them in place.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _SAVERS = "torch._inductor.select_algorithm:_ALGORITHM_SELECTOR_CACHE.feedback_s
 class Patch:
     """One thing of torch that gemmdb wraps.
 
-    `wrapper`: the name of what makes the wrapper, in `apply`. `target`: `module:function`, `module:Class.method`, or
-    `module:table[operator]` for an entry of a table; an operator without an overload stands for all of its overloads.
-    `before`: the first torch that does not need it, None for all. `undone`: what `undo` does.
+    `wrapper`: the name, in `apply`, of the function that makes the wrapper. `target`: `module:function`,
+    `module:Class.method`, or `module:table[operator]` for an entry of a table; an operator without an overload stands
+    for all of its overloads. `before`: the first torch that does not need the patch, None if all need it. `undone`:
+    what `undo` does.
     """
 
     wrapper: str
@@ -96,7 +97,7 @@ Wrapper = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class _Place:
-    """Where one function stands: an attribute of a module or class, or an entry of a dict."""
+    """Where one function is stored: an attribute of a module or class, or an entry of a dict."""
 
     owner: Any
     name: Any
@@ -112,7 +113,7 @@ class _Place:
 
 
 class _Saver:
-    """The place of our function in the list of those that get the timings of Inductor's searches."""
+    """The place of our function in the list of functions that get the timings of Inductor's searches."""
 
     def read(self) -> Any:
         cache = select_algorithm._ALGORITHM_SELECTOR_CACHE
@@ -140,7 +141,7 @@ _applied: dict[object, _Applied] = {}
 
 def apply(wrappers: Mapping[str, Wrapper] | None = None) -> None:
     """Wrap everything in the register that is not wrapped yet. `wrappers`: by name, functions that take an original and
-    return its replacement; None for those of the last call, before which nothing happens."""
+    return its replacement. None stands for those of the last call; without an earlier call, nothing happens."""
     with _lock:
         _wrappers.update(wrappers or {})
         for patch in PATCHES:
@@ -160,7 +161,7 @@ def _warn_missing(target: str) -> None:
 
 
 def undo() -> None:
-    """Put back what stood there before. Where someone else has wrapped our wrapper it stays, and passes through."""
+    """Put the originals back. If other code has wrapped our wrapper, ours stays and passes calls through."""
     with _lock:
         for key, one in list(_applied.items()):
             if one.place.read() is one.ours:
@@ -180,7 +181,7 @@ def _put(key: object, place: _Place | _Saver, make: Wrapper) -> None:
 
 
 def places(target: str) -> dict[object, _Place | _Saver]:
-    """Where the functions of a target stand, by a key that each keeps; none where this torch has no such operator."""
+    """The places of the functions of a target, each by a fixed key; none if this torch has no such operator."""
     if target == _SAVERS:
         return {target: _Saver()}
     module, _, name = target.partition(":")
@@ -196,7 +197,7 @@ def places(target: str) -> dict[object, _Place | _Saver]:
 
 
 def _overloads(operator: str) -> list[Any]:
-    """The overload of that name, or the packet and all of its overloads; none where this torch has no such operator."""
+    """The overload of that name, or the packet and all of its overloads; none if this torch has no such operator."""
     found: Any = torch.ops
     for name in operator.split("."):
         found = getattr(found, name, None)

@@ -1,4 +1,4 @@
-"""The processes of a distributed job: a word that the first of them gave, for the others to compare theirs with."""
+"""The processes of a distributed job: the first one stores a text, and the others compare theirs with it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def several() -> bool:
 
 
 def first(key: str, value: str) -> tuple[int, str] | None:
-    """(this rank, what the first process of the job to come here gave as `value`); None where there is no job.
+    """(this rank, the `value` of the first process of the job that called this); None without a job.
 
-    No collective: each process comes when it compiles, and none waits for another.
+    This is no collective: each process calls it when it compiles, and none waits for another.
     """
     if not several():
         return None

@@ -19,8 +19,8 @@ from gemmdb.inductor.adapter import patches, state
 
 @functools.cache
 def code_digest() -> str:
-    """A digest of the sources that choose and lower, and of the cost model's data: another version of gemmdb must not
-    be served old graphs."""
+    """A digest of the sources that choose and lower, and of the cost model's data. With it, another version of gemmdb
+    gets no old graphs from the cache."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sources(package := Path(__file__).parents[2]):
         content = path.read_bytes()
@@ -29,8 +29,8 @@ def code_digest() -> str:
 
 
 def sources(package: Path) -> list[Path]:
-    """The files of the library in `package`: all but the command line, the offline phase and the tables, which change
-    nothing about what an existing table makes of a graph."""
+    """The files of the library in `package`, without the command line, the offline phase and the tables. Those do not
+    change what gemmdb makes of a graph with an existing table."""
     rooms = (path for path in package.iterdir() if path.name not in ("cli", "generators", "tables", "__pycache__"))
     files = (file for room in rooms for file in (room.rglob("*") if room.is_dir() else [room]))
     return sorted(file for file in files if file.is_file() and "__pycache__" not in file.parts)
@@ -41,8 +41,8 @@ _MATMUL = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precisi
 
 
 def surroundings() -> str:
-    """What a lookup depends on beside the graph: the devices with the number of threads (the C++ template bakes it in)
-    and torch's settings of precision and determinism. Inductor's own key lacks most of it."""
+    """What a lookup depends on besides the graph: the devices with the number of threads (the C++ template bakes it in)
+    and torch's settings of precision and determinism. Inductor's own key lacks most of these."""
     devices = [detect.cpu(torch.get_num_threads()).text]
     if torch.cuda.is_initialized() and (gpu := detect.cuda(torch.cuda.current_device())):
         devices.append(gpu.text)
@@ -69,24 +69,24 @@ class GraphPass(CustomGraphPass):  # type: ignore[misc]
         self.body = body
 
     def __call__(self, graph: Any) -> None:
-        # A backward may be compiled after `disable()`: its decisions still need our lowerings.
+        # A backward may be compiled after `disable()`. Its decisions still need our lowerings.
         patches.apply()
         self.body(graph)
 
     def uuid(self) -> Any | None:
-        """Our code, policy, tables and what the products are asked for; None means: not to be cached."""
+        """Our code, policy, tables and the devices and settings that lookups depend on; None: do not cache."""
         identity = self.body.identity
         if identity is None:
             return None
         return f"{type(self.body).__name__} {code_digest()} {identity} {surroundings()}"
 
     def __deepcopy__(self, memo: Any) -> GraphPass:
-        # Inductor copies its config now and then; the session holds open files.
+        # Inductor sometimes copies its config, and the session holds open files.
         return self
 
 
 class Chain(CustomGraphPass):  # type: ignore[misc]
-    """The user's pass and then ours, for torch before 2.13, where a slot holds one pass."""
+    """The user's pass and then ours. Before torch 2.13 a slot holds only one pass."""
 
     def __init__(self, user: Any, ours: GraphPass) -> None:
         self.user, self.ours = user, ours
@@ -138,8 +138,8 @@ def holds_ours(slot: Any) -> bool:
 
 
 def patches_for(bodies: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """`given` config patches with `bodies` (our passes by slot) added to what the user set there or in the config;
-    `given` itself when ours are in force already."""
+    """The config patches `given`, with `bodies` (our passes by slot) added to what the user set there or in the config.
+    Just `given` when our passes are in force already."""
     added = {}
     for slot, body in bodies.items():
         user = (given or {}).get(slot, getattr(inductor_config, slot))

@@ -36,8 +36,8 @@ def deterministic() -> bool:
 
 
 def frozen_parameters() -> set[int]:
-    """Which placeholders of the joint graph freezing will turn into constants: parameters and buffers that the graph
-    neither mutates nor returns a view of."""
+    """The indices of the placeholders of the joint graph that freezing will turn into constants: parameters and buffers
+    that the graph does not mutate and of which it returns no view."""
     context = torch._guards.TracingContext.try_get()
     flat = getattr(context, "params_flat_unwrap_subclasses", None)
     metadata = getattr(context, "fw_metadata", None)
@@ -49,7 +49,7 @@ def frozen_parameters() -> set[int]:
 
 
 def lowers(target: Any) -> bool:
-    """Whether Inductor has a lowering of `target` that obeys a decision; what it leaves to ATen as a whole has none."""
+    """Whether Inductor has a lowering of `target` that obeys a decision. It has none for what it leaves to ATen."""
     return bool(getattr(lowerings.get(target), "_gemmdb", False))
 
 
@@ -74,17 +74,17 @@ def current_node() -> Any:
 
 @contextmanager
 def only_aten() -> Iterator[None]:
-    """Inside, every GEMM lowering has ATen (oneDNN, MKL) as its one choice, so that nothing is timed."""
+    """Inside, every GEMM lowering has ATen (oneDNN, MKL) as its one choice, so Inductor times nothing."""
     with inductor_config.patch(max_autotune=False, max_autotune_gemm=False):
         yield
 
 
 @contextmanager
 def only_cpp(threads: tuple[int, int, int] | None, blocks: tuple[int, int, int] | None) -> Iterator[None]:
-    """Inside, every GEMM lowering has Inductor's C++ template as its one choice, or none at all where it is not legal.
+    """Inside, every GEMM lowering has Inductor's C++ template as its one choice, or no choice if it is not legal.
 
     `threads`: threads along M, N, K. `blocks`: cache blocks along M, N, K, in register blocks. The template renders
-    once while it is lowered and keeps both for the final code. None: the template's own rule.
+    once while it is lowered, and keeps both for the final code. None stands for the template's own rule.
     """
     patches: dict[str, Any] = {"max_autotune": False, "max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
     if threads is not None:

@@ -25,8 +25,8 @@ aten = torch.ops.aten
 
 
 def grid(name: str) -> Any:
-    """The launch grid of our kernel of that name. Where programs go on to the next tile, as many run as fit at once,
-    but no more than there are output tiles."""
+    """The launch grid of our kernel of that name. If programs continue with the next tile, the grid has as many
+    programs as fit at once, but no more than there are output tiles."""
     kernel = KERNELS["triton", name]
     template = kernel.template
     if template is None:
@@ -46,9 +46,9 @@ def grid(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What one kernel is generated from: the template's name, the constants it reads, warps and pipeline stages.
+    """Everything that one kernel is generated from: the template's name, its constants, warps and pipeline stages.
 
-    `partials`: 32-bit partial sums for a kernel that counts the arrivals at each tile; 0 for all others.
+    `partials`: how many 32-bit partial sums a kernel needs that counts the arrivals at each tile; 0 for all others.
     """
 
     template: str
@@ -60,8 +60,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What is applied to the accumulator: it is multiplied by `alpha` and by each of the `scales`, and `beta` times the
-    `bias` is added. These are nodes of the IR that broadcast to [M, N]; no bias is None."""
+    """The epilogue multiplies the accumulator by `alpha` and by each of the `scales`, and adds `beta` times the `bias`.
+    Scales and bias are nodes of the IR that broadcast to [M, N]; `bias` is None if there is none."""
 
     scales: tuple[Any, ...] = ()
     bias: Any = None
@@ -69,7 +69,7 @@ class Epilogue:
     beta: float = 1.0
 
     def inputs(self, m: int, n: int) -> list[Any]:
-        """The nodes in the order in which `apply` takes their values, in memory, seen as [m, n]."""
+        """The nodes in the order in which `apply` takes their values. They are in memory and expanded to [m, n]."""
         return [expanded(node, m, n) for node in (*self.scales, self.bias) if node is not None]
 
     def apply(self, result: Any, *values: Any) -> Any:
@@ -88,11 +88,11 @@ class Epilogue:
 
 
 class _KernelWithWorkspace(TritonTemplateKernel):  # type: ignore[misc]
-    """Names the parts of the workspace as our templates do, and shares it among the kernels of a graph.
+    """Gives the sections of the workspace the names that our templates use. The kernels of a graph share the workspace.
 
-    The counters come first, in as many words in every kernel: they are zeroed once per call of the graph, and each
-    kernel leaves them at zero, but never the partial sums after them. The name begins as Inductor's own do: by that it
-    knows, when it writes C++, that this is no tensor of the graph.
+    The counters come first and take the same number of words in every kernel. They are zeroed once per call of the
+    graph, and each kernel leaves them at zero. The partial sums after them are never zeroed. The workspace's name
+    begins like Inductor's own names: from that Inductor knows, when it writes C++, that it is no tensor of the graph.
     """
 
     def __init__(self, *args: Any, workspace_arg: Any = None, **options: Any) -> None:
@@ -102,7 +102,7 @@ class _KernelWithWorkspace(TritonTemplateKernel):  # type: ignore[misc]
         super().__init__(*args, workspace_arg=workspace_arg, **options)
 
     def def_kernel(self, *names: str) -> str:
-        """Inductor's own hook, and where the partial sums are."""
+        """Inductor's own hook, plus a line that says where the partial sums are."""
         head = super().def_kernel(*names)
         if self.workspace_arg is None:
             return str(head)
@@ -114,9 +114,9 @@ class _Template(TritonTemplate):  # type: ignore[misc]
 
 
 def registered(name: str) -> Any:
-    """Inductor's template object of our template `name`, under a name that holds the digest of its source.
+    """Inductor's template object of our template `name`. It is registered under a name with the digest of its source.
 
-    Inductor keeps every template by name and refuses a name twice, also when this module is loaded again.
+    Inductor keeps every template by name and refuses a second one of the same name, even if this module is reloaded.
     """
     full = f"gemmdb_{name}_{triton.digest(name)}"
     known = TritonTemplate.all_templates.get(full)
@@ -124,15 +124,15 @@ def registered(name: str) -> Any:
 
 
 def multiprocessors(node: Any) -> int:
-    """How many multiprocessors the GPU has on which `node` lies."""
+    """The number of multiprocessors of the GPU that holds `node`."""
     return int(DeviceProperties.create(node.get_device()).multi_processor_count)
 
 
 def unmapped() -> str:
-    """Why no Triton kernel that builds tensor maps may be called from the code being generated, empty when it may.
+    """Why the code being generated must not call a Triton kernel that builds tensor maps, empty when it may.
 
-    Each program builds its own in scratch memory. Inductor's C++ code of torch 2.11 allocates that of one program only,
-    and the others write past its end.
+    Each program builds its own maps in scratch memory. The C++ code of torch 2.11's Inductor allocates scratch for one
+    program only, and the other programs write past its end.
     """
     if not V.graph.cpp_wrapper:
         return ""
@@ -142,14 +142,14 @@ def unmapped() -> str:
 
 
 def settled(matrix: Any) -> Any:
-    """`matrix` in memory, with strides that no later decision of Inductor changes."""
+    """`matrix` in memory. Inductor no longer changes its strides."""
     matrix = realize_inputs(matrix)
     matrix.freeze_layout()
     return matrix
 
 
 def expanded(value: Any, m: int, n: int) -> Any:
-    """A scale or bias in memory, seen as [m, n]."""
+    """A scale or bias in memory, expanded to [m, n]."""
     stored = ir.TensorBox(ir.ExternKernel.realize_input(value))
     return ir.ExternKernel.realize_input(lowerings[aten.expand.default](stored, [m, n]))
 
@@ -157,10 +157,10 @@ def expanded(value: Any, m: int, n: int) -> Any:
 def product(
     kernel: Kernel, operands: Sequence[Any], out: tuple[torch.dtype, Sequence[int]], epilogue: Epilogue | None = None
 ) -> Any:
-    """The output of the one choice that `kernel` is, in Inductor's IR.
+    """The output of `kernel`, as the only choice, in Inductor's IR.
 
-    `operands`: what the template names, A and B first, in memory, with strides that stay. `out`: dtype and sizes of the
-    output, [M, N] or [slices of K, M, N]. Raises whatever Inductor does when it cannot generate the kernel.
+    `operands`: those that the template names, A and B first, in memory, with fixed strides. `out`: dtype and sizes of
+    the output, [M, N] or [slices of K, M, N]. Raises Inductor's exception if it cannot generate the kernel.
     """
     dtype, sizes = out
     strides = ir.FlexibleLayout.contiguous_strides(list(sizes))
@@ -187,11 +187,11 @@ def product(
 def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:
     """The sum of `partials` [slices of K, M, N] in order, with the epilogue, as `dtype`.
 
-    The sum and the epilogue are in the dtype of the partials; Inductor fuses what comes after into the same kernel.
+    The sum and the epilogue are computed in the dtype of the partials. Inductor fuses later work into the same kernel.
     """
     convert, times = lowerings[torch.ops.prims.convert_element_type.default], lowerings[aten.mul.Tensor]
     slices = int(partials.get_size()[0])
-    # From 8 on Inductor would make a reduction of it, whose programs have threads share the few slices of an element.
+    # From 8 slices on, Inductor would make it a reduction, where threads share the few slices of an element.
     with inductor_config.patch(unroll_reductions_threshold=slices + 1):
         result = lowerings[aten.sum.dim_IntList](partials, [0], dtype=partials.get_dtype())
     if epilogue.alpha != 1:

@@ -1,4 +1,4 @@
-"""The vector units that Inductor generates C++ for: each process tries them anew, with an import of torch for each."""
+"""The vector units that Inductor generates C++ for. Every process tries each of them again, and imports torch to."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch._inductor.config as inductor_config
 import torch._inductor.cpu_vec_isa as vec_isa
 
 TRUSTED: Mapping[str, str] = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
-"""The environment of a process that takes all vector units that the CPU has for usable, without trying them: three
-seconds less before its first C++."""
+"""The environment of a process that trusts all vector units of the CPU without trying them. It saves three seconds
+before its first C++."""
 
 
 def all_usable() -> bool:
-    """Whether the compiler and the libraries can use every vector unit that this CPU has, so that TRUSTED tells other
-    processes the truth. Tries those that this process has not tried yet."""
+    """Whether the compiler and the libraries can use every vector unit of this CPU. If so, TRUSTED is right for other
+    processes. Tries the units that this process has not tried yet."""
     usable = vec_isa.valid_vec_isa_list()
     vec_isa.valid_vec_isa_list.cache_clear()
     with inductor_config.patch({"cpp.vec_isa_ok": True}):

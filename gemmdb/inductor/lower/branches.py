@@ -17,8 +17,8 @@ aten = torch.ops.aten
 
 
 def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The product that is being lowered, in Inductor's IR. At run time it takes the first branch of `decision` or
-    one of the rest. None, with a note in the journal, if it cannot be divided."""
+    """The product that is being lowered, in Inductor's IR. At run time it takes the first branch of `decision` or one
+    of the rest. If several kernels cannot share the product, returns None and leaves a note in the journal."""
     node = state.current_node()
     place = _places().get(node.target)
     if place is None or any(isinstance(arg, torch.fx.Node) for arg in node.kwargs.values()):
@@ -40,7 +40,7 @@ def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def _places() -> dict[Any, int]:
-    """By operator that can be divided, the position of A among its arguments."""
+    """The operators whose products several kernels can share, each with the position of A among its arguments."""
     plain = {aten.mm.default: 0, aten._int_mm.default: 0, aten.addmm.default: 1, aten._scaled_mm.default: 0}
     return {**plain, ops.register(): 0}
 
@@ -49,13 +49,13 @@ def _unlike(m: Any, fakes: list[torch.Tensor]) -> str:
     """Why the operands cannot be handed to a branch as they are, empty when they can."""
     if ir_view.number(m) is not None:
         return "M turned out to be fixed"
-    # A branch sees where an operand begins, and not how far into its storage that is.
+    # A branch sees where an operand begins, but not how far into its storage that is.
     offsets = [fake.storage_offset() for fake in fakes]
     return "" if all(extract.known(one == 0) for one in offsets) else "an operand begins inside its storage"
 
 
 def _divided(decision: Decision) -> tuple[Decision, Decision]:
-    """The first branch, and all others."""
+    """The decision for the first branch, and the one for all others."""
     (limit, config), *others = decision.branches
     low, high = decision.query.ranges["m"]
     first = _branch(decision, (low, limit))
@@ -72,7 +72,7 @@ def _branch(decision: Decision, rows: tuple[int, int | None]) -> Decision:
 
 
 def _graph(node: Any, decision: Decision, kwargs: Mapping[str, Any]) -> torch.fx.GraphModule:
-    """A graph of the operator of `node` alone, to be lowered by `decision`. It takes the tensors of `node`, then the
+    """A graph with only the operator of `node`, which `decision` lowers. It takes the tensors of `node`, then the
     symbols of their shapes."""
     graph = torch.fx.Graph()
     fakes = []

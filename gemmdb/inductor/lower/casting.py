@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 
 def weight_only(a: Any, w: Any, scale: Any, backend: str) -> Any:
-    """The product by the lowering of `_weight_int8pack_mm`: ATen's kernel, or the C++ template that dequantises."""
+    """The product, lowered as `_weight_int8pack_mm`: with ATen's kernel, or with the C++ template that dequantises."""
     lower = state.lowering_of(aten._weight_int8pack_mm.default)
     transposed = state.lowering_of(aten.permute.default)(w, [1, 0])
     if backend == "aten":
@@ -25,8 +25,8 @@ def weight_only(a: Any, w: Any, scale: Any, backend: str) -> Any:
 
 
 def cast_product(a: Any, w: Any, scale: Any, scale_first: bool = False) -> Any:
-    """The product with the weight cast to the dtype of `a` first. With `scale_first` the cast weight is scaled, as in
-    default mode; else the product is."""
+    """The product with the weight cast to the dtype of `a` first. `scale_first` scales the cast weight, as in default
+    mode; otherwise the scale multiplies the product."""
     weight = state.lowering_of(torch.ops.prims.convert_element_type.default)(w, a.get_dtype())
     if not scale_first:
         return product(a, weight, scale)
@@ -34,7 +34,7 @@ def cast_product(a: Any, w: Any, scale: Any, scale_first: bool = False) -> Any:
 
 
 def constant_product(a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
-    """As `cast_product`; a constant weight is cast at compile time."""
+    """Like `cast_product`, but a constant weight is cast at compile time."""
     if scale_first:
         return product(a, ir_view.cast_constant(w, a.get_dtype(), scale), None)
     return product(a, ir_view.cast_constant(w, a.get_dtype()), scale)

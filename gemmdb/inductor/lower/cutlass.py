@@ -1,4 +1,4 @@
-"""Lowers a product with a config of our CUTLASS kernel: one call, its scale and bias inside, nothing timed."""
+"""Lowers a product with a config of our CUTLASS kernel: one call with its scale and bias. Inductor times nothing."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _BIASES = {"1d": lambda m, n: n, "column": lambda m, n: m, "full": lambda m, n: 
 
 
 def lower(config: Config, problem: Problem, operands: Operands) -> Any:
-    """The product in Inductor's IR, in the problem's output dtype. M may be symbolic: sizes are arguments.
+    """The product in Inductor's IR, in the problem's output dtype. M may be symbolic, because sizes are arguments.
 
-    Raises Refused if the kernel does not take the operands, or cannot be compiled here.
+    Raises Refused if the kernel cannot take the operands, or cannot be compiled here.
     """
     check(problem, operands, symbolic=True)
     if reason := cutlass.unlinked() or cutlass.missing():
@@ -77,7 +77,7 @@ def _vector(node: Any, elements: int) -> Any:
 
 def _leading(node: Any, operand: Operand) -> int:
     """Elements from one row of a row-major matrix to the next, or from column to column of a column-major one. A single
-    row or column may have any stride, and a tensor map needs an aligned one: then it is the stride without gaps."""
+    row or column may have any stride, but a tensor map needs an aligned one. For it, return the stride without gaps."""
     across = 0 if operand.layout.order.startswith("row") else 1
     size, stride, along = node.get_size()[across], node.get_stride()[across], node.get_size()[1 - across]
     found = ir_view.number(stride if size != 1 else along)

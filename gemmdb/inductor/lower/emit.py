@@ -1,5 +1,5 @@
 """Carries out the config of a Decision: confirms it for the IR's operands, then emits Inductor's C++ template or a
-generated kernel. What turns out to be impossible returns None and leaves a note in the journal."""
+generated kernel. If that is impossible, returns None and leaves a note in the journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("gemmdb")
 
 
 def confirmed(decision: Decision, args: tuple[Any, ...]) -> Config:
-    """The decided config. It is decided again if the IR's operands have other layouts than the graph pass saw."""
+    """The decided config. If the IR's operands have other layouts than the graph pass saw, it is decided again."""
     assert decision.config is not None
     problem = ir_view.confirm(decision.problem, args)
     if problem == decision.problem:
@@ -34,18 +34,18 @@ def confirmed(decision: Decision, args: tuple[Any, ...]) -> Config:
 
 
 def bound_to_its_constants(decision: Decision) -> None:
-    """Keep the graph out of the compile caches if its code holds for a constant's values, or for its place in memory:
-    the caches only know the constant's shape, and would serve the graph to another model."""
+    """Keep the graph out of the compile caches if its code is only right for a constant's values or its place in
+    memory. The caches only know the constant's shape, and would give the graph to another model."""
     if decision.problem.constant:
         JOURNAL.provisional = True
 
 
 def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
-    """The product as Inductor's C++ template with the config's blocking. It packs its weight while it is lowered. None
-    where it is not legal."""
+    """The product as Inductor's C++ template with the config's blocking. The template packs its weight during lowering.
+    Returns None if the template is not legal."""
     node = state.current_node()
     if node is not None and node.target is torch.ops.aten.bmm.default:
-        # A mixed product that is spelled as a batch; Inductor has another template for these.
+        # This is a mixed product written as a batch. Inductor has another template for batches.
         outcome.refuse(decision, "the C++ template was measured on matrices, not on a batch")
         return None
     bound_to_its_constants(decision)
@@ -66,8 +66,8 @@ def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
 def generated(
     decision: Decision, args: tuple[Any, ...], scale: Any = None, scalars: tuple[float, float] = (1, 1)
 ) -> Any:
-    """The product as a generated kernel or on padded operands, for the final layouts of its operands. None, with a
-    note, if that is not possible."""
+    """The product as a generated kernel or on padded operands, for the final layouts of its operands. If that is not
+    possible, returns None and leaves a note in the journal."""
     try:
         operands = triton.Operands.of(decision.query, args, scale)
         pair = (operands.a, operands.b)
@@ -102,6 +102,6 @@ def _lower(config: Config, problem: Problem, operands: triton.Operands, scalars:
 
 
 def _factors(values: Any, name: str) -> tuple[int, int, int] | None:
-    """(m, n, k) of a blocking parameter; None if any is 0, which stands for the template's own rule."""
+    """(m, n, k) of a blocking parameter. None if any is 0: then the template's own rule applies."""
     found = (int(values[f"{name}_m"]), int(values[f"{name}_n"]), int(values[f"{name}_k"]))
     return found if all(found) else None

@@ -15,10 +15,10 @@ from gemmdb.key.problem import Problem
 
 
 def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
-    """The product in Inductor's IR, in the dtype of A (int32 for int_mm, that of the problem's output for scaled_mm).
+    """The product in Inductor's IR, in the dtype of A (int32 for int_mm, the problem's output dtype for scaled_mm).
     `scalars`: alpha and beta of an addmm.
 
-    Raises Refused, or what Inductor raises when it cannot generate the kernel.
+    Raises Refused, or Inductor's exception if it cannot generate the kernel.
     """
     check(problem, operands)
     if config.spec.maps(config):
@@ -39,13 +39,13 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
 
 
 def _epilogue(problem: Problem, operands: Operands) -> list[Any]:
-    """The scales of A and B, and the bias, which the template's epilogue takes."""
+    """The inputs of the template's epilogue: the scales of A and B, and the bias."""
     nodes = (*operands.scales, operands.bias)
     return [templates.expanded(node, problem.m, problem.n) for node in nodes if node is not None]
 
 
 def _scales_as_stored(problem: Problem, operands: Operands) -> list[Any]:
-    """The scales for a template that reads them by pointer, one number after the other. Raises Refused for others."""
+    """The scales for a template that reads them by pointer, number by number. Raises Refused if they have gaps."""
     found = [templates.settled(scale) for scale in operands.scales]
     for scale in found:
         stored = ir_view.literal(scale)
@@ -56,7 +56,7 @@ def _scales_as_stored(problem: Problem, operands: Operands) -> list[Any]:
 
 def constants(config: Config, problem: Problem) -> dict[str, Any]:
     """The constants that the template reads by name. Those that depend on sizes are computed for this problem: Inductor
-    does not check EVEN_K, and one copied from another problem would give a wrong result."""
+    does not check EVEN_K, and the value of another problem would give a wrong result."""
     value = config.values
     found: dict[str, Any] = {
         name.upper(): int(value[name]) for name in ("block_m", "block_n", "block_k", "group_m")

@@ -1,4 +1,4 @@
-"""Lowerings: they carry out the Decision that a pass left on the node, with one choice, so Inductor times nothing."""
+"""Lowerings that carry out the Decision on a node. They give Inductor one choice, so it times nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Lower one product as decided. If that is not possible: ATen, with a note in the journal."""
+    """Lower one product as decided. If that is not possible, take ATen and leave a note in the journal."""
     if decision.config is None:
         return searching.search(decision, functools.partial(original, *map(ir_view.from_the_start, args), **kwargs))
     if decision.branches:
@@ -106,8 +106,8 @@ def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
 
 
 def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
-    """The product as decided; None for ATen, or if it is not possible. Our own kernels ignore `scale_first`: they scale
-    the fp32 accumulator."""
+    """The product as decided. None if ATen was chosen, or if the decided config is not possible. Our own kernels ignore
+    `scale_first`, because they scale the fp32 accumulator."""
     if decision.config is None:
         return searching.search(decision, functools.partial(casting.cast_product, a, w, scale, scale_first))
     if decision.branches:
@@ -125,15 +125,15 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
 
 
 def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, Any], scale_first: bool) -> Any:
-    """The product by the C++ template, or as ATen's weight-only one. That one scales last, so no fp16 product comes
-    here. None, with a note, if it is not possible."""
+    """The product by the C++ template, or by ATen's weight-only kernel. That kernel scales last, so no fp16 product
+    gets here. If that is not possible, returns None and leaves a note in the journal."""
     a, w, scale = operands
     if config.backend == "cpp" and (decision.problem.a.dtype, decision.problem.b.dtype) != ("bf16", "int8"):
-        # No micro kernel dequantises these, so the weight is cast once, at compile time.
+        # No micro kernel dequantises this pair of dtypes, so the weight is cast once, at compile time.
         lower: Callable[[], Any] = functools.partial(casting.constant_product, a, w, scale, scale_first)
     else:
         weight = ir_view.from_the_start(w) if config.backend == "cpp" else ir_view.aligned(w)
-        if weight is None:  # ATen's kernel loads 16 bytes of it at once, and would end the process.
+        if weight is None:  # ATen's kernel loads 16 bytes of the weight at once, and would crash the process.
             outcome.refuse(decision, "the weight may begin at no multiple of 16 bytes")
             return None
         lower = functools.partial(casting.weight_only, a, weight, scale, config.backend)

@@ -1,4 +1,4 @@
-"""Products on padded operands, lowered by Inductor's own means; and which products its padding pass leaves alone."""
+"""Lowers products on padded operands with Inductor's own operators, and tells its padding pass what to leave alone."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ aten = torch.ops.aten
 
 
 def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
-    """The product in Inductor's IR, of operands padded with zeros: a copy of each that changes, ATen's product, and a
-    view of it. `scalars`: alpha and beta of an addmm; where the output is a view, its bias is added after the product.
+    """The product in Inductor's IR, of operands padded with zeros: a copy of each operand that changes, ATen's product,
+    and a view of it. `scalars`: alpha and beta of an addmm. If the output is a view, its bias is added after the
+    product.
 
     Raises Refused if the operands are not what the problem says.
     """
@@ -35,7 +36,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     result = padding.sliced(padding.product(problem.op, a, b), problem.m, problem.n)
     if operands.bias is not None:
         return _with_bias(result, operands.bias, scalars)
-    # Dense, as the product is without padding; what comes after reads the padded rows instead.
+    # The output is dense, as without padding. The work that follows reads the padded rows instead.
     return result if n == problem.n else state.lowering_of(aten.clone.default)(result)
 
 
@@ -48,16 +49,16 @@ def _with_bias(result: Any, bias: Any, scalars: tuple[float, float]) -> Any:
 
 
 def answered(node: Any) -> bool:
-    """Whether the compile in progress has an answer for the product of `node`, or will measure one. Live tuning tries
-    padded products too where rows are misaligned. The product is looked up as it is and as it may become: on a GPU,
-    Inductor takes the bias out of an addmm that something elementwise follows."""
+    """Whether the compile in progress has an answer for the product of `node`, or will measure one. For misaligned rows
+    live tuning also tries padded products. The product is looked up as it is and as it may become: on a GPU, Inductor
+    takes the bias out of an addmm that elementwise work follows."""
     current = session.current()
     if current is None:
         return False
     try:
         product = products.product(node)
     except Exception:
-        # A node that cannot be read is none of ours.
+        # gemmdb does not steer a node that it cannot read.
         return False
     if product is None:
         return False

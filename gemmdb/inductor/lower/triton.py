@@ -1,4 +1,4 @@
-"""Lowers a product with a config of our own Triton kernels: exactly one choice. Inductor fuses its epilogue."""
+"""Lowers a product with a config of our own Triton kernels, as the only choice. Inductor fuses its epilogue."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Operands:
-    """The operands of a product in Inductor's IR: `a` [M, K] and `b` [K, N], or batches of them, settled; a `scale`
-    over N or a number that multiplies it; a `bias` that is added and broadcasts to [M, N]. `ranges`: of the symbolic
-    sizes, as in a Query. `scales`: of a scaled_mm, those of A and B, each one number, or [M, 1] and [1, N]."""
+    """The operands of a product in Inductor's IR. `a` [M, K] and `b` [K, N], or batches of them, are settled. `scale`
+    multiplies the product: a vector over N, or one number. `bias` is added, and broadcasts to [M, N]. `ranges`: the
+    ranges of the symbolic sizes, as in a Query. `scales`: the scales of A and B of a scaled_mm, each one number, or
+    [M, 1] and [1, N]."""
 
     a: Any
     b: Any
@@ -40,7 +41,7 @@ class Operands:
 
     @classmethod
     def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None) -> Operands:
-        """The operands of an operator's arguments; the layouts of A and B are settled. The arguments of a scaled_mm are
+        """The operands from an operator's arguments. Settles the layouts of A and B. The arguments of a scaled_mm are
         A, B, their scales and the bias."""
         if query.problem.spec.scaled:
             a, b, *scales, bias = args
@@ -51,12 +52,12 @@ class Operands:
 
     @property
     def sizes(self) -> tuple[Any, Any, Any]:
-        """(M, N, K): numbers, and expressions of Inductor's where they are symbolic."""
+        """(M, N, K) as numbers. A symbolic size is an expression of Inductor."""
         (m, k), (_, n) = self.a.get_size(), self.b.get_size()
         return m, n, k
 
     def largest(self, problem: Problem) -> Problem:
-        """`problem` at the upper ends of M and N. Raises Refused without an upper end: scratch has a fixed size."""
+        """`problem` at the upper ends of M and N. Raises Refused without one, because scratch has a fixed size."""
         low_high = {name: self.ranges.get(name, (0, getattr(problem, name))) for name in ("m", "n")}
         m, n = (low_high[name][1] for name in ("m", "n"))
         if m is None or n is None:
@@ -73,11 +74,11 @@ class Operands:
 
 
 def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
-    """The product in Inductor's IR, in the dtype of A (int32 for int_mm, that of the problem's output for scaled_mm).
+    """The product in Inductor's IR, in the dtype of A (int32 for int_mm, the problem's output dtype for scaled_mm).
     `scalars`: alpha and beta of an addmm.
 
-    Sizes may be symbolic; those of `problem` are then hints. Raises Refused, or what Inductor raises when it cannot
-    generate the kernel.
+    Sizes may be symbolic; then `problem` has their hints. Raises Refused, or Inductor's exception if it cannot generate
+    the kernel.
     """
     check(problem, operands, symbolic=True)
     if config.spec.maps(config):
@@ -102,21 +103,21 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
         sums = templates.product(kernel, pair, (acc, (split, m, n)))
         return templates.summed(sums, epilogue, dtype)
     if constants.get("SCALED"):
-        # The template names the scale among its operands, and applies it.
+        # The template takes the scale as one of its operands, and applies it.
         pair, epilogue = (*pair, templates.expanded(operands.scale, m, n)), replace(epilogue, scales=())
     return templates.product(kernel, pair, (dtype, (m, n)), epilogue)
 
 
 def _constants(config: Config, problem: Problem, operands: Operands) -> dict[str, Any]:
-    """The constants that the template reads by name. One that depends on a symbolic size is true only if it holds for
-    all values."""
+    """The constants that the template reads by name. A constant about a symbolic size is only true if it holds for all
+    values of that size."""
     found: dict[str, Any] = dict(triton.names(config, problem))
     m, n, k = operands.sizes
     steps = {"EVEN_K": (k, config.values["block_k"]), "M_EVEN": (m, 16), "N_EVEN": (n, 16)}
     for name, (size, step) in steps.items():
         if ir_view.number(size) is None and found.get(name):
             found[name] = ir_view.divides(int(step), size)
-    # Inductor reads the accumulator's dtype here, for what it fuses.
+    # Inductor reads the accumulator's dtype here for the work that it fuses.
     found["ACC_TYPE"] = "tl.int32" if problem.spec.integer else "tl.float32"
     if "resident" in config.values:
         found["PROGRAMS"] = int(config.values["resident"]) * templates.multiprocessors(operands.a)
@@ -124,7 +125,7 @@ def _constants(config: Config, problem: Problem, operands: Operands) -> dict[str
 
 
 def _partials(config: Config, problem: Problem) -> int:
-    """Number of partial sums of a kernel that counts arrivals. Raises Refused if there are too many."""
+    """The number of partial sums of a kernel that counts arrivals. Raises Refused if there are too many."""
     count, value = tiles(config, problem), config.values
     partials = count * int(value["split_k"]) * int(value["block_m"]) * int(value["block_n"])
     if count > MOST_COUNTERS or partials >= LARGEST_OFFSET:
@@ -135,7 +136,7 @@ def _partials(config: Config, problem: Problem) -> int:
 def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
     """Raise Refused unless the operands have the problem's sizes and dtypes, offsets fit 32 bits, and constants begin
     at multiples of 16 bytes, as Inductor assumes. `symbolic`: sizes may be symbols, and the problem has their
-    hints; the caller then checks the offsets."""
+    hints; the caller then checks the offsets of those."""
     nodes = (operands.a, operands.b, operands.scale, operands.bias, *operands.scales)
     if any(ir_view.misplaced(node) for node in nodes if node is not None):
         raise Refused("a constant begins at no multiple of 16 bytes")
@@ -153,8 +154,8 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
 
 
 def check_maps(problem: Problem, operands: Operands) -> None:
-    """Raise Refused unless tensor maps of the operands hold at every run. The problem only has the alignment that the
-    graph was compiled with."""
+    """Raise Refused unless tensor maps of the operands are valid at every run. The problem only knows the alignment at
+    compile time."""
     if reason := templates.unmapped():
         raise Refused(reason)
     for node, operand in ((operands.a, problem.a), (operands.b, problem.b)):

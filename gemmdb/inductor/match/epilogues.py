@@ -10,18 +10,18 @@ from gemmdb.inductor.adapter import guessing
 from gemmdb.inductor.match import extract
 
 FARTHEST = 64
-"""How many elementwise operators are looked through for a reduction; a chain of that length is a kernel by itself."""
+"""How many elementwise operators to look through for a reduction. A chain of that length is a kernel by itself."""
 SOFTMAX = "prims.prepare_softmax_online.default"
-"""What Inductor makes of a softmax's maximum and sum on a GPU. It has no tag."""
+"""Inductor's operator for the maximum and sum of a softmax on a GPU. It has no tag."""
 
 
 def fusion(node: Any) -> str:
-    """`pointwise` when every user is elementwise, so that it becomes the kernel's epilogue; else `none`.
+    """`pointwise` if every user is elementwise and so becomes the kernel's epilogue; else `none`.
 
-    What leads to a reduction of rows, as a residual sum does to the norm behind it, becomes part of the reduction's
-    kernel: Inductor joins these two before it thinks of the product's template, and beside ATen as well. Then a kernel
-    with an epilogue saves nothing, and the product alone is what is to be compared. Nor does Inductor fuse anything
-    into an output whose size comes out of data: it sees no bytes that would be saved.
+    Elementwise work that leads to a reduction of rows, such as a residual sum before a norm, becomes part of the
+    reduction's kernel: Inductor fuses these two before it considers the product's template, and does the same beside
+    ATen. Then a kernel with an epilogue saves nothing, and only the product itself should be compared. Inductor also
+    fuses nothing into an output whose size comes out of data, because it sees no bytes that this would save.
     """
     if any(guessing.from_data(size) for size in extract.value(node).shape):
         return "none"
@@ -32,7 +32,7 @@ def fusion(node: Any) -> str:
 
 
 def _reduced(found: list[Any]) -> bool:
-    """Whether elementwise operators, or what follows them, end in a reduction of rows."""
+    """Whether elementwise operators, or the elementwise operators after them, end in a reduction of rows."""
     waiting, seen = list(found), set(found)
     while waiting and len(seen) <= FARTHEST:
         for user in extract.users(waiting.pop()):
@@ -45,12 +45,12 @@ def _reduced(found: list[Any]) -> bool:
 
 
 def _reduces_rows(node: Any) -> bool:
-    """Whether `node` reduces the last dimension of its operand, or all."""
+    """Whether `node` reduces the last dimension of its operand, or all dimensions."""
     if node.op != "call_function":
         return False
     if str(node.target) != SOFTMAX and torch.Tag.reduction not in getattr(node.target, "tags", ()):
         return False
-    # Not all have it second: of a norm that is the order.
+    # `dim` is not always the second argument: for a norm, the second is the order.
     names = [argument.name for argument in node.target._schema.arguments]
     place = names.index("dim") if "dim" in names else len(node.args)
     dims = node.kwargs.get("dim", node.args[place] if place < len(node.args) else None)

@@ -1,6 +1,6 @@
 """FX values to the key: sizes to hints and ranges, strides and offset to layout classes, torch's state to numerics.
 
-Sympy and symbolic integers end here; what leaves is made of plain integers.
+Sympy and symbolic integers stay in here. The results contain only plain integers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def hint(size: Any) -> int:
-    """The size to look up by: itself, the hint of a symbolic one, a guess at one that comes out of data."""
+    """The size to look up by: a plain size itself, a symbolic size's hint, a guess for one that comes out of data."""
     if isinstance(size, int):
         return size
     node = size.node
@@ -70,16 +70,16 @@ def bounds(size: Any) -> Range | None:
     if size.node.expr.is_number:
         return None
     found = bound_sympy(size.node.expr, shape_env.var_to_range)
-    # Anything but an integer is one of sympy's or torch's infinities; so is, in effect, what no int32 index reaches.
+    # Anything but an integer is an infinity of sympy or torch. A bound beyond every int32 index counts as one too.
     lower = int(found.lower) if found.lower.is_Integer else 0
     upper = int(found.upper) if found.upper.is_Integer else LARGEST_SIZE
     return max(lower, 0), None if upper >= LARGEST_SIZE else upper
 
 
 def tensor(val: Any, sizes: Sequence[int] | None = None, strides: Sequence[int] | None = None) -> TensorInfo:
-    """The literal description of a fake tensor, or of another view of it (`sizes`, `strides`)."""
+    """The description of a fake tensor in plain integers, or of another view of it (`sizes`, `strides`)."""
     for step in (*val.stride(), val.storage_offset()):
-        # The class of its alignment would be that of a guess.
+        # The alignment class would come from a guess.
         if guessing.from_data(step) and not known(step * val.itemsize % VECTOR_BYTES == 0):
             raise Unsupported("rows come out of data, and may begin at no multiple of 16 bytes")
     if any(guessing.from_data(size) and hint(size) < 1 for size in val.shape):
@@ -93,7 +93,7 @@ def tensor(val: Any, sizes: Sequence[int] | None = None, strides: Sequence[int] 
 
 
 def matrix(val: Any) -> TensorInfo:
-    """`val` as [rows, last size]: how a linear sees an activation of any rank. Dimensions of size 1 do not count."""
+    """`val` as [rows, last size], as a linear sees an activation of any rank. Dimensions of size 1 do not count."""
     info = tensor(val)
     if len(info.sizes) == 2:
         return info
@@ -104,7 +104,7 @@ def matrix(val: Any) -> TensorInfo:
         rows *= size
     rest = [pair for pair in zip(info.sizes[:-1], info.strides[:-1], strict=True) if pair[0] != 1]
     if any(stride != size * step for (_, stride), (size, step) in pairwise(rest)):
-        # They cannot be viewed as one: Inductor copies to dense rows.
+        # These dimensions cannot be viewed as one, so Inductor copies to dense rows.
         return TensorInfo(info.dtype, (rows, columns), (columns, 1), 0)
     inner = rest[-1][1] if rest else columns
     return TensorInfo(info.dtype, (rows, columns), (inner, info.strides[-1]), info.offset)
@@ -135,7 +135,7 @@ def scalars(alpha: Any, beta: Any) -> str:
 
 
 def numerics(dtype: str, device_type: str) -> Numerics:
-    """What torch's settings let the kernel do for inputs of `dtype` on a device."""
+    """The numerics that torch's settings allow the kernel for inputs of `dtype` on a device."""
     base = default_numerics(dtype)
     fp32 = _fp32_mode(device_type) if dtype == "fp32" else "ieee"
     reduced = base.reduced
@@ -158,12 +158,12 @@ def _fp32_mode(device_type: str) -> str:
     try:
         return "bf16" if torch.get_float32_matmul_precision() == "medium" else "ieee"
     except RuntimeError:
-        # as above: only CUDA's new switch was set, which leaves the CPU as it is
+        # as above; only CUDA's new switch was set, which does not affect the CPU
         return "ieee"
 
 
 def device(of: Any) -> Device:
-    """The Device of a torch device; the CPU with the threads that torch uses now."""
+    """The Device of a torch device. For the CPU it has the number of threads that torch uses now."""
     if of.type == "cpu":
         return detect.cpu(torch.get_num_threads())
     found = detect.cuda(of.index or 0) if of.type == "cuda" else None
@@ -178,7 +178,7 @@ _CASTS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
 
 
 def users(node: Any) -> list[Any]:
-    """Who uses the value of `node`, looking through views."""
+    """The nodes that use the value of `node`, directly or through views."""
     found = []
     for user in node.users:
         found += users(user) if user.target in VIEWS else [user]
@@ -192,15 +192,15 @@ def is_pointwise(node: Any) -> bool:
 
 
 def known(condition: Any) -> bool:
-    """Whether a condition on sizes holds for sure; no guard is added, and an unbacked size raises nothing."""
+    """Whether a condition on sizes certainly holds. Adds no guard, and does not raise for an unbacked size."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return bool(statically_known_true(condition))
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two tensors have the same dtype and device: a number in the memory of the CPU may multiply a tensor of a
-    GPU, and no kernel there can read it."""
+    """Whether two tensors have the same dtype and device. A number in CPU memory may multiply a tensor on a GPU, but no
+    kernel on the GPU can read it."""
     return bool(one.dtype == other.dtype and one.device == other.device)
 
 
@@ -213,13 +213,14 @@ def over_columns(val: Any, columns: Any) -> bool:
 
 
 def keeps_columns(node: Any, columns: Any) -> bool:
-    """Whether the last dimension of `node`, a view of a product, still is the product's N of size `columns`."""
+    """Whether the last dimension of `node`, a view of a product, is still the product's N of size `columns`."""
     shape = value(node).shape
     return bool(shape) and known(shape[-1] == columns)
 
 
 def scale_user(node: Any) -> Any:
-    """The multiplication by a per-channel or per-tensor scale that alone uses `node`, through views and casts."""
+    """The multiplication by a per-channel or per-tensor scale, if it is the only user of `node`, through views and
+    casts; else None."""
     found, columns = users(node), value(node).shape[-1]
     while len(found) == 1 and found[0].target in _CASTS:
         found = users(found[0])
@@ -229,9 +230,9 @@ def scale_user(node: Any) -> Any:
     try:
         nodes = [arg for arg in multiply.args if isinstance(arg, torch.fx.Node)]
         others = [arg for arg in nodes if not leads_to(arg, node, columns)]
-        # Not one: the product times itself, or times something after a view that takes its columns apart.
+        # Not alone: the product times itself, or a multiplication after a view that splits its columns.
         alone = len(nodes) - len(others) == 1
-        # Nor a number in the memory of the CPU, which may multiply a tensor of a GPU, and no kernel there can read.
+        # A number in CPU memory may multiply a tensor on a GPU, but no kernel on the GPU can read it.
         readable = all(value(arg).device == value(node).device for arg in others)
         return multiply if alone and readable and all(over_columns(value(arg), columns) for arg in others) else None
     except Unsupported:

@@ -1,7 +1,7 @@
 """An integer product with the scale after it as one node: CUTLASS multiplies by the scale before it stores.
 
-Inductor fuses what follows into Triton kernels, and not into these, so the nodes are taken together in the graph. Only
-what a CUTLASS config answers is rewritten; every other product keeps its operator.
+Inductor fuses following work into Triton kernels but not into CUTLASS kernels, so we join the nodes in the graph. Only
+products with a CUTLASS config are rewritten. Every other product keeps its operator.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def wanted(decision: Decision) -> bool:
 
 
 def absorb(node: Any) -> Any:
-    """The `gemmdb::int_mm_scaled` that now stands for the `_int_mm` at `node`, its scale and the cast that follows;
-    None, with nothing changed, where the scale is no tensor over the columns. The old nodes are left unused."""
+    """Replace the `_int_mm` at `node`, its scale and the cast after it by one `gemmdb::int_mm_scaled`, and return that.
+    The old nodes stay in the graph, unused. If the scale is not a tensor over the columns, changes nothing and returns
+    None."""
     multiply = extract.scale_user(node)
     if multiply is None:
         return None
@@ -51,8 +52,8 @@ def absorb(node: Any) -> Any:
 
 
 def _arguments(multiply: Any, product: Any) -> tuple[Any, Any]:
-    """(the product, maybe as views and casts have it, and what it is multiplied by; None instead of that unless it is a
-    tensor of one value or one per column)."""
+    """(the product, possibly through views and casts; its factor). The factor is None unless it is a tensor of one
+    value or of one value per column."""
     columns = value(product).shape[1]
     nodes = [arg for arg in multiply.args if isinstance(arg, torch.fx.Node)]
     kept = next(arg for arg in nodes if extract.leads_to(arg, product, columns))
@@ -63,7 +64,7 @@ def _arguments(multiply: Any, product: Any) -> tuple[Any, Any]:
 
 
 def _steps(first: Any, last: Any) -> list[Any]:
-    """The views and casts after `first` that make `last` of it, in order."""
+    """The views and casts that lead from `first` to `last`, in order."""
     found = []
     while last is not first:
         found.append(last)
@@ -72,11 +73,12 @@ def _steps(first: Any, last: Any) -> list[Any]:
 
 
 def _viewed(graph: Any, new: Any, steps: list[Any]) -> Any:
-    """`new` [M, N] in the shape that `steps` gave the product, by views like theirs, which know the symbolic sizes."""
+    """`new` [M, N] in the shape that `steps` gave the product. It repeats their views, with their symbolic
+    sizes."""
     for step in steps:
         if step.target in extract.VIEWS:
             new = rewriting.call(graph, step.target, (new, *step.args[1:]), step.meta)
         while value(new).dim() < value(step).dim():
-            # The scale has dimensions of size 1 that the product has not.
+            # The scale has dimensions of size 1 that the product lacks.
             new = rewriting.call(graph, aten.unsqueeze.default, (new, 0), step.meta)
     return new

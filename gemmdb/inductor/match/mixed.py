@@ -1,7 +1,7 @@
 """Int8-weight products in the joint graph: every spelling of x @ w.to(x.dtype), with its scale and bias.
 
-Later is too late: freezing folds most casts into a 16-bit weight, and Inductor's weight-only pattern takes some of the
-rest. A product that is not rewritten is marked, so that the post-grad stage still knows what it was.
+After this stage it is too late: freezing folds most casts into a 16-bit weight, and Inductor's weight-only pattern
+takes some of the rest. A product that is not rewritten gets a mark, so the post-grad stage still knows what it was.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _WEIGHTS = (torch.int8, torch.uint8)
 @dataclass
 class Mixed:
     """One product. `weight`: the int8 or uint8 node; `transposed`: it is stored [N, K]. `scale`: per-channel or
-    per-tensor scale, applied before the product (`early`) or by `multiply` after it; None without. `factor`: a Python
-    number instead, which is applied before the product. `bias`: what addmm adds, or `addition` after it."""
+    per-tensor scale, applied before the product (`early`) or by `multiply` after it; None if there is none. `factor`: a
+    Python number instead, applied before the product. `bias`: added by the addmm, or by `addition` after it."""
 
     node: Any
     a: Any
@@ -42,12 +42,12 @@ class Mixed:
     addition: Any = None
 
     def leave_mark(self, constant: bool) -> None:
-        """Tell the post-grad stage what it needs to build the same Problem: on the product, and on the addition that
-        may become an addmm with it."""
+        """Store what the post-grad stage needs to build the same Problem: on the product, and on the addition that may
+        become an addmm with it."""
         mark = self._mark(constant)
         for node in (self.node, self.addition):
             if node is not None:
-                # Of all metadata, Inductor hands this on to the nodes that replace a node.
+                # This is the metadata that Inductor copies to the nodes that replace a node.
                 node.meta["custom"] = {**node.meta.get("custom", {}), weight_only.MARK: mark}
 
     def _mark(self, constant: bool) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def find(node: Any) -> Mixed | None:
         if found is None or dtype not in (torch.float16, torch.bfloat16):
             return None
         if found.factor is not None and dtype is torch.float16:
-            # It would be multiplied by after the product, and the sums of the bare integers overflow fp16.
+            # The factor would be applied after the product, and the sums of the unscaled integers overflow fp16.
             return None
         found.bias = bias
         return _with_users(found)
@@ -88,8 +88,8 @@ def find(node: Any) -> Mixed | None:
 
 
 def _expanded(batch: Any) -> tuple[Any, bool]:
-    """(matrix, whether it is transposed) that a batch of matrices repeats, by views of its memory; the batch itself
-    where there is none. So a linear is decomposed whose activations cannot be viewed as one matrix."""
+    """(matrix, whether it is transposed) that a batch of matrices repeats by views of the matrix's memory; the batch
+    itself if there is none. torch decomposes a linear like this if its activations cannot be viewed as one matrix."""
     whole, node = value(batch), batch
     if extract.known(whole.stride(0) == 0) or extract.known(whole.shape[0] == 1):
         memory = StorageWeakRef(whole.untyped_storage())
@@ -107,7 +107,7 @@ def _expanded(batch: Any) -> tuple[Any, bool]:
 
 
 def _same_dim(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    """Whether two (size, stride) reach the same elements."""
+    """Whether two pairs (size, stride) reach the same elements."""
     sizes, strides = zip(one, other, strict=True)
     return extract.known(sizes[0] == sizes[1]) and (
         extract.known(sizes[0] == 1) or extract.known(strides[0] == strides[1])
@@ -127,7 +127,7 @@ def _weight(node: Any, a: Any, b: Any) -> Mixed | None:
         elif b.target is _CAST and not cast and value(b).dtype == value(a).dtype:
             cast, b = True, b.args[0]
         elif cast:
-            # Whatever made the integers: a slice of a fused projection's, say.
+            # Any node may make the integers, for example a slice of the weight of a fused projection.
             break
         elif b.target is aten.mul.Tensor and scale is None:
             b, scale = _scaled_weight(b, transposed)
@@ -143,7 +143,7 @@ def _weight(node: Any, a: Any, b: Any) -> Mixed | None:
 
 
 def _scaled_weight(multiply: Any, transposed: bool) -> tuple[Any, Any]:
-    """(cast weight, scale) of a multiplication whose scale runs along N, or is one number; (weight, None) if not."""
+    """(cast weight, scale) of a multiplication whose scale runs along N or is one number, else (multiply, None)."""
     along_k = 1 if transposed else 0
     for weight, scale in (multiply.args, multiply.args[::-1]):
         if not isinstance(weight, torch.fx.Node):
@@ -159,7 +159,7 @@ def _scaled_weight(multiply: Any, transposed: bool) -> tuple[Any, Any]:
 
 
 def _with_users(found: Mixed) -> Mixed:
-    """Add the scale that alone uses the product, and the bias that is alone added after it."""
+    """Add the scale if it is the product's only user, and the bias if its addition is the only user after that."""
     last = found.node
     if not found.early and found.bias is None:
         multiply, scale = _single(last, aten.mul.Tensor)
@@ -167,14 +167,14 @@ def _with_users(found: Mixed) -> Mixed:
             found.scale, found.multiply, last = scale, multiply, multiply
     if found.bias is None:
         addition, bias = _single(last, aten.add.Tensor)
-        # A residual of one row looks like a bias; it is none of several rows, and one table serves both.
+        # A residual of one row looks like a bias. With several rows it is no bias, and one table serves both.
         if bias is not None and not (value(bias).dim() > 1 and _same_shape(bias, addition)):
             found.addition, found.bias = addition, bias
     return found
 
 
 def _single(node: Any, target: Any) -> tuple[Any, Any]:
-    """(user, other operand) when `node`, through reshapes that keep its columns, is used once, by `target` with a
+    """(user, other operand) if `node`, through reshapes that keep its columns, has one user, which is `target` with a
     vector over N or a number of the same dtype and device; else (None, None)."""
     source, columns = node, value(node).shape[-1]
     while len(source.users) == 1 and next(iter(source.users)).target in _RESHAPES:
@@ -198,9 +198,9 @@ def _same_shape(node: Any, other: Any) -> bool:
 
 
 def rewrite(graph: Any, found: Mixed) -> None:
-    """Put `gemmdb::mixed_mm` in the product's place, its scale inside. A bias stays a pointwise addition after it.
+    """Replace the product and its scale by `gemmdb::mixed_mm`. A bias stays a pointwise addition after it.
 
-    Everything new is made before the graph is changed: what is raised leaves nothing but unused nodes.
+    All new nodes are made before the graph is changed, so an exception leaves only unused nodes behind.
     """
     node, multiply = found.node, found.multiply
     with graph.inserting_before(multiply or node):
@@ -209,7 +209,7 @@ def rewrite(graph: Any, found: Mixed) -> None:
             weight = rewriting.call(graph, aten.permute.default, (weight, [1, 0]))
         scale: tuple[Any, ...] = ()
         if found.scale is not None:
-            # bf16 has room for the sums of the bare integers, and kernels that only scale after the product.
+            # The sums of the unscaled integers fit bf16, and bf16 has kernels that only scale after the product.
             first = found.early and value(found.a).dtype is torch.float16
             scale = (rewriting.vector(graph, found.scale, weight), *((True,) if first else ()))
         a = found.a
@@ -217,7 +217,7 @@ def rewrite(graph: Any, found: Mixed) -> None:
             a = rewriting.call(graph, aten.reshape.default, (a, [-1, rewriting.size(graph, a, 2)]), node.meta)
         result = rewriting.call(graph, ops.register(), (a, weight, *scale), node.meta)
         if found.factor is not None:
-            # As a vector, rounded to the dtype of the weight, it would be off by the same for all.
+            # As a vector it would be rounded to the dtype of the weight, with the same error everywhere.
             result = rewriting.call(graph, aten.mul.Tensor, (result, found.factor), node.meta)
         if node.target is aten.bmm.default:
             sizes = [rewriting.size(graph, found.a, dim) for dim in (0, 1)]
@@ -234,7 +234,7 @@ def rewrite(graph: Any, found: Mixed) -> None:
 
 
 def _move_after(node: Any, last: Any) -> None:
-    """Move the reshapes from `node` to `last` behind `node`: they stood before the scale that is now inside it."""
+    """Move the reshapes from `node` to `last` right after `node`: they stood before the scale that is now inside it."""
     chain = []
     while last is not node:
         chain.append(last)

@@ -1,4 +1,4 @@
-"""The linears of a CPU, whose weight Inductor has packed: of MKL, of oneDNN, and with an activation of oneDNN's."""
+"""CPU linears whose weight Inductor has packed: those of MKL, of oneDNN, and of oneDNN with an activation."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def mkl_linear(node: Any) -> Product | None:
 
 
 def onednn_linear(node: Any) -> Product | None:
-    """oneDNN: x, weight [N, K], the bias or None, and the activation that it computes (`none` for none)."""
+    """oneDNN: x, weight [N, K], the bias or None, and the activation that it computes (`none` for no activation)."""
     x, weight, bias, attribute = node.args[:4]
     fusion = epilogues.fusion(node) if attribute == "none" else "pointwise"
     return _linear(node, x, value(weight), bias, fusion)
 
 
 def onednn_binary(node: Any) -> Product | None:
-    """oneDNN with an addition or so of another tensor: x, that, weight [N, K], the bias or None."""
+    """oneDNN with a binary operation, such as an addition: x, the other tensor, weight [N, K], the bias or None."""
     x, _, weight, bias = node.args[:4]
     return _linear(node, x, value(weight), bias, "pointwise")
 
@@ -44,8 +44,8 @@ def fused_linear(node: Any) -> Product | None:
 
 
 def _linear(node: Any, x: Any, weight: Any, bias: Any, fusion: str) -> Product | None:
-    """A packed linear: constant [N, K] weight, 1-D bias. Packing erased the weight's own layout, so the key has the
-    dense one that a linear's weight had before."""
+    """A packed linear: constant [N, K] weight, 1-D bias. Packing erased the weight's own layout, so the key uses the
+    dense layout that a linear's weight had before."""
     mixed = marked(node, x)
     if mixed is not None:
         return mixed
@@ -62,6 +62,6 @@ def _linear(node: Any, x: Any, weight: Any, bias: Any, fusion: str) -> Product |
 
 
 def match(target: Any) -> Any:
-    """The match of a lowering pattern of Inductor's, whose handler was left as the target; None for other targets."""
+    """The match of Inductor's lowering pattern if `target` is the pattern's handler; None for other targets."""
     arguments = getattr(target, "args", ())
     return arguments[0] if arguments and hasattr(arguments[0], "nodes") and hasattr(arguments[0], "pattern") else None

@@ -17,9 +17,9 @@ from gemmdb.inductor.match.weight_only import marked
 
 
 def product(node: Any) -> Product | None:
-    """The GEMM of `node`, None if it is none that gemmdb steers.
+    """The GEMM of `node`; None if `node` is no GEMM that gemmdb steers.
 
-    Raises Unsupported when the key cannot express it (a dtype, rows whose length comes out of data).
+    Raises Unsupported if the key cannot express it (a dtype, rows whose length comes out of data).
     """
     reader = _reader(node)
     if reader is None:
@@ -31,7 +31,7 @@ def product(node: Any) -> Product | None:
 
 
 def uncovered(node: Any) -> str | None:
-    """The name of a GEMM that gemmdb sees and does not steer, None for anything else."""
+    """The name of a GEMM that gemmdb sees but does not steer, None for anything else."""
     name = _UNCOVERED.get(str(node.target))
     if name is not None:
         return name
@@ -66,8 +66,8 @@ def _reader(node: Any) -> Callable[[Any], Product | None] | None:
     plain = _PLAIN.get(str(target))
     if plain is not None:
         return plain
-    # Inductor's lowering patterns leave partials of their handlers as targets: an oneDNN linear with its activation,
-    # or the weight-only product.
+    # Inductor's lowering patterns use partials of their handlers as targets: a oneDNN linear with its activation, or
+    # the weight-only product.
     match = packed_linears.match(target)
     if match is None:
         return None
@@ -89,7 +89,7 @@ def _mm(node: Any) -> Product | None:
 
 def _bmm(node: Any) -> Product | None:
     a, b = node.args[:2]
-    # With one weight for the whole batch it may be a mixed product.
+    # With one weight for the whole batch, this may be a mixed product.
     mixed = marked(node, a)
     if mixed is not None:
         return mixed
@@ -100,8 +100,8 @@ def _bmm(node: Any) -> Product | None:
 
 
 def _has_symbolic_batch(node: Any) -> bool:
-    """Whether the number of matrices of a product of batches is not fixed: the key has one number, and no rule says
-    over which others it holds."""
+    """Whether the number of matrices in a batched product is not fixed. The key has one number, and no rule says for
+    which other numbers an answer holds."""
     return extract.bounds(value(node).shape[0]) is not None
 
 

@@ -1,4 +1,4 @@
-"""A GEMM node of a post-grad graph, read: the Product, and what the readers of all kinds of nodes make it with."""
+"""The Product that is read from a GEMM node of a post-grad graph, and the functions that all readers make it with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Product:
-    """One GEMM node: what to look up for it. `guessed`: a size comes out of data, and the problem has a guess at it."""
+    """One GEMM node and the Query for it. `guessed`: a size comes out of data, and the problem has a guess for it."""
 
     node: Any
     query: Query
@@ -27,8 +27,8 @@ class Product:
 def two_operands(
     op: str, node: Any, a: Any, b: Any, constant: bool, rest: dict[str, Any], fast: bool = False
 ) -> Product | None:
-    """The product of two matrices, or of two batches of them, as they are. `rest`: fields of the Problem; `fast`: a
-    scaled_mm may add up in less than fp32."""
+    """The product of two matrices, or of two batches of them, as they are. `rest`: fields of the Problem. `fast`: a
+    scaled_mm may accumulate in less than fp32."""
     infos = extract.tensor(a), extract.tensor(b)
     numerics = replace(extract.numerics(infos[0].dtype, a.device.type), fast=fast)
     problem = Problem.from_tensors(op, *infos, constant=constant, numerics=numerics, **rest)
@@ -36,10 +36,10 @@ def two_operands(
 
 
 def found(node: Any, problem: Problem, sizes: dict[str, Any], device: Any) -> Product | None:
-    """The Product of a problem whose sizes are hints, with the ranges of those `sizes` that are symbolic; None where
-    there is nothing to multiply."""
+    """The Product of a problem whose sizes are hints, with the ranges of all symbolic `sizes`. None if there is nothing
+    to multiply."""
     if problem.empty:
-        # Nothing is multiplied; Inductor folds it or fills.
+        # Nothing is multiplied: Inductor folds the product away or fills the output.
         return None
     ranges: dict[str, Range] = {}
     for name, size in sizes.items():

@@ -14,8 +14,8 @@ aten = torch.ops.aten
 
 
 def call(graph: Any, target: Any, args: tuple[Any, ...], meta: Mapping[str, Any] | None = None) -> Any:
-    """A new node that calls `target`, whose first argument is a tensor's node. `meta`: that of the node it stands for,
-    of which stack trace, partitioner and recompute tags are kept."""
+    """A new node that calls `target`, whose first argument is a tensor's node. `meta`: the metadata of the node that it
+    replaces; the stack trace, partitioner and recompute tags are kept."""
     inputs = torch.fx.map_arg(args, lambda node: node.meta["val"])
     with inputs[0].fake_mode:
         result = target(*inputs)
@@ -27,7 +27,7 @@ def call(graph: Any, target: Any, args: tuple[Any, ...], meta: Mapping[str, Any]
 
 
 def size(graph: Any, node: Any, dim: int) -> Any:
-    """A size of the tensor of `node`, as arguments of new nodes want it: a number, or a node where it is symbolic."""
+    """A size of the tensor of `node`, as an argument for new nodes: a number, or a node if the size is symbolic."""
     found = value(node).shape[dim]
     if isinstance(found, int):
         return found
@@ -37,7 +37,7 @@ def size(graph: Any, node: Any, dim: int) -> Any:
 
 
 def vector(graph: Any, scale: Any, weight: Any) -> Any:
-    """`scale`, one number or one for each column of `weight` [K, N], as [N]."""
+    """`scale` as [N]. It holds one number, or one for each column of `weight` [K, N]."""
     if value(scale).dim() == 1 and value(scale).numel() != 1:
         return scale
     columns = size(graph, weight, 1)

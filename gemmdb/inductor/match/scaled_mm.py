@@ -1,7 +1,7 @@
-"""Products of fp8 operands with scales as torch spells them: `_scaled_mm`, and `_scaled_mm_v2` where it says the same.
+"""Products of fp8 operands with scales: torch's `_scaled_mm`, and `_scaled_mm_v2` if it means the same.
 
-No Problem stands for what only the second can say (scales of blocks, two levels of scales, a swizzle), or for a scaled
-output: `read` raises Unsupported with the reason.
+No Problem describes what only the second can express (scales of blocks, two levels of scales, a swizzle), or a scaled
+output. For those, `read` raises Unsupported with the reason.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _RECIPES = (0, 1)
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of a product: nodes of the graph, or of Inductor's IR. `scale_a`, `scale_b` multiply A and B, and
-    `bias`, None without, is added. `fast`: the matrix unit may keep the sums in its own accumulator. `recipes`: how A
-    and B are scaled where the operator says so, None where the sizes do."""
+    """The arguments of a product: nodes of the graph, or of Inductor's IR. `scale_a` and `scale_b` multiply A and B.
+    `bias` is added; None if there is none. `fast`: the matrix unit may keep the sums in its own accumulator.
+    `recipes`: how A and B are scaled if the operator says so; None if it follows from the sizes."""
 
     a: Any
     b: Any
@@ -43,12 +43,12 @@ class Call:
 
 
 def targets() -> list[Any]:
-    """The operators, as far as this torch has them."""
+    """Those of the two operators that this torch has."""
     return [getattr(aten, name).default for name in ("_scaled_mm", "_scaled_mm_v2") if hasattr(aten, name)]
 
 
 def read(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-    """The Call of one of `targets`. Raises Unsupported for what no Problem has."""
+    """The Call of one of `targets`. Raises Unsupported if no Problem describes it."""
     schema = target._schema.arguments
     given = {one.name: one.default_value for one in schema if one.has_default_value()}
     given |= dict(zip((one.name for one in schema), args, strict=False)) | dict(kwargs)
@@ -65,7 +65,7 @@ def read(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
 
 
 def _recipes(given: Mapping[str, Any]) -> tuple[int, int]:
-    """How A and B are scaled; one level of scales, stored as they are."""
+    """How A and B are scaled. Raises Unsupported unless there is one level of scales, without a swizzle."""
     if any(len(given[name]) != 1 for name in ("scale_a", "scale_b", "recipe_a", "recipe_b")):
         raise Unsupported("several levels of scales")
     if any(given["swizzle_a"]) or any(given["swizzle_b"]):
@@ -79,7 +79,7 @@ def _recipes(given: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def bias(call: Call) -> Bias | None:
-    """The class of the bias of a Call of FX nodes, None without one."""
+    """The class of the bias of a Call of FX nodes; None if it has none."""
     if call.bias is None:
         return None
     m, n = value(call.a).shape[0], value(call.b).shape[1]

@@ -1,4 +1,4 @@
-"""The products of activations with an int8 or uint8 weight, as they stand in a post-grad graph."""
+"""The products of activations with an int8 or uint8 weight in a post-grad graph."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gemmdb.key.operands import Bias, TensorInfo
 from gemmdb.key.problem import Problem
 
 MARK = "gemmdb_mixed"
-"""Key in the metadata `custom`: this product multiplies a cast int8 or uint8 weight. The value describes that weight as
-[N, K], and what belongs to the product."""
+"""Key in the metadata `custom` of a product with a cast int8 or uint8 weight. The value describes that weight as
+[N, K], and the product's fusion and bias."""
 
 
 def weight_only(node: Any) -> Product | None:
@@ -26,7 +26,8 @@ def mixed_op(node: Any) -> Product | None:
     x, w = value(node.args[0]), value(node.args[1])
     info = extract.tensor(w)
     stored = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
-    # What the joint stage saw: the same question must be asked twice, and a bias is an addition of its own by now.
+    # The mark is what the joint stage saw. Both stages must look up the same Problem, and by now the bias is a separate
+    # addition.
     mark = node.meta.get("custom", {}).get(MARK, {})
     fusion = "scale" if len(node.args) > 2 else mark.get("fusion", "none")
     constant = mark.get("constant", reading.constant(node.args[1]))
@@ -35,8 +36,8 @@ def mixed_op(node: Any) -> Product | None:
 
 
 def marked(node: Any, x: Any, old: Any = None) -> Product | None:
-    """A mixed product that stayed as Inductor has it; its mark says what the weight was before it was cast. None
-    without a mark, or with that of another product: metadata is handed on to all that replaces a node."""
+    """A mixed product that was not rewritten. Its mark describes the weight before the cast. None without a mark, or
+    with the mark of another product: Inductor copies metadata to all nodes that replace a node."""
     mark = (old or node).meta.get("custom", {}).get(MARK)
     if mark is None or tuple(mark["sizes"]) != (extract.hint(value(node).shape[-1]), extract.hint(value(x).shape[-1])):
         return None
@@ -52,5 +53,5 @@ def _mixed(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, b
     rest = {"numerics": extract.numerics(a.dtype, x.device.type), "constant": constant, "fusion": fusion, "bias": bias}
     problem = Problem.from_tensors("mixed_mm", a, b, **rest)
     m = x.numel() // x.shape[-1] if x.dim() > 2 else x.shape[0]
-    # Not N of `weight`, which has hints.
+    # N comes from the node, because `weight` only has hints.
     return reading.found(node, problem, {"m": m, "n": value(node).shape[-1], "k": x.shape[-1]}, x.device)

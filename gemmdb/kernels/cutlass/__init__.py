@@ -1,8 +1,8 @@
 """Our CUTLASS kernel as one CUDA source, for the generator and for Inductor; needs neither CUTLASS nor a GPU to read.
 
-What a kernel is compiled for stands in macros before the source: integers, and words from the fixed lists here. Sizes,
-leading dimensions, how K is split and in which order tiles are taken are arguments, so one compiled kernel serves every
-problem with the same dtypes, layouts and epilogue.
+Macros before the source say what a kernel is compiled for: integers, and words from the fixed lists here. Sizes,
+leading dimensions, the split of K and the order of tiles are arguments, so one compiled kernel serves every problem
+with the same dtypes, layouts and epilogue.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ TYPES = {
 }  # fmt: skip
 """CUTLASS's name of each dtype."""
 BIASES = {None: 0, "1d": 1, "column": 2, "full": 3}
-"""What GEMMDB_BIAS is for each kind of bias."""
+"""The value of GEMMDB_BIAS for each kind of bias."""
 RASTERS = {"auto": 0, "m": 1, "n": 2}
-"""What `Order.raster` is for each value of the parameter."""
+"""The value of `Order.raster` for each value of the parameter."""
 FLAGS = (
     "-std=c++17", "-O3", "-w", "-DNDEBUG", "--expt-relaxed-constexpr", "-DCUTLASS_ENABLE_TENSOR_CORE_MMA=1",
     "-gencode=arch=compute_90a,code=sm_90a",
 )  # fmt: skip
-"""How nvcc is to compile the source. The `a` gives the instructions that only Hopper has."""
+"""nvcc's options. The `a` in `sm_90a` enables the instructions that only Hopper has."""
 
 
 @functools.cache
@@ -49,18 +49,19 @@ def source() -> str:
 
 @functools.cache
 def digest(kernel: str) -> str:
-    """16 hexadecimal digits that change with the source of a kernel: rows of it hold while they stay the same."""
+    """16 hexadecimal digits that change with the source of a kernel. Rows of the kernel stay valid while they do not
+    change."""
     return hashlib.sha256(f"{kernel}\n{source()}".encode()).hexdigest()[:16]
 
 
 def macros(config: Config, problem: Problem, scale: str = "") -> dict[str, int | str]:
-    """What the source is compiled with, for a legal config of a problem, by macro name without its GEMMDB_.
+    """The macros for a legal config on a problem, by name without GEMMDB_.
 
-    Of the problem, what `inside` leaves counts.
-    `scale`: dtype of the scale, that of the output (fp32 for other outputs) unless it is given.
+    Only the part of the problem that `inside` keeps counts.
+    `scale`: dtype of the scale; by default that of a bf16 or fp16 output, and fp32 for other outputs.
     """
     problem, value, swap = inside(problem), config.values, config.values["swap"] == 1
-    # Of each: what belongs to A, or the rows of the product, then what belongs to B, or its columns.
+    # Each pair is the value for A or the product's rows, then the value for B or its columns.
     along_k = problem.a.row_major, problem.b.layout.order.startswith("col")
     pairs = (
         (TYPES[problem.a.dtype], TYPES[problem.b.dtype]),
@@ -86,8 +87,8 @@ def macros(config: Config, problem: Problem, scale: str = "") -> dict[str, int |
 
 
 def inside(problem: Problem) -> Problem:
-    """The part of a problem that one kernel solves: all but a pointwise function, and the bias of a mixed product. As
-    Inductor has it, these are a kernel of their own, and so they are where the problem is measured."""
+    """The part of a problem that one kernel solves: all but a pointwise function and the bias of a mixed product. These
+    are a separate kernel, in Inductor and in measurements."""
     return replace(
         problem,
         fusion="scale" if problem.fusion == "scale" else "none",
@@ -96,7 +97,7 @@ def inside(problem: Problem) -> Problem:
 
 
 def outside(problem: Problem) -> Problem | None:
-    """What is left to do on the finished product, None when nothing is."""
+    """The part that is left to do on the finished product, None if nothing is left."""
     bias = problem.bias if problem.spec.dequantises else None
     if problem.fusion != "pointwise" and bias is None:
         return None
@@ -105,7 +106,7 @@ def outside(problem: Problem) -> Problem | None:
 
 
 def streams(config: Config) -> bool:
-    """Whether the tile scheduler is stream-K's: it also carries out a fixed split of K."""
+    """Whether the config uses the stream-K tile scheduler, which also does a fixed split of K."""
     return config.values["split_k"] != 1
 
 
@@ -121,8 +122,8 @@ def order(config: Config) -> tuple[int, int, int]:
 
 
 def workspace_bound(config: Config, problem: Problem) -> int:
-    """The bytes of scratch that a config needs at most on a problem: the partial sums of the tiles that are split, and
-    two counters for each. CUTLASS rounds the tiles up to whole clusters and bands."""
+    """The most bytes of scratch that a config needs on a problem: the partial sums of the split tiles, and two counters
+    for each. CUTLASS rounds the tiles up to whole clusters and bands."""
     if not streams(config):
         return 0
     value = config.values
@@ -136,14 +137,14 @@ def workspace_bound(config: Config, problem: Problem) -> int:
 
 
 def render(config: Config, problem: Problem, scale: str = "") -> str:
-    """The source of the kernel that `config` is on `problem`, without an entry point; `scale` as in `macros`."""
+    """The source of the kernel for `config` on `problem`, without an entry point; `scale` as in `macros`."""
     lines = (f"#define GEMMDB_{name} {value}\n" for name, value in macros(config, problem, scale).items())
     return "".join(lines) + source()
 
 
 def headers() -> Path | None:
-    """The folder of CUTLASS's headers in the nvidia-cutlass package, None without it. The package is not imported: it
-    would want more of CUDA than its headers do."""
+    """The folder of CUTLASS's headers in the nvidia-cutlass package, None without it. The package is not imported: that
+    needs more of CUDA than the headers do."""
     from importlib import metadata
 
     try:
@@ -154,8 +155,8 @@ def headers() -> Path | None:
 
 
 def compiler() -> str | None:
-    """The nvcc to compile with, searched where Inductor searches it: $CUDACXX, $CUDA_HOME/bin, $PATH; None without
-    one."""
+    """The nvcc to compile with. It is searched in the same places as in Inductor: $CUDACXX, $CUDA_HOME/bin, $PATH; None
+    without one."""
     home = os.environ.get("CUDA_HOME", "")
     candidates = (os.environ.get("CUDACXX", ""), str(Path(home, "bin", "nvcc")) if home else "", "nvcc")
     return next((found for name in candidates if name and (found := shutil.which(name))), None)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from gemmdb.kernels.config import Config
 
 EPILOGUE_BYTES = 16 * 1024
-"""What the stores are staged through, about: a quarter of a tile of 128 x 128."""
+"""The shared memory that stores are staged through, roughly: a quarter of a tile of 128 x 128."""
 _MOST_SUMS = 128
-"""Sums of a tile that one thread keeps in registers."""
+"""The most sums of a tile that one thread keeps in registers."""
 _FLOATS = ("bf16", "fp16")
 
 

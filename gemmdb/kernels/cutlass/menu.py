@@ -1,6 +1,6 @@
 """The configs of our CUTLASS kernel that are tried: few kernels, since each takes nvcc 20 seconds, in several orders.
 
-How K is split, and in which order tiles are taken, are arguments of a compiled kernel: trying them costs no compiling.
+The split of K and the order of tiles are arguments of a compiled kernel: trying them needs no compiling.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def _swapped(m: int, n: int, k: int, split: bool = False, schedule: str = "pingp
     return Entry(m, n, k, schedule=COOPERATIVE if split else schedule, swap=1, split=split)
 
 
-# A narrow M is the width of a tile whose 64 or 128 rows are columns of the weight. Tiles of 64 rows, of which two
-# warp groups have one each, win while they are few; stream-K pays where a tile has much to convert, and costs about 5
-# us of fixing up. Timings: benchmarks/results/h200/cutlass.
+# With few rows, M is the width of a tile, and the tile's 64 or 128 rows are columns of the weight. Tiles of 64 rows,
+# with two warp groups on one tile each, win while there are few tiles. Stream-K pays when a tile has many weights to
+# convert, and costs about 5 us for the fixup. Timings: benchmarks/results/h200/cutlass.
 _MIXED = (
     (16, (_swapped(16, 64, 128), _swapped(16, 128, 128, split=True))),
     (32, (_swapped(32, 64, 128), _swapped(32, 128, 128, split=True))),
@@ -72,7 +72,7 @@ _MM = (
     )),
 )  # fmt: skip
 STREAMS = Entry(128, 128, 64, (1, 1), COOPERATIVE, split=True)
-"""What splits K where the menu has nothing that does."""
+"""The kernel that splits K if none in the menu does."""
 _MENUS = {"mixed_mm": _MIXED, "int_mm": _INT, "mm": _MM, "addmm": _MM}
 
 
@@ -92,7 +92,7 @@ def configs(problem: Problem, device: Device, streams: bool = False) -> list[Con
 
 def _orders(entry: Entry, problem: Problem, device: Device) -> Iterator[Config]:
     """A kernel in each order worth trying: stream-K and the splits that fill the multiprocessors once; without a split,
-    tiles row by row and, where they are many, in bands that share their operands in L2."""
+    tiles row by row and, if there are many, also in bands that share their operands in L2."""
     tiles = tile_count(problem.m, problem.n, (entry.m, entry.n))
     if entry.split:
         for split in sorted({0, *filling(tiles, device.units)} - {1}):

@@ -24,15 +24,16 @@ EQUIVALENT = {
     "3027d8e7e1fd500c": "4acd70184f4e6d7d",
     "2574d3865e8de472": "21aeac63b1bdf2a4",
 }
-"""Digests of torch 2.11's templates and of those in 2.12 to 2.15 that the same kernels come from: these cast indices to
-the type of an index, which is the one that they have while offsets fit 32 bits, and larger operands are not legal. The
-template of batches is another one in 2.11, in 2.12 and from 2.13 on; that of 2.15 has a variable renamed."""
+"""Digests of torch 2.11's templates, each with the digest of a later template (2.12 to 2.15) that renders the same
+kernels. The later templates cast indices to the index type, which changes nothing while offsets fit 32 bits, and larger
+operands are not legal. The template of batches differs between 2.11, 2.12 and 2.13 and later; 2.15 only renames a
+variable in it."""
 
 
 @functools.cache
 def digest(file: str) -> str:
-    """The digest of that template of the installed torch; empty without it. Reads the package's file: torch itself is
-    not imported."""
+    """The digest of that template of the installed torch; empty without torch. It reads the package's file and does not
+    import torch."""
     # Imported where it is used: it takes longer than all of gemmdb's own modules.
     from importlib import metadata
 
@@ -61,9 +62,9 @@ TEMPLATES = (
     # A tile per program, and persistent programs with TMA.
     _kernel("inductor_mm", "triton_mm", ("mm", "addmm", "int_mm", "scaled_mm")),
     _kernel("inductor_persistent_tma", "triton_persistent_tma_mm", ("mm", "addmm"), maps=True),
-    # The same of products of batches: a tile of one matrix per program.
+    # For products of batches: a tile of one matrix per program.
     _kernel("inductor_bmm", "triton_bmm", ("bmm",)),
-    # And of products of fp8 operands with scales, by persistent programs with TMA.
+    # For products of fp8 operands with scales: persistent programs with TMA.
     _kernel("inductor_scaled_tma", "triton_epilogue_scaled_mm", ("scaled_mm",), maps=True),
 )
-"""Each with the file that torch has its template in."""
+"""Each kernel with the name of torch's template file."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gemmdb.kernels.config import Config
 
 _MOST_MATRICES = 65_535
-"""What the second dimension of a grid has at most, over which torch 2.11 lays the matrices of a batch."""
+"""The limit of the second dimension of a grid, which torch 2.11 uses for the matrices of a batch."""
 
 
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:

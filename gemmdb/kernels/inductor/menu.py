@@ -1,5 +1,5 @@
-"""What Inductor could make of a product besides our kernels: a handful of its own templates' configs, the first that
-its heuristics propose for a size class, and padding where rows are misaligned."""
+"""Inductor's own candidates besides our kernels: a few configs of its templates, the first that its heuristics list for
+a size class, and padding if rows are misaligned."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
 
 ALIGNED_TILES, ALIGNED_PERSISTENT = 2, 1
-"""How many of each list are tried where rows are aligned: there `tile` and `persistent` do what these templates do, and
-a config costs half a second of compiling per problem. With misaligned rows, literal sizes make the difference."""
+"""How many of each list are tried if rows are aligned. Then `tile` and `persistent` do the same work, and each config
+costs half a second of compiling per problem. With misaligned rows, Inductor's kernels differ by their literal sizes."""
 WIDE_ROWS = 256
-"""From there on a padded copy of the weight may be made to larger multiples, too."""
+"""From this many rows on, padding to larger multiples is tried too."""
 
 TMA, SCALED_TMA = "inductor_persistent_tma", "inductor_scaled_tma"
 Tile = tuple[int, int, int, int, int]
@@ -28,7 +28,7 @@ TILES: dict[int, tuple[Tile, ...]] = {
     96: ((128, 128, 64, 3, 4), (64, 64, 128, 5, 4), (64, 128, 64, 3, 4), (128, 64, 32, 4, 8)),
     256: ((128, 128, 64, 3, 4), (128, 128, 64, 5, 8), (64, 128, 64, 3, 4)),
 }
-"""Tiles of the plain template by the least M that they are for, the most promising first."""
+"""Tiles of the plain template by the smallest M they apply to, the most promising first."""
 PERSISTENT: dict[int, tuple[Tile, ...]] = {
     1: (),
     64: (),
@@ -57,7 +57,7 @@ BATCHED: dict[int, tuple[Tile, ...]] = {
         (64, 64, 64, 4, 4), (128, 128, 32, 4, 8), (256, 128, 64, 3, 8),
     ),
 }  # fmt: skip
-"""Tiles of the template of batches, by the least M that they are for; each is made no larger than the matrices."""
+"""Tiles of the template of batches, by the smallest M they apply to. Each is cut to the size of the matrices."""
 
 SCALED: dict[int, tuple[Tile, ...]] = {
     1: ((16, 128, 256, 3, 4), (16, 256, 128, 4, 8), (16, 64, 128, 5, 2)),
@@ -65,9 +65,10 @@ SCALED: dict[int, tuple[Tile, ...]] = {
     33: ((64, 32, 256, 5, 4), (64, 128, 128, 4, 4), (64, 64, 256, 3, 4)),
     65: ((128, 256, 128, 3, 8), (128, 128, 128, 3, 8), (64, 128, 128, 4, 4)),
 }  # fmt: skip
-"""Tiles of fp8 elements of the plain template with scales, by the least M that they are for: of twice as many that were
-tried on 36 problems on an H200 the better ones; for 17 to 32 rows, which none of these had, those like them; and for
-many rows, where one of SCALED_PERSISTENT was always ahead, some for a bias, which these do not take."""
+"""Tiles of fp8 elements of the plain template with scales, by the smallest M they apply to. They are the better half of
+the tiles that were tried on 36 problems on an H200. None of these had 17 to 32 rows, so tiles similar to the others are
+used there. For many rows, one of SCALED_PERSISTENT was always faster; the tiles here serve problems with a bias, which
+SCALED_PERSISTENT does not take."""
 SCALED_PERSISTENT: dict[int, tuple[Tile, ...]] = {
     1: (),
     17: (),
@@ -77,12 +78,12 @@ SCALED_PERSISTENT: dict[int, tuple[Tile, ...]] = {
         (128, 128, 128, 5, 8), (64, 256, 128, 4, 4),
     ),
 }  # fmt: skip
-"""The same of the template with tensor maps, all of Inductor's list."""
+"""The same for the template with tensor maps: all of Inductor's list."""
 
 
 def configs(problem: Problem, device: Device) -> list[Config]:
-    """The legal configs for a problem, in a fixed order; none where the weight is a constant of the graph, since then
-    the code cannot be generated apart from it."""
+    """The legal configs for a problem, in a fixed order. None if the weight is a constant of the graph, since the code
+    then cannot be generated without the weight."""
     if problem.constant:
         return []
     found = dict.fromkeys((*_padded(problem), *_templates(problem)))
@@ -107,14 +108,14 @@ def _templates(problem: Problem) -> Iterator[Config]:
         yield from (_config(SCALED_TMA, tile) for tile in SCALED_PERSISTENT[row_class])
         return
     aligned = not misaligned(problem)
-    # Our own kernels have these shapes of aligned, skinny products, and narrower ones.
+    # For aligned, skinny products, our own kernels have these shapes and narrower ones.
     if problem.spec.dequantises or (aligned and problem.m < SKINNY_ROWS):
         return
     if problem.spec.integer:
         yield from (_config("inductor_mm", tile) for tile in INTEGER[: ALIGNED_TILES if aligned else None])
         return
     row_class = max(least for least in TILES if least <= problem.m)
-    # A tile takes as many bytes of fp32 as of bf16.
+    # A tile of fp32 takes as many bytes as one of bf16.
     shrink = max(ITEM_SIZES[problem.a.dtype] // 2, 1)
     lists = ((TMA, PERSISTENT, ALIGNED_PERSISTENT), ("inductor_mm", TILES, ALIGNED_TILES))
     for kernel, tiles, few in lists:
@@ -123,15 +124,15 @@ def _templates(problem: Problem) -> Iterator[Config]:
 
 
 def _batched(problem: Problem) -> Iterator[Tile]:
-    """The tiles of the template of batches, without repeats: no larger than the power of two that holds a matrix, whose
-    sizes are often those of a head of attention."""
+    """The tiles of the template of batches, without repeats: each side at most the power of two that holds the matrix,
+    which is often as small as an attention head."""
     row_class = max((least for least in BATCHED if least <= problem.m), default=1)
     shrink = max(ITEM_SIZES[problem.a.dtype] // 2, 1)
     found: dict[Tile, None] = {}
     for m, n, k, stages, warps in BATCHED[row_class]:
         sides = zip((m, n, k // shrink), (problem.m, problem.n, problem.k), strict=True)
         rows, columns, depth = (min(side, max(16, 1 << (size - 1).bit_length())) for side, size in sides)
-        # A matrix that one step multiplies has nothing to load ahead.
+        # If one step multiplies the whole K, there is nothing to load ahead.
         found[rows, columns, depth, min(stages, max(-(-problem.k // depth), 2)), warps] = None
     yield from found
 

@@ -1,8 +1,8 @@
 """Our own Triton kernels, a folder each, as jinja2 templates: one source for the generator and for Inductor.
 
-A template is written against the hooks that Inductor gives a TritonTemplate (`def_kernel`, `size`, `stride`,
-`store_output`) and reads its parameters as names, so that it renders as a kernel of its own and as a choice whose
-epilogue Inductor fuses. The standard library suffices to read a template; rendering takes jinja2.
+A template uses the hooks that Inductor gives a TritonTemplate (`def_kernel`, `size`, `stride`, `store_output`) and
+reads its parameters as names. So it renders both as a standalone kernel and as an Inductor choice with a fused
+epilogue. Reading a template needs only the standard library; rendering needs jinja2.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def template(config: Config) -> Template:
 def names(config: Config, problem: Problem) -> dict[str, int | str]:
     """The constants that the template of `config` reads, for `problem`.
 
-    Every value is written as it stands into the kernel (`NAME: tl.constexpr = value`), as Inductor does it, so a value
-    is a number, a truth value or a Triton expression. What depends on sizes is recomputed here for the problem at hand:
-    a copied EVEN_K would be a wrong result.
+    Every value is written literally into the kernel (`NAME: tl.constexpr = value`), as in Inductor, so a value is a
+    number, a truth value or a Triton expression. Values that depend on sizes are computed for this problem: an EVEN_K
+    copied from another problem would give wrong results.
     """
     return template(config).names(config, problem)
 
@@ -51,13 +51,13 @@ def source(kernel: str) -> str:
 
 
 def digest(kernel: str) -> str:
-    """16 hexadecimal digits that change with the source of one of our kernels: rows of it hold while they stay the
-    same."""
+    """16 hexadecimal digits that change with the source of one of our kernels. Rows of the kernel stay valid while they
+    do not change."""
     return sources.digest(_package(kernel))
 
 
 def _package(kernel: str) -> str:
-    from gemmdb.kernels.registry import KERNELS  # It collects the kernels of this package.
+    from gemmdb.kernels.registry import KERNELS  # The registry imports the kernels of this package.
 
     found = KERNELS["triton", kernel].template
     if found is None:

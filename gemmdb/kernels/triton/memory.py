@@ -1,5 +1,5 @@
-"""The shared memory that our Triton kernels take, by which Triton compiles their pipelines; checked against compiled
-kernels by tests."""
+"""The shared memory of our Triton kernels, as Triton compiles their pipelines. Tests compare it with compiled
+kernels."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def warpgroup(problem: Problem, left: int, warps: int) -> bool:
-    """Whether a tile with `left` rows of its left operand goes to Hopper's warp-group matrix instructions. They take
-    fp32 as TF32 only: in full it is multiplied by ordinary instructions, and so is fp64."""
+    """Whether a tile with `left` rows of its left operand goes to Hopper's warp-group matrix instructions. These take
+    fp32 only as TF32: ordinary instructions multiply full fp32, and fp64."""
     return hardware.by_warp_groups(left, warps) and problem.a.dtype != "fp64" and not _in_full(problem)
 
 
@@ -26,9 +26,9 @@ def grouped(config: Config, problem: Problem) -> bool:
 
 
 def turned_bytes(problem: Problem, block: tuple[int, int, int], swap: int) -> int:
-    """Shared memory, in bytes, that tiles [m, k] and [n, k] of tensor maps take beside the pipeline: what a tensor map
-    loads is stored as it lies in memory, and ordinary instructions want their left operand as [m, k] and their right
-    one as [k, n], so what lies the other way is copied. The matrix unit takes either."""
+    """Shared memory, in bytes, that tiles [m, k] and [n, k] of tensor maps need besides the pipeline. A tensor map
+    keeps the order of a tile in memory, but ordinary instructions need the left operand as [m, k] and the right one as
+    [k, n], so a tile in the other order is copied. The matrix unit takes both orders."""
     if not _in_full(problem):
         return 0
     m, n, k = block
@@ -37,10 +37,10 @@ def turned_bytes(problem: Problem, block: tuple[int, int, int], swap: int) -> in
 
 
 def shared_bytes(config: Config, problem: Problem) -> int:
-    """Shared memory that the kernel takes, in bytes, as far as it is the pipeline's: a lower bound.
+    """Shared memory of the kernel's pipeline, in bytes: a lower bound of what the kernel needs.
 
-    The warp-group instructions read the stage that a load would overwrite, so they keep one buffer more. Tensor maps
-    have a barrier of 8 bytes for each stage that is ahead.
+    The warp-group instructions read the stage that a load would overwrite, so they need one more buffer. Tensor maps
+    have a barrier of 8 bytes for each stage loaded ahead.
     """
     value = config.values
     m, n, k, stages = (int(value[name]) for name in ("block_m", "block_n", "block_k", "stages"))
@@ -54,11 +54,11 @@ def shared_bytes(config: Config, problem: Problem) -> int:
 
 
 def _epilogue_bytes(config: Config, problem: Problem, buffers: int) -> int:
-    """What is in shared memory while a persistent kernel stores a tile of 32-bit outputs, the next one already in the
-    pipeline: 16 rows per warp change their layout at a time. 0 for other kernels.
+    """The shared memory in use while a persistent kernel stores a tile of 32-bit outputs and the pipeline already loads
+    the next tile: 16 rows per warp change their layout at a time. 0 for other kernels.
 
-    Operands of 8 and 32 bits are multiplied out of the buffers only when K runs along memory; else one of the buffers
-    is a copy, which the loop alone needs. An activation that is copied goes to the matrix unit by way of registers.
+    Operands of 8 and 32 bits are multiplied directly from the buffers only when K runs along memory. Otherwise one of
+    the buffers is a copy, which only the loop needs. A copied activation goes to the matrix unit through registers.
     """
     value = config.values
     if "resident" not in value or value["swap"] or ITEM_SIZES[problem.out] != 4 or _in_full(problem):
@@ -71,5 +71,5 @@ def _epilogue_bytes(config: Config, problem: Problem, buffers: int) -> int:
 
 
 def _in_full(problem: Problem) -> bool:
-    """Whether fp32 is multiplied as it is."""
+    """Whether fp32 is multiplied in full precision."""
     return problem.a.dtype == "fp32" and problem.numerics.fp32 == "ieee"

@@ -1,7 +1,8 @@
 """What the menus of our Triton kernels share: a tile, the pipeline that fits, the splits of K that fill the GPU.
 
-A kernel's menu is what the generator tries of it: `usual` gives what won, or came close, on explored H200 problems
-(raw timings: benchmarks/results/h200/exploration), the most successful first; `whole` gives the whole space.
+A kernel's menu lists the configs that the generator tries. `usual` gives the configs that won, or came close, on
+explored H200 problems (raw timings: benchmarks/results/h200/exploration), the most successful first. `whole` gives the
+whole space.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Menu:
-    """What the generator tries of a kernel on a problem and a device: what is `usual`, and the `whole` space. What is
-    not legal is left out later."""
+    """The configs of a kernel that the generator tries on a problem and a device: the `usual` ones, and the `whole`
+    space. Illegal configs are removed later."""
 
     usual: Callable[[Problem, Device], Iterable[Config]]
     whole: Callable[[Problem, Device], Iterable[Config]]
@@ -34,7 +35,7 @@ class Menu:
 
 @dataclass(frozen=True)
 class Shape:
-    """A tile and how it is run; `resident`: blocks that are to share a multiprocessor."""
+    """A tile and how it runs. `resident`: how many blocks should share a multiprocessor."""
 
     m: int
     n: int
@@ -49,7 +50,8 @@ def up_to(menu: Sequence[tuple[int, Sequence[_T]]], m: int) -> Sequence[_T]:
 
 
 def deep(problem: Problem, k: int) -> int:
-    """BLOCK_K of a menu, which is for elements of 2 bytes (1 byte for int8 and fp8), in as many bytes."""
+    """The BLOCK_K that takes as many bytes as `k` of a menu. Menus count elements of 2 bytes (1 byte for int8 and
+    fp8)."""
     return k * 2 // ITEM_SIZES[problem.a.dtype] if problem.a.dtype == "fp32" else k
 
 
@@ -79,9 +81,9 @@ def stages(problem: Problem, device: Device, shape: Shape, load: str, swap: int)
 def split(
     problem: Problem, device: Device, shape: Shape, load: str, swap: int, ways: tuple[str, ...], idle: bool = True
 ) -> Iterator[Config]:
-    """The configs of `tile` of a shape: without a split of K, and with those that fill the multiprocessors once.
+    """The configs of `tile` for a shape: without a split of K, and with the splits that fill the multiprocessors once.
 
-    `idle`: also without a split where that leaves over half of the multiprocessors without work.
+    `idle`: also give the config without a split if it leaves more than half of the multiprocessors without work.
     """
     ahead = stages(problem, device, shape, load, swap)
     tiles = hardware.tile_count(problem.m, problem.n, (shape.m, shape.n))

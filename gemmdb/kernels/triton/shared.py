@@ -23,7 +23,7 @@ _LAUNCH = ("warps", "stages")
 
 
 def constants(config: Config, problem: Problem) -> dict[str, int | str]:
-    """The constants that every template reads: the integer parameters in capitals, and what the problem says."""
+    """The constants that every template reads: the integer parameters in capitals, and the facts about the problem."""
     value = config.values
     found: dict[str, int | str] = {
         name.upper(): number for name, number in value.items() if isinstance(number, int) and name not in _LAUNCH
@@ -47,14 +47,14 @@ def tile_constants(config: Config, problem: Problem) -> dict[str, int | str]:
 
 
 def even_constants(config: Config, problem: Problem) -> dict[str, int | str]:
-    """`tile_constants`, and those of a kernel that loads by pointers. M is stepped along in memory only where A is
-    transposed; elsewhere one kernel serves every M."""
+    """`tile_constants`, and those of a kernel that loads by pointers. The kernel steps along M in memory only if A is
+    transposed; otherwise one kernel serves every M."""
     m_even = not problem.a.row_major and problem.m % 16 == 0
     return tile_constants(config, problem) | {"M_EVEN": m_even, "N_EVEN": problem.n % 16 == 0}
 
 
 def scaled(problem: Problem) -> bool:
-    """Whether a kernel that applies the scale of a quantised weight itself does so."""
+    """Whether a kernel that can apply the scale of a quantised weight does so for this problem."""
     return problem.spec.dequantises and problem.fusion == "scale"
 
 
@@ -64,7 +64,7 @@ def tile_grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any]
 
 
 def illegal(config: Config, problem: Problem, device: Device) -> str | None:
-    """What holds for every kernel of ours."""
+    """The rules for all our kernels."""
     found = rules.unsolved(config, problem, device) or rules.empty(problem)
     if found:
         return found
@@ -81,7 +81,7 @@ def undequantised(config: Config, problem: Problem) -> str | None:
 
 
 def illegal_tile(config: Config, problem: Problem, device: Device) -> str | None:
-    """What holds for every kernel that multiplies tiles on the matrix unit."""
+    """The rules for kernels that multiply tiles on the matrix unit."""
     if reason := illegal(config, problem, device):
         return reason
     if ITEM_SIZES[problem.a.dtype] == 1 and int(config.values["block_k"]) < hardware.LEAST_DEPTH:
@@ -97,7 +97,7 @@ def illegal_tile(config: Config, problem: Problem, device: Device) -> str | None
 
 
 def illegal_split(config: Config, problem: Problem) -> str | None:
-    """What holds for every kernel that splits K."""
+    """The rules for kernels that split K."""
     split, step = int(config.values["split_k"]), int(config.values["block_k"])
     if split > -(-problem.k // step):
         return f"K={problem.k} has fewer than {split} steps of {step}"

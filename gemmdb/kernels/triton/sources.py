@@ -11,11 +11,11 @@ EQUIVALENT = {
     "f1cfe0fb8fcf5453": "012c2e9c955b0691",
     "3799dccb4110a658": "1d94976414df7a58",
 }
-"""Former digests and the later one that the same kernels are rendered from, so that rows of the former hold on. The
-templates were respelled to take expressions instead of Python values: for all 7,369 problems and configs of the
-shipped H200 table, both rendered the same code, launch and compile options, up to constants that no line of it read.
-`gemv` and `narrow` were respelled once more to take fp8: of all 14,049 problems and configs of theirs in that table,
-both render the same, to the letter."""
+"""Former digests, each with the later one whose source renders the same kernels, so that rows of the former stay valid.
+The templates were rewritten to take expressions instead of Python values: for all 7,369 problems and configs of the
+shipped H200 table, both versions rendered the same code, launch and compile options, except for constants that no line
+reads. `gemv` and `narrow` were rewritten once more for fp8: for all their 14,049 problems and configs in that table,
+both versions render the same text."""
 
 
 @functools.cache

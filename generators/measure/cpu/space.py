@@ -25,10 +25,10 @@ CACHE_BLOCKS: tuple[Factors, ...] = ((1, 1, 64), (4, 1, 64), (1, 4, 16), (4, 4, 
 TEMPLATES = (3, 8, 32)
 """C++ configs per problem by the breadth of the effort."""
 THREADINGS = (3, 5, 16)
-"""How many of them differ in threading alone, by breadth."""
+"""How many of these configs differ only in threading, by breadth."""
 
 SCALED_ROWS = (2, 12)
-"""The first torch whose `_scaled_mm` takes scales of rows on a CPU; that of 2.11 takes one number per operand."""
+"""The first torch version whose `_scaled_mm` takes row scales on a CPU. In 2.11 it takes one number per operand."""
 
 
 class CpuSpace:
@@ -38,12 +38,12 @@ class CpuSpace:
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
         """ATen, then `_weight_int8pack_mm` for mixed_mm, then the C++ template's variants.
 
-        Where the template is illegal as such, one illegal candidate says why.
+        If the template cannot run the problem at all, one illegal candidate gives the reason.
         """
         auto = template(AUTO, AUTO)
         configs = [ATEN]
         if problem.op in GPU_ALONE:
-            # The C++ template of batches packs nothing, and is offered under max-autotune alone; of fp8 there is none.
+            # The C++ template for batches packs nothing and is offered only under max-autotune. fp8 has none.
             return [Candidate(ATEN, excluded(ATEN, problem, device))]
         if problem.op in INT8PACK.ops:
             configs.append(Config.of("aten", "int8pack_mm"))
@@ -55,7 +55,7 @@ class CpuSpace:
 
 
 def excluded(config: Config, problem: Problem, device: Device) -> str:
-    """Why `config` must not run `problem` on `device`, in one phrase; empty when nothing speaks against it."""
+    """Why `config` must not run `problem` on `device`, in one phrase; empty if it may run."""
     if problem.empty:
         return "Inductor leaves nothing to compute of a product of size zero"
     if problem.scales == "row" and _release() < SCALED_ROWS:
@@ -68,7 +68,7 @@ def excluded(config: Config, problem: Problem, device: Device) -> str:
 
 
 def _release() -> tuple[int, ...]:
-    """(major, minor) of the installed torch, which is not imported for that; of one to come where none is."""
+    """(major, minor) of the installed torch, without importing it; SCALED_ROWS if there is no version to read."""
     running = installed("cpu")
     numbers = minor(running.torch).split(".") if running else []
     return tuple(map(int, numbers)) if all(number.isdigit() for number in numbers) and numbers else SCALED_ROWS
@@ -84,9 +84,9 @@ def template(threads: Factors, blocks: Factors) -> Config:
 def threadings(problem: Problem, threads: int) -> list[Factors]:
     """The ways to split `threads` over m, n and k, the most promising first.
 
-    Never more parts than 8-row, 16-column and 64-deep blocks of the problem: the others would idle. Splits that move
-    the fewest elements come first: each part of n reads all of A, each part of m all of B. Splits of k come last: their
-    partial sums need a second pass.
+    No dimension has more parts than the problem has blocks of 8 rows, 16 columns or 64 of K: more threads would idle.
+    Splits that move the fewest elements come first: each part of n reads all of A, each part of m all of B. Splits of k
+    come last: their partial sums need a second pass.
     """
     splits = [
         (m, n, threads // (m * n))

@@ -1,4 +1,4 @@
-"""Something to compile before a candidate can run: its interface, and what building it came to."""
+"""Something to compile before a candidate can run: its interface, and the result of building it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Protocol as Interface
 
 @dataclass(frozen=True)
 class Built:
-    """What building an artifact came to: the reason it failed, empty when it did not, the seconds spent, and the bytes
-    of shared memory that a block takes (0: not known before it runs)."""
+    """The result of building an artifact: the reason it failed (empty if it succeeded), the seconds spent, and the
+    bytes of shared memory of a block (0: not known before it runs)."""
 
     failure: str
     seconds: float
@@ -17,16 +17,16 @@ class Built:
 
 
 class Artifact(Interface):
-    """Something to compile in another process, before the process that measures loads it from disk."""
+    """Something to compile in another process. The process that measures then loads it from disk."""
 
     @property
     def key(self) -> str:
-        """Names the artifact: equal keys are built once."""
+        """The name of the artifact: equal keys are built once."""
 
     @property
     def work(self) -> str:
-        """Names what takes most of the time, where other artifacts need the same: while one is built, the others would
-        wait for it. Empty where it is the artifact's own."""
+        """The name of the slow part of the build, if other artifacts share it: while one is built, the others would
+        wait for it. Empty if no other artifact shares it."""
 
     def build(self, capability: int) -> Built:
         """Compile for compute capability `capability` (90 for sm90) and leave the result on disk, so that building

@@ -19,8 +19,8 @@ from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.table.measurement import Protocol
 
 UNROLL = 20
-"""Calls per graph, each on another copy of the operands: one replay costs 5 to 7 us by itself, and where operands lie
-in memory counts for less the more places are seen."""
+"""Calls per graph, each on another copy of the operands. One replay costs 5 to 7 us by itself, and more copies average
+out the effect of addresses."""
 VERSION = 3
 """Version 1 timed all calls on operands at one address, version 2 ten calls on ten copies after flushes of 256 MiB."""
 _READINGS = ("driver_version", "clocks.sm", "clocks.mem", "power.limit", "temperature.gpu")
@@ -31,7 +31,7 @@ class CudaBackend:
 
     overlap = True
     chunk = 8
-    """Few, so that the first are compiled while the next are looked at."""
+    """Few, so that the first jobs compile while the next are planned."""
 
     def __init__(self, device: Device | None = None) -> None:
         found, toolchain = device or cuda(), installed("cuda")
@@ -50,15 +50,15 @@ class CudaBackend:
         return [Protocol("graph", state, UNROLL, effort.samples, version=VERSION) for state in effort.states]
 
     def begin(self, jobs: Sequence[Job]) -> None:
-        """nvcc begins with the kernels of all jobs, which it takes half a minute for each."""
+        """Start nvcc on the kernels of all jobs: it takes half a minute for each."""
         self.compilers.begin(jobs)
 
     def measurer(self, worker: int, effort: Effort, confirms: bool = True) -> CudaMeasurer:
-        """The measurer of one of the GPUs that are alike; all share one pool of compilers."""
+        """The measurer of one of the equal GPUs. All share one compile pool."""
         return CudaMeasurer(self._gpus[worker], effort, self.compilers).start(confirms)
 
     def worker_of(self, gpu: int) -> int:
-        """The worker that measures on GPU number `gpu`; the first where that is another kind of GPU."""
+        """The worker that measures on GPU number `gpu`; the first worker if that GPU is of another kind."""
         return self._gpus.index(gpu) if gpu in self._gpus else 0
 
     def close(self) -> None:

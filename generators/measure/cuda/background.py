@@ -1,4 +1,4 @@
-"""What runs in a process that compiles. It imports no more than that needs."""
+"""What runs in a process that compiles. It imports only what that needs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def warm(artifact: Artifact, capability: int) -> Built:
 
 
 def background() -> None:
-    """Set up a process that compiles: it makes way for those that time, leaves interrupts to its parent, and ends with
-    it however that ends."""
+    """Set up a process that compiles. It has a lower priority than the processes that time, ignores interrupts, and
+    ends when its parent ends, even if the parent crashes."""
     os.nice(10)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()

@@ -27,8 +27,8 @@ class Bench:
     """One problem set up for measuring. `graphs` holds, per protocol, each candidate's graph and, under None, the
     flush alone. `most`: how many calls each graph has, 0 while the first candidate, ATen, has not been run.
 
-    `copies` are equal operands and outputs at different addresses, which the calls of a graph take in turn: where a
-    buffer lies in memory changes a kernel's time by up to a tenth, and that is no property of the kernel.
+    `copies` are equal operands and outputs at different addresses, which the calls of a graph use in turn: the address
+    of a buffer changes a kernel's time by up to a tenth, and that is not a property of the kernel.
     """
 
     problem: Problem
@@ -48,7 +48,7 @@ class Bench:
 
 
 def set_up(problem: Problem) -> Bench:
-    """A Bench with new operands in new memory, and torch's precision switches as the problem has them."""
+    """A Bench with new operands in new memory, and torch's precision switches set for the problem."""
     # Another process shares this GPU, and new memory means new addresses.
     torch.cuda.empty_cache()
     set_numerics(problem)
@@ -67,14 +67,14 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.storage_offset()
     storage = torch.empty(start + extent, dtype=tensor.dtype, device=tensor.device)
-    # As it lies in memory, gaps included: a tensor that repeats elements cannot be written to.
+    # Copy the memory with its gaps: a tensor that repeats elements cannot be written to.
     storage[start:].copy_(tensor.as_strided((extent,), (1,), start))
     return storage.as_strided(tensor.shape, tensor.stride(), start)
 
 
 def check(bench: Bench, call: Call) -> float:
-    """The error of runs into poisoned memory, on the first and the last operands; the first is run twice, since a run
-    may leave scratch behind."""
+    """The error of runs into poisoned memory, on the first and the last copy. The first copy runs twice, since a run
+    may leave scratch memory changed."""
     last = len(bench.copies) - 1
     for index in (0, 0, last):
         out = bench.copies[index]["out"]

@@ -19,7 +19,7 @@ from gemmdb.key.problem import Problem
 
 Tensors = dict[str, torch.Tensor]
 Call = Callable[[int], torch.Tensor | None]
-"""Runs a candidate on the operands of that number; returns the output where it is not written into theirs."""
+"""Runs a candidate on the copy with that number. Returns the output if it is not written into that copy."""
 
 _kernels: dict[str, tuple[Any, float]] = {}
 _scratch: dict[int, torch.Tensor] = {}
@@ -46,8 +46,8 @@ def ours(problem: Problem, copies: Sequence[Tensors], made: Plan) -> tuple[Call,
     """
     acc = torch.int32 if problem.spec.integer else torch.float32
     seconds = sum(_kernel(launch.unit)[1] for launch in made.launches)
-    # One for all copies, as one workspace serves all kernels of a graph in Inductor: twenty of each of a hundred
-    # candidates would not fit.
+    # One for all copies, as Inductor uses one workspace for all kernels of a graph: 20 for each of a hundred candidates
+    # would not fit.
     scratch = {
         "partials": torch.empty(max(made.partials, 1), dtype=acc, device="cuda"),
         "counters": torch.zeros(max(made.counters, 1), dtype=torch.int32, device="cuda"),
@@ -72,7 +72,8 @@ def aten(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float]:
 
 
 def _aten_call(problem: Problem, names: Tensors, around: tuple[Launch | None, Launch | None]) -> Callable[[], None]:
-    """What Inductor's default does: a cast of the weight, one ATen call, one pointwise kernel, as far as needed."""
+    """What Inductor's default does: one ATen call, with a cast of the weight before it and a pointwise kernel after it
+    where the problem needs them."""
     first, last = around
     before, after, weight, product = None, None, names["B"], names["out"]
     if first is not None:
@@ -83,7 +84,7 @@ def _aten_call(problem: Problem, names: Tensors, around: tuple[Launch | None, La
         product = names["product"]
     multiply = SPELLINGS[problem.op]
     scales = [names[name] for name in ("scale_a", "scale_b") if name in names]
-    # That of a dequantised product is added after its scale, by the kernel that follows.
+    # The kernel that follows adds the bias of a dequantised product, after the scale.
     bias = None if problem.spec.dequantises else names.get("bias")
 
     def call() -> None:
@@ -107,7 +108,7 @@ def _finish(problem: Problem, names: Tensors, dtype: str, launch: Launch) -> Cal
 
 
 def _sizes(problem: Problem, names: Tensors) -> dict[str, int]:
-    # What finishes a batch of products takes it for one matrix of all rows.
+    # The kernel that finishes a batch treats it as one matrix with all rows.
     sizes = {"M": problem.batch * problem.m, "N": problem.n, "K": problem.k}
     leading = {"lda": max(names["A"].stride()), "ldb": max(names["B"].stride())}
     return {**sizes, **{f"arg_{name}": size for name, size in sizes.items()}, **leading}
@@ -146,7 +147,7 @@ def _kernel(unit: Unit) -> tuple[Any, float]:
 
 
 def _allocate(size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
-    # Tensor maps of one launch are dead when the next one runs, and graphs need an address that stays.
+    # The next launch no longer needs the tensor maps of this one, and graphs need a fixed address.
     if size not in _scratch:
         _scratch[size] = torch.empty(size, dtype=torch.int8, device="cuda")
     return _scratch[size]

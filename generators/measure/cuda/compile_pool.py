@@ -1,4 +1,5 @@
-"""The processes that compile: several kinds share the processors, and what measuring waits for goes first."""
+"""The processes that compile: several kinds share the processors, and the artifacts that measuring waits for go
+first."""
 
 from __future__ import annotations
 
@@ -18,24 +19,23 @@ from gemmdb.generators.measure.cuda.artifact import Artifact, Built
 from gemmdb.generators.measure.cuda.background import background, warm
 
 WEIGHTS = {"cutlass": 0.7, "inductor": 0.15, "triton": 0.15}
-"""The share of the processes that each kind has while artifacts of all kinds wait; what one does not need, others take.
+"""Each kind's share of the processes while artifacts of all kinds wait. The others use what one kind does not need.
 
-At the start nine problems of ten wait for nvcc, half a minute for each of its artifacts, and the GPUs with them.
-Together the kinds never have more processes at work than there are processors: nvcc with two others beside it on a
-processor takes three times as long, and gigabytes for as long.
+At the start, nine of ten problems wait for nvcc, which takes half a minute per artifact, so the GPUs wait too. All
+kinds together never run more processes than there are processors: three nvcc processes on one processor take three
+times as long, and hold their gigabytes of memory for as long.
 """
 
 AWAITED = 1.4
-"""As WEIGHTS, for a kind whose next artifact a winner waits for, unless nvcc is to compile it: a second or two, after
-which a GPU has something to do. With 0.15, three GPUs stood still for 94% of seven minutes while 64 processors
-compiled."""
+"""The share of a kind whose next artifact a winner waits for, unless nvcc compiles it. Such an artifact takes a second
+or two, and then a GPU has work. With 0.15, three GPUs idled for 94% of seven minutes while 64 processors compiled."""
 
 PRELOAD = "gemmdb.generators.measure.cuda.preload"
 
 
 class Priority(IntEnum):
-    """What is to be compiled first. `URGENT`: a winner is to be confirmed. `LATER`: what needs it waits for something
-    slower anyway."""
+    """What is compiled first. `URGENT`: a winner waits to be confirmed. `LATER`: its job waits for something slower
+    anyway."""
 
     URGENT = 0
     NORMAL = 1
@@ -44,7 +44,7 @@ class Priority(IntEnum):
 
 @dataclass
 class _Item:
-    """An artifact that waits for a process, or for its end."""
+    """An artifact that waits for a process or is being compiled."""
 
     artifact: Artifact
     kind: str
@@ -56,8 +56,9 @@ class _Item:
 class CompilePool:
     """Compiles artifacts for compute capability `capability` in at most `processes` processes at a time.
 
-    The processes start when they are needed and stay. A process that dies breaks the others of its kind, as in
-    ProcessPoolExecutor: what they were at raises BrokenProcessPool, what waited goes to new ones.
+    The processes start when they are needed and stay. If a process dies, the pool of its kind breaks, as in
+    ProcessPoolExecutor: artifacts that were being compiled raise BrokenProcessPool, and waiting artifacts go to a new
+    pool.
     """
 
     def __init__(self, capability: int, processes: int) -> None:
@@ -87,7 +88,7 @@ class CompilePool:
         return item.future
 
     def hurry(self, key: str, priority: Priority) -> None:
-        """Raise an artifact that still waits to a priority, if that is higher than its own."""
+        """Raise the priority of an artifact that still waits; never lower it."""
         with self._changed:
             item = self._waiting.get(key)
             if item is not None and priority < item.priority:
@@ -95,14 +96,14 @@ class CompilePool:
                 self._push(item)
 
     def close(self) -> None:
-        """End the processes; what is not compiled is cancelled. Idempotent."""
+        """End the processes and cancel what is not compiled yet. Idempotent."""
         with self._changed:
             self._closed = True
             waiting, self._waiting = list(self._waiting.values()), {}
             self._changed.notify_all()
         for item in waiting:
             item.future.cancel()
-        # An artifact that is being handed over may start a process yet.
+        # An artifact that is being handed over may still start a process.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         with self._changed:
@@ -110,7 +111,7 @@ class CompilePool:
         for executor in executors:
             running = list((executor._processes or {}).values())
             executor.shutdown(wait=False, cancel_futures=True)
-            # What is being compiled is of no use any more, and the interpreter would wait for it when it exits.
+            # Nobody needs what is being compiled any more, and the interpreter would wait for it at exit.
             for process in running:
                 process.terminate()
 
@@ -119,7 +120,7 @@ class CompilePool:
         self._changed.notify_all()
 
     def _run(self) -> None:
-        # Artifacts are handed over in a thread of their own: an executor that breaks calls back with its locks held.
+        # A separate thread hands artifacts over: an executor that breaks runs its callbacks with its locks held.
         while True:
             with self._changed:
                 while not self._closed and (item := self._choose()) is None:
@@ -144,8 +145,8 @@ class CompilePool:
         return item
 
     def _head(self, heap: list[tuple[Priority, int, _Item]]) -> _Item | None:
-        """The first of a kind that waits and does not need what is being compiled for another artifact: it would hold
-        its process up with waiting."""
+        """The first waiting artifact of a kind that shares no work with a running one: otherwise its process would only
+        wait."""
         held = []
         while heap:
             priority, _, item = heap[0]
@@ -179,7 +180,7 @@ class CompilePool:
             if self._closed:
                 raise CancelledError
             if kind not in self._executors:
-                # No limit of tasks per process: a pool whose processes all reach it at once stands still for ever
+                # No limit of tasks per process: a pool whose processes all reach it at once hangs forever
                 # (python/cpython#115634).
                 self._executors[kind] = ProcessPoolExecutor(self.processes, _context(kind), initializer=background)
             return self._executors[kind]
@@ -198,13 +199,14 @@ class CompilePool:
 
 
 def _weight(head: _Item) -> float:
-    """The share of the processes that a kind has whose next artifact is `head`."""
+    """The share of the processes for a kind whose next artifact is `head`."""
     return AWAITED if head.priority is Priority.URGENT and head.kind != "cutlass" else WEIGHTS[head.kind]
 
 
 def _context(kind: str) -> BaseContext:
-    """How processes of a kind start. They are not forked from this one, whose CUDA state they would share; those that
-    generate code are from one that has imported what they need, and the others need little."""
+    """How processes of a kind start. They are not forked from this process, since they would share its CUDA state.
+    Triton processes start fresh because they import little; the other kinds fork from a server that has already
+    imported what they need."""
     if kind == "triton":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

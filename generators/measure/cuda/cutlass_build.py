@@ -50,7 +50,7 @@ class Library:
 
     @property
     def path(self) -> Path:
-        """Where the library is, once it is built with the compiler and headers that are there now."""
+        """Where the library is once it is built with the present compiler and headers."""
         return _folder() / f"{self.key}-{_tools()}.so"
 
     @property
@@ -59,8 +59,8 @@ class Library:
         return ""
 
     def build(self, capability: int) -> Built:
-        """Run nvcc unless the library is there; the messages of the assembler, registers and spills among them, are
-        left beside it."""
+        """Run nvcc unless the library is there. The messages of the assembler, with registers and spills, are kept
+        beside it."""
         start = time.perf_counter()
         compiler, headers = cutlass.compiler(), cutlass.headers()
         if compiler is None or headers is None:

@@ -15,7 +15,7 @@ from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 
 Follow = Callable[[Problem, dict[str, torch.Tensor], str], Callable[[], None]]
-"""Binds the kernel that finishes a `product` of a dtype, which it allocates, by problem and tensors."""
+"""Allocates the tensor `product` in a dtype, and binds the kernel that finishes it, for a problem and its tensors."""
 OPERANDS = ("A", "B", "scale", "bias")
 FAILURES = {
     1: "a tensor is not 16-byte aligned",
@@ -30,10 +30,10 @@ FAILURES = {
 def bind(
     problem: Problem, config: Config, copies: Sequence[dict[str, torch.Tensor]], follow: Follow
 ) -> tuple[Callable[[int], None], float]:
-    """A config bound to each copy of the operands, and the seconds that loading it took. `follow` binds a kernel for
-    what the product's own does not do.
+    """A config bound to each copy of the operands, and the seconds that loading it took. `follow` binds a second kernel
+    for the steps that the product's kernel leaves out.
 
-    Raises RuntimeError when the library cannot be built, or the kernel not be run on the problem.
+    Raises RuntimeError when the library cannot be built or the kernel cannot run on the problem.
     """
     start = time.perf_counter()
     artifact = cutlass_build.library(problem, config)
@@ -54,8 +54,8 @@ def bind(
 
 @dataclass(frozen=True)
 class _Call:
-    """The calls of a library's function, one per copy of the operands. Holds the tensors that it passes the addresses
-    of. `after`: what follows each, none where that is nothing."""
+    """The calls of a library's function, one per copy of the operands. Keeps the tensors alive whose addresses it
+    passes. `after`: the kernel that follows each call, empty if none does."""
 
     library: Any
     integers: tuple[int, ...]
@@ -77,7 +77,7 @@ class _Call:
 
 def _sizes(problem: Problem, tensors: Mapping[str, torch.Tensor]) -> tuple[int, int, int, int, int]:
     def leading(name: str, along: int, across: int, row: bool) -> int:
-        # The stride of a single row is never stepped by, may be anything, and a tensor map wants it aligned.
+        # A single row's stride is never used and may be anything, but a tensor map needs an aligned one.
         return int(tensors[name].stride(0 if row else 1)) if across > 1 else along
 
     m, n, k = problem.m, problem.n, problem.k

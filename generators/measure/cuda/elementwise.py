@@ -13,21 +13,21 @@ from gemmdb.key.problem import Problem
 
 CAST_BLOCK = 1024
 FLUSH_WORDS = 32 * 2**20
-"""int32 words that a flush reads: 128 MiB, twice any L2. Twice as many changed no median of 36 kernels on an H200 by
-more than chance, and the flushes' own noise is in every sample."""
+"""int32 words that a flush reads: 128 MiB, twice any L2. With twice as many, no median of 36 kernels on an H200 changed
+by more than chance, and every sample includes the noise of its flushes."""
 READS = ((4096, 8, 8), (1024, 4, 4), (2048, 4, 4), (4096, 2, 8), (512, 8, 1))
 """(Elements per step, steps, warps) of reading kernels; the first one flushes."""
 
 
 def around(problem: Problem) -> tuple[Launch | None, Launch | None]:
-    """What Inductor's default does before ATen's product and after it, as far as needed."""
+    """The kernels that Inductor's default runs before and after ATen's product, None where it needs none."""
     mixed = problem.spec.dequantises
     follows = problem.fusion != "none" or (mixed and problem.bias is not None)
     return cast(problem) if mixed else None, after(problem, product_dtype(problem)) if follows else None
 
 
 def product_dtype(problem: Problem) -> str:
-    """The dtype of ATen's product, before what follows it."""
+    """The dtype of ATen's product, before the kernel that follows."""
     if problem.spec.integer:
         return "int32"
     return problem.out if problem.spec.scaled else problem.a.dtype
@@ -48,12 +48,12 @@ def cast(problem: Problem) -> Launch:
 def after(problem: Problem, dtype: str) -> Launch:
     """Applies the problem's scale or pointwise function to the `product` of ATen, in `dtype`, into `out`.
 
-    An addmm's bias is already in the product, and so are its alpha and beta; of a scaled_mm, its bias and scales.
+    The product already includes the bias, alpha and beta of an addmm, and the bias and scales of a scaled_mm.
     """
     op = problem.spec
     alone = replace(problem, op=op.unbiased, bias=None, scalars="unit") if op.unbiased else problem
     if op.batched:
-        # Elementwise, so that all rows of the batch are those of one matrix.
+        # The kernel is elementwise, so the batch can count as one matrix with all rows.
         a, b = (Operand(one.dtype, Layout(one.layout.order, one.layout.align)) for one in (problem.a, problem.b))
         alone = replace(problem, op="mm", batch=1, m=problem.batch * problem.m, a=a, b=b)
     if op.scaled:
@@ -70,15 +70,15 @@ def flush() -> Launch:
 
 
 def read(words: int, shape: tuple[int, int, int] = READS[0]) -> Launch:
-    """Reads `words` int32 of `data` and keeps nothing: a flush of L2 that leaves no dirty line behind, and the least
-    time that a kernel which reads its operands once can take. `shape`: one of READS."""
+    """Reads `words` int32 of `data` and keeps nothing. It flushes L2 without leaving dirty lines, and its time is the
+    least that a kernel which reads its operands once can take. `shape`: one of READS."""
     block, steps, warps = shape
     lines = (
         f"acc = tl.zeros(({block},), dtype=tl.int32)",
         f"for step in tl.static_range({steps}):",
         f"    at = (tl.program_id(0).to(tl.int64) * {steps} + step) * {block} + tl.arange(0, {block})",
         "    acc += tl.load(data + at, mask=at < elements, other=0)",
-        # The sum is stored when it is a number that the data makes unlikely: the compiler cannot drop the reads.
+        # The sum is stored only if it has one unlikely value. So the compiler cannot drop the reads.
         "if tl.sum(acc) == 123456789:",
         "    tl.store(sink, 1)",
     )

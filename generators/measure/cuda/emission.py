@@ -1,4 +1,5 @@
-"""The code that Inductor emits for a config, as an Artifact: `emitted` generates it, in a process that compiles."""
+"""The code that Inductor emits for a config, as an Artifact: `emitted` generates it in a process of the compile
+pool."""
 
 from __future__ import annotations
 

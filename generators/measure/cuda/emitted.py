@@ -1,8 +1,8 @@
-"""Candidates as the code that Inductor emits for them: what a table serves is this code, and not the kernel alone.
+"""Candidates as the code that Inductor emits for them. Users run this code, not the kernel alone.
 
 A process of the compile pool generates the output code of a problem's program with one config forced, on operands that
-have no memory, and compiles its kernels into the on-disk caches; the process that times loads both. What the call
-includes is what a user's graph does: the output's allocation, which a CUDA graph replays for nothing, and every kernel.
+have no memory, and compiles its kernels into the on-disk caches; the process that times loads both. The call does what
+a user's graph does: it allocates the output, which costs nothing when a CUDA graph replays, and runs every kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Tensors = dict[str, torch.Tensor]
 
 
 def write(problem: Problem, config: Config, capability: int) -> None:
-    """Generate the code of a config for a problem and compile its kernels, unless it is there. Raises as `generate`."""
+    """Generate the code of a config for a problem and compile its kernels, unless the code is there. Raises as
+    `generate`."""
     share_gpus()
     path = path_of(problem, config)
     if path.exists():
@@ -46,7 +47,7 @@ def write(problem: Problem, config: Config, capability: int) -> None:
 
 
 def path_of(problem: Problem, config: Config) -> Path:
-    """Where the code is: it depends on gemmdb's own sources and on torch."""
+    """Where the code is. The path changes with gemmdb's own sources and with torch."""
     _prepare()
     from gemmdb.inductor.adapter.slots import code_digest
 
@@ -100,7 +101,8 @@ def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[C
 
 
 def load(problem: Problem, config: Config) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
-    """The function of a config's output code, its kernels loaded: once per process. Raises when that cannot be."""
+    """The function of a config's output code with its kernels loaded, once per process. Raises when it cannot be
+    loaded."""
     return _loaded(path_of(problem, config))
 
 
@@ -124,15 +126,14 @@ def _prepare() -> None:
 
 
 def begin() -> None:
-    """Import what loading the first code would else wait seconds for."""
+    """Import what the first load would otherwise import, which takes seconds."""
     _prepare()
     importlib.import_module("gemmdb.inductor.adapter.emitting")
 
 
 def share_gpus() -> None:
-    """Let this process see one GPU of the host alone, not the same as the process before. Nothing runs there; but
-    should a version of torch take a context to generate code, half a gigabyte of memory, a hundred such processes would
-    not find room on one GPU."""
+    """Let this process see only one GPU of the host, chosen by process number. Nothing runs there. But if a version of
+    torch creates a CUDA context to generate code (half a gigabyte), a hundred processes would not fit on one GPU."""
     if torch.cuda.is_initialized():
         return
     outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")

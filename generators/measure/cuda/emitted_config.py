@@ -1,4 +1,4 @@
-"""Configs that are measured as the code Inductor emits for them, and what names that code.
+"""Configs that are measured as the code Inductor emits for them, and the digest that names that code.
 
 Imports no torch: planning a measurement does not need it, and neither do processes that compile other artifacts.
 """

@@ -16,7 +16,7 @@ WARMUP = 2
 
 def capture(call: Call | None, protocol: Protocol, copies: int = 1, calls: int | None = None) -> torch.cuda.CUDAGraph:
     """A graph of `calls` calls (default: the protocol's `unroll`) on the copies in turn, each after a flush when the
-    protocol is cold; None stands for no call. With a hot cache all calls take the same operands."""
+    protocol is cold. None stands for no call. With a hot cache, all calls use the same operands."""
     calls = calls or protocol.unroll
     turns = copies if protocol.l2 == "cold" else 1
     flush: Callable[[], None] = lambda: None  # noqa: E731
@@ -68,11 +68,11 @@ def once(work: Callable[[], None]) -> float:
 
 @functools.cache
 def sink_buffer() -> torch.Tensor:
-    """One int32 that a reading kernel may write."""
+    """One int32 that a kernel which only reads may write."""
     return torch.zeros(1, dtype=torch.int32, device="cuda")
 
 
 @functools.cache
 def flush_buffer() -> torch.Tensor:
-    """What a flush reads."""
+    """The buffer that a flush reads."""
     return torch.zeros(elementwise.FLUSH_WORDS, dtype=torch.int32, device="cuda")

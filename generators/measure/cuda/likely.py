@@ -1,9 +1,9 @@
-"""Which of the menu's configs are worth compiling for a problem: the cost model's order, corrected by its trees, where
-they know the problem.
+"""Which of the menu's configs are worth compiling for a problem: the first in the cost model's order, with the tree
+correction where the trees know the problem.
 
-Of 529 problems that were measured with the whole menu on an H200, the best of the 16 that the trees expect to be the
-fastest, fitted without the problem's (N, K), and of what the other backends offer, was within 0.07% of the best of all
-(mean; 2% of the problems lost more than 1%); with 12 of them within 0.17%, and with 24 by the cost model alone 0.09%.
+529 problems were measured with the whole menu on an H200. The trees, fitted without a problem's (N, K), picked 16
+configs for it. The best of these and of the other backends' configs was within 0.07% of the best of all (mean; 2% of
+the problems lost more than 1%). With 12 configs the mean loss is 0.17%, and with 24 by the cost model alone 0.09%.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from gemmdb.ladder.model import uncovered
 MOST = 16
 """How many configs are tried where the trees know the problem."""
 UNCORRECTED = 24
-"""How many where the cost model does, on an arch that no trees were fitted on."""
+"""How many are tried where only the cost model knows the problem: on an arch that no trees were fitted on."""
 LOOKED_AT = 40
-"""How many the trees are asked about, a tenth of a millisecond each: those that the cost model expects to be the
-fastest."""
+"""How many configs the trees predict, a tenth of a millisecond each: the fastest by the cost model."""
 ALWAYS = ("gemv",)
-"""Kernels that are few, and that the model misjudges by up to a tenth."""
+"""Kernels with few configs, whose time the model mispredicts by up to a tenth."""
 
 
 def likely(configs: Sequence[Config], problem: Problem, device: Device) -> list[Config]:
-    """The configs that are expected to be the fastest, and those that nothing is known about, in the given order; all
-    of them where the model knows the problem or the device too little."""
+    """The configs that are predicted to be the fastest, and those without a prediction, in the given order. All configs
+    if the model does not cover the problem or the device."""
     known = machine(device)
     if known is None or len(configs) <= MOST or uncovered(problem):
         return list(configs)

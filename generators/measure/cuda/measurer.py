@@ -27,7 +27,7 @@ SESSION = Elsewhere("gemmdb.generators.measure.cuda.session")
 @dataclass
 class CudaMeasurer:
     """Times candidates on GPU number `gpu` in an isolated process; see `interfaces.backend.Measurer`. `functions`: a
-    module with those of `session` that run in that process."""
+    module with the functions of `session`, which run in that process."""
 
     gpu: int
     effort: Effort
@@ -43,15 +43,15 @@ class CudaMeasurer:
         self.process = IsolatedProcess({"CUDA_VISIBLE_DEVICES": _visible(self.gpu), "CUDA_MODULE_LOADING": "LAZY"})
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
-        """Begin compiling what the jobs need, in the background, and loading Inductor where they need that."""
+        """Start to compile what the jobs need, in the background, and to load Inductor if they need it."""
         if self._starting is not None and any(only_emitted(config) for job in jobs for config in job.legal):
             self._start(inductor=True)
         for job in jobs:
             self.precompiler.prepare(job, ready)
 
     def start(self, confirms: bool = True) -> CudaMeasurer:
-        """Begin to start the process that times, which takes seconds, and where it `confirms` that of `fresh` and what
-        winners are confirmed with; this measurer."""
+        """Start the process that times, which takes seconds, and return this measurer without waiting. With `confirms`,
+        also start the process of `fresh`, and load Inductor, which confirming winners needs."""
         for measurer in (self, self.fresh()) if confirms else (self,):
             measurer._start(confirms)
         return self
@@ -87,11 +87,11 @@ class CudaMeasurer:
         return list(reply.value) if reply.status is Status.OK else None
 
     def emitted(self, config: Config) -> Config:
-        """See `interfaces.backend.Measurer.emitted`. ATen is what default mode runs of the product, by itself."""
+        """See `interfaces.backend.Measurer.emitted`. ATen stays as it is: default mode runs exactly that."""
         return config if config == ATEN else Emitted.code_of(config)
 
     def fresh(self) -> CudaMeasurer:
-        """The measurer with another process on the same GPU, which stays: to start one takes seconds."""
+        """A measurer with another process on the same GPU. The process is kept, since starting one takes seconds."""
         if self._other is None:
             self._other = CudaMeasurer(self.gpu, self.effort, self.precompiler, self.functions)
         return self._other
@@ -108,7 +108,7 @@ class CudaMeasurer:
             self._other.close()
 
     def _start(self, inductor: bool) -> None:
-        """Begin to start the process, and to load Inductor in it, each once."""
+        """Start the process, and load Inductor in it, each once and without waiting."""
         if self._starting is None or inductor > self._inductor:
             self._inductor = inductor
             self._starting = Thread(target=self._warm, args=(inductor, self._starting), daemon=True)
@@ -130,7 +130,7 @@ class CudaMeasurer:
         except GemmdbError:
             return
         if reply.status is not Status.OK:
-            self.process.end()  # Which of them it was, measuring will tell.
+            self.process.end()  # Measuring finds out which config it was.
 
     def _started(self) -> None:
         """Wait for the thread that talks to the process: requests must not mix."""
@@ -146,8 +146,8 @@ class CudaMeasurer:
     def _trial(
         self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
     ) -> tuple[dict[Config, Loaded], dict[Config, list[float]]]:
-        """What became of loading each config, and the samples by config; all in one request, as long as none takes the
-        process down."""
+        """The result of loading each config, and the samples by config. All in one request, as long as no config
+        crashes the process."""
         self._started()
         loads = dict(compiled)
         while True:
@@ -165,14 +165,14 @@ class CudaMeasurer:
             found = {config: replace(load, compile_s=compiled[config].compile_s) for config, load in done.loads.items()}
             if not done.fatal:
                 return loads | found, done.samples
-            # A candidate that spoilt the process is known; the others are loaded again.
+            # The candidate that broke the process is known. The others are loaded again.
             self.process.end()
             loads |= {config: load for config, load in found.items() if load.status is not Status.OK}
 
     def _carefully(
         self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
     ) -> tuple[dict[Config, Loaded], dict[Config, list[float]]]:
-        """As `_trial`, with ATen and one candidate at a time, to find those that are to blame."""
+        """Like `_trial`, but with ATen and one candidate at a time, to find the candidates that crash."""
         loads, timed = dict(compiled), {}
         able = [config for config, load in loads.items() if load.status is Status.OK]
         for config in able:
@@ -194,6 +194,6 @@ class CudaMeasurer:
 
 
 def _visible(gpu: int) -> str:
-    """What CUDA_VISIBLE_DEVICES names as GPU number `gpu` here, when it is set."""
+    """The value of CUDA_VISIBLE_DEVICES for GPU number `gpu` of this process."""
     outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return outer.split(",")[gpu] if outer else str(gpu)

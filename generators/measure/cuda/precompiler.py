@@ -1,4 +1,5 @@
-"""What candidates need is on disk before the process that times asks for it: which artifacts, and which are there."""
+"""Compiles what candidates need to disk before the process that times asks for it, and knows which artifacts are
+there."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from gemmdb.table.measurement import Status, one_line
 
 POLL_S = 0.2
 SUSPECT = 2
-"""An artifact that was being compiled when that many processes died is left to the process that times: there it costs
-one row."""
+"""An artifact that was being compiled when this many processes died is left to the process that times: a crash there
+costs only one row."""
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Precompiler:
         self._pool = CompilePool(self.capability, self.processes)
 
     def submit(self, problem: Problem, config: Config, priority: Priority = Priority.NORMAL) -> list[Future[Built]]:
-        """Begin compiling what a config needs on a problem, unless that has been begun; its artifacts, as futures.
+        """Start to compile what a config needs on a problem, unless that has started; the futures of its artifacts.
 
         Raises Stopped after `close`.
         """
@@ -74,10 +75,10 @@ class Precompiler:
         return list(found.values())
 
     def prepare(self, job: Job, ready: Callable[[Job], None]) -> None:
-        """Begin compiling what a job needs; calls `ready` with it, from whichever thread, when all is there.
+        """Start to compile what a job needs; calls `ready` with the job, from any thread, when everything is there.
 
-        Where it waits for nvcc, its other artifacts make way for those of jobs that do not. The code of winners goes
-        first, but for those of an earlier build, which may be thousands.
+        If the job waits for nvcc, its other artifacts come after those of jobs that do not. The code of winners comes
+        first, except for winners of an earlier build, which may be thousands.
         """
         slow = [config for config in job.legal if compiler(config) == "cutlass"]
         won = not job.raced and any(isinstance(config, Emitted) for config in job.legal)
@@ -88,7 +89,7 @@ class Precompiler:
         Countdown(job, ready).start(futures)
 
     def begin(self, jobs: Iterable[Job]) -> None:
-        """Begin with all that takes nvcc for these jobs, what most of them wait for first."""
+        """Start nvcc on what these jobs need, first the artifacts that most jobs wait for."""
         uses: Counter[str] = Counter()
         example: dict[str, tuple[Problem, Config]] = {}
         for job in jobs:
@@ -103,7 +104,7 @@ class Precompiler:
 
     def failure(self, problem: Problem, config: Config, limit_s: float) -> tuple[Status, str, float] | None:
         """Wait for a config's artifacts: the status, reason and seconds of the one that failed, None when all are
-        there. An artifact fails that is being compiled for `limit_s` seconds.
+        there. An artifact fails if compiling it takes longer than `limit_s` seconds.
 
         Raises Stopped when the pool is closed meanwhile.
         """
@@ -111,7 +112,7 @@ class Precompiler:
             try:
                 built = self._wait(future, limit_s)
             except BrokenProcessPool:
-                # The compiler took its process down. Which artifact did is unknown: the process that times compiles
+                # A compiler crashed its process, and it is unknown on which artifact: the process that times compiles
                 # these itself.
                 self._forget_broken()
                 return None
@@ -126,12 +127,12 @@ class Precompiler:
         return None
 
     def seconds(self, problem: Problem, config: Config) -> float:
-        """What compiling a config's artifacts cost, as far as they were compiled here."""
+        """The seconds that compiling a config's artifacts took, as far as they were compiled here."""
         done = [future for future in self.submit(problem, config) if future.done() and not future.cancelled()]
         return sum(future.result().seconds for future in done if future.exception() is None)
 
     def close(self) -> None:
-        """End the processes, and every wait for them. Idempotent."""
+        """End the processes and all waits for them. Idempotent."""
         with self._lock:
             self._closed = True
         self._pool.close()

@@ -1,5 +1,6 @@
-"""What those that generate code import, imported once: by the process that they are forked from. Imports take it five
-seconds of a processor, which a hundred processes that start at once would each take on their own."""
+"""Imports what the processes that generate code need, once, in the process that they are forked from. The imports take
+five processor seconds, which a hundred processes would otherwise each spend at the start. MODULES is only a warm-up: a
+process imports whatever is missing from it."""
 
 from __future__ import annotations
 
@@ -20,14 +21,13 @@ MODULES = (
 
 
 def load() -> None:
-    """Import everything, without that a GPU is asked for anything: a driver that was initialised before a fork refuses
-    to work after it."""
-    # Else torch.cuda.is_available() initialises it, which some modules of torch ask when they are imported.
+    """Import everything without touching a GPU: a driver that was initialised before a fork does not work after it."""
+    # Otherwise torch.cuda.is_available() initialises the driver, and some modules of torch call that on import.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     # Inductor would start processes of its own.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     for name in MODULES:
-        # What cannot be imported is told by the first artifact that needs it.
+        # The first artifact that needs a missing module reports it.
         with contextlib.suppress(Exception):
             importlib.import_module(name)
 

@@ -1,7 +1,7 @@
 """Renders a Config of one of our Triton kernels into compilable units and the launches that solve a Problem with them.
 
-Pure: no GPU, torch or triton. A unit does not depend on sizes beyond their divisibility, so that one compiled unit
-serves every problem of a sweep; a launch adds the grid.
+Pure: no GPU, torch or triton. A unit does not depend on sizes beyond their divisibility, so one compiled unit serves
+every problem of a sweep. A launch adds the grid.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Plan:
-    """What solves a problem: launches in order, and the scratch they need.
+    """The launches that solve a problem, in order, and the scratch they need.
 
     `partials`: elements of fp32 (int32 for int_mm) partial sums; `counters`: int32 counters, zero before the first
     launch and after each; `tma`: whether a launch builds tensor maps and so needs a scratch allocator.
@@ -172,7 +172,7 @@ class _Hooks:
 
 
 def _bias(problem: Problem) -> Bias | None:
-    # One whose beta is zero is not read: it may hold NaN.
+    # A bias with beta zero is not read: it may hold NaN.
     return None if problem.scalars == "beta0" else problem.bias
 
 
@@ -187,8 +187,8 @@ def _epilogue_args(problem: Problem) -> list[tuple[str, str]]:
 def epilogue(problem: Problem, indices: tuple[str, ...], value: str, mask: str) -> list[str]:
     """Statements that apply the problem's alpha, scales, bias and pointwise function to `value` and store it.
 
-    The scale is one value per column, in the output's dtype, as weight-only and dynamic quantisation have it; those of
-    fp8 operands are one value each, or one per row and one per column. The pointwise function is relu, which stands for
+    The scale is one value per column, in the output's dtype, as in weight-only and dynamic quantisation. The scales of
+    fp8 operands are one value each, or one per row and one per column. The pointwise function is relu, as an example of
     any cheap one.
     """
     (m, n), (alpha, beta), bias, lines = indices, SCALARS[problem.scalars], _bias(problem), []

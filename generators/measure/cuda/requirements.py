@@ -14,7 +14,7 @@ from gemmdb.key.problem import Problem
 
 
 def required(problem: Problem, config: Config) -> list[Artifact]:
-    """What has to be compiled before a config can run on a problem: kernels, and what goes before and after them."""
+    """What has to be compiled before a config can run on a problem: kernels, and the kernels before and after them."""
     if config == ATEN:
         return _triton(elementwise.flush(), *elementwise.around(problem))
     if only_emitted(config):
@@ -33,8 +33,8 @@ def _triton(*launches: Launch | None) -> list[Artifact]:
 
 
 def compiler(config: Config, artifact: Artifact | None = None) -> str:
-    """What makes a config's artifacts, or one of them: `inductor`, `cutlass` or `triton`. nvcc takes most of the time
-    of whatever has a CUTLASS kernel in it."""
+    """What makes a config's artifacts, or one of them: `inductor`, `cutlass` or `triton`. Code with a CUTLASS kernel
+    counts as `cutlass`, since nvcc takes most of its time."""
     if isinstance(artifact, Triton) or config == ATEN:
         return "triton"
     return "inductor" if only_emitted(config) and config.backend != "cutlass" else config.backend

@@ -25,21 +25,21 @@ from gemmdb.processes.child import out_of_memory
 from gemmdb.table.measurement import Protocol, Status, one_line
 
 SAMPLE_US = 3000.0
-"""A graph has no more calls than take that long."""
+"""A graph has only as many calls as fit into this time."""
 FEWEST, LONGEST_US = 7, 1.5e6
-"""Rounds of a measurement, and how long one may take before there are fewer of them."""
+"""The fewest rounds of a measurement, and the time above which it has fewer rounds than samples asked for."""
 HOPELESS = 1.5
-"""A candidate that takes that many times as long as the best gets no further samples in an estimate."""
+"""A candidate that is this many times slower than the best gets no more samples in an estimate."""
 
 
 _bench: Bench | None = None
 _busy_us = 0.0
-"""What all replays so far took on the GPU."""
+"""Microseconds of all replays on the GPU so far."""
 
 
 def begin(inductor: bool) -> None:
-    """Import and start what the first measurement would else wait for; `inductor`: what emitted code is loaded with
-    too, which takes two seconds."""
+    """Import and start what the first measurement would otherwise wait for. `inductor`: also import what loads emitted
+    code, which takes two seconds."""
     sink_buffer(), flush_buffer()
     ones = torch.ones(64, 64, dtype=torch.float64, device="cuda")
     _ = (ones @ ones).sum().item()
@@ -48,15 +48,15 @@ def begin(inductor: bool) -> None:
 
 
 def expect(problem: Problem, configs: Sequence[Config]) -> None:
-    """Load the emitted code of candidates that will be measured later; what fails will fail again then."""
+    """Load the emitted code of candidates that will be measured later; a load that fails now fails again then."""
     for config in configs:
         with contextlib.suppress(Exception):
             emitted.load(problem, config)
 
 
 def trial(problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> Trial:
-    """Load candidates, ATen the first of them, and time those that are right with `samples` samples; candidates that
-    are not among them are unloaded. Ends early with one that leaves the GPU unusable to this process."""
+    """Load candidates, ATen first, and time the correct ones with `samples` samples. All other candidates are unloaded.
+    Ends early if a candidate leaves the GPU unusable to this process."""
     if _bench is not None and _bench.problem == problem:
         _bench.only(configs)
     loads: dict[Config, Loaded] = {}
@@ -83,7 +83,7 @@ def load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
         return _load(problem, config, protocol)
     except Exception as error:
         detail = one_line(f"{type(error).__name__}: {error}")
-        # Of memory that a library or the driver asks for, torch tells with another exception.
+        # torch raises another exception when a library or the driver runs out of memory.
         if isinstance(error, torch.OutOfMemoryError) or (out_of_memory(detail) and _alive()):
             return Loaded(Status.OOM, detail=detail)
         fatal = not _alive()
@@ -95,10 +95,10 @@ def time_round(
 ) -> dict[Config, list[float]]:
     """Microseconds of one call, `samples` per config, ATen among them.
 
-    A sample is one replay of a graph of (flush, call) pairs less a replay of the flushes alone, per pair; each round
-    replays every graph once, starting with another one each time. There are fewer rounds, 7 at least, when `samples`
-    of them would take over 1.5 s. In a short estimate (`samples` below the protocol's), candidates far behind after
-    their first two replays take part in one round only.
+    A sample is the time of one replay of a graph of (flush, call) pairs, minus a replay of the flushes alone, per pair.
+    Each round replays every graph once and starts with the next one each time. If `samples` rounds would take over 1.5
+    s, there are fewer, but at least 7. In a short estimate (`samples` below the protocol's), candidates far behind
+    after their first two replays take part in one round only.
     """
     if _bench is None or _bench.problem != problem:
         raise RuntimeError("the candidates of this problem are not loaded")
@@ -125,7 +125,7 @@ def time_round(
 
 
 def _in_reach(order: Sequence[Config | None], first: dict[Config | None, float]) -> list[Config | None]:
-    """Without the candidates that take far longer than the best."""
+    """The keys without the candidates that take far longer than the best."""
     base = first.get(None, 0.0)
     best = min(time - base for key, time in first.items() if key is not None)
     return [key for key in order if key in (None, ATEN) or first[key] - base <= HOPELESS * max(best, 0.0)]
@@ -179,8 +179,8 @@ def _bench_of(problem: Problem) -> Bench:
 
 
 def _pairs(protocol: Protocol, call: Call) -> int:
-    """How many calls a graph has: those of the protocol, fewer where they take so long that a replay's own few
-    microseconds no longer count."""
+    """How many calls a graph has: as in the protocol, or fewer if they take so long that the few microseconds of a
+    replay no longer matter."""
     took = once(lambda: call(0))
     return max(1, min(protocol.unroll, int(SAMPLE_US / max(took, 1.0))))
 

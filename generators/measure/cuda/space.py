@@ -32,18 +32,18 @@ BEYOND = 300
 
 @dataclass(frozen=True)
 class CudaSpace:
-    """The space of a GPU. `breadth` 0 tries what is likely of the menu (`likely`), 1 also what Inductor itself makes of
-    a product (where the menu has nothing, that is tried at any breadth), 2 all of the menu and a sample of everything
-    besides.
+    """The space of a GPU. `breadth` 0 tries the likely configs of the menu (`likely`). 1 also tries Inductor's own
+    templates, which every breadth tries if the menu is empty. 2 tries the whole menu and a sample of the rest of the
+    space.
 
-    `cutlass`: from breadth 1 on also the menu of our CUTLASS kernel, for a machine that can compile it.
+    `cutlass`: from breadth 1 on, also try the menu of our CUTLASS kernel; for machines that can compile it.
     """
 
     cutlass: bool = True
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """ATen, then legal configs only: the illegal ones of a product space tell nothing. Where there is nothing to
-        multiply, ATen alone; of fp8 operands that torch does not multiply too, and it is illegal then."""
+        """ATen, then legal configs only: illegal configs of a product space tell nothing. If there is nothing to
+        multiply, ATen alone. If torch cannot multiply these fp8 operands, ATen alone, as illegal."""
         if reason := unmultiplied(problem, device):
             return [Candidate(ATEN, reason)]
         if problem.empty:

@@ -1,6 +1,6 @@
-"""What the process that times answers: what became of each candidate, and the times of those that are right.
+"""The answer of the process that times: the result of loading each candidate, and the times of the correct ones.
 
-Imports no torch, so that whoever only reads or makes answers need not.
+Imports no torch, so that reading or making answers does not need it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gemmdb.table.measurement import Status
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of loading a candidate. `fatal`: the process can do no further work on the GPU."""
+    """The result of loading a candidate. `fatal`: the process can do no further work on the GPU."""
 
     status: Status
     error: float | None = None
@@ -24,8 +24,8 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of loading some candidates, and samples in microseconds of those that are right. `busy_us`: what all
-    replays took on the GPU."""
+    """The results of loading some candidates, and samples in microseconds of the correct ones. `busy_us`: microseconds
+    of all replays on the GPU."""
 
     loads: dict[Config, Loaded]
     samples: dict[Config, list[float]] = field(default_factory=dict)
@@ -33,5 +33,5 @@ class Trial:
 
     @property
     def fatal(self) -> bool:
-        """Whether the process can do no further work on the GPU; candidates without a load were not come to."""
+        """Whether the process can do no further work on the GPU; candidates without a load were not tried."""
         return any(load.fatal for load in self.loads.values())

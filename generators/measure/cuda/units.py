@@ -1,4 +1,4 @@
-"""Compiles our Triton kernels, with or without a GPU present, into on-disk caches, and finds them there again.
+"""Compiles our Triton kernels into on-disk caches, with or without a GPU, and finds them there again.
 
 Nothing here imports torch: a hundred processes that compile would each take seconds for it.
 """
@@ -21,7 +21,8 @@ from gemmdb.generators.measure.cuda.render import Unit
 
 @dataclass(frozen=True)
 class Compiled:
-    """What compiling a unit gave: `kernel` (a triton CompiledKernel) or the reason it failed, and the seconds spent."""
+    """The result of compiling a unit: `kernel` (a triton CompiledKernel) or the reason it failed, and the seconds
+    spent."""
 
     kernel: Any
     failure: str
@@ -58,8 +59,8 @@ class _Source:
 
 
 def _remember(unit: Unit, capability: int, kernel: Any) -> None:
-    """Note where Triton keeps a kernel. To find it again through the source, Triton parses that: ten times as long as
-    loading what it finds."""
+    """Note where Triton keeps a kernel. Triton would parse the source to find it again, which takes ten times as long
+    as loading it."""
     group = {name: str(path) for name, path in kernel.metadata_group.items() if name.endswith((".json", ".cubin"))}
     _write(_record(unit, capability), json.dumps({"group": group, "hash": kernel.hash}))
 
@@ -72,7 +73,7 @@ def _recall(unit: Unit, capability: int) -> Any:
         note = json.loads(_record(unit, capability).read_text())
         return CompiledKernel(_Source(dict(unit.args), {}), note["group"], note["hash"])
     except Exception:
-        # Whatever is wrong with a note, Triton's own way to the kernel is still there.
+        # If anything is wrong with a note, Triton can still compile the kernel.
         return None
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._inductor.compile_fx
 from torch._inductor import lowering, select_algorithm
 from torch._inductor.fx_passes import pad_mm
 

@@ -11,7 +11,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
 MOST_ROWS = 2
-"""With more rows the matrix unit does the same work for less."""
+"""With more rows, the matrix unit does the same work faster."""
 _ENTRIES = (
     (256, 16, 2, 3), (512, 4, 2, 3), (256, 4, 1, 5), (512, 4, 1, 3), (256, 4, 2, 5), (1024, 4, 4, 3), (128, 16, 2, 3),
     (256, 16, 4, 5), (1024, 4, 2, 1), (1024, 8, 4, 1), (256, 8, 2, 3), (256, 8, 1, 5),
@@ -22,7 +22,7 @@ _ENTRIES = (
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     if problem.m <= MOST_ROWS:
-        # There is no matrix unit to wait for, so that all casts cost more than bit patterns.
+        # A gemv does not wait for the matrix unit, so every cast costs more than bit patterns.
         for k, n, warps, stages in _ENTRIES:
             yield _config(n, k, ways(problem)[-1], warps, stages)
 

@@ -1,5 +1,5 @@
 """What is tried of `narrow`: an entry is (BLOCK_N, BLOCK_K, warps, blocks per multiprocessor, modes, swaps), with
-BLOCK_K and blocks as of `tile`."""
+BLOCK_K and blocks as in the menu of `tile`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
 MASKED, WRAPPED, STAGGERED, TURNED = ("mask", 0), ("wrap", 0), ("mask", 1), ("wrap", 1)
-"""What a narrow kernel does with the rows beyond the end, and whether its programs begin at different places of K."""
+"""What a narrow kernel does with rows beyond the end, and whether its programs start at different places of K."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ _FP8 = (
         (64, 128, 4, (4, 2), (MASKED,), BOTH), (64, 256, 4, (2, 1), (MASKED, STAGGERED), BOTH),
         (128, 128, 4, (2, 1), (MASKED,), BOTH), (32, 256, 4, (2,), (MASKED,)), (128, 256, 4, (1,), (MASKED,), BOTH),
         (128, 128, 8, (2,), (MASKED,), SWAPPED),
-        # What is left without a fast accumulation.
+        # Tiles that are legal without fast accumulation too.
         (64, 128, 2, (4, 2), (MASKED,)), (32, 256, 2, (4,), (MASKED,)),
     )),
 )  # fmt: skip
@@ -105,7 +105,7 @@ def _whole(problem: Problem, device: Device) -> Iterator[Config]:
 
 
 def _of_tile(one: Config, rows: str, stagger: int) -> Config:
-    """The narrow kernel with the parameters that it shares with a tile."""
+    """The narrow config with the parameters that it shares with a config of `tile`."""
     same = {name: value for name, value in one.params if name not in ("group_m", "reduce", "load")}
     return Config.of("triton", "narrow", **same, rows=rows, stagger=stagger)
 

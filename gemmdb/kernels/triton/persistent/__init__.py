@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
-    """One program per output tile at most: `resident` says how many run."""
+    """At most one program per output tile; `resident` says how many run."""
     return cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"]), 1, 1
 
 

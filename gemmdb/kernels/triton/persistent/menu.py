@@ -32,7 +32,7 @@ _MIXED = (
     (1 << 31, ((128, 128, 128, 8, 3, 1), (128, 256, 64, 8, 3, 1))),
 )
 FEWEST_ROWS = 33
-"""With fewer, tiles are too small for the tensor copy engine to pay."""
+"""With fewer rows, tiles are too small for the tensor copy engine to pay off."""
 _MENUS = {"mixed_mm": _MIXED, "int_mm": _INT}
 
 
@@ -41,7 +41,7 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
         return
     entries = up_to(_MENUS.get(problem.op, _MM), problem.m)
     for m, n, k, warps, stages, resident in entries:
-        # The weight first suits few rows; the first shape is the one that is tried both ways.
+        # The weight as left operand suits few rows. Only the first shape is tried both ways.
         both = (m, n, k) == entries[0][:3] and problem.m <= 512 and not problem.spec.dequantises
         for swap in BOTH if both else PLAIN:
             yield Config.of(
@@ -55,7 +55,7 @@ def _whole(problem: Problem, device: Device) -> Iterator[Config]:
         if problem.m >= FEWEST_ROWS and one.values["load"] == "tma" and one.values["split_k"] == 1:
             same = {name: value for name, value in one.params if name not in ("split_k", "reduce", "load")}
             for resident in (1, 2):
-                # The epilogue takes some of the shared memory that the pipeline of a tile may have whole.
+                # The epilogue needs some of the shared memory that `tile` can use for its pipeline alone.
                 stages = max(int(one.values["stages"]) - 1, 1)
                 yield Config.of("triton", "persistent", **{**same, "resident": resident, "stages": stages})
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gemmdb.kernels.config import Config
 
 _WIDEST_BYTES = 512
-"""Seen on an H200: block_k 512 at K=777 and K=2053 with an int8 weight whose rows begin anywhere, and at K=100 where
-they begin at multiples of 4 bytes, wrong each time; 256 and less are right."""
+"""Seen on an H200: block_k 512 gave wrong results at K=777 and K=2053 with an int8 weight whose rows begin anywhere,
+and at K=100 with rows that begin at multiples of 4 bytes. 256 and less are right."""
 
 
 def maps(config: Config) -> bool:

@@ -1,8 +1,8 @@
 """What is tried of `tile`.
 
 An entry is (BLOCK_N, BLOCK_K, warps, blocks per multiprocessor, loads, swaps), with BLOCK_K for elements of 2 bytes (of
-1 byte for int_mm): the pipeline takes what shared memory that number of blocks leaves, and K is split until the
-multiprocessors are full once.
+1 byte for int_mm): the pipeline uses the shared memory that each of that number of blocks gets, and K is split until
+the multiprocessors are full once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
 
 MOST_WARPS = 32
-"""Warps of all the blocks that are to share a multiprocessor."""
+"""The most warps of all blocks that share a multiprocessor."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
 
 
 def whole(problem: Problem, device: Device) -> Iterator[Config]:
-    """The whole space of tiles; that of `narrow` and `persistent` is made from it."""
-    # A dequantised weight does not reach the matrix unit from registers in wide enough pieces when it comes first.
+    """The whole space of tiles. The spaces of `narrow` and `persistent` are made from it."""
+    # As the left operand, a dequantised weight does not reach the matrix unit from registers in wide enough pieces.
     swaps = PLAIN if problem.spec.dequantises else BOTH
     depths = _DEPTHS.get(problem.op, (64, 128, 256, 512))
     for m, n, k, swap, load in product(_rows(problem.m), (16, 32, 64, 128, 256), depths, swaps, PT):
@@ -167,7 +167,7 @@ def _warps(problem: Problem, block: tuple[int, int, int], swap: int) -> list[int
     if left >= hardware.GROUP_ROWS and (not problem.spec.dequantises or m >= 128):
         one = hardware.GROUP_WARPS
         return [one] if left < 2 * hardware.GROUP_ROWS else [one, 2 * one]
-    # Bytes of weight that a thread takes to registers in one step.
+    # The condition limits the bytes of weight that a thread loads to registers in one step.
     size = ITEM_SIZES[problem.b.dtype]
     return [warps for warps in (1, 2, 4, 8) if 32 <= n * k * size // (warps * 32) <= 512 and n // warps >= 8]
 
