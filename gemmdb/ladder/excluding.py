@@ -9,15 +9,19 @@ from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.ladder.ask import Ask, Step
 
+ATTEMPTS = 16
+"""The most configs that are left out of one answer: a hostile table could hold thousands that cannot run."""
+
 
 def answered(rung: Callable[[Ask], Step], ask: Ask) -> Step:
     """The step of `rung` without what `ask.excluded` rules out; the evidence lists that under `left_out`, with reasons.
 
     Only configs that the rung is about to serve are asked about: a reason may depend on the rows that a config is to
-    serve, and a prediction still compares with all others.
+    serve, and a prediction still compares with all others. After ATTEMPTS of them the hit may still name one: the caller
+    then falls back to ATen.
     """
     step = rung(ask)
-    while (found := _excluded(ask, step.hit)) is not None:
+    while len(ask.left_out) < ATTEMPTS and (found := _excluded(ask, step.hit)) is not None:
         config, reason = found
         ask = replace(ask, left_out={**ask.left_out, config: reason})
         step = rung(ask)

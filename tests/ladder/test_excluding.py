@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmdb.devices import registry
-from gemmdb.kernels.config import ATEN
+from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import explain, lookup
+from gemmdb.ladder.ask import Ask, Step
+from gemmdb.ladder.excluding import ATTEMPTS, answered
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
 
@@ -24,15 +27,17 @@ POLICY = Policy(on_miss="aten", min_gain=0.0, near_loss=0.5, range_regret=0.02)
 
 
 def denied(query, policy, excluded):
-    """The answer by the policy alone: each excluded config is denied by its text, and the tables are asked again."""
-    while True:
+    """The answer by the policy alone: each excluded config is denied by its text, and the tables are asked again, at
+    most ATTEMPTS times."""
+    for attempt in range(ATTEMPTS + 1):
         hit = lookup(query, SHIPPED, policy)
         kernels = [] if hit is None else hit.kernels(query.ranges)
         bad = next((config for config, rows in kernels if config != ATEN and excluded(config, rows)), None)
-        if bad is None:
+        if bad is None or attempt == ATTEMPTS:
             return hit
         pattern = f"^{re.escape(bad.text)}$"
         policy = replace(policy, deny=f"{policy.deny}|{pattern}" if policy.deny else pattern)
+    raise AssertionError("the last attempt returns")
 
 
 @pytest.mark.parametrize("query", [EXACT, NEAR, RANGE], ids=["exact", "near", "range"])
@@ -96,3 +101,17 @@ def test_the_answer_is_that_of_a_policy_that_denies_what_is_excluded(query, seed
     found, wanted = lookup(query, SHIPPED, POLICY, excluded=excluded), denied(query, POLICY, excluded)
     assert (found.rung, found.config, found.branches) == (wanted.rung, wanted.config, wanted.branches)
     assert (found.expected_us, found.speedup) == (wanted.expected_us, wanted.speedup)
+
+
+def test_a_table_full_of_what_cannot_run_is_not_asked_without_end():
+    asked = []
+
+    def rung(ask):
+        asked.append(ask)
+        blocks = dict.fromkeys(("threads_m", "threads_n", "threads_k", "blocks_n", "blocks_k"), 0)
+        config = Config.of("cpp", "packed_gemm", blocks_m=len(asked), **blocks)
+        return Step("exact", Hit("exact", config, 1.0, 1.0, ""), "")
+
+    step = answered(rung, Ask(EXACT, (), POLICY, None, lambda config, rows: "broken"))
+    assert len(asked) == ATTEMPTS + 1
+    assert len(step.hit.evidence["left_out"]) == ATTEMPTS
