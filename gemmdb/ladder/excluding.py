@@ -17,8 +17,8 @@ def answered(rung: Callable[[Ask], Step], ask: Ask) -> Step:
     """The step of `rung` without what `ask.excluded` rules out; the evidence lists that under `left_out`, with reasons.
 
     Only configs that the rung is about to serve are asked about: a reason may depend on the rows that a config is to
-    serve, and a prediction still compares with all others. After ATTEMPTS of them the hit may still name one: the caller
-    then falls back to ATen.
+    serve, and a prediction still compares with all others. After ATTEMPTS of them the hit may name one more: the
+    caller then falls back to ATen.
     """
     step = rung(ask)
     while len(ask.left_out) < ATTEMPTS and (found := _excluded(ask, step.hit)) is not None:
