@@ -27,8 +27,8 @@ def compare(
     """Time a whole program with and without gemmdb, side by side.
 
     SCRIPT is run first. It sets `model`, a module or function, and `inputs`, the tuple of its arguments. Both versions
-    are compiled and called alternately in inference mode, and their outputs are compared. If gemmdb is slower, each of
-    its kernels is switched off in turn, to name the GEMMs that cost the time.
+    are compiled and called alternately under `torch.no_grad()`, and their outputs are compared. If gemmdb is slower,
+    each of its kernels is switched off in turn, to name the GEMMs that cost the time.
 
     \b
     Examples:

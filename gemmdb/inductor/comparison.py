@@ -1,4 +1,4 @@
-"""The regression guard: a whole program with and without gemmdb, side by side, and which product is to blame."""
+"""The regression guard: a whole program with and without gemmdb, side by side, and which products cost the time."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def unmultiplied(problem: Problem, device: Device) -> str | None:
     if not problem.spec.scaled:
         return None
     if device.capability < FIRST_FP8:
-        return f"{device.arch} multiplies no fp8: that begins with compute capability 8.9"
+        return f"{device.arch} cannot multiply fp8, which needs compute capability 8.9"
     if problem.a.dtype == problem.b.dtype == "fp8_e5m2":
         return "cuBLAS multiplies no two e5m2 operands"
     if problem.k % MULTIPLE or problem.n % MULTIPLE:

@@ -130,12 +130,16 @@ class Problem:
     ) -> Problem:
         """A problem with dense operands, as the flags of `gemmdb lookup` describe it, with the same defaults.
 
-        `layout`: two letters, A then B, each as stored row-major: `n` as it is, `t` transposed; `nt` is an [M, K]
-        activation times the transpose of an [N, K] weight, or a `batch` of both for bmm. `dtype` is the activation's
-        (default bf16, int8 for int_mm, fp8_e4m3 for scaled_mm); `weight_dtype` counts for mixed_mm (default int8) and
-        scaled_mm (default `dtype`) only. `bias` defaults to `1d` for addmm; that of a scaled_mm has the output's dtype.
-        `scales` (default `tensor`) and `fast_accum` are for scaled_mm. `l2` and `device` (a SKU; `arch` names an arch
-        instead) are for `gemmdb.lookup` only. Raises InputError.
+        `m`, `n`, `k`: sizes in elements; `batch` of them for bmm.
+        `layout`: two letters, for A and for B. `n`: stored row-major. `t`: stored transposed. `nt` is an [M, K]
+        activation times the transpose of an [N, K] weight.
+        `dtype`: of the activation. Default bf16; int8 for int_mm; fp8_e4m3 for scaled_mm.
+        `weight_dtype`: only for mixed_mm (default int8) and scaled_mm (default `dtype`).
+        `bias`: defaults to `1d` for addmm. The bias of a scaled_mm has the output's dtype.
+        `scales` (default `tensor`), `fast_accum`: only for scaled_mm.
+        `l2`, `device` (a SKU), `arch`: only for `gemmdb.lookup`.
+
+        Raises InputError.
         """
         if layout not in ("nn", "nt", "tn", "tt"):
             raise InputError(f"unknown layout {layout!r}; known: nn, nt, tn, tt")

@@ -45,7 +45,7 @@ def _check_batch(problem: Problem, op: Op) -> None:
         batched = " and ".join(other.name for other in OPS.values() if other.batched)
         raise InputError(f"{op.name}: only {batched} takes a batch, got {problem.batch}")
     if problem.batch <= 1 and (problem.a.layout.batch or problem.b.layout.batch):
-        raise InputError(f"{op.name}: a single matrix lies in no batch")
+        raise InputError(f"{op.name}: the layouts name a batch, and the problem has a single matrix")
 
 
 def _check_dtypes(problem: Problem, op: Op) -> None:

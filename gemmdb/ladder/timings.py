@@ -16,12 +16,10 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.policy_filter import verified
-from gemmdb.table.measurement import Measurement
+from gemmdb.table.measurement import NOISY, Measurement
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Pooled, pool_slow, unsafe
 
-NOISY = 0.25
-"""A time whose 95% interval is wider than this to each side (relative) was disturbed. Predictions ignore it."""
 _KEPT = 4096
 
 _Key = tuple[int, int, str, object]

@@ -22,6 +22,9 @@ LEAST_US, MOST_US = 1e-6, 1e12
 EMITTED = "emitted"
 """`Measurement.detail` of a time of the code that the compiler emits. Other rows of the same config time the kernel
 alone."""
+NOISY = 0.25
+"""A time whose 95% interval is wider than this to each side (relative) was disturbed. A build times it again, and
+predictions ignore it."""
 COPIES, COPIED_BYTES = 20, 2**31
 """Operands are timed at COPIES addresses on a GPU, as long as the copies take at most COPIED_BYTES. The mean over many
 addresses varies less than the time at one."""

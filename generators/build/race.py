@@ -11,7 +11,7 @@ from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Measurer, Outcome
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import counts_arrivals
-from gemmdb.table.measurement import EMITTED, UNSAFE, Status, Times
+from gemmdb.table.measurement import EMITTED, NOISY, UNSAFE, Status, Times
 from gemmdb.table.verdict import Pooled, best, together
 
 TOO_GOOD = 0.5
@@ -26,8 +26,6 @@ is about two standard deviations of the difference between emitted code and the 
 H200, the middle two thirds differed by less than 4.7% for kernels of 4 to 6 us, 3.5% up to 16 us, 1.8% up to 40 us."""
 COUNTING_US = 1.0
 """Extra microseconds of emitted code with arrival counters, which it must zero: at least 0.9 us (440 configs)."""
-NOISY = 0.25
-"""A wider interval (relative, to either side) means that a round was disturbed. All finalists are then timed again."""
 
 
 def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:

@@ -35,7 +35,7 @@ from gemmdb.table.rows import parse_figures
 from gemmdb.table.writer import Store
 
 VERSION = 1
-PART_ROWS = 250_000
+FILE_ROWS = 250_000
 """Rows of a file. A row takes about 30 bytes, so a file stays far below 15 MiB even if many rows failed."""
 PRESET = 1
 """The compression preset. Higher ones take ten times as long and save a sixth of the size."""
@@ -46,7 +46,7 @@ _CHUNK = 5000
 T = TypeVar("T")
 
 
-def write(path: Path, folder: Path, rows: int = PART_ROWS) -> list[Path]:
+def write(path: Path, folder: Path, rows: int = FILE_ROWS) -> list[Path]:
     """Write every row of the table at `path` to files `rows-00.jsonl.xz`, ... in `folder`, which is created if missing.
     Returns the files. All rows of a problem are in one file, so the last problem of a file may exceed `rows`.
 
@@ -55,12 +55,12 @@ def write(path: Path, folder: Path, rows: int = PART_ROWS) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     parts: list[Path] = []
     with contextlib.closing(Table.open(path)) as table, contextlib.ExitStack() as stack:
-        count, part = 0, _Part(None)
+        count, part = 0, _File(None)
         for problem, group in groupby(table.measurements(), key=lambda row: row.problem):
             if part.file is None or count >= rows:
                 stack.close()
                 parts.append(folder / f"rows-{len(parts):02}.jsonl.xz")
-                count, part = 0, _Part(stack.enter_context(lzma.open(parts[-1], "wt", preset=PRESET, encoding="utf-8")))
+                count, part = 0, _File(stack.enter_context(lzma.open(parts[-1], "wt", preset=PRESET, encoding="utf-8")))
                 devices = [[device.text, dict(device.figures)] for device in table.devices()]
                 part.put({"archive": VERSION, "runs": table.provenance(), "devices": devices})
             found = sorted(group, key=lambda row: (row.run, row.config.text))
@@ -123,7 +123,7 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 @dataclass
-class _Part:
+class _File:
     """A file being written, and the numbers of what it has listed so far."""
 
     file: Any

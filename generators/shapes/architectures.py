@@ -20,7 +20,7 @@ DENSE = [
 
 
 @dataclass(frozen=True)
-class Model:
+class Architecture:
     """A decoder: hidden size, width of all query heads, width of all key (or value) heads, width of one feed-forward
     branch, vocabulary, and the numbers of GPUs over which its projections are split. `gated`: gate and up projections
     without biases; else GPT-2's two layers with biases."""
@@ -57,33 +57,33 @@ class Model:
         return [pair for pair, _ in self.products()]
 
 
-MODELS = {
-    "llama-3-8b": Model(4096, 4096, 1024, 14336, 128256, (1, 2)),
-    "llama-2-7b": Model(4096, 4096, 4096, 11008, 32000, (1, 2)),
-    "llama-3-70b": Model(8192, 8192, 1024, 28672, 128256, (1, 2, 4, 8)),
-    "mistral-7b": Model(4096, 4096, 1024, 14336, 32000),
-    "qwen2-7b": Model(3584, 3584, 512, 18944, 152064),
-    "qwen3-8b": Model(4096, 4096, 1024, 12288, 151936),
-    "llama-2-13b": Model(5120, 5120, 5120, 13824, 32000, (1, 2, 4, 8)),
-    "llama-3.2-1b": Model(2048, 2048, 512, 8192, 128256),
-    "llama-3.2-3b": Model(3072, 3072, 1024, 8192, 128256),
-    "qwen3-32b": Model(5120, 8192, 1024, 25600, 151936, (1, 2, 4, 8)),
-    "qwen2-72b": Model(8192, 8192, 1024, 29568, 152064, (1, 2, 4, 8)),
-    "mixtral-8x7b": Model(4096, 4096, 1024, 14336, 32000, (1, 2, 4, 8)),
-    "mixtral-8x22b": Model(6144, 6144, 1024, 16384, 32768, (1, 2, 4, 8)),
-    "mistral-nemo-12b": Model(5120, 4096, 1024, 14336, 131072, (1, 2, 4, 8)),
-    "llama-3-405b": Model(16384, 16384, 1024, 53248, 128256, (1, 2, 4, 8)),
-    "qwen2-1.5b": Model(1536, 1536, 256, 8960, 151936),
-    "qwen2-0.5b": Model(896, 896, 128, 4864, 151936),
-    "qwen3-0.6b": Model(1024, 2048, 1024, 3072, 151936),
-    "qwen3-1.7b": Model(2048, 2048, 1024, 6144, 151936),
-    "qwen3-4b": Model(2560, 4096, 1024, 9728, 151936),
-    "qwen3-14b": Model(5120, 5120, 1024, 17408, 151936, (1, 2, 4, 8)),
-    "llama-2-70b": Model(8192, 8192, 1024, 28672, 32000, (1, 2, 4, 8)),
-    "qwen2.5-14b": Model(5120, 5120, 1024, 13824, 152064, (1, 2, 4, 8)),
-    "qwen2.5-32b": Model(5120, 5120, 1024, 27648, 152064, (1, 2, 4, 8)),
-    "mistral-small-24b": Model(5120, 4096, 1024, 32768, 131072, (1, 2, 4, 8)),
-    "qwen3-30b-a3b": Model(2048, 4096, 512, 768, 151936),
+ARCHITECTURES = {
+    "llama-3-8b": Architecture(4096, 4096, 1024, 14336, 128256, (1, 2)),
+    "llama-2-7b": Architecture(4096, 4096, 4096, 11008, 32000, (1, 2)),
+    "llama-3-70b": Architecture(8192, 8192, 1024, 28672, 128256, (1, 2, 4, 8)),
+    "mistral-7b": Architecture(4096, 4096, 1024, 14336, 32000),
+    "qwen2-7b": Architecture(3584, 3584, 512, 18944, 152064),
+    "qwen3-8b": Architecture(4096, 4096, 1024, 12288, 151936),
+    "llama-2-13b": Architecture(5120, 5120, 5120, 13824, 32000, (1, 2, 4, 8)),
+    "llama-3.2-1b": Architecture(2048, 2048, 512, 8192, 128256),
+    "llama-3.2-3b": Architecture(3072, 3072, 1024, 8192, 128256),
+    "qwen3-32b": Architecture(5120, 8192, 1024, 25600, 151936, (1, 2, 4, 8)),
+    "qwen2-72b": Architecture(8192, 8192, 1024, 29568, 152064, (1, 2, 4, 8)),
+    "mixtral-8x7b": Architecture(4096, 4096, 1024, 14336, 32000, (1, 2, 4, 8)),
+    "mixtral-8x22b": Architecture(6144, 6144, 1024, 16384, 32768, (1, 2, 4, 8)),
+    "mistral-nemo-12b": Architecture(5120, 4096, 1024, 14336, 131072, (1, 2, 4, 8)),
+    "llama-3-405b": Architecture(16384, 16384, 1024, 53248, 128256, (1, 2, 4, 8)),
+    "qwen2-1.5b": Architecture(1536, 1536, 256, 8960, 151936),
+    "qwen2-0.5b": Architecture(896, 896, 128, 4864, 151936),
+    "qwen3-0.6b": Architecture(1024, 2048, 1024, 3072, 151936),
+    "qwen3-1.7b": Architecture(2048, 2048, 1024, 6144, 151936),
+    "qwen3-4b": Architecture(2560, 4096, 1024, 9728, 151936),
+    "qwen3-14b": Architecture(5120, 5120, 1024, 17408, 151936, (1, 2, 4, 8)),
+    "llama-2-70b": Architecture(8192, 8192, 1024, 28672, 32000, (1, 2, 4, 8)),
+    "qwen2.5-14b": Architecture(5120, 5120, 1024, 13824, 152064, (1, 2, 4, 8)),
+    "qwen2.5-32b": Architecture(5120, 5120, 1024, 27648, 152064, (1, 2, 4, 8)),
+    "mistral-small-24b": Architecture(5120, 4096, 1024, 32768, 131072, (1, 2, 4, 8)),
+    "qwen3-30b-a3b": Architecture(2048, 4096, 512, 768, 151936),
 }
 JOINED = {
     "llama-2-13b": (4, 8), "mixtral-8x7b": (2, 4, 8), "mistral-nemo-12b": (2, 4, 8), "llama-3-405b": (1, 2, 4),
@@ -93,13 +93,13 @@ JOINED = {
 """Splits that were added after tables of the preset `h200` had been built. Its first part is drawn without them, since
 another pool would give another order."""
 GPT2 = {
-    "gpt2": Model(768, 768, 768, 3072, 50257, gated=False),
-    "gpt2-medium": Model(1024, 1024, 1024, 4096, 50257, gated=False),
-    "gpt2-large": Model(1280, 1280, 1280, 5120, 50257, gated=False),
-    "gpt2-xl": Model(1600, 1600, 1600, 6400, 50257, gated=False),
+    "gpt2": Architecture(768, 768, 768, 3072, 50257, gated=False),
+    "gpt2-medium": Architecture(1024, 1024, 1024, 4096, 50257, gated=False),
+    "gpt2-large": Architecture(1280, 1280, 1280, 5120, 50257, gated=False),
+    "gpt2-xl": Architecture(1600, 1600, 1600, 6400, 50257, gated=False),
 }
 HEAD = 7
-"""How many models, from the top of MODELS, the preset `llm` covers."""
+"""How many architectures, from the top of ARCHITECTURES, the preset `llm` covers."""
 ENCODERS = {"vit-b-16": (768, 197), "vit-l-14": (1024, 257), "vit-h-14": (1280, 257), "clip-text": (512, 77),
             "bert-base": (768, 128), "bert-large": (1024, 384)}  # fmt: skip
 """Hidden size and tokens of one input; the feed-forward width is four times the hidden size."""

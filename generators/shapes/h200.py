@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import product
 
 from gemmdb.generators.shapes import h200_additions
-from gemmdb.generators.shapes.architectures import DECODE, DENSE, GPT2, MODELS, PREFILL, Item, unique
+from gemmdb.generators.shapes.architectures import ARCHITECTURES, DECODE, DENSE, GPT2, PREFILL, Item, unique
 from gemmdb.generators.shapes.pools import (
     ODD,
     SIDES,
@@ -68,7 +68,7 @@ def _place(item: Item, share: float, total: Mapping[str, int], leading: Collecti
 def first_model() -> list[Item]:
     """The layers of the most used model on one GPU at decode and at a prefill of 2,048 tokens, in bf16 and with int8
     weights."""
-    model = replace(next(iter(MODELS.values())), splits=(1,))
+    model = replace(next(iter(ARCHITECTURES.values())), splits=(1,))
     rows = [1, 4, 16, 2048]
     items = [*inside("mm", rows, model.products()), *pool("mixed_mm", rows, model.pairs(), fusion="scale")]
     return [item for item in items if affordable(Problem.gemm(**item))]
@@ -126,7 +126,7 @@ def mm() -> list[Stratum]:
 def addmm() -> list[Stratum]:
     """Layers with biases: GPT-2 (whose weights are stored [K, N]), Qwen's QKV, encoders; full and column biases."""
     gpt2 = unique(pair for model in GPT2.values() for pair in model.pairs() if pair[0] != model.vocabulary)
-    qwen = unique(pair for name, m in MODELS.items() if name.startswith("qwen2-") for pair in m.pairs()[:1])
+    qwen = unique(pair for name, m in ARCHITECTURES.items() if name.startswith("qwen2-") for pair in m.pairs()[:1])
     encoders = encoder_layers("addmm")
     return [
         Stratum(110, pool("addmm", DENSE, gpt2, layout="nn")),

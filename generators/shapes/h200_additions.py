@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 
-from gemmdb.generators.shapes.architectures import DENSE, GPT2, MODELS, Item, Pair, Product, unique
+from gemmdb.generators.shapes.architectures import ARCHITECTURES, DENSE, GPT2, Item, Pair, Product, unique
 from gemmdb.generators.shapes.pools import (
     ODD,
     SIDES,
@@ -142,5 +142,5 @@ def _gpt2() -> list[Pair]:
 
 def _qwen_biased() -> list[Pair]:
     """The QKV projections of Qwen 2 and 2.5, with all splits: the only ones of these decoders that have biases."""
-    models = [model for name, model in MODELS.items() if name.startswith("qwen2")]
+    models = [model for name, model in ARCHITECTURES.items() if name.startswith("qwen2")]
     return unique(replace(model, splits=(split,)).pairs()[0] for model in models for split in model.splits)

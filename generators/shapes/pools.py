@@ -7,7 +7,17 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from gemmdb.generators.shapes.architectures import ENCODERS, HEAD, JOINED, MODELS, Item, Model, Pair, Product, unique
+from gemmdb.generators.shapes.architectures import (
+    ARCHITECTURES,
+    ENCODERS,
+    HEAD,
+    JOINED,
+    Architecture,
+    Item,
+    Pair,
+    Product,
+    unique,
+)
 
 GRID = [256, 1024, 2048, 6144, 16384]
 """N and K of a log grid."""
@@ -17,10 +27,10 @@ TOKENS = [512, 1024, 2048, 4096, 8192]
 """Tokens of a training step: the rows of a layer, and the depth of its weight's gradient."""
 
 
-def first_models() -> dict[str, Model]:
+def first_models() -> dict[str, Architecture]:
     """The architectures with the splits that the first part of the preset is drawn from."""
-    splits = {name: [s for s in model.splits if s not in JOINED.get(name, ())] for name, model in MODELS.items()}
-    return {name: replace(MODELS[name], splits=tuple(chosen)) for name, chosen in splits.items() if chosen}
+    splits = {name: [s for s in model.splits if s not in JOINED.get(name, ())] for name, model in ARCHITECTURES.items()}
+    return {name: replace(ARCHITECTURES[name], splits=tuple(chosen)) for name, chosen in splits.items() if chosen}
 
 
 def core_pairs() -> list[Pair]:
@@ -42,7 +52,7 @@ def first_pairs() -> list[Pair]:
 
 def all_products() -> list[Product]:
     """(N, K) of all decoders with all their splits, in their fusion contexts."""
-    return list(dict.fromkeys(product for model in MODELS.values() for product in model.products()))
+    return list(dict.fromkeys(product for model in ARCHITECTURES.values() for product in model.products()))
 
 
 def pool(op: str, rows: Sequence[int], pairs: Sequence[Pair], **rest: Any) -> list[Item]:

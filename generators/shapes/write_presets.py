@@ -14,12 +14,12 @@ from typing import Any
 
 from gemmdb.generators.shapes import h200
 from gemmdb.generators.shapes.architectures import (
+    ARCHITECTURES,
     DECODE,
     DENSE,
     ENCODERS,
     GPT2,
     HEAD,
-    MODELS,
     PREFILL,
     Item,
     Pair,
@@ -35,7 +35,7 @@ FLOATS: list[Item] = [{"dtype": ["bf16", "fp16"]}, {"dtype": "fp32", "tf32": [Fa
 def llm() -> list[Item]:
     """The projections of the most used architectures at decode and prefill, with weight-only int8 first, where the
     gains are largest."""
-    used = list(MODELS.values())[:HEAD]
+    used = list(ARCHITECTURES.values())[:HEAD]
     pairs = unique(pair for model in used for pair in model.pairs())
     items: list[Item] = [_item("mixed_mm", DECODE, pair, fusion="scale") for pair in pairs]
     items += [_item("int_mm", [32, 64, *PREFILL], pair, fusion=["scale", "none"]) for pair in pairs]
@@ -47,7 +47,7 @@ def llm() -> list[Item]:
 
 def llm_dense() -> list[Item]:
     """All architectures, every M, all spellings and dtypes, biases for GPT-2, and the gradient layouts of training."""
-    pairs = unique(pair for model in MODELS.values() for pair in model.pairs())
+    pairs = unique(pair for model in ARCHITECTURES.values() for pair in model.pairs())
     items: list[Item] = []
     for pair in pairs:
         items.append(_item("mixed_mm", DENSE, pair, fusion=["scale", "none"], dtype=["bf16", "fp16"]))

@@ -18,7 +18,7 @@ from gemmdb.kernels.triton import counts_arrivals
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem, Query
 
-ANYWHERE = "an operand may begin anywhere, and the tensor copy engine wants multiples of 16 bytes"
+ANYWHERE = "the tensor copy engine needs operands aligned to 16 bytes, which nothing here guarantees"
 
 
 class Refused(Exception):
