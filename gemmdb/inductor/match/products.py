@@ -123,14 +123,12 @@ def _addmm(node: Any) -> Product | None:
 def _int_mm(node: Any) -> Product | None:
     a, b = node.args[:2]
     scale = extract.scale_user(node)
-    out, fusion = value(node), epilogues.fusion(node)
+    out, fusion = value(node), "none"
     if scale is not None:
         out, fusion = value(scale), "scale"
         after = extract.users(scale)
         if len(after) == 1 and after[0].target is torch.ops.prims.convert_element_type.default:
             out = value(after[0])
-    elif fusion == "pointwise":
-        fusion = "none"
     rest = {"fusion": fusion, "out": extract.dtype_name(out.dtype)}
     return two_operands("int_mm", node, value(a), value(b), constant(b), rest)
 
