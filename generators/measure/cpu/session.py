@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from gemmdb.devices.detect import last_level_cache_bytes
+from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.cpu.compiled import Compiled, compile_candidate
 from gemmdb.generators.measure.program import FP32_MODES, Product, operands
 from gemmdb.generators.measure.reference import Reference, poison, reference
@@ -65,7 +66,7 @@ def load(problem: Problem, config: Config, threads: int) -> float:
     bench = _setup(problem, threads)
     compiled = compile_candidate(problem, bench.product, config)
     poison(problem, CPU)
-    error = bench.expected.error(compiled(bench.fresh))
+    error = bench.expected.error(representative.as_product(problem, compiled(bench.fresh)))
     bench.loaded[config] = compiled
     return error
 
