@@ -10,11 +10,11 @@ import torch
 
 from gemmdb.errors import InputError
 from gemmdb.generators.measure import representative
-from gemmdb.generators.measure.classes import unmeasured
 from gemmdb.generators.measure.literals import literal, literal_bias
 from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
 from gemmdb.key.operands import TensorInfo
 from gemmdb.key.problem import Problem
+from gemmdb.key.representatives import head, unmeasured
 
 FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 """`torch.set_float32_matmul_precision` by the `fp32` mode of Numerics."""
@@ -49,8 +49,9 @@ class Operands:
     @classmethod
     def of(cls, named: Mapping[str, torch.Tensor]) -> Operands:
         """The operands among tensors by these names."""
-        rest = (named.get(name) for name in ("bias", "scale", "scale_a", "scale_b"))
-        return cls(named["A"], named["B"], *rest, tuple(named[name] for name in ("read1", "read2") if name in named))
+        bias, scale, scale_a, scale_b = (named.get(name) for name in ("bias", "scale", "scale_a", "scale_b"))
+        reads = tuple(named[name] for name in ("read1", "read2") if name in named)
+        return cls(named["A"], named["B"], bias, scale, scale_a, scale_b, reads)
 
 
 class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
@@ -65,6 +66,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
     def __init__(self, problem: Problem, operands: Operands) -> None:
         super().__init__()
         self.problem, self.multiply, self.casts = problem, SPELLINGS[problem.op], problem.spec.dequantises
+        self.own, self.columns, self.reads = problem.epilogue, head(problem.n), _reads(problem)
         self.has_bias, self.has_scale = operands.bias is not None, operands.scale is not None
         rest = [_stored(problem.b.layout.order, operands.b)]
         rest += [t for t in (operands.scale_b, operands.bias, operands.scale) if t is not None]
@@ -83,7 +85,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         # Dynamo of torch 2.11 cannot unpack a ParameterList into a list, but iterates over one.
         problem, inputs = self.problem, list(rest)
         scales = [inputs.pop(0)] if problem.scales else []
-        reads = [inputs.pop(0) for _ in range(problem.epilogue.reads)] if problem.epilogue else []
+        reads = [inputs.pop(0) for _ in range(self.reads)]
         tensors = list(self.constants)
         tensors += inputs
         b = tensors.pop(0)
@@ -100,7 +102,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
             out = out * scale
         if bias is not None and scale is not None:
             out = out + bias
-        results = representative.follow(problem, out, reads)
+        results = representative.follow(self.own, self.columns, out, reads)
         return results if len(results) > 1 else results[0]
 
 

@@ -10,25 +10,24 @@ from __future__ import annotations
 
 import torch
 
-from gemmdb.errors import InputError
-from gemmdb.generators.measure.classes import head, unmeasured
 from gemmdb.generators.measure.spelling import to_torch
 from gemmdb.key.epilogue import Epilogue
 from gemmdb.key.problem import Problem
+from gemmdb.key.representatives import head
 
 STEEPEST = 1.13
 """The largest slope of a GELU."""
 
 
-def follow(problem: Problem, product: torch.Tensor, reads: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def follow(
+    own: Epilogue | None, columns: int, product: torch.Tensor, reads: list[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
     """What the program of a problem returns for its `product` [m, n]: the result, and the product if it is kept.
-    `reads`: the full-size tensors that the epilogue reads. Raises InputError for a class that is not measured."""
-    own = problem.epilogue
+    `own`: the problem's epilogue. `columns`: those of a head. `reads`: the full-size tensors that the epilogue reads.
+    Dynamo traces this."""
     if own is None:
         return (product,)
-    if reason := unmeasured(problem):
-        raise InputError(reason)
-    result = ordered(own, _elementwise(own, product, reads), head(problem.n))
+    result = ordered(own, _elementwise(own, product, reads), columns)
     if own.stored:
         result = result.to(to_torch(own.stored))
     if own.order != "own":

@@ -9,6 +9,7 @@ from gemmdb.inductor.adapter import ranks
 from gemmdb.kernels.hardware import SKINNY_ROWS
 from gemmdb.kernels.registry import GPU_ALONE, INDUCTOR_ALONE
 from gemmdb.key.problem import Query
+from gemmdb.key.representatives import unmeasured
 from gemmdb.settings import Policy
 
 SLOW_S = 60.0
@@ -24,6 +25,8 @@ def objection(query: Query, policy: Policy) -> str:
     if op in GPU_ALONE and (query.device.kind != "cuda" or symbolic or missing()):
         # Only Inductor's search is left, and no table could name its kernels.
         return f"{GPU_ALONE[op]} are measured on GPUs alone, at fixed sizes, by gemmdb[build]"
+    if reason := unmeasured(query.problem):
+        return reason
     if policy.live_s >= SLOW_S:
         return ""
     if query.device.kind != "cuda":

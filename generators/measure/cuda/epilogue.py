@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from gemmdb.generators.measure.classes import head
 from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.key.epilogue import Epilogue
 from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
+from gemmdb.key.representatives import head
 
 POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "fp64": "*fp64", "int8": "*i8", "uint8": "*u8",
             "int32": "*i32", "fp8_e4m3": "*fp8e4nv", "fp8_e5m2": "*fp8e5"}  # fmt: skip

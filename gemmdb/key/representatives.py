@@ -1,4 +1,4 @@
-"""Which classes of epilogues are measured, and the sizes of their representatives. Does not need torch."""
+"""Which classes of epilogues a build or live tuning measures, and the sizes of their representatives."""
 
 from __future__ import annotations
 
