@@ -13,9 +13,11 @@ from gemmdb.errors import InputError
 from gemmdb.key import canonical
 
 ON_MISS = ("aten", "live", "error")
-LIVE_S, ASKED_S = 20.0, 300.0
+LIVE_S, ASKED_S = 10.0, 300.0
 """The most seconds that live tuning may delay the compile of one graph: by default, and if `live` was chosen by
 name."""
+LIVE_CALLS, ASKED_CALLS = 100_000, 3_000_000
+"""The calls of a graph within which live tuning must repay its time: by default, and if `live` was chosen by name."""
 QUICKLY = 9
 """Kernels up to this compile cost take about a second to compile. nvcc takes half a minute."""
 
@@ -35,11 +37,13 @@ class Policy:
 
     `on_miss`: what a miss does; empty means GEMMDB_ON_MISS, whose default is `live`. `live_s`: the most seconds that
     live tuning may delay the compile of one graph; tuning that is known to take longer, as on a CPU, does not start. 0
-    means 20, or 300 if `live` was chosen by name. `live_cost`: live tuning skips kernels with a higher compile cost (10
-    allows CUTLASS: half a minute of nvcc per kernel, so allow more time). `min_gain`: the gain over ATen that any other
-    config must have (0.02 is 2%). `unverified_gain`: the same for rows measured under another toolchain. `near_loss`:
-    the largest stated loss of a `near` answer; nine of ten answers lose less than stated. `range_regret`: the largest
-    loss allowed over the range of a symbolic size. `near`, `sku`, `model`: which rungs are used after `exact`.
+    means 10, or 300 if `live` was chosen by name. `live_calls`: a product is tuned only if what it could save repays
+    the tuning within this many calls of its graph; 0 means 100,000, or 3,000,000 if `live` was chosen by name.
+    `live_cost`: live tuning skips kernels with a higher compile cost (10 allows CUTLASS: half a minute of nvcc per
+    kernel, so allow more time). `min_gain`: the gain over ATen that any other config must have (0.02 is 2%).
+    `unverified_gain`: the same for rows measured under another toolchain. `near_loss`: the largest stated loss of a
+    `near` answer; nine of ten answers lose less than stated. `range_regret`: the largest loss allowed over the range of
+    a symbolic size. `near`, `sku`, `model`: which rungs are used after `exact`.
     `model_gain`: the gain that the cost model must expect of an unmeasured config. `allow`, `deny`: regular expressions
     searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order depends on
     M. `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second; 10: a
@@ -62,6 +66,7 @@ class Policy:
     model_gain: float = 0.25
     live_s: float = 0.0
     live_cost: int = QUICKLY
+    live_calls: int = 0
 
     def __post_init__(self) -> None:
         if self.on_miss and self.on_miss not in ON_MISS:
@@ -72,7 +77,7 @@ class Policy:
                 raise InputError(f"{name} must be a finite number, got {value!r}")
         if self.live_s < 0:
             raise InputError(f"live_s must not be negative, got {self.live_s}")
-        for name in ("compile_cost", "cutlass_size", "live_cost"):
+        for name in ("compile_cost", "cutlass_size", "live_cost", "live_calls"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
                 raise InputError(f"{name} must be a whole number that is not negative, got {value!r}")
@@ -93,8 +98,13 @@ class Policy:
     def resolved(self, settings: Settings, on_miss: str | None = None) -> Policy:
         """The policy with every default filled in. `on_miss`: the caller's choice, which has precedence."""
         asked = on_miss or self.on_miss or (settings.on_miss if settings.asked else "")
-        limit_s = self.live_s or (ASKED_S if asked == "live" else LIVE_S)
-        return replace(self, on_miss=asked or settings.on_miss, live_s=limit_s)
+        limit_s, calls = (ASKED_S, ASKED_CALLS) if asked == "live" else (LIVE_S, LIVE_CALLS)
+        return replace(
+            self,
+            on_miss=asked or settings.on_miss,
+            live_s=self.live_s or limit_s,
+            live_calls=self.live_calls or calls,
+        )
 
 
 @dataclass(frozen=True)
