@@ -157,6 +157,7 @@ POLICIES = st.builds(
     st.floats(0, 1),
     st.floats(0, 600),
     st.integers(0, 10),
+    st.integers(0, 10**7),
     st.sampled_from([None, True, False]),
     st.floats(0, 60),
 )
