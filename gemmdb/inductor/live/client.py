@@ -85,12 +85,18 @@ def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
     if reply.status is not Status.OK:
         raise GemmdbError(reply.detail)
     found: Tuned = reply.value
+    _TUNER.ready = bool(found.verdicts) or _TUNER.ready
     return found
 
 
 def start(device: Device, gpu: int = 0) -> None:
     """Start the process for a device in the background, so that a later `tune` waits less."""
     threading.Thread(target=_start_now, args=(device, gpu), daemon=True).start()
+
+
+def ready() -> bool:
+    """Whether the process has measured something already, so that nobody waits for it to start."""
+    return _TUNER.ready
 
 
 def close() -> None:
@@ -103,6 +109,7 @@ class _Tuner:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.ready = False
         self._process: IsolatedProcess | None = None
         self._timer: threading.Timer | None = None
 
@@ -124,7 +131,7 @@ class _Tuner:
         """End it now; a `tune` in another thread raises Stopped."""
         if self._timer is not None:
             self._timer.cancel()
-        process, self._process = self._process, None
+        process, self._process, self.ready = self._process, None, False
         if process is not None:
             process.close()
 
