@@ -124,8 +124,9 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
     try:
         assert session.user_table is not None
         gpu, tried, table = _gpu(device), candidates(group), session.user_table
+        pace = worth.pace(session.policy)
         requests = [
-            client.Request(problem, device, table, configs, gpu=gpu, policy=session.policy)
+            client.Request(problem, device, table, configs, pace.device_s, gpu, session.policy, pace.compile_s)
             for problem, configs in tried.items()
         ]
         tuned = client.tune(requests, limit_s)
@@ -134,7 +135,8 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
         JOURNAL.error(text)
         log.warning("%s", text)
         return [_instead(decision, text) for decision in group]
-    shared = {"problems": len(requests), "seconds": round(monotonic() - start, 3), "device_s": tuned.device_s}
+    seconds, spent = round(monotonic() - start, 3), dict(tuned.spent)
+    shared = {"problems": len(requests), "seconds": seconds, "device_s": tuned.device_s, "spent": spent}
     _note_lateness(tuned, limit_s)
     decided = []
     for decision in group:
@@ -149,8 +151,12 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
 
 
 def _note_lateness(tuned: client.Tuned, limit_s: float) -> None:
-    """If time ran out: tune nothing more where nothing came of it, else let the next process go on from here."""
+    """If time ran out: tune nothing more where nothing came of it, else let the next process go on from here. A process
+    that was still starting will be ready for the next graph; for this one a cached graph is better than another
+    attempt."""
     global _late
+    if tuned.starting:
+        return
     if tuned.late and not tuned.verdicts and not tuned.waited:
         # A cached graph is better than another attempt.
         _late = f"{limit_s:.0f} s were not enough for live tuning before"

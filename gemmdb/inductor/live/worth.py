@@ -6,7 +6,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.live import rules
@@ -21,6 +21,22 @@ log = logging.getLogger("gemmdb")
 FIRST_S, FURTHER_S = 3.0, 1.0
 """The seconds that tuning may take for the first product of a process, whose measuring process still has to start, and
 for each further one."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The seconds of device time for a problem, and the seconds that measuring waits for what is not compiled."""
+
+    device_s: float
+    compile_s: float
+
+
+PATIENT, QUICK = Pace(1.0, math.inf), Pace(0.3, 1.0)
+
+
+def pace(policy: Policy) -> Pace:
+    """How thoroughly a problem is measured."""
+    return PATIENT if rules.patient(policy) else QUICK
 
 
 def limit_s(policy: Policy, problems: int, ready: bool) -> float:

@@ -108,6 +108,18 @@ def test_waiting_for_others_does_not_switch_live_tuning_off(tmp_path, monkeypatc
     assert JOURNAL.provisional
 
 
+def test_a_process_that_is_still_starting_may_be_ready_for_the_next_graph(tmp_path, monkeypatch):
+    device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
+    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
+    JOURNAL.drop()
+    monkeypatch.setattr(client, "tune", lambda requests, limit_s: client.Tuned(late=True, starting=True))
+    (decided,) = tuning.tune(group)
+    assert decided.event.note == "not tuned: 3 s were not enough"
+    assert tuning.hindrance(device) is None
+    assert not JOURNAL.provisional
+
+
 def test_what_is_not_worth_measuring_says_why(tmp_path, monkeypatch):
     device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
     asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
