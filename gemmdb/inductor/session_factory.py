@@ -36,8 +36,15 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
     untimed = replace(policy, on_miss="aten") if policy.on_miss == "live" else policy
 
     def answer(query: Query, allowed: Policy) -> Hit | None:
+        if strict:  # Other rungs answer with what nobody has measured.
+            allowed = replace(allowed, near=False, sku=False, model=False)
+        elif allowed.confirm and unconfirmable(query):
+            allowed = replace(allowed, confirm=False)
         excluded = functools.partial(legality.excluded, query)
         return lookup(query, catalog(), allowed, installed(query.device.kind), excluded)
+
+    def unconfirmed(query: Query) -> Hit | None:
+        return answer(query, replace(untimed, confirm=False))
 
     def otherwise(query: Query) -> Hit | None:
         return answer(query, untimed)
@@ -61,9 +68,14 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
 
         return objection(query, policy)
 
+    def unconfirmable(query: Query) -> str:
+        from gemmdb.inductor.confirm.rules import objection  # As above.
+
+        return objection(query, policy)
+
     identity = f"{policy.text} catalog={catalog().identity()}"
     return Session(
-        find, policy, identity, settings.user_table, why, declines, otherwise, tables=lambda: catalog().tables
+        find, policy, identity, settings.user_table, why, declines, otherwise, unconfirmed, lambda: catalog().tables
     )
 
 
