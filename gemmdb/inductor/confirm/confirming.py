@@ -122,7 +122,9 @@ def _failed(job: Job, error: Exception) -> str:
 def _by_trial(decision: Decision, found: Result) -> Decision:
     """The decision for the faster of the answer and ATen. The answer has to gain what the policy asks for."""
     assert decision.config is not None
-    verdict, old = found.verdict, decision.event
+    verdict, old, name = found.verdict, decision.event, decision.config.name
+    if verdict is None:
+        return replace(decision, config=ATEN, event=old.refused(f"{name} is wrong here: its result is not ATen's"))
     ours = verdict.pick == decision.config and gain(verdict.ratio) >= decision.session.policy.min_gain
     speedup = found.aten_us / found.us if ours else 1.0
     timed = {"config": decision.config.text, "us": found.us, "aten_us": found.aten_us}
@@ -132,7 +134,7 @@ def _by_trial(decision: Decision, found: Result) -> Decision:
         expected_us=found.aten_us / speedup,
         speedup=speedup,
         evidence={**old.evidence, "confirmed": {**timed, "protocol": verdict.protocol.text}},
-        note="" if ours else f"{decision.config.name} takes {found.us:.1f} us here, ATen {found.aten_us:.1f}",
+        note="" if ours else f"{name} takes {found.us:.1f} us here, ATen {found.aten_us:.1f}",
     )
     return replace(decision, config=decision.config if ours else ATEN, event=event)
 

@@ -141,11 +141,12 @@ _VIEWS = (*extract.VIEWS, _aten.permute.default, _aten.t.default, _aten.transpos
 
 def _described(node: Any, name: str) -> str:
     value = extract.value(node)
-    if node.op == "get_attr":
-        return f"{name} constant {node.target}"
+    kind = "constant" if node.op == "get_attr" else "input"
+    if value.layout is not torch.strided:
+        return f"{name} {kind} {value.dtype} {tuple(value.shape)} {value.layout}"
     # How far a tensor begins from a multiple of 16 bytes decides which loads the code may use.
     offset = value.storage_offset() * value.itemsize % 16
-    return f"{name} {value.dtype} {tuple(value.shape)} {value.stride()} {offset} {value.device}"
+    return f"{name} {kind} {value.dtype} {tuple(value.shape)} {value.stride()} {offset} {value.device}"
 
 
 def sizes(pieces: Sequence[torch.Tensor]) -> int:

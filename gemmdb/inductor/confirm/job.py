@@ -34,11 +34,17 @@ class Unconfirmed(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What a trial says: the verdict, and the microseconds of the answer and of ATen."""
+    """What a trial says: the verdict, and the microseconds of the answer and of ATen. `wrong`: the result of the answer
+    is not ATen's, and nothing was timed."""
 
-    verdict: Verdict
-    us: float
-    aten_us: float
+    verdict: Verdict | None
+    us: float = 0.0
+    aten_us: float = 0.0
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the answer is wrong."""
+        return self.verdict is None
 
 
 @dataclass
@@ -84,10 +90,8 @@ class Job:
                 found = on_cpu.trial((aten, ours), fakes, self.piece.warm)
         rows = measurements(decision, found)
         _store(decision, rows)
-        verdict, timed = decide(rows), rows[1].times
-        if verdict is None or timed is None:
-            raise Unconfirmed("nothing was timed")
-        return Result(verdict, timed.median_us, timed.aten_us)
+        timed = rows[-1].times
+        return Result(None) if timed is None else Result(decide(rows), timed.median_us, timed.aten_us)
 
     def _code(self, config: Config, steer: Steer) -> nested.Code:
         """The code of the piece with `config`."""
@@ -123,25 +127,25 @@ def _only(config: Config, like: Session) -> Session:
 
 
 def measurements(decision: Decision, found: Trial) -> list[Measurement]:
-    """The rows of a trial: ATen and the answer. Raises Unconfirmed where the times are too unsteady to say anything."""
-    toolchain = installed(decision.query.device.kind)
+    """The rows of a trial: ATen and the answer, or the answer alone where its result is wrong. Raises Unconfirmed where
+    the times are too unsteady to say anything."""
+    toolchain, device = installed(decision.query.device.kind), decision.query.device
     assert decision.config is not None
     if toolchain is None:
         raise Unconfirmed("the versions of torch and its libraries are unknown")
+
+    def row(config: Config, status: Status, timed: Times | None, detail: str) -> Measurement:
+        made_by = replace(toolchain, source=sources.digest(config))
+        return Measurement(
+            decision.problem, config, device, found.protocol, made_by, _RUN, status, timed, detail=detail
+        )
+
     if found.differs:
-        raise Unconfirmed("its result differs from ATen's")
-    rows = []
-    for config, samples in ((ATEN, found.aten), (decision.config, found.ours)):
-        time: Times = times(samples, found.aten)
-        if time.spread > NOISY:
-            raise Unconfirmed("its times vary too much")
-        rows.append(
-            Measurement(
-                decision.problem, config, decision.query.device, found.protocol,
-                replace(toolchain, source=sources.digest(config)), _RUN, Status.OK, time, detail=EMITTED,
-            )
-        )  # fmt: skip
-    return rows
+        return [row(decision.config, Status.WRONG, None, "its result in a program differs from ATen's")]
+    aten, ours = times(found.aten, found.aten), times(found.ours, found.aten)
+    if max(aten.spread, ours.spread) > NOISY:
+        raise Unconfirmed("its times vary too much")
+    return [row(ATEN, Status.OK, aten, EMITTED), row(decision.config, Status.OK, ours, EMITTED)]
 
 
 def _store(decision: Decision, rows: list[Measurement]) -> None:
