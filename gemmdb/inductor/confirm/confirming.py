@@ -63,8 +63,7 @@ def _decide(doubted: Sequence[tuple[Any, Decision]], steer: Steer, decided: dict
 
 
 def _doubted(decision: Decision) -> bool:
-    asked = rules.unmeasured(decision.event.rung, decision.config) and not decision.branches
-    return asked and not rules.objection(decision.query, decision.session.policy)
+    return rules.unmeasured(decision) and not rules.objection(decision.query, decision.session.policy)
 
 
 def _jobs(doubted: Sequence[tuple[Any, Decision]]) -> tuple[list[Job], list[tuple[Decision, str]]]:
@@ -141,7 +140,9 @@ def _by_trial(decision: Decision, found: Result) -> Decision:
 
 def _unconfirmed(decision: Decision, why: str) -> Decision:
     """The decision that is made where nothing is confirmed; its event says why it was not."""
-    event, query = decision.event, decision.query
+    event, query, note = decision.event, decision.query, f"not confirmed: {why}"
+    if event.rung not in rules.RUNGS:  # It was measured, though not as it is served.
+        return replace(decision, event=replace(event, note=f"{event.note}; {note}" if event.note else note))
     try:
         hit = decision.session.unconfirmed(query)
     except Exception as error:
@@ -151,4 +152,4 @@ def _unconfirmed(decision: Decision, why: str) -> Decision:
         config, event = ATEN, Event(event.problem, "aten", ATEN.text, event.device, ranges=event.ranges)
     else:
         config, event = hit.config, event.answered(hit)
-    return replace(decision, config=config, event=replace(event, note=f"not confirmed: {why}"))
+    return replace(decision, config=config, event=replace(event, note=note))

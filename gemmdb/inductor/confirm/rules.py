@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 
 from gemmdb.inductor.adapter import ranks
+from gemmdb.inductor.confirm import on_gpu
+from gemmdb.inductor.decision import Decision
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
 from gemmdb.settings import QUICKLY, Policy
+from gemmdb.table.measurement import Protocol
 
 RUNGS = ("near", "sku", "model")
 """The rungs whose answers no measurement of the very problem stands behind."""
@@ -46,6 +49,24 @@ def hindrance(device: Device) -> str:
     return ""
 
 
-def unmeasured(rung: str, config: Config | None) -> bool:
-    """Whether an answer of a rung is to be confirmed. ATen is what runs without gemmdb."""
-    return rung in RUNGS and config not in (None, ATEN)
+def unmeasured(decision: Decision) -> bool:
+    """Whether a decision is to be confirmed: for a config that nobody has timed as part of this program's code. ATen is
+    what runs without gemmdb."""
+    config, rung = decision.config, decision.event.rung
+    if config is None or config == ATEN or decision.branches:
+        return False
+    if rung in RUNGS:
+        return True
+    # Live tuning times our kernels by themselves on a GPU, and all kernels with a stand-in for the epilogue.
+    by_itself = decision.query.device.kind == "cuda" and not config.spec.emitted
+    stand_in = by_itself or decision.problem.fusion != "none"
+    return stand_in and (rung == "live" or (rung == "exact" and _from_live(decision)))
+
+
+def _from_live(decision: Decision) -> bool:
+    """Whether an exact answer is one of live tuning that was not confirmed."""
+    evidence, table = decision.event.evidence, decision.session.user_table
+    if decision.event.table != str(table) or "protocol" not in evidence:
+        return False
+    protocol = Protocol.parse(str(evidence["protocol"]))
+    return protocol.clock == "graph" and protocol.version < on_gpu.PROTOCOL.version
