@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -42,9 +43,9 @@ class Job:
         """The folder of the caches."""
         return Path(self.folder)
 
-    def using(self, alone: bool) -> Any:
-        """The GPU, alone or not."""
-        return locks.using(Path(self.lock), alone)
+    def alone(self) -> Any:
+        """The GPU, while nothing else times on it."""
+        return locks.alone(Path(self.lock))
 
 
 def why_not(program: Program, device: str) -> str:
@@ -63,12 +64,13 @@ def cold(job: Job) -> dict[str, Any]:
     if why := why_not(program, job.device):
         return {"skipped": why}
     os.environ.update(way.environment(job.place))
-    with torch.set_grad_enabled(program.grad), job.using(alone=False):
+    with torch.set_grad_enabled(program.grad):
         # What every process pays once is no part of a program's compile. gemmdb's share of it is: it is not loaded yet.
         torch.compile(lambda t: t + 1)(torch.ones(8, device=job.device))
         built = program.make(job.size, job.device)
         answered(built)
-    with torch.set_grad_enabled(program.grad), job.using(alone=way.measures or program.tuned):
+    timed = job.alone() if way.measures or program.tuned else contextlib.nullcontext()
+    with torch.set_grad_enabled(program.grad), timed:
         way.enter(job.place)
         _, _, seconds = first_call(program, way, built)
     return {"cold_s": seconds, **_stats("stats", way)}
@@ -81,16 +83,15 @@ def warm(job: Job) -> dict[str, Any]:
         return {"skipped": why}
     found: dict[str, Any] = {"ways": {}, **software(), "torch": torch.__version__}
     with torch.set_grad_enabled(program.grad):
-        with job.using(alone=False):
-            torch.compile(lambda t: t + 1)(torch.ones(8, device=job.device))
-            built = program.make(job.size, job.device)
-            wanted = reference(program, built)
-            runs, found["ways"] = _all(job, program, built, wanted)
+        torch.compile(lambda t: t + 1)(torch.ones(8, device=job.device))
+        built = program.make(job.size, job.device)
+        wanted = reference(program, built)
+        runs, found["ways"] = _all(job, program, built, wanted)
         found["clock"] = "events: " + program.uncaptured if program.uncaptured else "graph"
         if program.uncaptured or job.device == "cpu":
             found["taken"] = _blocks(job, program, built, list(runs))
             return found
-        with job.using(alone=True):
+        with job.alone():
             found["taken"] = timing.in_turn(runs, job.seconds, job.device) if runs else {}
     return found
 
@@ -131,10 +132,9 @@ def _blocks(job: Job, program: Program, built: Built, names: list[str]) -> dict[
     taken: dict[str, list[float]] = {name: [] for name in names}
     for index in range(BLOCKS):
         for name in names if index % 2 else reversed(names):
-            with job.using(alone=False):
-                WAYS[name].enter(job.place)
-                run, _, _ = first_call(program, WAYS[name], built)
-            with job.using(alone=True):
+            WAYS[name].enter(job.place)
+            run, _, _ = first_call(program, WAYS[name], built)
+            with job.alone():
                 taken[name] += timing.in_turn({name: run}, job.seconds / BLOCKS / len(names), job.device)[name]
     return taken
 
