@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def names(config: Config, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
-    own = {"ROWS": 1 << (problem.m - 1).bit_length(), "STAGES": config.values["stages"]}
+    own = {"ROWS": hardware.gemv_sums(problem.m), "STAGES": config.values["stages"]}
     return shared.constants(config, problem) | own | {"SCALED": shared.scaled(problem)}
 
 
@@ -33,6 +33,10 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return reason
     if problem.m > hardware.GEMV_ROWS or "m" in symbolic:
         return f"the number of rows is fixed, and more than {hardware.GEMV_ROWS} do not fit into registers"
+    value = config.values
+    block = int(value["block_n"]), int(value["block_k"])
+    if hardware.gemv_registers(problem.m, block, int(value["warps"])) > hardware.THREAD_REGISTERS:
+        return f"the sums of {problem.m} rows do not fit into the registers of {value['warps']} warps"
     column = problem.b.layout.order
     # A single column without gaps counts as row-major.
     if not problem.a.row_major or not (column.startswith("col") or (problem.n, column) == (1, "row")):
