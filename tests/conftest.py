@@ -3,6 +3,7 @@ costs ten seconds, and many tests end in the same C++."""
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import sys
@@ -29,11 +30,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before torch is imported, parts of which read it once. Workers of pytest-xdist inherit the cache.
 
     Each worker has its own folder of temporary files, and with it its own lock of the machine: no build waits for
-    another worker's."""
+    another worker's. Torch keeps precompiled headers there, which the workers share by a link."""
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = _folder(config, "inductor-")
     if hasattr(config, "workerinput"):
         os.environ["TMPDIR"] = tempfile.tempdir = _folder(config, "tests-")
+        shared = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"], "headers")
+        shared.mkdir(exist_ok=True)
+        Path(tempfile.tempdir, f"torchinductor_{getpass.getuser()}").symlink_to(shared)
 
 
 def _folder(config: pytest.Config, prefix: str) -> str:
@@ -49,10 +53,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """`-n auto`: a worker per core; one process alone where there is a GPU, whose timings others would disturb."""
+    """`-n auto`: one worker more than cores, since many tests wait for a limit of time or for another process; one
+    process alone where there is a GPU, whose timings others would disturb."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return 0 if any(Path("/dev").glob("nvidia[0-9]*")) else min(os.cpu_count() or 1, MOST_WORKERS)
+    return 0 if any(Path("/dev").glob("nvidia[0-9]*")) else min((os.cpu_count() or 1) + 1, MOST_WORKERS)
 
 
 @pytest.fixture(scope="session")

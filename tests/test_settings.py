@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
-from gemmdb.settings import ASKED_S, LIVE_S, ON_MISS, Policy, Settings, data_home
+from gemmdb.settings import ASKED_CALLS, ASKED_S, CONFIRM_S, LIVE_CALLS, LIVE_S, ON_MISS, Policy, Settings, data_home
 
 
 def test_the_defaults_of_an_empty_environment():
@@ -23,11 +23,12 @@ def test_every_variable_is_read():
             "GEMMDB_TABLES": os.pathsep.join(["/a.db", "", "/b.db"]),
             "GEMMDB_USER_TABLE": "/mine.db",
             "GEMMDB_ON_MISS": "error",
+            "GEMMDB_CONFIRM": "1",
             "GEMMDB_DISABLE": "1",
             "GEMMDB_LOG": "DEBUG",
         }
     )
-    assert settings == Settings((Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG", True)
+    assert settings == Settings((Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG", True, True)
 
 
 @pytest.mark.parametrize(("value", "disabled"), [("", False), ("0", False), ("1", True), ("yes", True)])
@@ -70,7 +71,10 @@ def test_a_broken_regular_expression_is_refused(field):
         Policy(**{field: "("})
 
 
-@pytest.mark.parametrize("field", ["min_gain", "unverified_gain", "near_loss", "range_regret", "model_gain", "live_s"])
+LIMITS = ["min_gain", "unverified_gain", "near_loss", "range_regret", "model_gain", "live_s", "confirm_s"]
+
+
+@pytest.mark.parametrize("field", LIMITS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_limit_must_be_a_number(field, value):
     """A gain that is not a number compares false with everything, so it would let every config through."""
@@ -78,17 +82,42 @@ def test_a_limit_must_be_a_number(field, value):
         Policy(**{field: value})
 
 
-@pytest.mark.parametrize("field", ["compile_cost", "cutlass_size", "live_cost"])
+@pytest.mark.parametrize("field", ["compile_cost", "cutlass_size", "live_cost", "live_calls"])
 @pytest.mark.parametrize("value", [-1, "9", None, 1.5])
 def test_a_cost_must_be_a_whole_number(field, value):
     with pytest.raises(InputError, match=field):
         Policy(**{field: value})
 
 
+@pytest.mark.parametrize("field", ["live_s", "confirm_s"])
 @pytest.mark.parametrize("value", [-1.0, "20", None])
-def test_a_time_must_be_one(value):
-    with pytest.raises(InputError, match="live_s"):
-        Policy(live_s=value)
+def test_a_time_must_be_one(field, value):
+    with pytest.raises(InputError, match=field):
+        Policy(**{field: value})
+
+
+@pytest.mark.parametrize("value", [1, "yes", 0.5])
+def test_whether_to_confirm_is_yes_no_or_open(value):
+    with pytest.raises(InputError, match="confirm must be True, False or None"):
+        Policy(confirm=value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "environ", "expected"),
+    [
+        (Policy(), {"GEMMDB_CONFIRM": "1"}, (True, CONFIRM_S)),
+        (Policy(), {"GEMMDB_CONFIRM": "0"}, (False, CONFIRM_S)),
+        (Policy(confirm=False), {"GEMMDB_CONFIRM": "1"}, (False, CONFIRM_S)),
+        (Policy(confirm=True, confirm_s=7.0), {"GEMMDB_CONFIRM": "0"}, (True, 7.0)),
+        (Policy(confirm=True, on_miss="error"), {}, (False, CONFIRM_S)),
+        (Policy(confirm=True), {"GEMMDB_ON_MISS": "error"}, (False, CONFIRM_S)),
+    ],
+)
+def test_whether_to_confirm_is_said_by_the_policy_then_the_environment_and_never_in_strict_mode(
+    policy, environ, expected
+):
+    found = policy.resolved(Settings.read(environ))
+    assert (found.confirm, found.confirm_s) == expected
 
 
 @pytest.mark.parametrize(
@@ -110,6 +139,12 @@ def test_what_a_miss_does_is_said_by_the_caller_then_the_policy_then_the_environ
     assert (found.on_miss, found.live_s) == expected
 
 
+def test_who_asks_for_live_by_name_has_more_tuned():
+    asked, default = (Policy().resolved(Settings.read({}), name) for name in ("live", None))
+    assert (asked.live_calls, default.live_calls) == (ASKED_CALLS, LIVE_CALLS)
+    assert Policy(live_calls=7).resolved(Settings.read({}), "live").live_calls == 7
+
+
 POLICIES = st.builds(
     Policy,
     st.sampled_from(ON_MISS),
@@ -121,6 +156,10 @@ POLICIES = st.builds(
     st.integers(0, 2**40),
     st.floats(0, 1),
     st.floats(0, 600),
+    st.integers(0, 10),
+    st.integers(0, 10**7),
+    st.sampled_from([None, True, False]),
+    st.floats(0, 60),
 )
 
 

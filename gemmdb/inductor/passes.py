@@ -40,22 +40,23 @@ class JointPass:
     def __call__(self, graph: Any) -> None:
         frozen = state.frozen_parameters()
         constants = {node for i, node in enumerate(graph.find_nodes(op="placeholder")) if i in frozen}
-        rewritten = told = False
+        rewritten, queries = False, list[Query]()
         for node in list(graph.nodes):
             try:
                 found = mixed.find(node)
                 if found is not None:
-                    rewritten |= self._visit(graph, found, _is_constant(found.weight, constants))
-                elif self.session.policy.on_miss == "live" and not told:
-                    told = self._look_ahead(node)
+                    rewritten |= self._visit(graph, found, _is_constant(found.weight, constants), queries)
+                elif self.session.policy.on_miss == "live":
+                    self._look_ahead(node, queries)
             except (MissError, TableError):
                 raise
             except Exception as error:
                 JOURNAL.failure("joint pass", error)
+        self._expect(queries)
         if rewritten:
             graph.eliminate_dead_code()
 
-    def _visit(self, graph: Any, found: mixed.Mixed, constant: bool) -> bool:
+    def _visit(self, graph: Any, found: mixed.Mixed, constant: bool, queries: list[Query]) -> bool:
         try:
             found.leave_mark(constant)
             product = products.product(found.node)
@@ -68,24 +69,28 @@ class JointPass:
             # Whatever is measured to be the best must still be possible then.
             if not deciding.to_tune(self.session, product.query):
                 return False
-            tuning.expect(product.query)
+            queries.append(product.query)
         elif _stays(hit, product.query):
             return False
         mixed.rewrite(graph, found)
         return True
 
-    def _look_ahead(self, node: Any) -> bool:
-        """Whether live tuning was told of a miss, as early as one is known; the first of a graph is enough, and that a
-        product may still change does no harm."""
+    def _look_ahead(self, node: Any, queries: list[Query]) -> None:
+        """Note the query of a product that would be tuned live if it missed."""
         try:
             product = products.product(node) if node.op == "call_function" else None
-            if product and deciding.to_tune(self.session, product.query) and self.session.find(product.query) is None:
-                tuning.expect(product.query)
-                return True
+            if product and deciding.to_tune(self.session, product.query):
+                queries.append(product.query)
         except Exception as error:
             # The post-grad pass will meet it, and say so, if it is still there then.
             log.debug("looking ahead: %s", error)
-        return False
+
+    def _expect(self, queries: list[Query]) -> None:
+        """Tell live tuning of the products that miss, as early as they are known."""
+        try:
+            tuning.expect(self.session, queries)
+        except Exception as error:
+            log.debug("looking ahead: %s", error)
 
 
 class PostGradPass:

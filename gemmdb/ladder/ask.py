@@ -69,6 +69,13 @@ class Ask:
         """Which of `m`, `n`, `k` have more than one value."""
         return tuple(name for name, (low, high) in self.query.ranges.items() if low != high)
 
+    @property
+    def confirming(self) -> bool:
+        """Whether the caller times an answer that was not measured for this very problem beside ATen before it serves
+        it. Then an answer that is expected to be faster is enough; otherwise it has to be faster for certain. False
+        where the policy does not say, as in a lookup outside of a compile, and for symbolic sizes."""
+        return bool(self.policy.confirm) and not self.symbolic
+
     def at(self, problem: Problem) -> Ask:
         """The same question about another problem."""
         return replace(self, query=replace(self.query, problem=problem))

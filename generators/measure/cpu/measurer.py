@@ -105,6 +105,14 @@ class CpuMeasurer:
             return [self._failed.get((problem, c), Outcome(c, Status.ERROR, detail=lost)) for c in configs]
         return [self._failed.get((problem, config)) or outcomes[config] for config in configs]
 
+    def ready(self, limit_s: float) -> bool:
+        """True: the process starts when it is needed."""
+        return True
+
+    def compiled(self, problem: Problem, config: Config) -> bool:
+        """Whether `prepare` has compiled the config."""
+        return (problem, config) in self._compiled
+
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
         """Do nothing: preparing on a CPU disturbs what is timed on it."""
 

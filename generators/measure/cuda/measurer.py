@@ -73,6 +73,16 @@ class CudaMeasurer:
             outcomes.append(Outcome(config, load.status, found, load.error, load.compile_s, load.detail))
         return outcomes
 
+    def ready(self, limit_s: float) -> bool:
+        """See `interfaces.backend.Measurer.ready`."""
+        if self._starting is not None:
+            self._starting.join(max(limit_s, 0.0))
+        return self._starting is None or not self._starting.is_alive()
+
+    def compiled(self, problem: Problem, config: Config) -> bool:
+        """See `interfaces.backend.Measurer.compiled`."""
+        return all(future.done() for future in self.precompiler.submit(problem, config))
+
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
         """See `interfaces.backend.Measurer.expect`: emitted code is loaded, a tenth of a second for each kernel."""
         emitted = tuple(config for config in configs if isinstance(config, Emitted))

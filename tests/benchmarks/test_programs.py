@@ -1,0 +1,180 @@
+"""benchmarks/programs: the records, resuming, turns on a GPU, the figures, and tiny versions that need torch alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.programs import figures, locks, measure, report
+from benchmarks.programs.program import KINDS
+from benchmarks.programs.suite import chosen, suite
+from benchmarks.programs.ways import UNSET, WAYS, base_environment
+from gemmdb.errors import InputError
+
+PLAIN = ("gpt-fast-int8-1", "train-blocks-checkpointed")
+"""Programs without a further package: one of int8 decoding, one of training."""
+
+
+def row(name: str = "one", **ways: list[float]) -> dict[str, object]:
+    """A measured program with these times."""
+    facts = {way: {"cold_s": 2.0 + len(way), "warm_s": 1.0, "error": 0.01} for way in ways}
+    return {"program": name, "kind": "bf16", "ways": facts, "taken": ways, "clock": "graph"}
+
+
+def options(**given: object) -> argparse.Namespace:
+    """The options of `measure` with their defaults."""
+    parser = argparse.ArgumentParser()
+    measure.arguments(parser)
+    found = parser.parse_args(["--out", str(given.pop("out", "unused"))])
+    vars(found).update(given)
+    return found
+
+
+def test_the_suite_has_programs_of_every_kind_that_can_be_made() -> None:
+    programs = suite()
+    assert {program.kind for program in programs.values()} <= set(KINDS)
+    for name, program in programs.items():
+        assert callable(program.make), name
+        assert program.grad == (program.kind == "training"), name
+
+
+def test_programs_are_chosen_by_patterns() -> None:
+    assert [program.name for program in chosen("gpt-fast-int8-1,train-blocks")] == ["gpt-fast-int8-1", "train-blocks"]
+    assert len(chosen("*")) == len(suite())
+    with pytest.raises(InputError, match="no program is named nothing-like-it"):
+        chosen("nothing-like-it")
+
+
+def test_a_program_keeps_its_own_arguments_of_compile_and_max_autotune_its_graphs() -> None:
+    program = suite()["gpt-fast-int8-1"]
+    assert WAYS["gemmdb"].options(program) == {"mode": "reduce-overhead", "fullgraph": True}
+    assert WAYS["max-autotune"].options(program) == {"mode": "max-autotune", "fullgraph": True}
+    plain = replace(program, options={})
+    assert WAYS["max-autotune"].options(plain) == {"mode": "max-autotune-no-cudagraphs"}
+
+
+def test_a_measuring_process_has_no_settings_of_its_user() -> None:
+    environ = base_environment({**dict.fromkeys(UNSET, "x"), "GEMMDB_TABLES": "kept", "CUDA_VISIBLE_DEVICES": "7"}, "1")
+    assert environ["GEMMDB_TABLES"] == "kept"
+    assert environ["CUDA_VISIBLE_DEVICES"] == "1"
+    assert not set(UNSET) & set(environ)
+
+
+def test_a_file_with_all_ways_of_a_program_is_not_measured_again() -> None:
+    rows = [row("both", default=[1.0], gemmdb=[1.0]), row("one", default=[1.0]), {"program": "none", "skipped": "why"}]
+    assert measure.already(rows, ["default", "gemmdb"]) == {"both"}
+    assert measure.already(rows, ["default"]) == {"both", "one"}
+
+
+def test_who_times_alone_waits_for_the_others_and_they_for_it(tmp_path: Path) -> None:
+    path, order = tmp_path / "gpu.lock", []
+    waiting = threading.Event()
+
+    def alone() -> None:
+        waiting.set()
+        with locks.using(path, alone=True):
+            order.append("alone")
+
+    def later() -> None:
+        with locks.using(path, alone=False):
+            order.append("later")
+
+    with locks.using(path, alone=False):
+        with locks.using(path, alone=False):
+            order.append("two at once")
+        first = threading.Thread(target=alone)
+        first.start()
+        waiting.wait()
+        first.join(0.2)
+        second = threading.Thread(target=later)
+        second.start()
+        second.join(0.2)
+        assert order == ["two at once"], "one waits to be alone, the later one behind it"
+    first.join(10)
+    second.join(10)
+    assert order == ["two at once", "alone", "later"]
+
+
+def test_a_process_that_fails_costs_one_way_and_says_why(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = replace(suite()["gpt-fast-int8-1"], name="unknown")
+    place = measure.Place("cpu", "")
+    found = measure.in_process("cold", program, ["default"], place, tmp_path, options())
+    assert found["failure"] == "cold: exit 1: KeyError: 'unknown'"
+    found = measure.in_process("cold", program, ["default"], place, tmp_path, options(timeout=0.1))
+    assert found["failure"] == "cold: no answer within 0 s"
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=3, max_size=40))
+def test_a_way_is_as_fast_as_itself(times: list[float]) -> None:
+    assert figures.gain(row(default=times, gemmdb=times), "gemmdb", "default") == [1.0, 1.0, 1.0]
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=1, max_size=60))
+def test_a_median_lies_within_its_interval(values: list[float]) -> None:
+    low, middle, high = figures.ends(values)
+    assert min(values) <= low <= middle <= high <= max(values)
+
+
+def test_a_program_is_slower_only_beyond_noise() -> None:
+    default = [100.0, 101.0, 99.0] * 7
+    assert figures.slower(row(default=default, gemmdb=[us * 1.02 for us in default]), "gemmdb")
+    assert not figures.slower(row(default=default, gemmdb=[us * 1.005 for us in default]), "gemmdb")
+    noisy = [us * (0.9 if index % 2 else 1.14) for index, us in enumerate(default)]
+    assert not figures.slower(row(default=default, gemmdb=noisy), "gemmdb")
+    assert not figures.slower(row(default=default), "gemmdb")
+
+
+def test_a_step_that_was_timed_a_few_times_is_compared_with_its_median() -> None:
+    found = figures.gain(row(default=[900.0, 1000.0, 1100.0], gemmdb=[10.0] * 9), "gemmdb", "default")
+    assert found == [100.0, 100.0, 100.0]
+
+
+def test_outputs_are_wrong_only_beside_default_mode_and_the_tolerance() -> None:
+    measured = row(default=[1.0], gemmdb=[1.0])
+    assert not figures.wrong(measured, "gemmdb")
+    for error, default, expected in ((0.019, 0.001, False), (0.05, 0.03, False), (0.07, 0.03, True)):
+        measured["ways"]["gemmdb"]["error"], measured["ways"]["default"]["error"] = error, default
+        assert figures.wrong(measured, "gemmdb") == expected
+    measured["ways"]["gemmdb"]["error"] = float("nan")
+    assert figures.wrong(measured, "gemmdb")
+
+
+def test_figures_count_the_last_row_of_a_program_and_take_means_by_class() -> None:
+    old = row("a", default=[100.0] * 9, gemmdb=[200.0] * 9)
+    rows = [old, row("a", default=[400.0] * 9, gemmdb=[100.0] * 9), row("b", default=[100.0] * 9, gemmdb=[100.0] * 9)]
+    found = figures.figures(rows)
+    assert (found["programs"], found["timed"], found["slower"]) == (2, 2, [])
+    assert found["over default"] == {"all": pytest.approx(2.0), "bf16": pytest.approx(2.0)}
+    assert figures.figures([old])["slower"] == ["a"]
+    assert found["compile cold over default"] == pytest.approx((2 + len("gemmdb")) / (2 + len("default")))
+
+
+def test_the_report_has_a_line_per_program_and_says_what_failed(tmp_path: Path, capsys) -> None:
+    rows = [row("fast", default=[100.0] * 9, gemmdb=[50.0] * 9), row("broken", default=[1.0] * 9)]
+    rows[1]["ways"]["gemmdb"] = {"failure": "cold: exit 1: RuntimeError: no"}
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    report.main(argparse.Namespace(files=[path], way="gemmdb", json=False))
+    text = capsys.readouterr().out
+    assert "| fast | 100 | 2.000 (2.000 to 2.000) |" in text
+    assert "gemmdb: cold: exit 1: RuntimeError: no" in text
+    assert "- failed: 1 (broken)" in text
+    report.main(argparse.Namespace(files=[path], way="gemmdb", json=True))
+    assert json.loads(capsys.readouterr().out)["failed"] == ["broken"]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_tiny_version_is_right_with_gemmdb(name: str) -> None:
+    pytest.importorskip("torch")
+    from benchmarks.programs.check import checked
+
+    found = checked(suite()[name], "cpu")
+    assert "gemmdb" in found, found
