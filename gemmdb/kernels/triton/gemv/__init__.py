@@ -27,6 +27,11 @@ def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any
     return cdiv(n, meta["BLOCK_N"]), 1, 1
 
 
+def compiled(config: Config, problem: Problem) -> int:
+    """The rows of sums: with more of them than were timed, a program has more registers and fewer neighbours."""
+    return hardware.gemv_sums(problem.m)
+
+
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
     """Why a config cannot run, None when it can."""
     if reason := shared.illegal(config, problem, device):
@@ -49,6 +54,6 @@ KERNEL = Kernel(
         "block_n": IntRange(1, 64, True), "block_k": IntRange(64, 4096, True), "unroll": IntRange(1, 8, True),
         "dequant": shared.DEQUANT, "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    illegal=illegal, template=Template(__name__, names, grid),
+    illegal=illegal, compiled=compiled, template=Template(__name__, names, grid),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip
