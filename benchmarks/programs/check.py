@@ -48,20 +48,19 @@ def checked(program: Program, device: str) -> dict[str, Any] | str:
     here. Raises AssertionError with what is wrong."""
     import torch
 
-    from benchmarks.programs import worker
-    from benchmarks.programs.packages import missing
+    from benchmarks.programs import work
 
-    if why := missing(program.needs) or worker.why_not(program, device):
+    if why := work.why_not(program, device):
         return f"skipped: {why}"
     found: dict[str, Any] = {}
-    with torch.set_grad_enabled(program.grad), _own_state():
+    with torch.set_grad_enabled(program.grad), own_state():
         built = program.make("tiny", device)
-        wanted = worker.reference(program, built)
-        found["eager"] = worker.distance(wanted, worker.answered(built))
+        wanted = work.reference(built)
+        found["eager"] = work.distance(wanted, work.answered(built))
         for name in ("default", "gemmdb"):
             WAYS[name].enter()
-            _, answer, _ = worker.first_call(program, WAYS[name], built)
-            found[name] = worker.distance(wanted, answer)
+            _, answer, _ = work.first_call(program, WAYS[name], built)
+            found[name] = work.distance(wanted, answer)
         found |= _products(WAYS["gemmdb"])
     limit = max(2 * found["default"], program.tolerance)
     assert found["gemmdb"] <= limit, f"an error of {found['gemmdb']:.2e}, above {limit:.2e}"
@@ -78,7 +77,7 @@ def _products(way: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _own_state() -> Iterator[None]:
+def own_state() -> Iterator[None]:
     """Inside, no table is the user's. Afterwards the environment, Inductor's flags (torchao and gpt-fast set them) and
     gemmdb are as they were. Inductor's caches are shared: both ways then compile the same C++ once."""
     import torch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.programs.hugging import Architecture, decoding, forwarding, text
@@ -69,10 +69,9 @@ def programs() -> Iterator[Program]:
 
 
 def _decode(name: str, architecture: Architecture, rows: int, context: int) -> Program:
-    make: Callable[..., Any] = decoding(architecture, rows, context)
-    return Program(f"{name}-decode-{rows}", "bf16", make, NEEDS)
+    return Program(f"{name}-decode-{rows}", "bf16", decoding(architecture, rows, context), NEEDS)
 
 
 def _prefill(name: str, architecture: Architecture, rows: int, length: int) -> Program:
-    make: Callable[..., Any] = forwarding(architecture, text(rows, length, use_cache=False, logits_to_keep=1))
-    return Program(f"{name}-prefill-{rows}x{length}", "bf16", make, NEEDS)
+    inputs = text(rows, length, masked=True, use_cache=False, logits_to_keep=1)
+    return Program(f"{name}-prefill-{rows}x{length}", "bf16", forwarding(architecture, inputs), NEEDS)

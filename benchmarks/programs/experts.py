@@ -27,9 +27,9 @@ def programs() -> Iterator[Program]:
     qwen3 = small(QWEN3, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, head_dim=16)
     # A token whose router is undecided goes to other experts in another precision.
     for name, make in (
-        ("mixtral-4x32", forwarding(mixtral, text(4, 32, use_cache=False))),
+        ("mixtral-4x32", forwarding(mixtral, text(4, 32, masked=True, use_cache=False))),
         ("mixtral-decode-4", decoding(mixtral, 4, 512)),
-        ("qwen3-moe-4x128", forwarding(qwen3, text(4, 128, use_cache=False, logits_to_keep=1))),
+        ("qwen3-moe-4x128", forwarding(qwen3, text(4, 128, masked=True, use_cache=False, logits_to_keep=1))),
         ("qwen3-moe-decode-8", decoding(qwen3, 8, 512)),
     ):
         yield Program(name, "bf16", make, NEEDS, tolerance=0.2)

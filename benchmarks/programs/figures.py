@@ -89,19 +89,26 @@ def mean(values: Iterable[float]) -> float | None:
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:
-    """For each program its last row, without those that were skipped. Ways that only an earlier row has are not
-    mixed into it, because the times of a row belong together."""
-    found: dict[str, Row] = {}
+    """For each program its last row, with the `earlier` ones. Skipped programs are left out."""
+    found: dict[str, list[Row]] = {}
     for row in rows:
         if "skipped" not in row:
-            found[row["program"]] = row
-    return list(found.values())
+            found.setdefault(row["program"], []).append(row)
+    return [{**one[-1], "earlier": one[-2::-1]} for one in found.values()]
+
+
+def comparing(row: Row, way: str, over: str) -> Row:
+    """The last row of the program in which both ways were timed: times of different rows do not belong together. The
+    row itself if there is none."""
+    both = {way, over}
+    return next((one for one in (row, *row.get("earlier", ())) if both <= set(one.get("taken", {}))), row)
 
 
 def figures(rows: Sequence[Row], way: str = "gemmdb") -> dict[str, Any]:
     """The figures of the suite, of the last row of each program."""
     known = latest(rows)
     found: dict[str, Any] = {
+        "way": way,
         "programs": len(known),
         "timed": sum(gain(row, way, "default") is not None for row in known),
         "slower": sorted(row["program"] for row in known if slower(row, way)),
@@ -111,11 +118,15 @@ def figures(rows: Sequence[Row], way: str = "gemmdb") -> dict[str, Any]:
     for over in ("default", "max-autotune"):
         found[f"over {over}"] = _means(known, way, over)
         for state in ("cold_s", "warm_s"):
-            ratios = [one for row in known if (one := compiled(row, way, over, state)) is not None]
+            ratios = [
+                one for row in known if (one := compiled(comparing(row, way, over), way, over, state)) is not None
+            ]
             found[f"compile {state.removesuffix('_s')} over {over}"] = statistics.median(ratios) if ratios else None
     longer = [row["ways"][way]["cold_s"] - row["ways"]["default"]["cold_s"] for row in known
               if compiled(row, way, "default") is not None]  # fmt: skip
     found["most seconds longer than default"] = max(longer, default=None)
+    lost = [one["lost_us"][0] for row in known for one in row.get("blame", ())]
+    found["most us lost to one product"] = max(lost, default=None)
     return found
 
 
@@ -127,7 +138,7 @@ def failed(row: Row) -> bool:
 def _means(rows: Sequence[Row], way: str, over: str) -> dict[str, float | None]:
     gains: dict[str, list[float]] = {}
     for row in rows:
-        found = gain(row, way, over)
+        found = gain(comparing(row, way, over), way, over)
         if found:
             for name in ("all", row["kind"]):
                 gains.setdefault(name, []).append(found[1])

@@ -53,14 +53,15 @@ def forward(architecture: Architecture, inputs: Inputs, size: str, device: str) 
     return of_model(model, inputs(model.config, size, device))
 
 
-def text(rows: int, length: int, **more: Any) -> Inputs:
-    """Sequences of tokens; the tiny version has two of at most 16."""
+def text(rows: int, length: int, masked: bool = False, **more: Any) -> Inputs:
+    """Sequences of tokens; the tiny version has two of at most 16. `masked`: with the mask that a tokenizer returns."""
 
     def inputs(config: Any, size: str, device: str) -> dict[str, Any]:
         from benchmarks.programs.building import tokens
 
         shape = (rows, length) if size == "gpu" else (min(rows, 2), min(length, 16))
-        return {"input_ids": tokens(config.vocab_size, *shape, device=device), **more}
+        ids = tokens(config.vocab_size, *shape, device=device)
+        return {"input_ids": ids, **({"attention_mask": ids.new_ones(shape)} if masked else {}), **more}
 
     return inputs
 

@@ -5,10 +5,11 @@
 
 Each way compiles in a fresh process with empty caches (`cold_s`, the seconds of the first call). Then one process
 compiles all ways again from those caches (`warm_s`), captures each as one CUDA graph, and replays the graphs in turn.
-Several programs are compiled side by side; while one is timed, or a way measures as it compiles, nothing else uses that
-GPU. Ways: default, max-autotune, gemmdb (as installed), gemmdb-aten (`on_miss=aten`). max-autotune takes a minute or
-two per program. FILE gets one JSON line per program when it is done. Programs that FILE has in these ways are left out,
-so an interrupted run resumes. With --device cpu --size tiny it shows, anywhere, that everything works.
+Several programs are compiled side by side, each with its share of the processors. On each GPU, only one of them at a
+time is timed, or compiled in a way that measures. Ways: default, max-autotune, gemmdb (as installed), gemmdb-aten
+(`on_miss=aten`). max-autotune takes a minute or two per program. FILE gets one JSON line per program when it is done.
+Programs that FILE has in these ways are left out, so an interrupted run resumes. With --device cpu --size tiny it
+shows, anywhere, that everything works.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=450, help="begin no further program after that; default: 450")
     parser.add_argument("--timeout", type=float, default=240, help="seconds of one process; default: 240")
     parser.add_argument("--timing", type=float, default=3, help="seconds of timing per program; default: 3")
+    parser.add_argument("--blame", type=int, default=3, help="products to suspect where gemmdb is slower; default: 3")
+    parser.add_argument("--crowded", action="store_true", help="let ways that measure compile beside other programs")
     parser.add_argument("--again", action="store_true", help="also programs that FILE has")
 
 
@@ -70,11 +73,11 @@ class Place:
 def main(options: argparse.Namespace) -> None:
     """Measure what is missing, or be one measuring process."""
     if options.child:
-        from benchmarks.programs import worker
+        from benchmarks.programs import work, worker
 
         task, text = options.child
         job = json.loads(text)
-        reply = getattr(worker, task)(worker.Job(**{**job, "ways": tuple(job["ways"])}))
+        reply = getattr(worker, task)(work.Job(**{**job, "ways": tuple(job["ways"])}))
         Path(job["folder"], "reply.json").write_text(json.dumps(reply))
         return
     names = options.ways.split(",")
@@ -122,7 +125,13 @@ def measured(program: Program, names: list[str], place: Place, options: argparse
     """The row of one program."""
     began = time.monotonic()
     about = {"program": program.name, "family": program.family, "kind": program.kind, "size": options.size}
-    row: dict[str, Any] = {**about, "device_kind": place.device, "jobs": options.jobs, "ways": {}}
+    row: dict[str, Any] = {
+        **about,
+        "device_kind": place.device,
+        "jobs": options.jobs,
+        "crowded": options.crowded,
+        "ways": {},
+    }
     with tempfile.TemporaryDirectory(prefix="program-", ignore_cleanup_errors=True) as folder:
         for name in names:
             found = in_process("cold", program, [name], place, Path(folder), options)
@@ -140,15 +149,16 @@ def in_process(
     task: str, program: Program, names: list[str], place: Place, folder: Path, options: argparse.Namespace
 ) -> dict[str, Any]:
     """What `worker.TASK` returns in a process of its own; the reason as `failure` if it ends otherwise."""
-    job = {"program": program.name, "ways": names, "size": options.size, "device": place.device,
-           "folder": str(folder), "lock": str(place.lock), "seconds": options.timing}  # fmt: skip
+    where = {"device": place.device, "folder": str(folder), "lock": str(place.lock)}
+    how = {"size": options.size, "seconds": options.timing, "blame": options.blame, "crowded": options.crowded}
+    job = {"program": program.name, "ways": names, **where, **how}
     reply, log = folder / "reply.json", folder / f"{task}-{names[0]}.log"
     reply.unlink(missing_ok=True)
     call = command("benchmarks.programs", "measure", "--child", task, json.dumps(job))
+    compilers = max((os.cpu_count() or 1) // (options.jobs * len(options.gpus.split(","))), 2)
+    environ = ways.base_environment(os.environ, place.gpu, compilers)
     with log.open("wb") as output:
-        child = subprocess.Popen(
-            call, env=ways.base_environment(os.environ, place.gpu), stdout=output, stderr=output, start_new_session=True
-        )
+        child = subprocess.Popen(call, env=environ, stdout=output, stderr=output, start_new_session=True)
         try:
             code = child.wait(options.timeout)
         except subprocess.TimeoutExpired:

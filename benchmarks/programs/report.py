@@ -4,7 +4,8 @@
 
 One line per program: microseconds in default mode, the gains over default mode and max-autotune with their 95%
 intervals, seconds of compiling (cold, and warm in brackets), products by rung, products that are uncovered, and errors.
-Of several lines of one program the last counts.
+Of several lines of one program the last counts; if it lacks a way, the last one that has it. Where gemmdb is slower,
+further lines name the products that cost the time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import json_lines
-from benchmarks.programs.figures import Row, failed, figures, gain, latest, stats, times
+from benchmarks.programs.figures import Row, comparing, failed, figures, gain, latest, stats, times
 
 HEADS = ("program", "default us", "over default", "over max-autotune", "compile s: default", "gemmdb", "max-autotune",
          "products", "uncovered", "error: default", "gemmdb")  # fmt: skip
@@ -53,6 +54,10 @@ def table(rows: Sequence[Row], way: str) -> Iterator[str]:
     for row in rows:
         cells = list(_cells(row, way))
         yield f"| {' | '.join(cells)} |"
+        for one in row.get("blame", ()):
+            lost = one["lost_us"]
+            said = f"{lost[1]:.1f} us ({lost[0]:.1f} to {lost[2]:.1f}) lost to {one['config']} on {one['problem']}"
+            yield f"| | {said} |" + " |" * (len(HEADS) - 2)
         if failed(row):
             yield f"| | {'; '.join(_failures(row))} |" + " |" * (len(HEADS) - 2)
 
@@ -60,13 +65,13 @@ def table(rows: Sequence[Row], way: str) -> Iterator[str]:
 def _cells(row: Row, way: str) -> Iterator[str]:
     found = stats(row, way)
     us = times(row).get("default")
-    yield row["program"] + (" (events)" if row.get("clock", "graph") != "graph" else "")
+    yield row["program"] + (" (no graph)" if row.get("clock", "graph") != "graph" else "")
     yield f"{us[1]:,.0f}" if us else ""
     for over in ("default", "max-autotune"):
-        ends = gain(row, way, over)
+        ends = gain(comparing(row, way, over), way, over)
         yield f"{ends[1]:.3f} ({ends[0]:.3f} to {ends[2]:.3f})" if ends else ""
     for name in ("default", way, "max-autotune"):
-        facts = row["ways"].get(name, {})
+        facts = comparing(row, way, name)["ways"].get(name, {})
         yield _seconds(facts)
     yield ", ".join(f"{count} {rung}" for rung, count in sorted(found.get("rungs", {}).items()))
     yield ", ".join(f"{count} {name}" for name, count in sorted(found.get("uncovered", {}).items()))

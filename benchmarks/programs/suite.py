@@ -9,7 +9,9 @@ import importlib
 from benchmarks.programs.program import Program
 from gemmdb.errors import InputError
 
-FAMILIES = ("fast", "training", "decoders", "encoders", "vision", "experts")
+FAMILIES = (
+    "fast", "quantized", "decoders", "generating", "experts", "encoders", "vision", "images", "diffusion", "training",
+)  # fmt: skip
 """The modules that have programs, in the order in which a suite runs."""
 
 

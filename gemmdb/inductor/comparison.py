@@ -76,8 +76,8 @@ def compare(
         slower: dict[str, float] = {}
         if gemmdb_us > SLOWER * default_us:
             for suspect in [text for text, config in configs.items() if config != ATEN.text]:
-                without = _compile(model, inputs, _without(suspect, served))
-                with_us, without_us = _medians(ours, without, inputs, calls)
+                spared = _compile(model, inputs, without(suspect, served))
+                with_us, without_us = _medians(ours, spared, inputs, calls)
                 if with_us > SLOWER * without_us:
                     slower[suspect] = with_us - without_us
         error = difference(_answer(plain, before), _answer(ours, before))
@@ -112,7 +112,7 @@ def _copied(inputs: Any) -> Any:
     return _pytree.tree_map(copied, inputs)
 
 
-def _without(suspect: str, served: session.Session) -> session.Session:
+def without(suspect: str, served: session.Session) -> session.Session:
     """`served`, with ATen for one problem and the same answers as before for all others. A product may be looked up
     twice: for the operands that a pass sees, and for those that the lowering has."""
 

@@ -24,6 +24,7 @@ from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.live import tuning
 from gemmdb.inductor.match import int_mm_scale, mixed, products, weight_only
 from gemmdb.inductor.match.extract import Unsupported
+from gemmdb.inductor.match.taken_apart import TakenApart
 from gemmdb.inductor.session import Session
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
@@ -34,9 +35,11 @@ log = logging.getLogger("gemmdb")
 class JointPass:
     """Finds int8-weight products; rewrites those whose verdict Inductor would not carry out by itself."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, apart: TakenApart) -> None:
         self.session = session
         self.identity = session.identity
+        self.apart = apart
+        self.whole = apart.whole
 
     def __call__(self, graph: Any) -> None:
         frozen = state.frozen_parameters()
@@ -45,10 +48,14 @@ class JointPass:
         for node in list(graph.nodes):
             try:
                 found = mixed.find(node)
-                if found is not None:
+                if self.apart.concerns(node):
+                    rewritten |= self._settle(graph, node, found, constants)
+                elif found is not None:
                     rewritten |= self._visit(graph, found, _is_constant(found.weight, constants), queries)
-                elif self.session.policy.on_miss == "live":
-                    self._look_ahead(node, queries)
+                else:
+                    self.apart.mark(node)
+                    if self.session.policy.on_miss == "live":
+                        self._look_ahead(node, queries)
             except (MissError, TableError):
                 raise
             except Exception as error:
@@ -56,6 +63,21 @@ class JointPass:
         self._expect(queries)
         if rewritten:
             graph.eliminate_dead_code()
+
+    def _settle(self, graph: Any, node: Any, found: mixed.Mixed | None, constants: set[Any]) -> bool:
+        """Keep a product that torch takes apart if its answer is a kernel. Returns whether it was rewritten."""
+        wanted = False
+        try:
+            constant = _is_constant(found.weight if found else self.apart.weight(node), constants)
+            if found is not None:
+                found.leave_mark(constant)
+            wanted = self.apart.wanted(node, constant)
+        finally:
+            if not wanted:
+                self.apart.decompose(node)
+        if wanted and found is not None:
+            mixed.rewrite(graph, found)
+        return wanted and found is not None
 
     def _visit(self, graph: Any, found: mixed.Mixed, constant: bool, queries: list[Query]) -> bool:
         try:
@@ -97,21 +119,23 @@ class JointPass:
 class PostGradPass:
     """Looks every product of the final graph up; this is where events are counted."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, apart: TakenApart) -> None:
         self.session = session
         self.identity = session.identity
+        self.apart = apart
 
     def __call__(self, graph: Any) -> None:
+        self.apart.report()
         found = list(self._products(graph))
         # All at once: tuning compiles for them in parallel, and pays for its start-up once.
         missed = [decision for _, decision in found if decision.config is None]
         tuned = {decision.entry: decision for decision in tuning.tune(missed)}
         pairs = [(node, tuned.get(decision.entry, decision)) for node, decision in found]
-        decided = confirming.confirm(pairs, self._steer)
+        decided = confirming.confirm(pairs, self._carry_out)
         for (node, _), decision in zip(pairs, decided, strict=True):
             JOURNAL.correct(decision.entry, _as_decided(decision))
             try:
-                self._steer(node, decision)
+                self._carry_out(node, decision)
             except Exception as error:
                 JOURNAL.failure("post-grad pass", error)
         if any(node.target is ops.register_scaled() for node in graph.nodes):
@@ -122,12 +146,10 @@ class PostGradPass:
         for node in list(graph.nodes):
             try:
                 decision = self._visit(node)
-                if decision is not None:
+                if not self.apart.settle(node, decision) and decision is not None:
                     yield node, decision
             except (MissError, TableError):
                 raise
-            except Unsupported as error:
-                JOURNAL.enter(Event(f"{node.target}: {error}", "uncovered"))
             except Exception as error:
                 JOURNAL.failure("post-grad pass", error)
 
@@ -139,7 +161,11 @@ class PostGradPass:
             JOURNAL.enter(Event(name, "uncovered"))
             return None
         _mark_anew(node)
-        product = products.product(node)
+        try:
+            product = products.product(node)
+        except Unsupported as error:
+            JOURNAL.enter(Event(f"{node.target}: {error}", "uncovered"))
+            return None
         if product is None:
             return None
         decision = deciding.decide(self.session, product.query)
@@ -151,6 +177,11 @@ class PostGradPass:
             )
         JOURNAL.enter(decision.event, decision.entry)
         return decision
+
+    def _carry_out(self, node: Any, decision: Decision) -> None:
+        """Leave on a node what the lowering needs, or do what torch would have done with it."""
+        if not self.apart.settle(node, decision):
+            self._steer(node, decision)
 
     def _steer(self, node: Any, decision: Decision) -> None:
         if int_mm_scale.wanted(decision):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.programs import figures, locks, measure, report
-from benchmarks.programs.program import KINDS
+from benchmarks.programs.program import KINDS, Built, Program
 from benchmarks.programs.suite import chosen, suite
 from benchmarks.programs.ways import UNSET, WAYS, base_environment
 from gemmdb.errors import InputError
@@ -61,9 +61,11 @@ def test_a_program_keeps_its_own_arguments_of_compile_and_max_autotune_its_graph
 
 
 def test_a_measuring_process_has_no_settings_of_its_user() -> None:
-    environ = base_environment({**dict.fromkeys(UNSET, "x"), "GEMMDB_TABLES": "kept", "CUDA_VISIBLE_DEVICES": "7"}, "1")
+    theirs = {**dict.fromkeys(UNSET, "x"), "GEMMDB_TABLES": "kept", "CUDA_VISIBLE_DEVICES": "7"}
+    environ = base_environment(theirs, "1", compilers=3)
     assert environ["GEMMDB_TABLES"] == "kept"
     assert environ["CUDA_VISIBLE_DEVICES"] == "1"
+    assert environ["TORCHINDUCTOR_COMPILE_THREADS"] == "3"
     assert not set(UNSET) & set(environ)
 
 
@@ -73,33 +75,20 @@ def test_a_file_with_all_ways_of_a_program_is_not_measured_again() -> None:
     assert measure.already(rows, ["default"]) == {"both", "one"}
 
 
-def test_who_times_alone_waits_for_the_others_and_they_for_it(tmp_path: Path) -> None:
+def test_only_one_process_times_on_a_gpu(tmp_path: Path) -> None:
     path, order = tmp_path / "gpu.lock", []
-    waiting = threading.Event()
-
-    def alone() -> None:
-        waiting.set()
-        with locks.using(path, alone=True):
-            order.append("alone")
 
     def later() -> None:
-        with locks.using(path, alone=False):
+        with locks.alone(path):
             order.append("later")
 
-    with locks.using(path, alone=False):
-        with locks.using(path, alone=False):
-            order.append("two at once")
-        first = threading.Thread(target=alone)
-        first.start()
-        waiting.wait()
-        first.join(0.2)
+    with locks.alone(path):
         second = threading.Thread(target=later)
         second.start()
         second.join(0.2)
-        assert order == ["two at once"], "one waits to be alone, the later one behind it"
-    first.join(10)
+        order.append("first")
     second.join(10)
-    assert order == ["two at once", "alone", "later"]
+    assert order == ["first", "later"]
 
 
 def test_a_process_that_fails_costs_one_way_and_says_why(tmp_path: Path) -> None:
@@ -169,6 +158,74 @@ def test_the_report_has_a_line_per_program_and_says_what_failed(tmp_path: Path, 
     assert "- failed: 1 (broken)" in text
     report.main(argparse.Namespace(files=[path], way="gemmdb", json=True))
     assert json.loads(capsys.readouterr().out)["failed"] == ["broken"]
+
+
+def test_the_last_row_that_has_both_ways_is_compared() -> None:
+    old = row("a", **{"default": [300.0] * 9, "gemmdb": [200.0] * 9, "max-autotune": [100.0] * 9})
+    new = row("a", default=[300.0] * 9, gemmdb=[100.0] * 9)
+    found = figures.figures([old, new])
+    assert found["over default"]["all"] == pytest.approx(3.0)
+    assert found["over max-autotune"]["all"] == pytest.approx(0.5)
+
+
+def test_suspects_are_the_longest_products_that_aten_does_not_solve() -> None:
+    pytest.importorskip("torch")
+    from benchmarks.programs.blame import suspects
+
+    products = [
+        {"config": "aten:default", "expected_us": 99.0, "count": 9},
+        {"config": "triton:gemv", "expected_us": 5.0, "count": 3},
+        {"config": "triton:tile", "expected_us": 10.0, "count": 1},
+        {"config": "triton:narrow", "expected_us": None, "count": 7},
+    ]
+    assert [one["config"] for one in suspects(products, 2)] == ["triton:gemv", "triton:tile"]
+    assert len(suspects(products, 9)) == 3
+
+
+def test_a_program_is_compiled_cold_and_warm_and_timed(tmp_path: Path, monkeypatch) -> None:
+    torch = pytest.importorskip("torch")
+    from benchmarks.programs import check, ways, work, worker
+    from benchmarks.programs.building import noise, of_model
+
+    def make(size: str, device: str):
+        torch.manual_seed(0)
+        return of_model(torch.nn.Linear(32, 48).bfloat16(), {"input": noise(4, 32, device=device)})
+
+    program = Program("linear", "bf16", make)
+    monkeypatch.setattr(worker, "suite", lambda: {"linear": program})
+    monkeypatch.setattr(ways, "FOLDERS", {"XDG_DATA_HOME": "data"})  # A new cache would cost a precompiled header.
+    names = ("default", "gemmdb")
+    job = work.Job("linear", names, "tiny", "cpu", str(tmp_path), str(tmp_path / "lock"), 0.1, 3, False)
+    with check.own_state():
+        cold = worker.cold(replace(job, ways=("gemmdb",)))
+        warm = worker.warm(job)
+    assert cold["cold_s"] > 0
+    assert [(one["rung"], one["count"]) for one in cold["stats"]["products"]] == [("aten", 1)]
+    assert set(warm["taken"]) == set(names)
+    assert all(us > 0 for values in warm["taken"].values() for us in values)
+    assert warm["ways"]["gemmdb"]["error"] == warm["ways"]["default"]["error"] < 0.01
+    assert "a CPU has no graphs" in warm["clock"]
+
+
+def test_a_way_that_fails_leaves_the_others(tmp_path: Path, monkeypatch) -> None:
+    torch = pytest.importorskip("torch")
+    from benchmarks.programs import check, ways, work, worker
+
+    def make(size: str, device: str) -> Built:
+        def step(compile):
+            if getattr(compile, "keywords", {}).get("mode"):
+                raise RuntimeError("first line\nlast line")
+            return lambda: torch.ones(2)
+
+        return Built(step)
+
+    monkeypatch.setattr(worker, "suite", lambda: {"odd": Program("odd", "bf16", make)})
+    monkeypatch.setattr(ways, "FOLDERS", {})
+    job = work.Job("odd", ("default", "max-autotune"), "tiny", "cpu", str(tmp_path), str(tmp_path / "l"), 0.1, 0, False)
+    with check.own_state():
+        found = worker.warm(job)
+    assert found["ways"]["max-autotune"]["failure"] == "RuntimeError: first line ... last line"
+    assert set(found["taken"]) == {"default"}
 
 
 @pytest.mark.parametrize("name", PLAIN)

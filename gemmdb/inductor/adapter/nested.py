@@ -58,7 +58,7 @@ class Begun:
 
     def function(self) -> Function:
         """The function of the code. Waits for its kernels and loads them; raises what compiling them raised."""
-        with real_tensors(), _undisturbed():
+        with real_tensors(), undisturbed():
             AsyncCompile().wait(vars(self.module))
         function: Function = self.module.call
         return function
@@ -67,7 +67,7 @@ class Begun:
 def generate(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Code:
     """The output code of a graph for fake `inputs` of fixed sizes. Raises what Inductor raises."""
     with (
-        _undisturbed(),
+        undisturbed(),
         inductor_config.patch(_PATCHES),
         tracing(TracingContext(None)),
         V.set_debug_handler(DebugContext()),
@@ -88,7 +88,7 @@ def real_tensors() -> Iterator[None]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Inside, what the compile in progress counts and collects is left alone."""
     counted = Counter(counters["inductor"])
     measured = {name: getattr(metrics, name) for name in metrics.get_metric_fields()}
