@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -139,8 +141,21 @@ def held() -> bool:
     return _holders > 0
 
 
-def set_log_level() -> None:
-    """Apply GEMMDB_LOG; an unknown level is ignored."""
-    level = logging.getLevelName(os.environ.get("GEMMDB_LOG", "").upper() or "WARNING")
-    if isinstance(level, int):
+def set_up_log() -> None:
+    """Apply GEMMDB_LOG: its level, and a handler that prints to stderr while the program has set up no logging of its
+    own. An unknown level is ignored, and without the variable nothing is changed."""
+    level = logging.getLevelName(os.environ.get("GEMMDB_LOG", "").upper() or "NOTSET")
+    if isinstance(level, int) and level != logging.NOTSET:
         log.setLevel(level)
+        if not any(isinstance(handler, _Stderr) for handler in log.handlers):
+            log.addHandler(_Stderr())
+
+
+class _Stderr(logging.Handler):
+    """Prints a record on what is stderr then. The root logger's handlers, if there are any, print it instead."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.getLogger().handlers:
+            return
+        with contextlib.suppress(OSError, ValueError):  # It may be closed.
+            sys.stderr.write(f"gemmdb {record.levelname}: {self.format(record).removeprefix('gemmdb: ')}\n")
