@@ -140,6 +140,6 @@ def _means(rows: Sequence[Row], way: str, over: str) -> dict[str, float | None]:
     for row in rows:
         found = gain(comparing(row, way, over), way, over)
         if found:
-            for name in ("all", row["kind"]):
+            for name in ("all", row["kind"], *(["int8 and fp8"] if row["kind"] in ("int8", "fp8") else [])):
                 gains.setdefault(name, []).append(found[1])
     return {name: mean(values) for name, values in gains.items()}
