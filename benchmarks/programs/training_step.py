@@ -73,6 +73,8 @@ def of_transformers(name: str, size: str, device: str) -> Built:
     if name == "vit":
         inputs = {"pixel_values": noise(*((2, 3, 32, 32) if small else (32, 3, 224, 224)), device=device).float()}
         inputs["labels"] = tokens(2, len(inputs["pixel_values"]), device=device)
+        # Else the first step sets it, and the second is compiled again.
+        model.config.problem_type = "single_label_classification"
     else:
         ids = tokens(model.config.vocab_size, *((2, 16) if small else (4, 512)), device=device)
         inputs = {"input_ids": ids, "labels": ids}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ class Job:
         return Path(self.folder)
 
     def using(self, alone: bool) -> Any:
-        """The GPU, alone or not."""
-        return locks.using(Path(self.lock), alone)
+        """The GPU. Only what times waits for it: a compile runs few kernels, and would keep all timings waiting."""
+        return locks.alone(Path(self.lock)) if alone else contextlib.nullcontext()
 
 
 def why_not(program: Program, device: str) -> str:
