@@ -4,7 +4,7 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: demo test check docs matrix clean
+.PHONY: demo test check docs matrix programs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
@@ -36,6 +36,10 @@ $(VENV)/.installed: pyproject.toml
 
 matrix: $(VENV)/.installed  ## the integration on every supported torch that can be installed
 	$(BIN)/python -m benchmarks.torch matrix
+
+programs: $(VENV)/.installed  ## a tiny version of every program of benchmarks/programs, on this CPU; installs their packages
+	$(BIN)/python -m pip install --quiet "$(TORCH)" -e '.[programs]'
+	$(BIN)/python -m benchmarks.programs check
 
 clean:
 	rm -rf $(VENV) .demo .matrix build dist gemmdb.egg-info

@@ -13,9 +13,11 @@ from gemmdb.errors import InputError
 from gemmdb.key import canonical
 
 ON_MISS = ("aten", "live", "error")
-LIVE_S, ASKED_S = 20.0, 300.0
+LIVE_S, ASKED_S = 10.0, 300.0
 """The most seconds that live tuning may delay the compile of one graph: by default, and if `live` was chosen by
 name."""
+LIVE_CALLS, ASKED_CALLS = 100_000, 3_000_000
+"""The calls of a graph within which live tuning must repay its time: by default, and if `live` was chosen by name."""
 CONFIRM_S = 3.0
 """The most seconds that confirming answers may delay the compile of one graph by default."""
 QUICKLY = 9
@@ -38,11 +40,13 @@ class Policy:
 
     `on_miss`: what a miss does; empty means GEMMDB_ON_MISS, whose default is `live`. `live_s`: the most seconds that
     live tuning may delay the compile of one graph; tuning that is known to take longer, as on a CPU, does not start. 0
-    means 20, or 300 if `live` was chosen by name. `live_cost`: live tuning skips kernels with a higher compile cost (10
-    allows CUTLASS: half a minute of nvcc per kernel, so allow more time). `min_gain`: the gain over ATen that any other
-    config must have (0.02 is 2%). `unverified_gain`: the same for rows measured under another toolchain. `near_loss`:
-    the largest stated loss of a `near` answer; nine of ten answers lose less than stated. `range_regret`: the largest
-    loss allowed over the range of a symbolic size. `near`, `sku`, `model`: which rungs are used after `exact`.
+    means 10, or 300 if `live` was chosen by name. `live_calls`: a product is tuned only if what it could save repays
+    the tuning within this many calls of its graph; 0 means 100,000, or 3,000,000 if `live` was chosen by name.
+    `live_cost`: live tuning skips kernels with a higher compile cost (10 allows CUTLASS: half a minute of nvcc per
+    kernel, so allow more time). `min_gain`: the gain over ATen that any other config must have (0.02 is 2%).
+    `unverified_gain`: the same for rows measured under another toolchain. `near_loss`: the largest stated loss of a
+    `near` answer; nine of ten answers lose less than stated. `range_regret`: the largest loss allowed over the range of
+    a symbolic size. `near`, `sku`, `model`: which rungs are used after `exact`.
     `model_gain`: the gain that the cost model must expect of an unmeasured config. `allow`, `deny`: regular expressions
     searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order depends on
     M. `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second; 10: a
@@ -67,6 +71,7 @@ class Policy:
     model_gain: float = 0.25
     live_s: float = 0.0
     live_cost: int = QUICKLY
+    live_calls: int = 0
     confirm: bool | None = None
     confirm_s: float = 0.0
 
@@ -82,7 +87,7 @@ class Policy:
                 raise InputError(f"{name} must not be negative, got {getattr(self, name)}")
         if not isinstance(self.confirm, bool | None):
             raise InputError(f"confirm must be True, False or None, got {self.confirm!r}")
-        for name in ("compile_cost", "cutlass_size", "live_cost"):
+        for name in ("compile_cost", "cutlass_size", "live_cost", "live_calls"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
                 raise InputError(f"{name} must be a whole number that is not negative, got {value!r}")
@@ -103,12 +108,14 @@ class Policy:
     def resolved(self, settings: Settings, on_miss: str | None = None) -> Policy:
         """The policy with every default filled in. `on_miss`: the caller's choice, which has precedence."""
         asked = on_miss or self.on_miss or (settings.on_miss if settings.asked else "")
-        limit_s = self.live_s or (ASKED_S if asked == "live" else LIVE_S)
+        limit_s, calls = (ASKED_S, ASKED_CALLS) if asked == "live" else (LIVE_S, LIVE_CALLS)
         on_miss = asked or settings.on_miss
         # In strict mode nothing is served that could be confirmed.
         confirm = on_miss != "error" and (settings.confirm if self.confirm is None else self.confirm)
-        confirm_s = self.confirm_s or CONFIRM_S
-        return replace(self, on_miss=on_miss, live_s=limit_s, confirm=confirm, confirm_s=confirm_s)
+        return replace(
+            self, on_miss=on_miss, live_s=self.live_s or limit_s, live_calls=self.live_calls or calls,
+            confirm=confirm, confirm_s=self.confirm_s or CONFIRM_S,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

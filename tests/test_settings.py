@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
-from gemmdb.settings import ASKED_S, CONFIRM_S, LIVE_S, ON_MISS, Policy, Settings, data_home
+from gemmdb.settings import ASKED_CALLS, ASKED_S, CONFIRM_S, LIVE_CALLS, LIVE_S, ON_MISS, Policy, Settings, data_home
 
 
 def test_the_defaults_of_an_empty_environment():
@@ -82,7 +82,7 @@ def test_a_limit_must_be_a_number(field, value):
         Policy(**{field: value})
 
 
-@pytest.mark.parametrize("field", ["compile_cost", "cutlass_size", "live_cost"])
+@pytest.mark.parametrize("field", ["compile_cost", "cutlass_size", "live_cost", "live_calls"])
 @pytest.mark.parametrize("value", [-1, "9", None, 1.5])
 def test_a_cost_must_be_a_whole_number(field, value):
     with pytest.raises(InputError, match=field):
@@ -139,6 +139,12 @@ def test_what_a_miss_does_is_said_by_the_caller_then_the_policy_then_the_environ
     assert (found.on_miss, found.live_s) == expected
 
 
+def test_who_asks_for_live_by_name_has_more_tuned():
+    asked, default = (Policy().resolved(Settings.read({}), name) for name in ("live", None))
+    assert (asked.live_calls, default.live_calls) == (ASKED_CALLS, LIVE_CALLS)
+    assert Policy(live_calls=7).resolved(Settings.read({}), "live").live_calls == 7
+
+
 POLICIES = st.builds(
     Policy,
     st.sampled_from(ON_MISS),
@@ -151,6 +157,7 @@ POLICIES = st.builds(
     st.floats(0, 1),
     st.floats(0, 600),
     st.integers(0, 10),
+    st.integers(0, 10**7),
     st.sampled_from([None, True, False]),
     st.floats(0, 60),
 )

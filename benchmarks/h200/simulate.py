@@ -49,11 +49,11 @@ class Simulated(CudaBackend):
 
         self.device = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
         self.toolchain, self.space = Toolchain(torch="2.11.0", gemmdb="0"), CudaSpace()
-        self.workers = gpus
+        self._gpus = list(range(gpus))
         self.compilers = Precompiler(90, 232448, cores - 2, needs)
 
-    def measurer(self, worker: int, effort: Effort, confirms: bool = True) -> CudaMeasurer:
-        return CudaMeasurer(worker, effort, self.compilers, sleeping).start(confirms)
+    def measurer(self, worker: int, effort: Effort) -> CudaMeasurer:
+        return CudaMeasurer(worker, effort, self.compilers, sleeping).start()
 
     def provenance(self) -> dict[str, object]:
         return {}

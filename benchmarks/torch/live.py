@@ -3,13 +3,15 @@
     python -m benchmarks.torch live --out benchmarks/results/offtable/live-h200.json   # on a GPU: about three minutes
     python -m benchmarks.torch live --out benchmarks/results/offtable/live-cpu.json --device cpu
 
-Rung `near` is off, so that everything is a miss. A process with empty caches compiles three graphs whose products no
-table has: one product, another one, and all the others together. The times are those of the first call of each graph,
-in seconds; `tuning` is the share of live tuning in them, and `device_s` the seconds of timed calls on the GPU. A second
-process compiles the same graphs with the table that the first one left: everything must be an exact hit. Then the
-generator searches the same problems (effort `quick`: our own kernels). `share` is the best known time of a problem,
-from either, over the time of what live tuning served, each relative to the ATen that was interleaved with it. On a CPU,
-where the default leaves misses alone, live tuning is asked for by name, and the weights are constants.
+Rung `near` is off, so that everything is a miss, and everything counts as worth tuning. A process with empty caches
+compiles three graphs whose products no table has: one product, another one, and all the others together. The times are
+those of the first call of each graph, in seconds; `tuning` is the share of live tuning in them, and `device_s` the
+seconds of timed calls on the GPU. A second process compiles the same graphs with the table that the first one left:
+everything must be an exact hit. Then the generator searches the same problems (effort `quick`: our own kernels).
+`share` is the best known time of a problem, from either, over the time of what live tuning served, each relative to the
+ATen that was interleaved with it. `--wait 30` lets each product take as long as it needs, and `spent` says what it
+waits for. On a CPU, where the default leaves misses alone, live tuning is asked for by name,
+and the weights are constants.
 """
 
 from __future__ import annotations
@@ -30,16 +32,20 @@ from benchmarks.command import command
 from benchmarks.common import write_shapes
 
 
-def child(device: str) -> dict[str, Any]:
+def child(device: str, wait: float | None) -> dict[str, Any]:
     """Compile the graphs one after the other, in this process."""
     import torch
     import torch._inductor.config as inductor_config
 
     import gemmdb.inductor
     from benchmarks.torch import live_model
+    from gemmdb.inductor.live import worth
 
+    if wait is not None:
+        worth.FIRST_S = worth.FURTHER_S = wait
     torch.manual_seed(0)
-    policy = gemmdb.Policy(near=False)  # Some of the products may have measured neighbours.
+    # Some of the products may have measured neighbours, and some may not be worth it.
+    policy = gemmdb.Policy(near=False, live_calls=10**9, live_s=0.0 if wait is None else 59.0)
     gemmdb.inductor.enable(on_miss=None if device == "cuda" else "live", policy=policy)
     found: list[dict[str, Any]] = []
     with torch.no_grad(), inductor_config.patch(freezing=device == "cpu"):
@@ -64,7 +70,7 @@ def child(device: str) -> dict[str, Any]:
     return {"torch": torch.__version__, "graphs": found}
 
 
-def in_process(device: str, home: Path, caches: str) -> dict[str, Any]:
+def in_process(device: str, home: Path, caches: str, wait: float | None) -> dict[str, Any]:
     """The JSON that a fresh process prints last. `home`: the folder of its table. `caches`: the name of Inductor's."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GEMMDB_")}
     environ |= {
@@ -74,7 +80,7 @@ def in_process(device: str, home: Path, caches: str) -> dict[str, Any]:
         "TORCHINDUCTOR_CACHE_DIR": str(home / caches),
     }
     start = time.perf_counter()
-    measured = command("benchmarks.torch", "live", "--child", device=device)
+    measured = command("benchmarks.torch", "live", "--child", device=device, wait=wait)
     done = subprocess.run(measured, env=environ, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return {**found, "process_s": round(time.perf_counter() - start, 1)}
@@ -119,6 +125,7 @@ def summary(first: dict[str, Any], second: dict[str, Any], compared: Sequence[di
     problems = sum(one.get("problems", 0) for one in tuning)
     return {
         "tuning_s": [one.get("seconds") for one in tuning],
+        "spent_s": [one.get("spent") for one in tuning],
         "first_call_s": [graph["seconds"] for graph in first["graphs"]],
         "first_call_s_second_process": [graph["seconds"] for graph in second["graphs"]],
         "device_s_per_problem": sum(device_s) / problems if device_s and problems else None,
@@ -136,18 +143,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--out", type=Path, metavar="FILE", help="the result")
     what.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where to compile; default: cuda")
+    parser.add_argument("--wait", type=float, metavar="S", help="seconds that each product may take; default: 3 and 1")
     parser.add_argument("--minutes", type=float, default=1.5, help="time limit of the search")
 
 
 def main(options: argparse.Namespace) -> None:
     """Run both processes and the search; write and print the result."""
     if options.child:
-        print(json.dumps(child(options.device)))
+        print(json.dumps(child(options.device, options.wait)))
         return
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        first = in_process(options.device, home, "first")
-        second = in_process(options.device, home, "second")
+        first = in_process(options.device, home, "first", options.wait)
+        second = in_process(options.device, home, "second", options.wait)
         products = [product for graph in first["graphs"] for product in graph["products"]]
         served = {one["problem"]: one["config"] for one in products if one["rung"] == "live"}
         compared = shares(home / "gemmdb" / "user.db", served, options.minutes) if served else []

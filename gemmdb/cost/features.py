@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gemmdb.cost.work import KERNELS, Setting, Tile, Work
+from gemmdb.cost.work import KERNELS, Setting, Tile, Work, grid
 
 OPS = ("mm", "addmm", "int_mm", "mixed_mm")
 ORDERS = ("row", "row-padded", "col", "col-padded")
@@ -45,12 +45,12 @@ def of_aten(setting: Setting, us: float) -> tuple[float, ...]:
 def of_tile(setting: Setting, tile: Tile, w: Work, us: float) -> tuple[float, ...]:
     """The other values for a tile and its Work, with `us` microseconds expected by the cost model."""
     p, dram = setting.problem, setting.dram
-    rows, depth = math.ceil(p.m / tile.m), p.k / tile.k / tile.split
-    filled = rows * math.ceil(p.n / tile.n) * tile.split / setting.machine.sms
+    (rows, columns), depth = grid(p, tile), p.k / tile.k / tile.split
+    filled = rows * columns * tile.split / setting.machine.sms
     return (
         _log(us / dram), _NUMBERS[tile.kernel], _log(tile.m), _log(tile.n), _log(tile.k), _log(tile.split),
         tile.warps, tile.stages, REDUCES.index(tile.reduce), tile.swap, tile.tma, tile.bits, tile.mask, tile.stagger,
-        tile.resident, tile.cluster, _log(filled), filled % 1, _log(depth), depth % 1, p.m / tile.m % 1,
+        tile.resident, math.prod(tile.cluster), _log(filled), filled % 1, _log(depth), depth % 1, p.m / tile.m % 1,
         p.m / (rows * tile.m), w.waves, _log(w.latency), _log(w.l2 / dram), _log(w.steps / dram),
         _log(max(w.sync, w.wide, w.fma) / dram), _log(w.shared / dram), _log((w.cast + w.bits) / dram),
         _log(w.output / dram),

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import log2
+from math import log2, prod
 from operator import mul
 from typing import Any
 
@@ -153,7 +153,7 @@ def telling(setting: Setting, tile: Tile, w: Work) -> tuple[float, ...]:
     k, split, swap, tma = log2(tile.k * setting.b), log2(tile.split), tile.swap, tile.tma
     shape = (m, n, k, warps, m * m, n * n, k * k, warps * warps, m * n, m * k, n * k, m * warps, n * warps, k * warps)
     if group == "cutlass":
-        return *shape, split, swap, tile.cluster, split * rows, m * rows, n * rows, swap * rows
+        return *shape, split, swap, prod(tile.cluster), split * rows, m * rows, n * rows, swap * rows
     second, wide, kernel = w.second, w.wide > 0, tile.kernel
     own = (split, swap, tma, second, log2(w.waves), tile.stages, wide)
     flags = (

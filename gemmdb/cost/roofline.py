@@ -16,8 +16,13 @@ _LAUNCH_US = 1.0
 
 def roofline_us(problem: Problem, device: Device) -> float:
     """The minimum microseconds for moving the bytes or doing the operations, whichever is longer; at least 1."""
+    return max(work_us(problem, device), _LAUNCH_US)
+
+
+def work_us(problem: Problem, device: Device) -> float:
+    """The same without the launch: it may be far below 1."""
     bandwidth, rate = _PER_UNIT[device.kind]
     gb_per_s = device.figures.get("copy_gb_per_s") or bandwidth * device.units
     tflops = device.figures.get("peak_tflops") or rate * device.units
     tflops *= 2 / ITEM_SIZES[problem.a.dtype]
-    return max(problem.bytes / gb_per_s / 1e3, problem.flops / tflops / 1e6, _LAUNCH_US)
+    return max(problem.bytes / gb_per_s / 1e3, problem.flops / tflops / 1e6)

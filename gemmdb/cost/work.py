@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 from gemmdb.cost.machine import Machine
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass.legality import warp_groups
-from gemmdb.kernels.hardware import GROUP_WARPS, MOST_RESIDENT, REGISTERS, by_warp_groups, item_sizes, stage_bytes
+from gemmdb.kernels.cutlass.schedule import scheduled
+from gemmdb.kernels.hardware import (
+    GROUP_WARPS,
+    MOST_RESIDENT,
+    REGISTERS,
+    THREAD_REGISTERS,
+    by_warp_groups,
+    item_sizes,
+    stage_bytes,
+)
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
 
@@ -31,8 +40,9 @@ CUTLASS_STAGES = 4
 class Tile(NamedTuple):
     """A config in the terms of the cost model. `m`, `n`, `k`: the tile, one row high for a gemv; `split` of K with
     `reduce` `none`, `kernel` or `fixup`; `tma`: the copy engine loads the tiles; `bits`, `mask`, `stagger`, `swap`,
-    `resident`: the parameters of these names. `registers` per thread and bytes of `shared` memory per program: those of
-    the compiled kernel, or 0 to estimate them."""
+    `resident`: the parameters of these names; `cluster` of tiles along M and N, and `band`: CUTLASS's swizzle.
+    `registers` per thread and bytes of `shared` memory per program: those of the compiled kernel, or 0 to estimate
+    them."""
 
     kernel: str
     m: int
@@ -48,7 +58,8 @@ class Tile(NamedTuple):
     mask: bool = False
     stagger: int = 0
     resident: int = 0
-    cluster: int = 1
+    cluster: tuple[int, int] = (1, 1)
+    band: int = 1
     registers: int = 0
     shared: int = 0
 
@@ -66,7 +77,8 @@ def tile_of(config: Config) -> Tile | None:
         warps = GROUP_WARPS * warp_groups(config)
         return Tile(
             name, value["tile_m"], value["tile_n"], value["tile_k"], warps, CUTLASS_STAGES, max(split, 1),
-            "none" if split == 1 else "fixup", value["swap"], True, cluster=value["cluster_m"] * value["cluster_n"],
+            "none" if split == 1 else "fixup", value["swap"], True, cluster=(value["cluster_m"], value["cluster_n"]),
+            band=value["swizzle"],
         )  # fmt: skip
     if config.backend != "triton" or name not in KERNELS:
         return None
@@ -133,9 +145,9 @@ def work(setting: Setting, tile: Tile) -> Work:
     """The Work of a tile in a setting."""
     p, machine = setting.problem, setting.machine
     gemv = tile.kernel == "gemv"
-    columns = math.ceil(p.n / tile.n)
+    rows, columns = grid(p, tile)
     steps = math.ceil(p.k / tile.k / tile.split)
-    programs = columns * tile.split * (1 if gemv else math.ceil(p.m / tile.m))
+    programs = columns * tile.split * (1 if gemv else rows)
     height = p.m if gemv else tile.m
     wide = is_wide(setting, tile)
     waves = math.ceil(programs / (machine.sms * residency(setting, tile, wide)))
@@ -163,6 +175,12 @@ def work(setting: Setting, tile: Tile) -> Work:
     )
 
 
+def grid(problem: Problem, tile: Tile) -> tuple[int, int]:
+    """The tiles along M and N that are computed, with those beyond the output that CUTLASS adds."""
+    tiles = math.ceil(problem.m / tile.m), math.ceil(problem.n / tile.n)
+    return tiles if tile.cluster == (1, 1) and tile.band == 1 else scheduled(tiles, tile.cluster, tile.band)
+
+
 def is_wide(setting: Setting, tile: Tile) -> bool:
     """Whether the machine multiplies the tile with warp-group instructions."""
     return setting.machine.groups and by_warp_groups(tile.n if tile.swap else tile.m, tile.warps)
@@ -183,7 +201,9 @@ def residency(setting: Setting, tile: Tile, wide: bool) -> int:
         if setting.problem.spec.dequantises:  # A weight tile is dequantised at once.
             registers += tile.n * tile.k // 2 // threads
     shared, registers = tile.shared + 1024 if tile.shared else shared, tile.registers or registers
-    fits = min(machine.smem // shared, machine.warps // tile.warps, REGISTERS // (min(registers, 255) * threads))
+    fits = min(
+        machine.smem // shared, machine.warps // tile.warps, REGISTERS // (min(registers, THREAD_REGISTERS) * threads)
+    )
     if tile.kernel in ("persistent", "inductor_persistent_tma"):
         fits = min(fits, tile.resident or 1)
     return max(1, min(fits, MOST_RESIDENT))

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.inductor import passes, ranks, session
-from gemmdb.inductor.adapter import cutlass, fusing, hooks, patches, state
+from gemmdb.inductor import passes, ranks, report, session
+from gemmdb.inductor.adapter import cutlass, decomposing, fusing, hooks, patches, state
 from gemmdb.inductor.adapter import padding as pad_mm
 from gemmdb.inductor.journal import BENCHMARKS, JOURNAL
 from gemmdb.inductor.live import searching
 from gemmdb.inductor.lower import lowering, padding
+from gemmdb.inductor.match import taken_apart
 
 _lock = threading.Lock()
 _registered = False
@@ -26,6 +27,7 @@ def install() -> None:
             lowering.register()
             BENCHMARKS.reader = state.benchmarks
             BENCHMARKS.clear()
+            JOURNAL.listeners.append(report.log_graph)
             _registered = True
         patches.apply(_wrappers())
 
@@ -42,6 +44,8 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
         "graph_init": hooks.keeping_events(_take, lambda: JOURNAL.provisional),
         "graph_ready": hooks.reporting(JOURNAL.add),
         "save_graph": hooks.unless_provisional,
+        "tracing": decomposing.tracing,
+        "replacing": decomposing.replacing,
         "lowering": lowering.steer,
         "should_pad": pad_mm.unless(padding.answered),
         "fusion_score": fusing.through_views,
@@ -75,7 +79,9 @@ def bodies() -> Mapping[str, Any] | None:
 def slots(of: session.Session) -> Mapping[str, Any]:
     """Our passes by slot for one session. Within a compile each product is looked up until it is answered once."""
     of = session.remembering(of)
-    return {"joint_custom_pre_pass": passes.JointPass(of), "post_grad_custom_post_pass": passes.PostGradPass(of)}
+    apart = taken_apart.TakenApart(of)
+    joint, post_grad = passes.JointPass(of, apart), passes.PostGradPass(of, apart)
+    return {"joint_custom_pre_pass": joint, "post_grad_custom_post_pass": post_grad}
 
 
 def _take() -> str:

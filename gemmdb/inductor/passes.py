@@ -8,7 +8,7 @@ an int8-weight product that hits is rewritten, at the joint stage.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,13 @@ from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
 from gemmdb.inductor import deciding, legality, ops, outcome
 from gemmdb.inductor.adapter import state
+from gemmdb.inductor.confirm import confirming
 from gemmdb.inductor.decision import DECISION, Decision
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.live import tuning
 from gemmdb.inductor.match import int_mm_scale, mixed, products, weight_only
 from gemmdb.inductor.match.extract import Unsupported
+from gemmdb.inductor.match.taken_apart import TakenApart
 from gemmdb.inductor.session import Session
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
@@ -33,29 +35,51 @@ log = logging.getLogger("gemmdb")
 class JointPass:
     """Finds int8-weight products; rewrites those whose verdict Inductor would not carry out by itself."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, apart: TakenApart) -> None:
         self.session = session
         self.identity = session.identity
+        self.apart = apart
+        self.whole = apart.whole
 
     def __call__(self, graph: Any) -> None:
         frozen = state.frozen_parameters()
         constants = {node for i, node in enumerate(graph.find_nodes(op="placeholder")) if i in frozen}
-        rewritten = told = False
+        rewritten, queries = False, list[Query]()
         for node in list(graph.nodes):
             try:
                 found = mixed.find(node)
-                if found is not None:
-                    rewritten |= self._visit(graph, found, _is_constant(found.weight, constants))
-                elif self.session.policy.on_miss == "live" and not told:
-                    told = self._look_ahead(node)
+                if self.apart.concerns(node):
+                    rewritten |= self._settle(graph, node, found, constants)
+                elif found is not None:
+                    rewritten |= self._visit(graph, found, _is_constant(found.weight, constants), queries)
+                else:
+                    self.apart.mark(node)
+                    if self.session.policy.on_miss == "live":
+                        self._look_ahead(node, queries)
             except (MissError, TableError):
                 raise
             except Exception as error:
                 JOURNAL.failure("joint pass", error)
+        self._expect(queries)
         if rewritten:
             graph.eliminate_dead_code()
 
-    def _visit(self, graph: Any, found: mixed.Mixed, constant: bool) -> bool:
+    def _settle(self, graph: Any, node: Any, found: mixed.Mixed | None, constants: set[Any]) -> bool:
+        """Keep a product that torch takes apart if its answer is a kernel. Returns whether it was rewritten."""
+        wanted = False
+        try:
+            constant = _is_constant(found.weight if found else self.apart.weight(node), constants)
+            if found is not None:
+                found.leave_mark(constant)
+            wanted = self.apart.wanted(node, constant)
+        finally:
+            if not wanted:
+                self.apart.decompose(node)
+        if wanted and found is not None:
+            mixed.rewrite(graph, found)
+        return wanted and found is not None
+
+    def _visit(self, graph: Any, found: mixed.Mixed, constant: bool, queries: list[Query]) -> bool:
         try:
             found.leave_mark(constant)
             product = products.product(found.node)
@@ -68,58 +92,66 @@ class JointPass:
             # Whatever is measured to be the best must still be possible then.
             if not deciding.to_tune(self.session, product.query):
                 return False
-            tuning.expect(product.query)
+            queries.append(product.query)
         elif _stays(hit, product.query):
             return False
         mixed.rewrite(graph, found)
         return True
 
-    def _look_ahead(self, node: Any) -> bool:
-        """Whether live tuning was told of a miss, as early as one is known; the first of a graph is enough, and that a
-        product may still change does no harm."""
+    def _look_ahead(self, node: Any, queries: list[Query]) -> None:
+        """Note the query of a product that would be tuned live if it missed."""
         try:
             product = products.product(node) if node.op == "call_function" else None
-            if product and deciding.to_tune(self.session, product.query) and self.session.find(product.query) is None:
-                tuning.expect(product.query)
-                return True
+            if product and deciding.to_tune(self.session, product.query):
+                queries.append(product.query)
         except Exception as error:
             # The post-grad pass will meet it, and say so, if it is still there then.
             log.debug("looking ahead: %s", error)
-        return False
+
+    def _expect(self, queries: list[Query]) -> None:
+        """Tell live tuning of the products that miss, as early as they are known."""
+        try:
+            tuning.expect(self.session, queries)
+        except Exception as error:
+            log.debug("looking ahead: %s", error)
 
 
 class PostGradPass:
     """Looks every product of the final graph up; this is where events are counted."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, apart: TakenApart) -> None:
         self.session = session
         self.identity = session.identity
+        self.apart = apart
 
     def __call__(self, graph: Any) -> None:
-        missed: list[tuple[Any, Decision]] = []
-        for node in list(graph.nodes):
-            try:
-                decision = self._visit(node)
-                if decision is not None and decision.config is None:
-                    missed.append((node, decision))
-                elif decision is not None:
-                    self._steer(node, decision)
-            except (MissError, TableError):
-                raise
-            except Unsupported as error:
-                JOURNAL.enter(Event(f"{node.target}: {error}", "uncovered"))
-            except Exception as error:
-                JOURNAL.failure("post-grad pass", error)
+        self.apart.report()
+        found = list(self._products(graph))
         # All at once: tuning compiles for them in parallel, and pays for its start-up once.
-        tuned = tuning.tune([decision for _, decision in missed])
-        for (node, _), decision in zip(missed, tuned, strict=True):
+        missed = [decision for _, decision in found if decision.config is None]
+        tuned = {decision.entry: decision for decision in tuning.tune(missed)}
+        pairs = [(node, tuned.get(decision.entry, decision)) for node, decision in found]
+        decided = confirming.confirm(pairs, self._carry_out)
+        for (node, _), decision in zip(pairs, decided, strict=True):
             JOURNAL.correct(decision.entry, _as_decided(decision))
             try:
-                self._steer(node, decision)
+                self._carry_out(node, decision)
             except Exception as error:
                 JOURNAL.failure("post-grad pass", error)
         if any(node.target is ops.register_scaled() for node in graph.nodes):
             graph.eliminate_dead_code()
+
+    def _products(self, graph: Any) -> Iterator[tuple[Any, Decision]]:
+        """The products of the graph with what the tables say. A miss that is to be tuned has no config yet."""
+        for node in list(graph.nodes):
+            try:
+                decision = self._visit(node)
+                if not self.apart.settle(node, decision) and decision is not None:
+                    yield node, decision
+            except (MissError, TableError):
+                raise
+            except Exception as error:
+                JOURNAL.failure("post-grad pass", error)
 
     def _visit(self, node: Any) -> Decision | None:
         if node.op != "call_function":
@@ -129,7 +161,11 @@ class PostGradPass:
             JOURNAL.enter(Event(name, "uncovered"))
             return None
         _mark_anew(node)
-        product = products.product(node)
+        try:
+            product = products.product(node)
+        except Unsupported as error:
+            JOURNAL.enter(Event(f"{node.target}: {error}", "uncovered"))
+            return None
         if product is None:
             return None
         decision = deciding.decide(self.session, product.query)
@@ -142,6 +178,11 @@ class PostGradPass:
         JOURNAL.enter(decision.event, decision.entry)
         return decision
 
+    def _carry_out(self, node: Any, decision: Decision) -> None:
+        """Leave on a node what the lowering needs, or do what torch would have done with it."""
+        if not self.apart.settle(node, decision):
+            self._steer(node, decision)
+
     def _steer(self, node: Any, decision: Decision) -> None:
         if int_mm_scale.wanted(decision):
             found = int_mm_scale.absorb(node)
@@ -149,12 +190,14 @@ class PostGradPass:
                 found.meta[DECISION] = decision
                 return
             outcome.refuse(decision, "the scale is no tensor over the columns")
-            decision = replace(decision, config=ATEN)
-        if self._must_steer(node, decision):
+            decision = replace(decision, config=ATEN, refused=True)
+        if decision.unanswered and node.target not in (ops.register(), ops.register_scaled()):
+            outcome.left_alone(decision)
+        elif self._must_steer(node, decision):
             node.meta[DECISION] = decision
 
     def _must_steer(self, node: Any, decision: Decision) -> bool:
-        """Inductor's default is left alone, except where Inductor would then benchmark, and for our own operator."""
+        """Inductor's default is left alone, except where Inductor would then search, and for our own operator."""
         if decision.branches or decision.config != ATEN:
             return True
         return state.autotuning() or node.target is ops.register()

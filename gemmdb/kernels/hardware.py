@@ -15,6 +15,8 @@ SHARED_BYTES = 227 * 1024
 """Shared memory of a block on Hopper. It also stands for a device that does not say how much it has."""
 REGISTERS = 65_536
 """32-bit registers of a multiprocessor, of every arch so far."""
+THREAD_REGISTERS = 255
+"""32-bit registers of a thread at most. What does not fit goes to memory and back, which takes many times as long."""
 MOST_RESIDENT = 32
 """Programs that share a multiprocessor at most."""
 FIRST_FP8, FIRST_TMA, HOPPER = 89, 90, 90
@@ -31,6 +33,9 @@ LEAST_DEPTH = 32
 """Elements of K that one instruction of the matrix unit takes of 8-bit operands, int8 and fp8."""
 GEMV_ROWS = 8
 """Rows of A that a gemv keeps in registers at most."""
+GEMV_BESIDE = 40
+"""Registers of a thread of a gemv besides its sums and its weights: addresses, indices, an activation in flight. The
+largest configs that were timed without spilling have 232 registers with them."""
 SKINNY_ROWS = 64
 """Rows of C up to which a product counts as skinny: it is bound by reading B."""
 BAND_ROWS = 8
@@ -79,6 +84,18 @@ def stage_bytes(block: tuple[int, int, int], sizes: tuple[int, int]) -> int:
 def item_sizes(a: Operand, b: Operand) -> tuple[int, int]:
     """Bytes of an element of both operands."""
     return ITEM_SIZES[a.dtype], ITEM_SIZES[b.dtype]
+
+
+def gemv_sums(rows: int) -> int:
+    """The rows of sums that a gemv compiles for a number of rows of A: the next power of two."""
+    return 1 << (rows - 1).bit_length()
+
+
+def gemv_registers(rows: int, block: tuple[int, int], warps: int) -> int:
+    """Registers of a thread of a gemv: the 32-bit sums of all rows, a tile of weights as fp32, and the rest. `block`:
+    (columns, elements of K) of the tile."""
+    weights = -(-block[0] * block[1] // (WARP_THREADS * warps))
+    return (gemv_sums(rows) + 1) * weights + GEMV_BESIDE
 
 
 def tile_count(m: int, n: int, block: tuple[int, int]) -> int:

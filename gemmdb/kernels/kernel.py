@@ -57,6 +57,10 @@ def _unsplit(config: Config) -> str:
     return "none"
 
 
+def _alike(config: Config, problem: Problem) -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """How one of our Triton kernels is rendered and launched.
@@ -81,6 +85,8 @@ class Kernel:
     `splits` names the parameters that say into how many parts the sum over K is split; 0 leaves it to the backend.
     `illegal`: its legality. `maps`: whether a config loads its operands by tensor maps (TMA). `emitted`: only Inductor
     can build it on a GPU, so it is measured as the code that Inductor emits. `template`: only for our Triton kernels.
+    `compiled`: what of the sizes decides how fast the compiled kernel is, beyond what the cost model counts: a time
+    does not carry over to a problem with another value.
     `digest`: 16 hexadecimal digits of the source that it is rendered from, None for a kernel without one; `equivalent`
     maps former digests to later ones that render the same kernels.
     """
@@ -96,5 +102,6 @@ class Kernel:
     maps: Callable[[Config], bool] = _never
     emitted: bool = False
     template: Template | None = None
+    compiled: Callable[[Config, Problem], int] = _alike
     digest: Callable[[], str] | None = None
     equivalent: Mapping[str, str] = field(default_factory=dict)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gemmdb.cost.transfer import ConfigGroup, Scale, group_of, members
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.exact import barred, find
 from gemmdb.ladder.policy_filter import gain, objection
@@ -179,8 +180,8 @@ def _blend(key: ConfigGroup, nearest: float, pairs: Sequence[tuple[float, Timing
 def _contenders(
     ask: Ask, timings: Sequence[Timings], unsafe: Collection[ConfigGroup]
 ) -> dict[ConfigGroup, list[Config]]:
-    """The groups that came closest to the best somewhere, and are not unsafe, with their configs that may be served;
-    and ATen's."""
+    """The groups that came closest to the best somewhere, are not unsafe, and carry over, with their configs that may
+    be served; and ATen's."""
     behind: dict[ConfigGroup, float] = {}
     for one in timings:
         for key, timed in one.groups.items():
@@ -193,11 +194,20 @@ def _contenders(
             break
         if key in unsafe or key in found:
             continue
+        if not _carries(key.config, ask.problem, (one.problem for one in timings if key in one.groups)):
+            continue
         configs = [c for c in members(key, ask.problem, ask.device) if c not in banned and not objection(ask, c)]
         if configs:
             found[key] = configs
             most = min(most, behind[key] + math.log1p(BEHIND))
     return found
+
+
+def _carries(config: Config, problem: Problem, measured: Iterable[Problem]) -> bool:
+    """Whether the code of a config at `problem` is that of one of the problems where it was measured."""
+    compiled = config.spec.compiled
+    wanted = compiled(config, problem)
+    return any(compiled(config, one) == wanted for one in measured)
 
 
 def _times(

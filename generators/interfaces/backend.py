@@ -91,6 +91,12 @@ class Measurer(Interface):
         computes wrong results has an outcome that says so, and the others are still measured.
         """
 
+    def ready(self, limit_s: float) -> bool:
+        """Wait at most `limit_s` seconds for the process that times; whether it can begin now."""
+
+    def compiled(self, problem: Problem, config: Config) -> bool:
+        """Whether `measure` need not wait for what a config needs: it is compiled, or that has failed."""
+
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
         """Announces what will be measured soon. The measurer may prepare it in the background while another one
         measures. Returns at once."""
@@ -116,13 +122,15 @@ class Backend(Interface):
     device: Device
     toolchain: Toolchain
     space: Space
-    workers: int
-    """How many measurers may work at the same time: one per GPU, one for a CPU."""
     chunk: int
     """How many jobs are claimed and prepared at a time."""
     overlap: bool
     """Whether jobs may be prepared while others are measured. If so, `prepare` returns at once, and compiling does not
     disturb timings."""
+
+    @property
+    def workers(self) -> int:
+        """How many measurers may work at the same time: one per GPU, one for a CPU."""
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """The protocols that each problem is measured under."""
@@ -130,12 +138,13 @@ class Backend(Interface):
     def begin(self, jobs: Sequence[Job]) -> None:
         """Announces all jobs of a build before its first worker starts, so that slow compilations can start early."""
 
-    def measurer(self, worker: int, effort: Effort, confirms: bool = True) -> Measurer:
-        """The measurer of a worker (0 to `workers` - 1). It may start its process now, and that of its `fresh` measurer
-        if the caller `confirms` winners."""
+    def measurer(self, worker: int, effort: Effort) -> Measurer:
+        """The measurer of a worker (0 to `workers` - 1). It may start its process now, and that of its `fresh`
+        measurer."""
 
-    def worker_of(self, gpu: int) -> int:
-        """The worker that measures on GPU number `gpu` of the host; the first worker if there is none."""
+    def prompt_measurer(self, gpu: int, effort: Effort) -> Measurer:
+        """A measurer on GPU number `gpu` of the host for somebody who waits for it. Everything that it needs starts
+        now; it confirms no winners."""
 
     def close(self) -> None:
         """End what the measurers share. Call it after they are closed. Idempotent."""

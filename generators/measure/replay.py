@@ -37,6 +37,14 @@ class Replay:
         self.calls.append((problem, tuple(configs), samples))
         return [self._outcome(problem, config) for config in configs]
 
+    def ready(self, limit_s: float) -> bool:
+        """True: there is nothing to start."""
+        return True
+
+    def compiled(self, problem: Problem, config: Config) -> bool:
+        """True: nothing is compiled."""
+        return True
+
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
         """Do nothing."""
 

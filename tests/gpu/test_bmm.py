@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.gpu import solved  # noqa: E402
+
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
 from gemmdb.kernels.config import ATEN  # noqa: E402
@@ -53,34 +55,6 @@ CASES = [
 ]
 
 
-def run(problem: Problem, config: Config | None) -> tuple[Any, str]:
-    """The result of a problem's program, compiled with `config`, or with what the tables say, and its code; right
-    within the problem's tolerance against float64."""
-    from torch._inductor.utils import run_and_get_code
-
-    from gemmdb.generators.measure.program import Product, operands, set_numerics
-    from gemmdb.generators.measure.reference import poison, reference
-    from gemmdb.generators.measure.tolerance import tolerance
-
-    set_numerics(problem)
-    device = torch.device("cuda")
-    made = operands(problem, device, 1)
-    product = Product(problem, made)
-    poison(problem, device)
-    with torch.no_grad():
-        if config is None:
-            result, codes = run_and_get_code(torch.compile(product), *product.inputs)
-        else:
-            with gemmdb.inductor.force(config):
-                result, codes = run_and_get_code(torch.compile(product), *product.inputs)
-    stats = gemmdb.inductor.stats()
-    assert [entry["problem"] for entry in stats["products"]] == [problem.text]
-    assert (stats["benchmarked"], stats["errors"], stats["uncovered"]) == (0, [], {})
-    error = reference(problem, made).error(result)
-    assert error <= tolerance(problem), error
-    return result, codes[0]
-
-
 def is_template(code: str) -> bool:
     """Whether the code has a template and calls no library."""
     called = "extern_kernels." in code.partition("async_compile.wait")[2]
@@ -89,7 +63,7 @@ def is_template(code: str) -> bool:
 
 @pytest.mark.parametrize("problem", CASES, ids=lambda problem: problem.text)
 def test_the_template_is_served_as_one_choice(kit: Any, problem: Problem) -> None:
-    _, code = run(problem, template())
+    _, code = solved(problem, template())
     assert is_template(code)
     assert kit.served() == [template().text]
 
@@ -100,14 +74,14 @@ def test_tiles_larger_and_smaller_than_the_matrices(tile: dict[str, int]) -> Non
     for problem in (bmm(m=40, n=48, k=80), bmm(m=40, n=48, k=80, layout="tn")):
         torch._dynamo.reset()
         gemmdb.inductor.reset_stats()
-        assert is_template(run(problem, template(**tile))[1])
+        assert is_template(solved(problem, template(**tile))[1])
 
 
 def test_a_table_serves_the_template(kit: Any, tmp_path: Path) -> None:
     problem = bmm()
     path = kit.table(tmp_path / "table.db", {problem: {template(): 50.0}})
     gemmdb.inductor.enable(tables=[path], on_miss="error")
-    assert is_template(run(problem, None)[1])
+    assert is_template(solved(problem, None)[1])
     (entry,) = gemmdb.inductor.stats()["products"]
     assert (entry["rung"], entry["config"], entry["table"]) == ("exact", template().text, str(path))
 
@@ -116,7 +90,7 @@ def test_a_table_serves_aten(kit: Any, tmp_path: Path) -> None:
     problem = bmm()
     path = kit.table(tmp_path / "table.db", {problem: {}})
     gemmdb.inductor.enable(tables=[path], on_miss="error")
-    _, code = run(problem, None)
+    _, code = solved(problem, None)
     assert "extern_kernels.bmm(" in code
     (entry,) = gemmdb.inductor.stats()["products"]
     assert (entry["rung"], entry["config"]) == ("exact", ATEN.text)
@@ -129,7 +103,7 @@ def test_nothing_is_benchmarked_under_max_autotune_nor_for_padding(kit: Any, tmp
     path = kit.table(tmp_path / "table.db", {problem: {template(): 50.0}})
     gemmdb.inductor.enable(tables=[path], on_miss="error")
     with inductor.patch(max_autotune=True, shape_padding=True):
-        assert is_template(run(problem, None)[1])
+        assert is_template(solved(problem, None)[1])
 
 
 def test_attention_written_out(kit: Any) -> None:

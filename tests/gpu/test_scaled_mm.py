@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.gpu import solved  # noqa: E402
+
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
 from gemmdb.kernels.config import ATEN  # noqa: E402
@@ -86,34 +88,6 @@ SERVED = [
 ]  # fmt: skip
 
 
-def run(problem: Problem, config: Config | None) -> str:
-    """The code of a problem's program, compiled with `config`, or with what the tables say; its result is right within
-    the problem's tolerance against float64."""
-    from torch._inductor.utils import run_and_get_code
-
-    from gemmdb.generators.measure.program import Product, operands, set_numerics
-    from gemmdb.generators.measure.reference import poison, reference
-    from gemmdb.generators.measure.tolerance import tolerance
-
-    set_numerics(problem)
-    device = torch.device("cuda")
-    made = operands(problem, device, 1)
-    product = Product(problem, made)
-    poison(problem, device)
-    with torch.no_grad():
-        if config is None:
-            result, codes = run_and_get_code(torch.compile(product), *product.inputs)
-        else:
-            with gemmdb.inductor.force(config):
-                result, codes = run_and_get_code(torch.compile(product), *product.inputs)
-    stats = gemmdb.inductor.stats()
-    assert [entry["problem"] for entry in stats["products"]] == [problem.text]
-    assert (stats["benchmarked"], stats["errors"], stats["uncovered"]) == (0, [], {})
-    error = reference(problem, made).error(result)
-    assert error <= tolerance(problem), (error, tolerance(problem))
-    return str(codes[0])
-
-
 def is_template(code: str) -> bool:
     """Whether the code has a template and calls no library."""
     called = "extern_kernels." in code.partition("async_compile.wait")[2]
@@ -122,13 +96,13 @@ def is_template(code: str) -> bool:
 
 @pytest.mark.parametrize(("config", "problem"), SERVED, ids=lambda value: getattr(value, "text", value))
 def test_a_template_is_served_as_one_choice(kit: Any, config: Config, problem: Problem) -> None:
-    code = run(problem, config)
+    _, code = solved(problem, config)
     assert kit.served() == [config.text]
     assert is_template(code)
 
 
 def test_the_matrix_units_own_accumulator_is_a_fast_accumulation(kit: Any) -> None:
-    code = run(scaled(scales="row", k=256), GROUPED)
+    _, code = solved(scaled(scales="row", k=256), GROUPED)
     assert "extern_kernels._scaled_mm(" in code
     assert kit.served() == [ATEN.text]
 
@@ -160,17 +134,17 @@ def test_tiles_larger_and_smaller_than_the_matrices(kernel: str, tile: dict[str,
     for problem in (scaled(m=40, n=48, k=80, scales="row"), scaled(m=40, n=48, k=80, fast_accum=True)):
         torch._dynamo.reset()
         gemmdb.inductor.reset_stats()
-        assert is_template(run(problem, template(kernel, **tile)))
+        assert is_template(solved(problem, template(kernel, **tile))[1])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_many_tiles_for_each_program(kernel: str) -> None:
-    assert is_template(run(scaled(m=2048, n=2048, k=256, scales="row"), template(kernel)))
+    assert is_template(solved(scaled(m=2048, n=2048, k=256, scales="row"), template(kernel))[1])
 
 
 def test_few_rows_are_multiplied_by_other_instructions(kit: Any) -> None:
     tile = template(block_m=16, block_n=64, block_k=256, stages=4)
-    assert is_template(run(scaled(m=1, n=4096, k=4096, scales="row", fast_accum=True), tile))
+    assert is_template(solved(scaled(m=1, n=4096, k=4096, scales="row", fast_accum=True), tile)[1])
     assert kit.served() == [tile.text]
 
 
@@ -179,7 +153,7 @@ def test_a_table_serves_a_template(kit: Any, tmp_path: Path, kernel: str) -> Non
     problem, config = scaled(scales="row", fast_accum=True), template(kernel)
     path = kit.table(tmp_path / "table.db", {problem: {config: 50.0}})
     gemmdb.inductor.enable(tables=[path], on_miss="error")
-    assert is_template(run(problem, None))
+    assert is_template(solved(problem, None)[1])
     (entry,) = gemmdb.inductor.stats()["products"]
     assert (entry["rung"], entry["config"], entry["table"]) == ("exact", config.text, str(path))
 
@@ -188,7 +162,7 @@ def test_a_table_serves_aten(kit: Any, tmp_path: Path) -> None:
     problem = scaled(scales="row")
     path = kit.table(tmp_path / "table.db", {problem: {}})
     gemmdb.inductor.enable(tables=[path], on_miss="error")
-    assert "extern_kernels._scaled_mm(" in run(problem, None)
+    assert "extern_kernels._scaled_mm(" in solved(problem, None)[1]
     (entry,) = gemmdb.inductor.stats()["products"]
     assert (entry["rung"], entry["config"]) == ("exact", ATEN.text)
 
@@ -197,7 +171,7 @@ def test_a_table_serves_aten(kit: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("m", "kernels"), [(1, {"gemv"}), (16, {"narrow"}), (2048, {"default"})])
 def test_the_shipped_table_serves_a_step_of_llama(m: int, kernels: set[str]) -> None:
     gemmdb.inductor.enable(on_miss="error")
-    run(scaled(m, 4096, 14336, scales="row", fast_accum=True), None)
+    solved(scaled(m, 4096, 14336, scales="row", fast_accum=True), None)
     (entry,) = gemmdb.inductor.stats()["products"]
     assert entry["rung"] == "exact"
     assert {entry["kernel"]} == kernels
@@ -211,7 +185,7 @@ def test_nothing_is_benchmarked_under_max_autotune(kit: Any, tmp_path: Path, tim
     path = kit.table(tmp_path / "table.db", {problem: times})
     gemmdb.inductor.enable(tables=[path], on_miss="error")
     with inductor.patch(max_autotune=True):
-        assert is_template(run(problem, None)) == bool(times)
+        assert is_template(solved(problem, None)[1]) == bool(times)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

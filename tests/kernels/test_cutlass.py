@@ -3,10 +3,13 @@
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
 from gemmdb.kernels import cutlass, sources
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.cutlass.schedule import scheduled
 from gemmdb.key.problem import Problem
 
 BASE: dict[str, str | int] = {
@@ -87,6 +90,32 @@ def test_rows_hold_while_the_source_stays_the_same():
     assert len(digest) == 16
     assert sources.is_current(CONFIG, digest)
     assert not sources.is_current(CONFIG, "0" * 16)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "cluster", "swizzle", "handed_out"),
+    [
+        ((7, 13), (1, 1), 1, (7, 13)),
+        ((3, 13), (2, 1), 1, (4, 13)),
+        ((8, 64), (2, 1), 8, (16, 64)),
+        ((5, 64), (1, 1), 8, (8, 64)),
+        ((2, 64), (1, 1), 8, (2, 64)),
+        ((1, 64), (1, 1), 8, (1, 64)),
+        ((64, 9), (2, 1), 8, (64, 16)),
+    ],
+)
+def test_whole_clusters_and_bands_are_handed_out(tiles, cluster, swizzle, handed_out):
+    assert scheduled(tiles, cluster, swizzle) == handed_out
+
+
+sides = st.integers(1, 4096)
+
+
+@given(st.tuples(sides, sides), st.sampled_from([(1, 1), (2, 1), (1, 2), (2, 2)]), st.sampled_from([1, 2, 4, 8]))
+def test_all_tiles_are_handed_out_and_less_than_a_band_more(tiles, cluster, swizzle):
+    for count, found, along in zip(tiles, scheduled(tiles, cluster, swizzle), cluster, strict=True):
+        assert found % along == 0
+        assert count <= found < count + swizzle * along
 
 
 def test_no_scratch_without_a_split():

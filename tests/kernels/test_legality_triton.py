@@ -176,6 +176,23 @@ def test_vectors(problem, symbolic, reason):
     assert found is None if reason is None else found is not None and reason in found
 
 
+@pytest.mark.parametrize(
+    ("m", "changes", "fits"),
+    [
+        (2, {"block_k": 1024, "block_n": 4, "warps": 2}, True),
+        (3, {"block_k": 1024, "block_n": 4, "warps": 2}, False),
+        (4, {"block_k": 1024, "block_n": 4, "warps": 4}, True),
+        (5, {"block_k": 1024, "block_n": 4, "warps": 2}, False),
+        (5, {"block_k": 2048, "block_n": 4, "warps": 4}, False),
+        (8, {"block_k": 256, "block_n": 8, "warps": 4}, True),
+    ],
+)
+def test_the_sums_of_a_vector_kernel_fit_into_registers(m, changes, fits):
+    """At M=5, the second last two took ten and three times ATen's time: they spilled."""
+    found = illegal(Config.of("triton", "gemv", **GEMV | changes), gemm("mm", m=m, n=640, k=2560), GPU)
+    assert found is None if fits else "registers" in (found or "")
+
+
 def test_what_no_row_start_steps_by_and_other_devices():
     config, problem = Config.of("triton", "tile", **TILE), gemm("addmm", m=16, n=512, k=512)
     assert illegal(config, problem, GPU) is None

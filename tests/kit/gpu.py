@@ -4,6 +4,7 @@ Importing it does not import torch: where torch is missing, the tests on a GPU a
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -112,3 +113,29 @@ def table(path: Path, times: Mapping[Problem, Mapping[Config, float]]) -> Path:
             )
         store.refresh()
     return path
+
+
+def solved(problem: Problem, config: Config | None) -> tuple[Any, str]:
+    """The result of a problem's program, compiled with `config`, or with what the tables say, and its code. Fails
+    unless the result is right within the problem's tolerance against a higher precision."""
+    import torch
+    from torch._inductor.utils import run_and_get_code
+
+    import gemmdb.inductor
+    from gemmdb.generators.measure.program import Product, operands, set_numerics
+    from gemmdb.generators.measure.reference import poison, reference
+    from gemmdb.generators.measure.tolerance import tolerance
+
+    set_numerics(problem)
+    device = torch.device("cuda")
+    made = operands(problem, device, 1)
+    product = Product(problem, made)
+    poison(problem, device)
+    with torch.no_grad(), gemmdb.inductor.force(config) if config else contextlib.nullcontext():
+        result, codes = run_and_get_code(torch.compile(product), *product.inputs)
+    stats = gemmdb.inductor.stats()
+    assert [entry["problem"] for entry in stats["products"]] == [problem.text]
+    assert (stats["benchmarked"], stats["errors"], stats["uncovered"]) == (0, [], {})
+    error = reference(problem, made).error(result)
+    assert error <= tolerance(problem), (error, tolerance(problem))
+    return result, str(codes[0])

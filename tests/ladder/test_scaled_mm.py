@@ -36,7 +36,7 @@ NARROW = Config.of(
     warps=4,
     stages=5,
 )
-GEMV = Config.of("triton", "gemv", block_n=8, block_k=256, unroll=1, dequant="cast", warps=2, stages=3)
+GEMV = Config.of("triton", "gemv", block_n=8, block_k=256, unroll=1, dequant="cast", warps=4, stages=3)
 
 
 def scaled(m: int = 512, n: int = 4096, k: int = 4096, **rest: object) -> Problem:

@@ -72,6 +72,14 @@ PATCHES: tuple[Patch, ...] = (
         "save_graph", "torch._inductor.codecache:FxGraphCache._save_graph",
         "keeps provisional graphs out of the cache",
     ),
+    Patch(
+        "tracing", "torch._functorch._aot_autograd.graph_capture:_create_graph",
+        "products that torch takes apart while it traces stay whole until our passes have looked them up",
+    ),
+    Patch(
+        "replacing", "torch._inductor.pattern_matcher:fwd_only",
+        "the same where a pattern of Inductor's is replaced by a product",
+    ),
     *(
         Patch("lowering", f"torch._inductor.lowering:lowerings[{name}]", "lowers a product as its Decision says")
         for name in _STEERED

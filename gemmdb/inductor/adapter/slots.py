@@ -137,6 +137,16 @@ def holds_ours(slot: Any) -> bool:
     return isinstance(slot, (GraphPass, Chain))
 
 
+def in_force(slot: str) -> Any | None:
+    """The body of our pass in `slot` of the compile in progress, None in a compile without gemmdb."""
+    held = getattr(inductor_config, slot)
+    for one in held if isinstance(held, (list, tuple)) else [held]:
+        ours = one.ours if isinstance(one, Chain) else one
+        if isinstance(ours, GraphPass):
+            return ours.body
+    return None
+
+
 def patches_for(bodies: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The config patches `given`, with `bodies` (our passes by slot) added to what the user set there or in the config.
     Just `given` when our passes are in force already."""

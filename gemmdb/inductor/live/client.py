@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -31,8 +32,8 @@ PROGRAM = "gemmdb.generators.live.process"
 """What the process runs, by name: the generator lies above this package, and only the process imports it."""
 IDLE_S = 30.0
 """The process ends after this long without work."""
-GRACE_S = 10.0
-"""How long the process may run past its time limit: it finishes the problem that it is measuring."""
+GRACE_S = 2.0
+"""How long the process may run past its time limit, to finish the problem that it is measuring, before it is ended."""
 LIMIT_S = 300.0
 
 
@@ -40,7 +41,8 @@ LIMIT_S = 300.0
 class Request:
     """What to tune. `table`: the user's. `candidates`: configs to try, the most likely best first; empty for the head
     of the generator's menu. `budget_s`: seconds of device time. `gpu`: its number on this host. `policy`: only configs
-    that it serves, and that it lets live tuning compile, are tried."""
+    that it serves, and that it lets live tuning compile, are tried. `compile_s`: when nothing else is left to measure,
+    candidates that are not compiled within this many seconds are left out."""
 
     problem: Problem
     device: Device
@@ -49,23 +51,29 @@ class Request:
     budget_s: float = 1.0
     gpu: int = 0
     policy: Policy = field(default_factory=Policy)
+    compile_s: float = math.inf
 
 
 @dataclass(frozen=True)
 class Tuned:
     """The result of some requests. `verdicts`: of each problem that was decided in time; `declined`: why others were
     not measured. `device_s`: seconds of device time, None if unknown. `late`: time ran out; `waited`: it ran out while
-    other threads or processes measured, and this one measured nothing."""
+    other threads or processes measured, and this one measured nothing; `starting`: it ran out before what measures was
+    ready. `spent`: the seconds that were spent waiting for its `start`, waiting for what is to `compile`, and on what
+    is to `measure`."""
 
     verdicts: Mapping[Problem, Verdict] = field(default_factory=dict)
     device_s: float | None = None
     late: bool = False
     waited: bool = False
     declined: Mapping[Problem, str] = field(default_factory=dict)
+    starting: bool = False
+    spent: Mapping[str, float] = field(default_factory=dict)
 
 
 def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
-    """Verdicts on problems of one device. They are measured now and stored, unless the table has them by then.
+    """Verdicts on problems of one device, the first requests first. They are measured now and stored, unless the table
+    has them by then.
 
     After `limit_s` seconds no further problem is begun; the table keeps what was measured until then. Raises
     GemmdbError if this machine cannot measure, or if the file is no table.
@@ -85,12 +93,18 @@ def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
     if reply.status is not Status.OK:
         raise GemmdbError(reply.detail)
     found: Tuned = reply.value
+    _TUNER.ready = "measure" in found.spent or _TUNER.ready
     return found
 
 
 def start(device: Device, gpu: int = 0) -> None:
     """Start the process for a device in the background, so that a later `tune` waits less."""
     threading.Thread(target=_start_now, args=(device, gpu), daemon=True).start()
+
+
+def ready() -> bool:
+    """Whether the process has measured something already, so that nobody waits for its start."""
+    return _TUNER.ready
 
 
 def close() -> None:
@@ -103,6 +117,7 @@ class _Tuner:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.ready = False
         self._process: IsolatedProcess | None = None
         self._timer: threading.Timer | None = None
 
@@ -124,7 +139,7 @@ class _Tuner:
         """End it now; a `tune` in another thread raises Stopped."""
         if self._timer is not None:
             self._timer.cancel()
-        process, self._process = self._process, None
+        process, self._process, self.ready = self._process, None, False
         if process is not None:
             process.close()
 

@@ -6,10 +6,12 @@ import functools
 import importlib.util
 
 from gemmdb.inductor.adapter import ranks
+from gemmdb.kernels.aten import PADDED, misaligned
 from gemmdb.kernels.hardware import SKINNY_ROWS
 from gemmdb.kernels.registry import GPU_ALONE, INDUCTOR_ALONE
-from gemmdb.key.problem import Query
+from gemmdb.key.problem import Problem, Query
 from gemmdb.key.representatives import unmeasured
+from gemmdb.ladder.saving import trivial
 from gemmdb.settings import Policy
 
 SLOW_S = 60.0
@@ -27,20 +29,37 @@ def objection(query: Query, policy: Policy) -> str:
         return f"{GPU_ALONE[op]} are measured on GPUs alone, at fixed sizes, by gemmdb[build]"
     if reason := unmeasured(query.problem):
         return reason
-    if policy.live_s >= SLOW_S:
+    if trivial(query.problem):
+        return "there is nothing to save: each of its sums has one term"
+    if patient(policy):
         return ""
     if query.device.kind != "cuda":
         took = f"on a {query.device.kind.upper()} that takes {SLOW_S:.0f} s at first and 10 s for each problem"
         return f"{took}, and {policy.live_s:.0f} s are allowed; GEMMDB_ON_MISS=live allows it"
     if symbolic:
         return "its sizes are symbolic"
-    if op in INDUCTOR_ALONE or (query.problem.spec.scaled and query.problem.m > SKINNY_ROWS):
-        took = f"{GPU_ALONE[op]} have Inductor's templates alone, and what compiles them has to load torch first"
-        return f"{took}; GEMMDB_ON_MISS=live allows it"
+    emitted = _emitted(query.problem)
+    if emitted:
+        return f"{emitted}, and what compiles that has to load torch first; GEMMDB_ON_MISS=live allows it"
     if ranks.several():
         return "the ranks of a job could come to different kernels; GEMMDB_ON_MISS=live with one user table allows it"
     library = missing()
     return f"{library} is not installed: pip install gemmdb[build]" if library else ""
+
+
+def patient(policy: Policy) -> bool:
+    """Whether a graph may wait for everything that can be measured."""
+    return policy.live_s >= SLOW_S
+
+
+def _emitted(problem: Problem) -> str:
+    """Why a product cannot be tuned without code that only Inductor can make, empty when it can."""
+    if problem.op in INDUCTOR_ALONE or (problem.spec.scaled and problem.m > SKINNY_ROWS):
+        return f"{GPU_ALONE[problem.op]} have Inductor's templates alone"
+    # Inductor's own padding pass times a padded product, so a choice without one could be worse than default mode's.
+    if problem.op in PADDED.ops and misaligned(problem):
+        return "its rows do not start at multiples of 16 bytes, so a padded product has to be measured"
+    return ""
 
 
 @functools.cache

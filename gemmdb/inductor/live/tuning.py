@@ -21,7 +21,8 @@ from gemmdb.devices import detect
 from gemmdb.inductor import legality
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL
-from gemmdb.inductor.live import client, rules
+from gemmdb.inductor.live import client, rules, worth
+from gemmdb.inductor.session import Session
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
@@ -30,7 +31,6 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates as likely
 from gemmdb.ladder.model import LIVE_CANDIDATES, uncovered
 from gemmdb.ladder.policy_filter import gain, objection
-from gemmdb.settings import ASKED_S
 from gemmdb.table.measurement import COPIED_BYTES, COPIES
 from gemmdb.table.verdict import Verdict
 
@@ -49,13 +49,22 @@ _late = ""
 """Why this process tunes nothing more: its first attempt ran out of time without a result."""
 
 
-def expect(query: Query) -> None:
-    """Start the process that `tune` will need, which takes seconds. Called at the first miss of a graph, before all of
-    its misses are known."""
+def expect(session: Session, queries: Sequence[Query]) -> None:
+    """Start the process that `tune` will need, which takes seconds, if tuning those of these products that miss pays.
+    Called as soon as the products of a graph are known; that one may still change does no harm."""
     global _expected
-    if _expected < monotonic() - AGAIN_S and not rules.missing() and not hindrance(query.device):
+    if not queries or _expected >= monotonic() - AGAIN_S or rules.missing():
+        return
+    device = queries[0].device
+    here = [query for query in queries if query.device == device]
+    if not hindrance(device) and worth.pays(session, here, client.ready(), lambda q: session.find(q) is None):
         _expected = monotonic()
-        client.start(query.device, _gpu(query.device))
+        client.start(device, _gpu(device))
+
+
+def expects(session: Session, query: Query, count: int) -> bool:
+    """Whether `tune` will measure a product that misses, which its graph has `count` times."""
+    return hindrance(query.device) is None and worth.pays(session, [query] * count, client.ready())
 
 
 def tune(decisions: Sequence[Decision]) -> list[Decision]:
@@ -76,8 +85,10 @@ def tune(decisions: Sequence[Decision]) -> list[Decision]:
         if hindered:
             found = [_instead(decision, hindered) for decision in group]
         else:
-            room, found = _with_room(device, group)
-            found += _measure(room)
+            taken, left = worth.chosen(group, client.ready())
+            found = [_instead(decision, left[decision.problem]) for decision in group if decision.problem in left]
+            room, rest = _with_room(device, taken)
+            found += rest + _measure(room)
         decided |= {decision.entry: decision for decision in found}
     return [decided.get(decision.entry, decision) for decision in decisions]
 
@@ -109,13 +120,13 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
     if not group:
         return []
     session, device = group[0].session, group[0].query.device
-    limit_s = session.policy.live_s or ASKED_S
-    start = monotonic()
+    start, limit_s = monotonic(), worth.limit_s(session.policy, len({d.problem for d in group}), client.ready())
     try:
         assert session.user_table is not None
         gpu, tried, table = _gpu(device), candidates(group), session.user_table
+        pace = worth.pace(session.policy)
         requests = [
-            client.Request(problem, device, table, configs, gpu=gpu, policy=session.policy)
+            client.Request(problem, device, table, configs, pace.device_s, gpu, session.policy, pace.compile_s)
             for problem, configs in tried.items()
         ]
         tuned = client.tune(requests, limit_s)
@@ -124,7 +135,8 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
         JOURNAL.error(text)
         log.warning("%s", text)
         return [_instead(decision, text) for decision in group]
-    shared = {"problems": len(requests), "seconds": round(monotonic() - start, 3), "device_s": tuned.device_s}
+    seconds, spent = round(monotonic() - start, 3), dict(tuned.spent)
+    shared = {"problems": len(requests), "seconds": seconds, "device_s": tuned.device_s, "spent": spent}
     _note_lateness(tuned, limit_s)
     decided = []
     for decision in group:
@@ -139,8 +151,12 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
 
 
 def _note_lateness(tuned: client.Tuned, limit_s: float) -> None:
-    """If time ran out: tune nothing more where nothing came of it, else let the next process go on from here."""
+    """If time ran out: tune nothing more where nothing came of it, else let the next process go on from here. A process
+    that was still starting will be ready for the next graph; for this one a cached graph is better than another
+    attempt."""
     global _late
+    if tuned.starting:
+        return
     if tuned.late and not tuned.verdicts and not tuned.waited:
         # A cached graph is better than another attempt.
         _late = f"{limit_s:.0f} s were not enough for live tuning before"
@@ -156,11 +172,8 @@ def candidates(group: Sequence[Decision]) -> dict[Problem, tuple[Config, ...]]:
 
 def _candidates(decision: Decision) -> tuple[Config, ...]:
     query, session = decision.query, decision.session
-    policy = session.policy
-    policy = replace(policy, compile_cost=min(policy.compile_cost, policy.live_cost))
-    ask = Ask(query, tuple(session.tables()), policy, installed(query.device.kind))
-    fits = [c for c in likely(ask) if legality.objection(c, query) is None]
-    if uncovered(query.problem):
+    fits = [c for c in likely(worth.ask_of(session, query)) if legality.objection(c, query) is None]
+    if uncovered(query.problem) and rules.patient(session.policy):
         # Where rows are not aligned, padding and Inductor's templates are the best.
         return tuple(fits[:LIVE_CANDIDATES])
     # Processes that compile Inductor's own kernels have to load torch first, which takes seconds.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -64,9 +65,21 @@ def answered(node: Any) -> bool:
     if product is None:
         return False
     asked = _asked(product.query)
-    return any(deciding.ask(current, query) for query in asked) or (
-        deciding.to_tune(current, product.query) and tuning.hindrance(product.query.device) is None
-    )
+    if any(deciding.ask(current, query) for query in asked):
+        return True
+    if not deciding.to_tune(current, product.query):
+        return False
+    return tuning.expects(current, product.query, _count(node, product.query))
+
+
+def _count(node: Any, query: Query) -> int:
+    """How often the graph of `node` has a product of the same problem."""
+    count = 0
+    for other in node.graph.find_nodes(op="call_function", target=node.target):
+        with contextlib.suppress(Exception):
+            found = products.product(other)
+            count += found is not None and found.query.problem == query.problem
+    return count
 
 
 def _asked(query: Query) -> list[Query]:

@@ -50,6 +50,20 @@ def follow(product: Any) -> Chain | None:
     return Chain(tuple(sorted(members)), beside, reads, tuple(stored), kept)
 
 
+def nodes(product: Any, chain: Chain) -> set[Any]:
+    """All operators of an epilogue: its members, those on other tensors, and the views between these."""
+    found = {*chain.members, *chain.beside}
+    made = found | {product}
+    views: set[Any] = set()
+    for node in found:
+        for one in node.all_input_nodes:
+            if base(one) in made:
+                while one not in made:
+                    views.add(one)
+                    one = one.args[0]
+    return found | views
+
+
 def users(node: Any) -> Iterator[tuple[Any, Any]]:
     """(user, the node through which it reads) of a value, through views."""
     for user in node.users:

@@ -39,15 +39,15 @@ class CpuBackend:
     def begin(self, jobs: Sequence[Job]) -> None:
         """Do nothing: compiling would disturb the times of the first jobs."""
 
-    def measurer(self, worker: int, effort: Effort, confirms: bool = True) -> Measurer:
+    def measurer(self, worker: int, effort: Effort) -> Measurer:
         """The only measurer. It compiles in as many processes as there are usable cores, at most 8, and starts nothing
         before its first use."""
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return CpuMeasurer(effort, self.device.units, min(usable, 8))
 
-    def worker_of(self, gpu: int) -> int:
-        """The only worker."""
-        return 0
+    def prompt_measurer(self, gpu: int, effort: Effort) -> Measurer:
+        """The only measurer."""
+        return self.measurer(0, effort)
 
     def close(self) -> None:
         """Do nothing: nothing is shared."""

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
-from gemmdb.generators.measure import stats
 from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import Elsewhere, Reply, Task
 from gemmdb.processes.pool import IsolatedProcess, Limits, Stopped, spread
+from gemmdb.table import stats
 from gemmdb.table.measurement import MAX_DETAIL, Protocol, Status, Times
 
 if TYPE_CHECKING:
@@ -104,6 +104,14 @@ class CpuMeasurer:
             lost = f"no reference: {reference.status}: {reference.detail}"[:MAX_DETAIL]
             return [self._failed.get((problem, c), Outcome(c, Status.ERROR, detail=lost)) for c in configs]
         return [self._failed.get((problem, config)) or outcomes[config] for config in configs]
+
+    def ready(self, limit_s: float) -> bool:
+        """True: the process starts when it is needed."""
+        return True
+
+    def compiled(self, problem: Problem, config: Config) -> bool:
+        """Whether `prepare` has compiled the config."""
+        return (problem, config) in self._compiled
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
         """Do nothing: preparing on a CPU disturbs what is timed on it."""

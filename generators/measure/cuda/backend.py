@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from gemmdb.devices.detect import cuda
 from gemmdb.errors import InputError
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Space
+from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.space import CudaSpace
+from gemmdb.generators.measure.cuda.units import Triton
 from gemmdb.kernels import cutlass
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain, installed
@@ -23,6 +28,7 @@ UNROLL = 20
 out the effect of addresses."""
 VERSION = 3
 """Version 1 timed all calls on operands at one address, version 2 ten calls on ten copies after flushes of 256 MiB."""
+LOADED = Path("/proc/driver/nvidia/version")
 _READINGS = ("driver_version", "clocks.sm", "clocks.mem", "power.limit", "temperature.gpu")
 
 
@@ -38,12 +44,21 @@ class CudaBackend:
         if found is None or toolchain is None:
             raise InputError("building a table for a GPU needs a GPU, torch and triton")
         self.device: Device = found
-        self.toolchain: Toolchain = replace(toolchain, driver=str(self.provenance().get("driver_version", "")))
+        driver = loaded_driver() or str(self.provenance().get("driver_version", ""))
+        self.toolchain: Toolchain = replace(toolchain, driver=driver)
         self.space: Space = CudaSpace(cutlass.compiler() is not None and cutlass.headers() is not None)
-        self._gpus = [index for index in range(_count()) if cuda(index) == found]
-        self.workers = len(self._gpus)
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
         self.compilers = Precompiler(found.capability, shared)
+
+    @functools.cached_property
+    def _gpus(self) -> list[int]:
+        # Asking nvidia-smi may take a second, and live tuning knows its GPU.
+        return [index for index in range(_count()) if cuda(index) == self.device]
+
+    @property
+    def workers(self) -> int:
+        """The number of equal GPUs."""
+        return len(self._gpus)
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """CUDA graphs of calls, one protocol per cache state of the effort."""
@@ -53,13 +68,16 @@ class CudaBackend:
         """Start nvcc on the kernels of all jobs: it takes half a minute for each."""
         self.compilers.begin(jobs)
 
-    def measurer(self, worker: int, effort: Effort, confirms: bool = True) -> CudaMeasurer:
+    def measurer(self, worker: int, effort: Effort) -> CudaMeasurer:
         """The measurer of one of the equal GPUs. All share one compile pool."""
-        return CudaMeasurer(self._gpus[worker], effort, self.compilers).start(confirms)
+        return CudaMeasurer(self._gpus[worker], effort, self.compilers).start()
 
-    def worker_of(self, gpu: int) -> int:
-        """The worker that measures on GPU number `gpu`; the first worker if that GPU is of another kind."""
-        return self._gpus.index(gpu) if gpu in self._gpus else 0
+    def prompt_measurer(self, gpu: int, effort: Effort) -> CudaMeasurer:
+        """A measurer on GPU number `gpu`. The processes that compile start too, and begin with the kernel that all
+        measurements need."""
+        made = CudaMeasurer(gpu, effort, self.compilers).start(confirms=False)
+        self.compilers.warm(Triton(elementwise.flush().unit))
+        return made
 
     def close(self) -> None:
         """End the processes that compile."""
@@ -72,6 +90,17 @@ class CudaBackend:
         except (OSError, subprocess.SubprocessError):
             return {}
         return dict(zip(_READINGS, (value.strip() for value in reply[0].split(",")), strict=False)) if reply else {}
+
+
+def loaded_driver() -> str:
+    """The version of the driver as the kernel of Linux knows it, empty where it does not. It is what nvidia-smi reads,
+    which may take a second to start."""
+    try:
+        text = LOADED.read_text()
+    except OSError:
+        return ""
+    found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", text)
+    return found[0] if found else ""
 
 
 def _count() -> int:

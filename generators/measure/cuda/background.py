@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import multiprocessing
 import os
 import signal
@@ -13,6 +15,13 @@ from gemmdb.generators.measure.cuda.artifact import Artifact, Built
 def warm(artifact: Artifact, capability: int) -> Built:
     """Build an artifact."""
     return artifact.build(capability)
+
+
+def preloaded() -> None:
+    """Import what compiling a Triton kernel takes."""
+    with contextlib.suppress(Exception):  # The first kernel reports it.
+        importlib.import_module("triton.compiler")
+        importlib.import_module("gemmdb.generators.measure.cuda.units")
 
 
 def background() -> None:

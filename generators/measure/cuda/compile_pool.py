@@ -3,6 +3,7 @@ first."""
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import multiprocessing
 import threading
@@ -16,7 +17,7 @@ from itertools import count
 from multiprocessing.context import BaseContext
 
 from gemmdb.generators.measure.cuda.artifact import Artifact, Built
-from gemmdb.generators.measure.cuda.background import background, warm
+from gemmdb.generators.measure.cuda.background import background, preloaded, warm
 
 WEIGHTS = {"cutlass": 0.7, "inductor": 0.15, "triton": 0.15}
 """Each kind's share of the processes while artifacts of all kinds wait. The others use what one kind does not need.
@@ -86,6 +87,13 @@ class CompilePool:
                 self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()
         return item.future
+
+    def warm(self, kind: str, count: int) -> None:
+        """Start `count` processes of a kind and have them import what compiling takes, a second or two."""
+        with contextlib.suppress(Exception):  # The first artifact will meet the same.
+            executor = self._executor(kind)
+            for _ in range(count):
+                executor.submit(preloaded)
 
     def hurry(self, key: str, priority: Priority) -> None:
         """Raise the priority of an artifact that still waits; never lower it."""

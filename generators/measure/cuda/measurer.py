@@ -14,12 +14,12 @@ from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
 from gemmdb.generators.measure.cuda.emitted_config import Emitted, only_emitted
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.trial import Loaded, Trial
-from gemmdb.generators.measure.stats import times
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import Elsewhere
 from gemmdb.processes.pool import IsolatedProcess
 from gemmdb.table.measurement import Protocol, Status
+from gemmdb.table.stats import times
 
 SESSION = Elsewhere("gemmdb.generators.measure.cuda.session")
 
@@ -72,6 +72,16 @@ class CudaMeasurer:
             found = times(timed[config], aten_us) if load.status is Status.OK and aten_us else None
             outcomes.append(Outcome(config, load.status, found, load.error, load.compile_s, load.detail))
         return outcomes
+
+    def ready(self, limit_s: float) -> bool:
+        """See `interfaces.backend.Measurer.ready`."""
+        if self._starting is not None:
+            self._starting.join(max(limit_s, 0.0))
+        return self._starting is None or not self._starting.is_alive()
+
+    def compiled(self, problem: Problem, config: Config) -> bool:
+        """See `interfaces.backend.Measurer.compiled`."""
+        return all(future.done() for future in self.precompiler.submit(problem, config))
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
         """See `interfaces.backend.Measurer.expect`: emitted code is loaded, a tenth of a second for each kernel."""

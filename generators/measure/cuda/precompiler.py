@@ -24,6 +24,8 @@ from gemmdb.processes.pool import Stopped
 from gemmdb.table.measurement import Status, one_line
 
 POLL_S = 0.2
+WARM = 6
+"""How many processes are started before they are needed: the candidates of one problem, and what is around ATen."""
 SUSPECT = 2
 """An artifact that was being compiled when this many processes died is left to the process that times: a crash there
 costs only one row."""
@@ -48,6 +50,14 @@ class Precompiler:
 
     def __post_init__(self) -> None:
         self._pool = CompilePool(self.capability, self.processes)
+
+    def warm(self, artifact: Artifact) -> None:
+        """Start processes that compile Triton kernels before there is anything else to compile, and build an artifact
+        that everything needs."""
+        with self._lock:
+            if artifact.key not in self._futures and not self._closed:
+                self._futures[artifact.key] = self._pool.submit(artifact, "triton", Priority.URGENT)
+        self._pool.warm("triton", min(self.processes, WARM))
 
     def submit(self, problem: Problem, config: Config, priority: Priority = Priority.NORMAL) -> list[Future[Built]]:
         """Start to compile what a config needs on a problem, unless that has started; the futures of its artifacts.

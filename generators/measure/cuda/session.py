@@ -15,17 +15,16 @@ import torch
 from gemmdb.generators.measure.cuda import elementwise, emitted
 from gemmdb.generators.measure.cuda.bench import Bench, check, set_up
 from gemmdb.generators.measure.cuda.calls import Call, bind, launcher
-from gemmdb.generators.measure.cuda.graphs import capture, elapsed, flush_buffer, once, sink_buffer
-from gemmdb.generators.measure.cuda.trial import Loaded, Trial
+from gemmdb.generators.measure.cuda.graphs import capture, elapsed, sink_buffer
+from gemmdb.generators.measure.cuda.trial import SAMPLE_US, Loaded, Trial
 from gemmdb.generators.measure.spelling import to_torch
 from gemmdb.generators.measure.tolerance import acceptable
+from gemmdb.inductor.timing.graphs import elapsed as once
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
 from gemmdb.table.measurement import Protocol, Status, one_line
 
-SAMPLE_US = 3000.0
-"""A graph has only as many calls as fit into this time."""
 FEWEST, LONGEST_US = 7, 1.5e6
 """The fewest rounds of a measurement, and the time above which it has fewer rounds than samples asked for."""
 HOPELESS = 1.5
@@ -40,7 +39,8 @@ _busy_us = 0.0
 def begin(inductor: bool) -> None:
     """Import and start what the first measurement would otherwise wait for. `inductor`: also import what loads emitted
     code, which takes two seconds."""
-    sink_buffer(), flush_buffer()
+    with contextlib.suppress(Exception):  # The first measurement reports it.
+        capture(None, Protocol("graph", "cold", 1, 1))
     ones = torch.ones(64, 64, dtype=torch.float64, device="cuda")
     _ = (ones @ ones).sum().item()
     if inductor:

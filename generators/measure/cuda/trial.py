@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from gemmdb.kernels.config import Config
 from gemmdb.table.measurement import Status
 
+SAMPLE_US = 3000.0
+"""A graph has only as many calls as fit into this time."""
+
 
 @dataclass(frozen=True)
 class Loaded:

@@ -5,6 +5,7 @@ Nothing here imports torch: a hundred processes that compile would each take sec
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import json
@@ -58,6 +59,17 @@ class _Source:
     constants: dict[Any, Any]
 
 
+def build_launcher(unit: Unit, kernel: Any) -> None:
+    """Compile the C code with which Triton launches a kernel, and Triton's own, into the on-disk cache. Otherwise the
+    process that times would wait a third of a second for gcc at the first launch of each signature. Some versions of
+    Triton have no such code."""
+    with contextlib.suppress(Exception):  # The process that times reports it.
+        from triton.backends.nvidia.driver import CudaLauncher, CudaUtils
+
+        CudaUtils()
+        CudaLauncher(_Source(dict(unit.args), {}), kernel.metadata)
+
+
 def _remember(unit: Unit, capability: int, kernel: Any) -> None:
     """Note where Triton keeps a kernel. Triton would parse the source to find it again, which takes ten times as long
     as loading it."""
@@ -100,8 +112,10 @@ class Triton:
         return ""
 
     def build(self, capability: int) -> Built:
-        """Compile the unit."""
+        """Compile the unit, and the code that launches it."""
         done = compile_unit(self.unit, capability)
+        if done.kernel is not None:
+            build_launcher(self.unit, done.kernel)
         shared = int(done.kernel.metadata.shared) if done.kernel is not None else 0
         return Built(done.failure, done.seconds, shared)
 

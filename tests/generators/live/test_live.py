@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 from gemmdb.devices import detect, registry
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.live import process
+from gemmdb.generators.live import planning
 from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.cuda.space import CudaSpace, from_menu
 from gemmdb.inductor.live import client
@@ -33,8 +33,8 @@ LARGE = SMALL.resized(4096, 4096, 4096)
 def job(problem, *candidates, budget_s=1.0):
     request = client.Request(problem, CPU, Path("unused.db"), candidates, budget_s)
     backend = backends.backend_for(CPU)
-    made = process.job(request, backend)
-    return made, process.within(request, backend, made)
+    made = planning.job(request, backend)
+    return made, planning.within(request, backend, made)
 
 
 def blocking(n):
@@ -62,11 +62,11 @@ def test_what_nvcc_has_to_compile_is_not_tried():
     large = Problem.gemm("mm", m=512, n=1024, k=1024)
     backend = SimpleNamespace(device=H200, protocols=lambda chosen: [Protocol("graph", "cold", 10, 10)])
     request = client.Request(large, H200, Path("user.db"), (slow,))
-    assert process.job(request, backend).legal == (ATEN,)
+    assert planning.job(request, backend).legal == (ATEN,)
     patient = replace(request, policy=Policy(live_cost=slow.spec.cost))
-    assert process.job(patient, backend).legal == (ATEN, slow)
+    assert planning.job(patient, backend).legal == (ATEN, slow)
     strict = replace(request, policy=Policy(live_cost=slow.spec.cost, compile_cost=1))
-    assert process.job(strict, backend).legal == (ATEN,)
+    assert planning.job(strict, backend).legal == (ATEN,)
 
 
 class Gpu:
@@ -84,37 +84,40 @@ def test_where_rows_are_misaligned_a_padded_product_is_among_the_four(candidates
     """Inductor's own pass, which would time one, is kept from it."""
     misaligned = Problem.gemm("mm", m=512, n=4096, k=4093)
     request = client.Request(misaligned, H200, Path("user.db"), candidates)
-    legal = process.job(request, Gpu()).legal
+    legal = planning.job(request, Gpu()).legal
     assert len(legal) == 1 + LIVE_CANDIDATES
     assert [config.kernel for config in legal].count("padded") == 1
     assert legal[1:-1] == (candidates[:3] or legal[1:-1])
     aligned = replace(request, problem=misaligned.resized(512, 4096, 4096))
-    assert "padded" not in [config.kernel for config in process.job(aligned, Gpu()).legal]
+    assert "padded" not in [config.kernel for config in planning.job(aligned, Gpu()).legal]
     denied = replace(request, policy=Policy(deny="padded"))
-    assert "padded" not in [config.kernel for config in process.job(denied, Gpu()).legal]
+    assert "padded" not in [config.kernel for config in planning.job(denied, Gpu()).legal]
 
 
 def test_the_head_of_the_menu_is_what_the_policy_lets_through():
     request = client.Request(
         Problem.gemm("mm", m=64, n=1024, k=1024), H200, Path("user.db"), policy=Policy(deny="triton")
     )
-    assert process.job(request, Gpu()).legal == (ATEN,)
+    assert planning.job(request, Gpu()).legal == (ATEN,)
 
 
-@pytest.mark.parametrize(("size", "most"), [(1024, 4), (4096, 4), (8192, 1), (16384, 0)])
-def test_of_a_large_product_fewer_are_tried(size, most):
-    request = client.Request(Problem.gemm("mm", m=size, n=size, k=size), H200, Path("user.db"))
-    made = process.job(request, Gpu())
+@pytest.mark.parametrize(
+    ("size", "budget_s", "most"), [(1024, 0.3, 4), (16384, 1.0, 4), (12288, 0.3, 3), (16384, 0.3, 0), (32768, 1.0, 0)]
+)
+def test_of_a_large_product_fewer_are_tried(size, budget_s, most):
+    large = Problem.gemm("mm", m=size, n=size, k=size)
+    request = client.Request(large, H200, Path("user.db"), budget_s=budget_s)
+    made = planning.job(request, Gpu())
     assert len(made.legal) == 1 + most
-    why = process.too_large(made, request, Gpu())
-    assert why == ("" if most else "ATen and one more would take longer than 1 s of the device")
+    why = planning.too_large(made, request, Gpu())
+    assert why == ("" if most else f"ATen and one more would take longer than {budget_s:g} s of the device")
 
 
 def test_whoever_has_a_gpu_measured_need_not_load_torch():
     program = """
         import sys
         from gemmdb.kernels.config import ATEN
-        from gemmdb.generators.live import process
+        from gemmdb.generators.live import planning
         from gemmdb.generators.measure.cuda import backend, requirements
         from gemmdb.key.problem import Problem
         assert requirements.required(Problem.gemm("mixed_mm", m=8, n=64, k=64, fusion="scale"), ATEN)
@@ -146,5 +149,5 @@ def test_the_budget_limits_the_samples_and_leaves_the_protocol_alone():
     same, short = job(SMALL, budget_s=0.01)
     assert made.protocol == same.protocol
     assert generous.samples == made.protocol.samples
-    assert short.samples == process.FEWEST_SAMPLES
+    assert short.samples == planning.FEWEST_SAMPLES
     assert job(LARGE)[1].samples < generous.samples

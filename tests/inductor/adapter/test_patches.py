@@ -24,7 +24,7 @@ SNAPSHOT = """
     def snapshot():
         found = {}
         for name, module in list(sys.modules.items()):
-            if not name.startswith("torch._inductor") or module is None:
+            if not name.startswith(("torch._inductor", "torch._functorch")) or module is None:
                 continue
             for attribute, value in list(vars(module).items()):
                 found[f"{name}:{attribute}"] = id(value)

@@ -17,6 +17,8 @@ from gemmdb.table import writer
 H200 = registry.find("NVIDIA H200")
 PLAIN = Query(Problem.gemm("mm", m=7, n=5000, k=3000, dtype="bf16", layout="nt"), H200)
 SOME = {"m": (2, 64)}
+ROTARY = Query(Problem.gemm("mm", m=64, n=4, k=1, dtype="fp32"), H200)
+UNALIGNED = Query(Problem.gemm("mm", m=7, n=5000, k=3001), H200)
 SCALED = Query(Problem.gemm("scaled_mm", m=7, n=64, k=64, scales="row"), H200)
 BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
 
@@ -29,6 +31,12 @@ BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
         (replace(PLAIN, ranges=SOME), 300.0, ""),
         (replace(PLAIN, device=detect.cpu()), 20.0, "on a CPU"),
         (replace(PLAIN, device=detect.cpu()), 300.0, ""),
+        (ROTARY, 10.0, "nothing to save"),
+        (ROTARY, 300.0, "nothing to save"),
+        (replace(ROTARY, device=detect.cpu()), 300.0, "nothing to save"),
+        (UNALIGNED, 10.0, "multiples of 16 bytes, so a padded product"),
+        (UNALIGNED, 300.0, ""),
+        (replace(UNALIGNED, problem=Problem.gemm("mixed_mm", m=7, n=5000, k=3001)), 10.0, ""),
         (BATCH, 20.0, "load torch first"),
         (BATCH, 300.0, ""),
         (replace(BATCH, ranges=SOME), 300.0, "at fixed sizes"),
@@ -68,7 +76,7 @@ def test_candidates_for_a_gpu_are_quick_to_compile():
 def test_where_rows_are_not_aligned_what_is_the_best_there_is_tried():
     """That is padding and Inductor's templates, though these take loading torch to compile."""
     problem = Problem.gemm("mm", m=512, n=4096, k=4093)
-    asked = session_factory.from_tables(Policy(on_miss="live"))
+    asked = session_factory.from_tables(Policy(on_miss="live", live_s=300.0))
     query = replace(PLAIN, problem=problem, device=replace(PLAIN.device, sku="Some GPU"))
     (found,) = tuning.candidates([Decision(asked, query, None, Event(problem.text, "live"))]).values()
     assert 1 < len(found) <= LIVE_CANDIDATES

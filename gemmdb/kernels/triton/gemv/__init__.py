@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def names(config: Config, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
-    own = {"ROWS": 1 << (problem.m - 1).bit_length(), "STAGES": config.values["stages"]}
+    own = {"ROWS": hardware.gemv_sums(problem.m), "STAGES": config.values["stages"]}
     return shared.constants(config, problem) | own | {"SCALED": shared.scaled(problem)}
 
 
@@ -27,12 +27,21 @@ def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any
     return cdiv(n, meta["BLOCK_N"]), 1, 1
 
 
+def compiled(config: Config, problem: Problem) -> int:
+    """The rows of sums: with more of them than were timed, a program has more registers and fewer neighbours."""
+    return hardware.gemv_sums(problem.m)
+
+
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
     """Why a config cannot run, None when it can."""
     if reason := shared.illegal(config, problem, device):
         return reason
     if problem.m > hardware.GEMV_ROWS or "m" in symbolic:
         return f"the number of rows is fixed, and more than {hardware.GEMV_ROWS} do not fit into registers"
+    value = config.values
+    block = int(value["block_n"]), int(value["block_k"])
+    if hardware.gemv_registers(problem.m, block, int(value["warps"])) > hardware.THREAD_REGISTERS:
+        return f"the sums of {problem.m} rows do not fit into the registers of {value['warps']} warps"
     column = problem.b.layout.order
     # A single column without gaps counts as row-major.
     if not problem.a.row_major or not (column.startswith("col") or (problem.n, column) == (1, "row")):
@@ -45,6 +54,6 @@ KERNEL = Kernel(
         "block_n": IntRange(1, 64, True), "block_k": IntRange(64, 4096, True), "unroll": IntRange(1, 8, True),
         "dequant": shared.DEQUANT, "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    illegal=illegal, template=Template(__name__, names, grid),
+    illegal=illegal, compiled=compiled, template=Template(__name__, names, grid),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip

@@ -26,7 +26,6 @@ def test_lanes_are_the_gpus_that_equal_the_device(host):
     made = CudaBackend(WANTED)
     assert made.workers == 2
     assert [made.measurer(worker, named("quick", "cuda")).gpu for worker in range(2)] == [1, 3]
-    assert [made.worker_of(gpu) for gpu in range(4)] == [0, 0, 0, 1]
     made.close()
 
 
@@ -35,3 +34,37 @@ def test_without_a_device_the_first_gpu_is_it(host):
     assert (made.device, made.workers) == (OTHER, 2)
     assert [made.measurer(worker, named("quick", "cuda")).gpu for worker in range(2)] == [0, 2]
     made.close()
+
+
+def test_who_waits_for_a_measurement_asks_no_slow_tool(host, monkeypatch, tmp_path):
+    def slow(query):
+        raise AssertionError(f"nvidia-smi {query}")
+
+    version = tmp_path / "version"
+    version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs)\n")
+    monkeypatch.setattr(backend, "LOADED", version)
+    monkeypatch.setattr(backend, "_smi", slow)
+    monkeypatch.setattr(backend, "_count", lambda: slow("--query-gpu=index"))
+    warmed = []
+    monkeypatch.setattr(backend.Precompiler, "warm", lambda self, artifact: warmed.append(artifact))
+    made = CudaBackend(WANTED)
+    assert made.prompt_measurer(3, named("quick", "cuda")).gpu == 3
+    assert made.toolchain.driver == "570.86.15"
+    assert len(warmed) == 1
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\nGCC version: 11.4", "550.54.15"),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.82  Wed Oct 27", "470.82"),
+        ("", ""),
+    ],
+)
+def test_the_driver_that_is_loaded(text, version, monkeypatch, tmp_path):
+    path = tmp_path / "version"
+    monkeypatch.setattr(backend, "LOADED", path)
+    assert backend.loaded_driver() == ""
+    path.write_text(text)
+    assert backend.loaded_driver() == version

@@ -1,6 +1,7 @@
 """Which artifacts are compiled first, how many at a time, and what becomes of them when a process dies."""
 
 import importlib
+import multiprocessing
 import subprocess
 import sys
 import time
@@ -126,6 +127,20 @@ def test_an_artifact_can_be_asked_for_again(pool, artifact):
     one = pool(1)
     for kind in ("triton", "triton", "cutlass", "triton"):
         assert one.submit(artifact("again"), kind, Priority.NORMAL).result(60).seconds == 90.0
+
+
+def test_processes_can_start_before_there_is_anything_to_compile(pool, artifact):
+    three = pool(3)
+    before = set(multiprocessing.active_children())
+    three.warm("triton", 2)
+    started = set(multiprocessing.active_children()) - before
+    assert len(started) == 2
+    assert three.submit(artifact("one"), "triton", Priority.NORMAL).result(60).seconds == 90.0
+    three.close()
+    three.warm("triton", 2)  # Nothing starts, and nobody is told.
+    for process in started:
+        process.join(60)
+    assert not set(multiprocessing.active_children()) - before
 
 
 def test_a_process_that_dies_breaks_what_is_running_and_nothing_that_waits(pool, artifact, tmp_path):

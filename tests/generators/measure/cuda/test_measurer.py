@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from concurrent.futures import Future
 
 import pytest
 
@@ -117,6 +118,31 @@ def test_inductor_is_loaded_where_something_has_to_be_measured_as_emitted_code(g
     assert prepared(make.tile(block_k=64)) == [False]
     for _ in range(2):
         assert prepared(Emitted.code_of(make.tile(block_k=64))) == [False, True]
+
+
+def test_who_waits_for_the_process_can_stop_waiting(gpu, make):
+    assert gpu.ready(0.0)  # It was not asked to start: it will, with the first measurement.
+    gpu.start(confirms=False)
+    assert not gpu.ready(0.0)
+    assert gpu.ready(60.0)
+    assert statuses(gpu, make, 16) == ["ok", "ok"]
+
+
+def test_a_config_is_compiled_when_all_that_it_needs_is(make):
+    class Pending:
+        def __init__(self):
+            self.futures = [Future(), Future()]
+
+        def submit(self, problem, config):
+            return self.futures
+
+    measurer = CudaMeasurer(0, EFFORT, Pending())
+    seen = [measurer.compiled(PROBLEM, make.tile(block_k=16))]
+    for future in measurer.precompiler.futures:
+        future.set_result(None)
+        seen.append(measurer.compiled(PROBLEM, make.tile(block_k=16)))
+    measurer.close()
+    assert seen == [False, False, True]
 
 
 def test_what_spoils_the_process_is_known_and_the_others_are_tried_again(gpu, make):

@@ -89,6 +89,14 @@ def test_parts_that_fail_say_why(pool):
     assert pool.seconds(problem(1), ATEN) == 0.5
 
 
+def test_what_everything_needs_can_be_built_first(pool):
+    TASKS[problem(9)] = ("good",)
+    pool.warm(importlib.import_module("artifacts_of_a_test").Artifact("good"))
+    (early,) = pool._futures.values()
+    assert pool.submit(problem(9), ATEN) == [early]
+    assert early.result(60).failure == ""
+
+
 def test_waiting_for_a_process_is_not_compiling(pool):
     TASKS.update({problem(m): (f"sleep 1.0{m}",) for m in range(4)})
     for m in range(4):

@@ -1,0 +1,46 @@
+"""Which product makes a program slower with gemmdb than in default mode. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.programs import timing
+from benchmarks.programs.figures import ends
+from benchmarks.programs.program import Built, Program, Step
+from benchmarks.programs.ways import Way
+from benchmarks.programs.work import Job, first_call
+from gemmdb.inductor import session
+from gemmdb.inductor.comparison import without
+from gemmdb.kernels.config import ATEN
+
+SECONDS = 1.0
+"""Of timing, per product."""
+
+
+def suspects(products: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """The products that another kernel than ATen's solves; those that take the longest in all come first."""
+    found = [one for one in products if one["config"] != ATEN.text]
+    return sorted(found, key=lambda one: -(one["expected_us"] or 0) * one["count"])[:most]
+
+
+def losses(
+    job: Job, program: Program, way: Way, built: Built, ours: Step, products: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """For each suspect, how many microseconds the program loses by its kernel: the median over the rounds between the
+    ends of its interval, of `ours` minus the same program with ATen for that product."""
+    found: list[dict[str, Any]] = []
+    for one in suspects(products, job.blame):
+        with job.using(alone=False):
+            way.enter(job.place)
+            served = session.steering()
+            if served is None:
+                return found
+            with session.use(without([one["problem"]], served)):
+                run, _, _ = first_call(program, way, built)
+                spared = timing.capture(run)
+        with job.using(alone=True):
+            taken = timing.in_turn({"ours": ours, "spared": spared}, SECONDS, job.device)
+        lost = ends([mine - other for mine, other in zip(taken["ours"], taken["spared"], strict=True)])
+        found.append({"problem": one["problem"], "config": one["config"], "count": one["count"], "lost_us": lost})
+    return found

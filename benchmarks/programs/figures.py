@@ -1,0 +1,145 @@
+"""The figures of measured programs: ratios with their intervals, means by class, the counts that the goals name."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gemmdb.table.stats import interval
+
+SLOWER = 1.01
+"""A program is slower if its time over default mode's is above this at the lower end of the interval."""
+Row = Mapping[str, Any]
+
+
+def ends(values: Sequence[float]) -> list[float]:
+    """The median between the ends of its 95% interval."""
+    ordered = sorted(values)
+    low, high = interval(len(ordered))
+    return [ordered[low], statistics.median(ordered), ordered[high]]
+
+
+def times(row: Row) -> dict[str, list[float]]:
+    """Microseconds of each way: the median between the ends of its interval."""
+    return {name: ends(values) for name, values in row.get("taken", {}).items() if values}
+
+
+def gain(row: Row, way: str, over: str) -> list[float] | None:
+    """The time of `over` over that of `way`: the median of the rounds, in which one follows the other, between the
+    ends of its interval. None if one of them is missing. A step that was timed a few times only gives its median to all
+    rounds."""
+    taken = row.get("taken", {})
+    ours, theirs = taken.get(way), taken.get(over)
+    if not ours or not theirs:
+        return None
+    if len(ours) != len(theirs):
+        count = max(len(ours), len(theirs))
+        ours, theirs = (one if len(one) == count else [statistics.median(one)] * count for one in (ours, theirs))
+    return ends([other / mine for mine, other in zip(ours, theirs, strict=True)])
+
+
+def compiled(row: Row, way: str, over: str, state: str = "cold_s") -> float | None:
+    """The compile time of `way` over that of `over`."""
+    ours, theirs = (row["ways"].get(name, {}).get(state) for name in (way, over))
+    return ours / theirs if ours and theirs else None
+
+
+def slower(row: Row, way: str, over: str = "default") -> bool:
+    """Whether `way` is slower than `over` beyond noise."""
+    found = gain(row, way, over)
+    return found is not None and 1 / found[2] > SLOWER
+
+
+def wrong(row: Row, way: str, tolerance: float = 0.02) -> bool:
+    """Whether the outputs of `way` are farther from the reference than twice default mode's, and than `tolerance`."""
+    mine, plain = (row["ways"].get(name, {}).get("error") for name in (way, "default"))
+    if mine is None or plain is None:
+        return False
+    return not mine <= max(2 * plain, tolerance)
+
+
+def summary(row: Row) -> dict[str, Any]:
+    """What a run prints of a program."""
+    found: dict[str, Any] = {"us": {name: round(one[1], 1) for name, one in times(row).items()}}
+    for name in row["ways"]:
+        over = gain(row, name, "default") if name != "default" else None
+        if over:
+            found[f"{name} over default"] = [round(end, 3) for end in over]
+    for state in ("cold_s", "warm_s"):
+        found[state] = {name: round(facts[state], 2) for name, facts in row["ways"].items() if state in facts}
+    found["rungs"] = stats(row).get("rungs", {})
+    failures = {name: facts["failure"] for name, facts in row["ways"].items() if "failure" in facts}
+    if row.get("failure"):
+        failures["warm"] = row["failure"]
+    return {**found, **({"failures": failures} if failures else {})}
+
+
+def stats(row: Row, way: str = "gemmdb") -> dict[str, Any]:
+    """What gemmdb's `stats()` said in the cold compile of a way; empty if there was none."""
+    found: dict[str, Any] = row["ways"].get(way, {}).get("stats", {})
+    return found
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """The geometric mean, None of nothing."""
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def latest(rows: Sequence[Row]) -> list[Row]:
+    """For each program its last row, with the `earlier` ones. Skipped programs are left out."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if "skipped" not in row:
+            found.setdefault(row["program"], []).append(row)
+    return [{**one[-1], "earlier": one[-2::-1]} for one in found.values()]
+
+
+def comparing(row: Row, way: str, over: str) -> Row:
+    """The last row of the program in which both ways were timed: times of different rows do not belong together. The
+    row itself if there is none."""
+    both = {way, over}
+    return next((one for one in (row, *row.get("earlier", ())) if both <= set(one.get("taken", {}))), row)
+
+
+def figures(rows: Sequence[Row], way: str = "gemmdb") -> dict[str, Any]:
+    """The figures of the suite, of the last row of each program."""
+    known = latest(rows)
+    found: dict[str, Any] = {
+        "way": way,
+        "programs": len(known),
+        "timed": sum(gain(row, way, "default") is not None for row in known),
+        "slower": sorted(row["program"] for row in known if slower(row, way)),
+        "wrong": sorted(row["program"] for row in known if wrong(row, way)),
+        "failed": sorted(row["program"] for row in known if failed(row)),
+    }
+    for over in ("default", "max-autotune"):
+        found[f"over {over}"] = _means(known, way, over)
+        for state in ("cold_s", "warm_s"):
+            ratios = [
+                one for row in known if (one := compiled(comparing(row, way, over), way, over, state)) is not None
+            ]
+            found[f"compile {state.removesuffix('_s')} over {over}"] = statistics.median(ratios) if ratios else None
+    longer = [row["ways"][way]["cold_s"] - row["ways"]["default"]["cold_s"] for row in known
+              if compiled(row, way, "default") is not None]  # fmt: skip
+    found["most seconds longer than default"] = max(longer, default=None)
+    lost = [one["lost_us"][0] for row in known for one in row.get("blame", ())]
+    found["most us lost to one product"] = max(lost, default=None)
+    return found
+
+
+def failed(row: Row) -> bool:
+    """Whether something of a program failed."""
+    return "failure" in row or any("failure" in facts for facts in row["ways"].values())
+
+
+def _means(rows: Sequence[Row], way: str, over: str) -> dict[str, float | None]:
+    gains: dict[str, list[float]] = {}
+    for row in rows:
+        found = gain(comparing(row, way, over), way, over)
+        if found:
+            for name in ("all", row["kind"], *(["int8 and fp8"] if row["kind"] in ("int8", "fp8") else [])):
+                gains.setdefault(name, []).append(found[1])
+    return {name: mean(values) for name, values in gains.items()}

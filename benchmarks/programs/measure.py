@@ -1,0 +1,186 @@
+"""Measure programs: cold and warm compiles, run times in turn, what gemmdb answered, errors.
+
+    python -m benchmarks.programs measure --out FILE.jsonl [--programs 'llama-*,bert*'] [--ways default,gemmdb]
+        [--jobs 4] [--gpus 0,1] [--seconds 450] [--again]
+
+Each way compiles in a fresh process with empty caches (`cold_s`, the seconds of the first call). Then one process
+compiles all ways again from those caches (`warm_s`), captures each as one CUDA graph, and replays the graphs in turn.
+Several programs are compiled side by side, each with its share of the processors. On each GPU, only one of them at a
+time is timed, or compiled in a way that measures. Ways: default, max-autotune, gemmdb (as installed), gemmdb-aten
+(`on_miss=aten`). max-autotune takes a minute or two per program. FILE gets one JSON line per program when it is done.
+Programs that FILE has in these ways are left out, so an interrupted run resumes. With --device cpu --size tiny it
+shows, anywhere, that everything works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import command
+from benchmarks.common import json_lines, without_root
+from benchmarks.programs import ways
+from benchmarks.programs.program import SIZES, Program
+from benchmarks.programs.suite import chosen
+from gemmdb.errors import InputError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the tool."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, metavar="FILE", help="the result; lines are appended")
+    what.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--programs", default="*", metavar="GLOBS", help="names, separated by commas; default: all")
+    parser.add_argument("--ways", default="default,gemmdb", help=f"of {', '.join(ways.WAYS)}")
+    parser.add_argument("--size", choices=SIZES, default="gpu", help="default: gpu")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: cuda")
+    parser.add_argument("--gpus", default="0", help="as CUDA_VISIBLE_DEVICES names them; default: 0")
+    parser.add_argument("--jobs", type=int, default=4, help="programs side by side on each GPU; default: 4")
+    parser.add_argument("--seconds", type=float, default=450, help="begin no further program after that; default: 450")
+    parser.add_argument("--timeout", type=float, default=240, help="seconds of one process; default: 240")
+    parser.add_argument("--timing", type=float, default=3, help="seconds of timing per program; default: 3")
+    parser.add_argument("--blame", type=int, default=3, help="products to suspect where gemmdb is slower; default: 3")
+    parser.add_argument("--crowded", action="store_true", help="let ways that measure compile beside other programs")
+    parser.add_argument("--again", action="store_true", help="also programs that FILE has")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a program is measured: the device, the GPU's name for CUDA_VISIBLE_DEVICES, its lock."""
+
+    device: str
+    gpu: str
+
+    @property
+    def lock(self) -> Path:
+        """The lock, which all measurements on this machine share."""
+        return Path(tempfile.gettempdir()) / f"gemmdb-programs-{self.gpu or self.device}.lock"
+
+
+def main(options: argparse.Namespace) -> None:
+    """Measure what is missing, or be one measuring process."""
+    if options.child:
+        from benchmarks.programs import work, worker
+
+        task, text = options.child
+        job = json.loads(text)
+        reply = getattr(worker, task)(work.Job(**{**job, "ways": tuple(job["ways"])}))
+        Path(job["folder"], "reply.json").write_text(json.dumps(reply))
+        return
+    names = options.ways.split(",")
+    if unknown := set(names) - set(ways.WAYS):
+        raise InputError(f"--ways: known are {', '.join(ways.WAYS)}, not {', '.join(sorted(unknown))}")
+    done = set() if options.again else already(json_lines(options.out), names)
+    everything(options, names, [program for program in chosen(options.programs) if program.name not in done])
+
+
+def already(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> set[str]:
+    """The programs that rows have in all of these ways, failed or not. A skipped program is none of them."""
+    return {row["program"] for row in rows if "skipped" not in row and set(names) <= set(row["ways"])}
+
+
+def everything(options: argparse.Namespace, names: list[str], programs: Sequence[Program]) -> None:
+    """Measure the programs, several at once, and append their rows."""
+    gpus = [""] if options.device == "cpu" else options.gpus.split(",")
+    free: queue.Queue[Place] = queue.Queue()
+    for _ in range(options.jobs):
+        for gpu in gpus:
+            free.put(Place(options.device, gpu))
+    until, writing = time.monotonic() + options.seconds, threading.Lock()
+
+    def one(program: Program) -> None:
+        place = free.get()
+        try:
+            if time.monotonic() > until:
+                return
+            row = measured(program, names, place, options)
+            with writing, options.out.open("a") as file:
+                file.write(without_root(row) + "\n")
+            print(line(row), flush=True)
+        finally:
+            free.put(place)
+
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(options.jobs * len(gpus)) as pool:
+        list(pool.map(one, programs))
+    rows = already(json_lines(options.out), names)
+    left = [program.name for program in programs if program.name not in rows]
+    print(f"{len(left)} left" + (f": {', '.join(left)}" if left else ""))
+
+
+def measured(program: Program, names: list[str], place: Place, options: argparse.Namespace) -> dict[str, Any]:
+    """The row of one program."""
+    began = time.monotonic()
+    about = {"program": program.name, "family": program.family, "kind": program.kind, "size": options.size}
+    row: dict[str, Any] = {
+        **about,
+        "device_kind": place.device,
+        "jobs": options.jobs,
+        "crowded": options.crowded,
+        "ways": {},
+    }
+    with tempfile.TemporaryDirectory(prefix="program-", ignore_cleanup_errors=True) as folder:
+        for name in names:
+            found = in_process("cold", program, [name], place, Path(folder), options)
+            if "skipped" in found:
+                return {**row, **found}
+            row["ways"][name] = found
+        good = [name for name in names if "failure" not in row["ways"][name]]
+        found = in_process("warm", program, good, place, Path(folder), options) if good else {}
+        for name, facts in found.pop("ways", {}).items():
+            row["ways"].setdefault(name, {}).update(facts)
+    return {**row, **found, "seconds": round(time.monotonic() - began, 1)}
+
+
+def in_process(
+    task: str, program: Program, names: list[str], place: Place, folder: Path, options: argparse.Namespace
+) -> dict[str, Any]:
+    """What `worker.TASK` returns in a process of its own; the reason as `failure` if it ends otherwise."""
+    where = {"device": place.device, "folder": str(folder), "lock": str(place.lock)}
+    how = {"size": options.size, "seconds": options.timing, "blame": options.blame, "crowded": options.crowded}
+    job = {"program": program.name, "ways": names, **where, **how}
+    reply, log = folder / "reply.json", folder / f"{task}-{names[0]}.log"
+    reply.unlink(missing_ok=True)
+    call = command("benchmarks.programs", "measure", "--child", task, json.dumps(job))
+    compilers = max((os.cpu_count() or 1) // (options.jobs * len(options.gpus.split(","))), 2)
+    environ = ways.base_environment(os.environ, place.gpu, compilers)
+    with log.open("wb") as output:
+        child = subprocess.Popen(call, env=environ, stdout=output, stderr=output, start_new_session=True)
+        try:
+            code = child.wait(options.timeout)
+        except subprocess.TimeoutExpired:
+            return {"failure": f"{task}: no answer within {options.timeout:.0f} s"}
+        finally:
+            _end(child)
+    if code == 0 and reply.exists():
+        found: dict[str, Any] = json.loads(reply.read_text())
+        return found
+    said = [text for text in log.read_text(errors="replace").splitlines() if text.strip()]
+    return {"failure": f"{task}: exit {code}: {(said or [''])[-1][:500]}"}
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it started, the compilers of Inductor too."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def line(row: dict[str, Any]) -> str:
+    """One line about a row."""
+    from benchmarks.programs.figures import summary
+
+    return f"{row['program']}: " + (row.get("skipped") or json.dumps(summary(row)))

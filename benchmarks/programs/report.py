@@ -1,0 +1,104 @@
+"""Print the table and the figures of measured programs.
+
+    python -m benchmarks.programs report FILE.jsonl... [--way gemmdb] [--json]
+
+One line per program: microseconds in default mode, the gains over default mode and max-autotune with their 95%
+intervals, seconds of compiling (cold, and warm in brackets), products by rung, products that are uncovered, and errors.
+Of several lines of one program the last counts; if it lacks a way, the last one that has it. Where gemmdb is slower,
+further lines name the products that cost the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import json_lines
+from benchmarks.programs.figures import Row, comparing, failed, figures, gain, latest, stats, times
+
+HEADS = ("program", "default us", "over default", "over max-autotune", "compile s: default", "gemmdb", "max-autotune",
+         "products", "uncovered", "error: default", "gemmdb")  # fmt: skip
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the tool."""
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="results of `measure`")
+    parser.add_argument("--way", default="gemmdb", help="the way to report; default: gemmdb")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON and no table")
+
+
+def main(options: argparse.Namespace) -> None:
+    """Print the report."""
+    rows: list[Row] = []
+    for path in options.files:
+        if not path.exists():
+            raise FileNotFoundError(2, "No such file", str(path))
+        rows += json_lines(path)
+    found = figures(rows, options.way)
+    if options.json:
+        print(json.dumps(found, indent=1))
+        return
+    print("\n".join(table(latest(rows), options.way)))
+    print()
+    for name, value in found.items():
+        print(f"- {name}: {_said(value)}")
+
+
+def table(rows: Sequence[Row], way: str) -> Iterator[str]:
+    """A Markdown table of programs."""
+    yield f"| {' | '.join(HEADS)} |"
+    yield "|---" * len(HEADS) + "|"
+    for row in rows:
+        cells = list(_cells(row, way))
+        yield f"| {' | '.join(cells)} |"
+        for one in row.get("blame", ()):
+            lost = one["lost_us"]
+            said = f"{lost[1]:.1f} us ({lost[0]:.1f} to {lost[2]:.1f}) lost to {one['config']} on {one['problem']}"
+            yield f"| | {said} |" + " |" * (len(HEADS) - 2)
+        if failed(row):
+            yield f"| | {'; '.join(_failures(row))} |" + " |" * (len(HEADS) - 2)
+
+
+def _cells(row: Row, way: str) -> Iterator[str]:
+    found = stats(row, way)
+    us = times(row).get("default")
+    yield row["program"] + (" (no graph)" if row.get("clock", "graph") != "graph" else "")
+    yield f"{us[1]:,.0f}" if us else ""
+    for over in ("default", "max-autotune"):
+        ends = gain(comparing(row, way, over), way, over)
+        yield f"{ends[1]:.3f} ({ends[0]:.3f} to {ends[2]:.3f})" if ends else ""
+    for name in ("default", way, "max-autotune"):
+        facts = comparing(row, way, name)["ways"].get(name, {})
+        yield _seconds(facts)
+    yield ", ".join(f"{count} {rung}" for rung, count in sorted(found.get("rungs", {}).items()))
+    yield ", ".join(f"{count} {name}" for name, count in sorted(found.get("uncovered", {}).items()))
+    for name in ("default", way):
+        error = row["ways"].get(name, {}).get("error")
+        yield "" if error is None else f"{error:.1e}"
+
+
+def _seconds(facts: dict[str, Any]) -> str:
+    """The cold compile, and the warm one in brackets."""
+    cold, warm = facts.get("cold_s"), facts.get("warm_s")
+    return ("" if cold is None else f"{cold:.1f}") + ("" if warm is None else f" ({warm:.1f})")
+
+
+def _failures(row: Row) -> Iterator[str]:
+    if "failure" in row:
+        yield row["failure"].replace("|", "/")
+    for name, facts in row["ways"].items():
+        if "failure" in facts:
+            yield f"{name}: {facts['failure']}".replace("|", "/")
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_said(one)}" for name, one in value.items())
+    if isinstance(value, list):
+        return f"{len(value)}" + (f" ({', '.join(map(str, value))})" if value else "")
+    return str(value)

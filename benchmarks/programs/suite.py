@@ -1,0 +1,35 @@
+"""All programs. Imports neither torch nor the packages of the models."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import importlib
+
+from benchmarks.programs.program import Program
+from gemmdb.errors import InputError
+
+FAMILIES = (
+    "fast", "quantized", "decoders", "generating", "experts", "encoders", "vision", "images", "diffusion", "training",
+)  # fmt: skip
+"""The modules that have programs, in the order in which a suite runs."""
+
+
+def suite() -> dict[str, Program]:
+    """All programs by name."""
+    found: dict[str, Program] = {}
+    for family in FAMILIES:
+        for program in importlib.import_module(f"benchmarks.programs.{family}").programs():
+            if program.name in found:
+                raise InputError(f"two programs are named {program.name}")
+            found[program.name] = dataclasses.replace(program, family=family)
+    return found
+
+
+def chosen(patterns: str) -> list[Program]:
+    """The programs whose names match one of the patterns, which commas separate. Raises InputError if none does."""
+    wanted = [pattern for pattern in patterns.split(",") if pattern]
+    found = [program for name, program in suite().items() if any(fnmatch.fnmatch(name, one) for one in wanted)]
+    if not found:
+        raise InputError(f"no program is named {patterns}")
+    return found

@@ -1,0 +1,93 @@
+"""The ways in which a program is compiled, and the state that each has for itself. Imports torch when one is used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.programs.program import Program
+
+FOLDERS = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "XDG_DATA_HOME": "data",
+    "XDG_CACHE_HOME": "cache",
+}  # fmt: skip
+"""The variables that name the caches and the user's table, with the names of their folders."""
+NOTE = 160
+"""Characters of a product's note that a result keeps."""
+UNSET = ("GEMMDB_USER_TABLE", "GEMMDB_ON_MISS", "GEMMDB_DISABLE")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way. `autotuned`: with max-autotune. `gemmdb`: with gemmdb enabled, and this `on_miss` (None: its default).
+    `measures`: times kernels while it compiles, so nothing else may use the GPU then."""
+
+    name: str
+    autotuned: bool = False
+    gemmdb: bool = False
+    on_miss: str | None = None
+    measures: bool = False
+
+    def options(self, program: Program) -> dict[str, Any]:
+        """The arguments of torch.compile."""
+        found = dict(program.options)
+        if self.autotuned:
+            found["mode"] = "max-autotune" if found.get("mode") == "reduce-overhead" else "max-autotune-no-cudagraphs"
+        return found
+
+    def enter(self, folder: Path | None = None) -> None:
+        """Make the caches under `folder` those of this process, if there is one, and switch gemmdb on or off. Nothing
+        of an earlier way is kept in memory."""
+        import torch
+        from torch._inductor.utils import clear_caches
+
+        import gemmdb.inductor
+
+        torch._dynamo.reset()
+        if folder:
+            os.environ.update(self.environment(folder))
+        clear_caches()
+        gemmdb.inductor.disable()
+        gemmdb.inductor.reset_stats()
+        if self.gemmdb:
+            gemmdb.inductor.enable(on_miss=self.on_miss)
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """The variables of this way."""
+        return {name: str(folder / self.name / part) for name, part in FOLDERS.items()}
+
+
+WAYS = {
+    way.name: way
+    for way in (
+        Way("default"),
+        Way("max-autotune", autotuned=True, measures=True),
+        Way("gemmdb", gemmdb=True, measures=True),
+        Way("gemmdb-aten", gemmdb=True, on_miss="aten"),
+    )
+}
+
+
+def base_environment(environ: Mapping[str, str], gpu: str, compilers: int) -> dict[str, str]:
+    """The environment of a measuring process: one GPU, this number of Inductor's compilers, no downloads, gemmdb as it
+    is installed. GEMMDB_TABLES stays."""
+    kept = {name: value for name, value in environ.items() if name not in UNSET}
+    kept["TORCHINDUCTOR_COMPILE_THREADS"] = str(compilers)
+    return {**kept, "CUDA_VISIBLE_DEVICES": gpu, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+
+
+def statistics_of(way: Way) -> dict[str, Any]:
+    """What gemmdb did since `enter`; empty if it is off."""
+    if not way.gemmdb:
+        return {}
+    import gemmdb.inductor
+
+    found = gemmdb.inductor.stats()
+    wanted = ("problem", "rung", "config", "expected_us", "speedup_vs_aten", "note", "count")
+    found["products"] = [{name: one[name] for name in wanted} for one in found["products"]]
+    for one in found["products"]:
+        one["note"] = one["note"][:NOTE]
+    return found

@@ -1,0 +1,102 @@
+"""The parts of a measurement of one program: the job, its first call, its outputs and their errors. Imports torch."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from benchmarks.programs import locks
+from benchmarks.programs.building import same
+from benchmarks.programs.packages import missing
+from benchmarks.programs.program import Built, Program, Step
+from benchmarks.programs.ways import Way
+
+
+@dataclass(frozen=True)
+class Job:
+    """One program on one device. `ways`: their names; a cold compile has one. `folder`: where the caches are. `lock`:
+    that of the GPU. `seconds`: of timing. `blame`: the most products that are suspected if gemmdb is slower.
+    `crowded`: ways that measure while they compile do not wait to be alone."""
+
+    program: str
+    ways: tuple[str, ...]
+    size: str
+    device: str
+    folder: str
+    lock: str
+    seconds: float
+    blame: int
+    crowded: bool
+
+    @property
+    def place(self) -> Path:
+        """The folder of the caches."""
+        return Path(self.folder)
+
+    def using(self, alone: bool) -> Any:
+        """The GPU. Only what times waits for it: a compile runs few kernels, and would keep all timings waiting."""
+        return locks.alone(Path(self.lock)) if alone else contextlib.nullcontext()
+
+
+def why_not(program: Program, device: str) -> str:
+    """Why this program cannot run here; empty if it can."""
+    why = missing(program.needs)
+    if device == "cpu":
+        return why or program.gpu_only
+    if torch.cuda.get_device_capability() < program.arch:
+        return why or f"needs a GPU of compute capability {'.'.join(map(str, program.arch))}"
+    return why
+
+
+def first_call(program: Program, way: Way, built: Built) -> tuple[Step, Any, float]:
+    """The compiled step, its outputs, and the seconds of its first call."""
+    built.reset()
+    torch.manual_seed(0)
+    _wait()
+    start = time.perf_counter()
+    run = built.step(functools.partial(torch.compile, **way.options(program)))
+    answer = run()
+    _wait()
+    return run, answer, time.perf_counter() - start
+
+
+def answered(built: Built) -> Any:
+    """The outputs of the step that is not compiled, from the program's first state."""
+    built.reset()
+    torch.manual_seed(0)
+    return built.step(same)()
+
+
+def reference(built: Built) -> Any:
+    """The outputs to compare with: those in fp32, or those of the step that is not compiled."""
+    if built.reference is None:
+        return answered(built)
+    built.reset()
+    torch.manual_seed(0)
+    return built.reference()
+
+
+def distance(wanted: Any, found: Any) -> float:
+    """The Euclidean distance of two outputs, over the length of the wanted one. NaN if one holds a NaN."""
+    pairs = zip(_pytree.tree_leaves(wanted), _pytree.tree_leaves(found), strict=True)
+    tensors = [(a.double(), b.double()) for a, b in pairs if isinstance(a, torch.Tensor)]
+    length = sum(float(a.square().sum()) for a, _ in tensors)
+    return float((sum(float((a - b).square().sum()) for a, b in tensors) / max(length, 1e-30)) ** 0.5)
+
+
+def said(error: Exception) -> str:
+    """The first and the last line of an exception."""
+    lines = f"{type(error).__name__}: {error}".strip().splitlines()
+    return (lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}")[:500]
+
+
+def _wait() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()

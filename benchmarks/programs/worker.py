@@ -1,0 +1,110 @@
+"""What one measuring process does: the cold compile of one way, or the warm compiles and the timing of all ways."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from benchmarks.common import software
+from benchmarks.programs import blame, timing
+from benchmarks.programs.figures import slower
+from benchmarks.programs.program import Built, Program, Step
+from benchmarks.programs.suite import suite
+from benchmarks.programs.ways import WAYS, Way, statistics_of
+from benchmarks.programs.work import Job, answered, distance, first_call, reference, said, why_not
+from gemmdb.inductor.comparison import difference
+
+BLOCKS = 3
+"""Steps that cannot be captured are timed in so many blocks of each way."""
+
+
+def cold(job: Job) -> dict[str, Any]:
+    """The first call of a program, with empty caches, in seconds."""
+    program, way = suite()[job.program], WAYS[job.ways[0]]
+    if why := why_not(program, job.device):
+        return {"skipped": why}
+    os.environ.update(way.environment(job.place))
+    with torch.set_grad_enabled(program.grad):
+        with job.using(alone=False):
+            built = _begun(program, job)
+            answered(built)
+        with job.using(alone=(way.measures or program.tuned) and not job.crowded):
+            way.enter(job.place)
+            _, _, seconds = first_call(program, way, built)
+    return {"cold_s": seconds, **_stats("stats", way)}
+
+
+def warm(job: Job) -> dict[str, Any]:
+    """Compile in all ways from the caches that the cold compiles left, then time all of them in turn."""
+    program = suite()[job.program]
+    if why := why_not(program, job.device):
+        return {"skipped": why}
+    found: dict[str, Any] = {**software(), "torch": torch.__version__}
+    with torch.set_grad_enabled(program.grad):
+        with job.using(alone=False):
+            built = _begun(program, job)
+            runs, found["ways"], why = _all(job, program, built)
+        if why:
+            found["clock"] = f"one run after the other: {why}"
+            return {**found, "taken": _blocks(job, program, built, list(runs))}
+        found["clock"] = "graph"
+        with job.using(alone=True):
+            found["taken"] = timing.in_turn(runs, job.seconds, job.device) if runs else {}
+        if job.blame and slower(found, "gemmdb"):
+            products = found["ways"]["gemmdb"]["warm_stats"]["products"]
+            found["blame"] = blame.losses(job, program, WAYS["gemmdb"], built, runs["gemmdb"], products)
+    return found
+
+
+def _begun(program: Program, job: Job) -> Built:
+    """The program in memory. What every process pays once is no part of a compile, so something is compiled before.
+    gemmdb's share of that does count: it is not loaded yet."""
+    torch.compile(lambda t: t + 1)(torch.ones(8, device=job.device))
+    return program.make(job.size, job.device)
+
+
+def _all(job: Job, program: Program, built: Built) -> tuple[dict[str, Step], dict[str, Any], str]:
+    """The steps that can be timed, what became of each way, and why the steps are not captured, if they are not."""
+    wanted = reference(built)
+    runs: dict[str, Step] = {}
+    facts: dict[str, Any] = {"eager": {"error": distance(wanted, answered(built))}}
+    why = "a CPU has no graphs" if job.device == "cpu" else program.uncaptured
+    for name in (job.ways[0], *job.ways):  # The first one twice: a process pays once for what all ways share.
+        way = WAYS[name]
+        try:
+            way.enter(job.place)
+            runs[name], answer, seconds = first_call(program, way, built)
+            errors = {"error": distance(wanted, answer), "worst": difference(wanted, answer)}
+            facts[name] = {"warm_s": seconds, **errors, **_stats("warm_stats", way)}
+            del answer
+        except Exception as error:
+            runs.pop(name, None)
+            facts[name] = {"failure": said(error)}
+            continue
+        if not why:
+            try:
+                runs[name] = timing.capture(runs[name])
+            except Exception as error:
+                why = f"{name} cannot be captured: {said(error)}"
+    return runs, facts, why
+
+
+def _blocks(job: Job, program: Program, built: Built, names: list[str]) -> dict[str, list[float]]:
+    """Times of steps that cannot be captured. Only one way can be compiled at a time, so the ways take turns in
+    blocks."""
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    for index in range(BLOCKS):
+        for name in names if index % 2 else reversed(names):
+            with job.using(alone=False):
+                WAYS[name].enter(job.place)
+                run, _, _ = first_call(program, WAYS[name], built)
+            with job.using(alone=True):
+                taken[name] += timing.in_turn({name: run}, job.seconds / BLOCKS / len(names), job.device)[name]
+    return taken
+
+
+def _stats(name: str, way: Way) -> dict[str, Any]:
+    found = statistics_of(way)
+    return {name: found} if found else {}

@@ -1,0 +1,103 @@
+"""Products that torch takes apart before any pass: one whose answer is a kernel stays whole, every other one ends as
+torch would have had it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gemmdb.inductor import deciding
+from gemmdb.inductor.adapter import decomposing
+from gemmdb.inductor.adapter.decomposing import APART
+from gemmdb.inductor.decision import Decision
+from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.inductor.match import products
+from gemmdb.inductor.match.extract import Unsupported
+from gemmdb.inductor.session import Session
+from gemmdb.kernels.config import ATEN
+
+MARK = "gemmdb_addmm"
+"""Key in the metadata `custom` of an addmm of the program's own. An addmm without it was made of a product and a
+sum."""
+
+
+class TakenApart:
+    """The products of one compile that torch would take apart. Both passes of the compile share it."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.whole = decomposing.Whole()
+        self._events: list[Event] = []
+
+    def concerns(self, node: Any) -> bool:
+        """Whether torch would take the product at `node` apart."""
+        return self.whole.concerns(node)
+
+    @staticmethod
+    def weight(node: Any) -> Any:
+        """The node of B of the product at `node`."""
+        return node.args[decomposing.MATRICES[node.target][1]]
+
+    def wanted(self, node: Any, constant: bool) -> bool:
+        """Whether the answer for the product at a node of the joint graph is a kernel. If not, the post-grad pass
+        reports it. `constant`: freezing will make a constant of B. Raises MissError under `on_miss="error"`."""
+        name = products.uncovered(node)
+        try:
+            product = None if name else products.product(node)
+        except Unsupported as error:
+            name, product = f"{node.target}: {error}", None
+        if name:
+            self._events.append(Event(name, "uncovered"))
+        if product is None:
+            return False
+        problem = replace(product.query.problem, constant=constant or product.query.problem.constant)
+        decision = deciding.decide(self.session, replace(product.query, problem=problem))
+        if is_kernel(decision):
+            return True
+        self._events.append(as_apart(decision.event))
+        return False
+
+    def mark(self, node: Any) -> None:
+        """Say of an addmm of the joint graph that it is the program's own, if another one of its sizes is not."""
+        if self.whole.sum_concerns(node):
+            node.meta["custom"] = {**node.meta.get("custom", {}), MARK: True}
+
+    def decompose(self, node: Any) -> None:
+        """What torch would have had in place of `node`."""
+        self.whole.decompose(node)
+
+    def settle(self, node: Any, decision: Decision | None) -> bool:
+        """Take a product of the post-grad graph apart, if torch would and the answer is not a kernel. Returns whether
+        it was."""
+        if decision is not None and is_kernel(decision):
+            return False
+        if self.concerns(node):
+            self.whole.decompose(node, late=True)
+        elif self.whole.sum_concerns(node) and MARK not in node.meta.get("custom", {}):
+            self.whole.decompose_sum(node)
+        else:
+            return False
+        if decision is not None:
+            JOURNAL.correct(decision.entry, as_apart)
+        return True
+
+    def report(self) -> None:
+        """Enter what the joint graph and the tracing have lost into the journal, once."""
+        for event in self._events:
+            JOURNAL.enter(event)
+        for line in self.whole.lost:
+            JOURNAL.enter(Event(line, "uncovered"))
+        self._events.clear()
+        self.whole.lost.clear()
+
+
+def is_kernel(decision: Decision) -> bool:
+    """Whether a decision names a kernel, for all or some sizes."""
+    return bool(decision.branches) or decision.config not in (None, ATEN)
+
+
+def as_apart(event: Event) -> Event:
+    """The event of a product that is taken apart. The time of ATen's product is not what it takes."""
+    untuned = event.rung == "live"
+    note = "; ".join(part for part in (f"not tuned: {APART}" if untuned else APART, event.note) if part)
+    return replace(event, rung="aten" if untuned else event.rung, config=ATEN.text, note=note)

@@ -1,0 +1,93 @@
+"""What live tuning does for one problem: which candidates it tries, and with how many samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gemmdb.cost.roofline import roofline_us
+from gemmdb.generators import effort
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Backend, Candidate, Job
+from gemmdb.generators.measure.cuda.trial import SAMPLE_US
+from gemmdb.inductor.live.client import Request
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.inductor import menu as inductor_menu
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.problem import Problem
+from gemmdb.ladder.model import LIVE_CANDIDATES
+from gemmdb.ladder.policy_filter import refusal
+from gemmdb.table.measurement import Protocol
+
+FEWEST_SAMPLES = 7
+OVERHEAD_US = {"cpu": 8000.0, "cuda": 60.0}
+"""Microseconds of a timed call beside the call itself: clearing the caches."""
+BEYOND_ROOF = 4.0
+"""The most that a candidate is assumed to take, in multiples of the roofline."""
+LARGE_BEYOND_ROOF = 1.5
+"""The same for a problem so large that the budget may not suffice."""
+
+
+def job(request: Request, backend: Backend) -> Job:
+    """A build's job: ATen and the candidates that may run, as many as the budget has time for."""
+    chosen = effort.named("quick", backend.device.kind)
+    protocol = backend.protocols(chosen)[0]
+    room = int(request.budget_s / _seconds(request.problem, backend, protocol, LARGE_BEYOND_ROOF) / _FEWEST) - 1
+    most = max(min(room, LIVE_CANDIDATES), 0)
+    others = list(dict.fromkeys(c for c in _candidates(request, backend, chosen) if _allowed(c, request, backend)))
+    padding = [c for c in _paddings(request.problem, backend) if _allowed(c, request, backend)]
+    tried = others[:most]
+    if padding and most and not set(padding) & set(tried):
+        # gemmdb keeps Inductor's own padding pass from timing it.
+        tried = [*tried[: most - 1], padding[-1]]
+    return Job(request.problem, protocol, (Candidate(ATEN), *map(Candidate, tried)))
+
+
+def too_large(one: Job, request: Request, backend: Backend) -> str:
+    """Why a job is not measured, empty when it is: the budget only has time for ATen."""
+    once = _seconds(one.problem, backend, one.protocol, LARGE_BEYOND_ROOF)
+    if len(one.candidates) > 1 or 2 * _FEWEST * once <= request.budget_s:
+        return ""
+    return f"ATen and one more would take longer than {request.budget_s:g} s of the device"
+
+
+_FEWEST = FEWEST_SAMPLES + 3
+"""Rounds of a measurement, with the estimate before it."""
+
+
+def _candidates(request: Request, backend: Backend, chosen: Effort) -> Sequence[Config]:
+    if request.candidates:
+        return request.candidates
+    tried = backend.space.candidates(request.problem, backend.device, chosen)
+    return [one.config for one in tried if not one.illegal]
+
+
+def _allowed(config: Config, request: Request, backend: Backend) -> bool:
+    policy = request.policy
+    policy = replace(policy, compile_cost=min(policy.compile_cost, policy.live_cost))
+    if config == ATEN or refusal(config, policy, request.problem):
+        return False
+    return illegal(config, request.problem, backend.device) is None
+
+
+def _paddings(problem: Problem, backend: Backend) -> list[Config]:
+    """The padded products that a build would try: where rows are misaligned on a GPU."""
+    if backend.device.kind != "cuda":
+        return []
+    return [config for config in inductor_menu.configs(problem, backend.device) if config.kernel == "padded"]
+
+
+def _seconds(problem: Problem, backend: Backend, protocol: Protocol, beyond_roof: float) -> float:
+    """Seconds of device time of one sample of one candidate."""
+    kind = backend.device.kind
+    call_us = beyond_roof * roofline_us(problem, backend.device)
+    calls = min(protocol.unroll, max(SAMPLE_US / call_us, 1.0)) if kind == "cuda" else protocol.unroll
+    return calls * (call_us + OVERHEAD_US.get(kind, 0.0)) / 1e6
+
+
+def within(request: Request, backend: Backend, one: Job) -> Effort:
+    """The effort `quick` with as few samples as the budget asks for."""
+    chosen = effort.named("quick", backend.device.kind)
+    sample_s = len(one.candidates) * _seconds(request.problem, backend, one.protocol, BEYOND_ROOF)
+    fits = int(request.budget_s / sample_s) - chosen.estimate
+    return replace(chosen, samples=max(FEWEST_SAMPLES, min(chosen.samples, fits)))

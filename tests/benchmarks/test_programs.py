@@ -1,0 +1,241 @@
+"""benchmarks/programs: the records, resuming, turns on a GPU, the figures, and tiny versions that need torch alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.programs import figures, locks, measure, report
+from benchmarks.programs.program import KINDS, Built, Program
+from benchmarks.programs.suite import chosen, suite
+from benchmarks.programs.ways import UNSET, WAYS, base_environment
+from gemmdb.errors import InputError
+
+PLAIN = ("gpt-fast-int8-1", "train-blocks-checkpointed")
+"""Programs without a further package: one of int8 decoding, one of training."""
+
+
+def row(name: str = "one", **ways: list[float]) -> dict[str, object]:
+    """A measured program with these times."""
+    facts = {way: {"cold_s": 2.0 + len(way), "warm_s": 1.0, "error": 0.01} for way in ways}
+    return {"program": name, "kind": "bf16", "ways": facts, "taken": ways, "clock": "graph"}
+
+
+def options(**given: object) -> argparse.Namespace:
+    """The options of `measure` with their defaults."""
+    parser = argparse.ArgumentParser()
+    measure.arguments(parser)
+    found = parser.parse_args(["--out", str(given.pop("out", "unused"))])
+    vars(found).update(given)
+    return found
+
+
+def test_the_suite_has_programs_of_every_kind_that_can_be_made() -> None:
+    programs = suite()
+    assert {program.kind for program in programs.values()} <= set(KINDS)
+    for name, program in programs.items():
+        assert callable(program.make), name
+        assert program.grad == (program.kind == "training"), name
+
+
+def test_programs_are_chosen_by_patterns() -> None:
+    assert [program.name for program in chosen("gpt-fast-int8-1,train-blocks")] == ["gpt-fast-int8-1", "train-blocks"]
+    assert len(chosen("*")) == len(suite())
+    with pytest.raises(InputError, match="no program is named nothing-like-it"):
+        chosen("nothing-like-it")
+
+
+def test_a_program_keeps_its_own_arguments_of_compile_and_max_autotune_its_graphs() -> None:
+    program = suite()["gpt-fast-int8-1"]
+    assert WAYS["gemmdb"].options(program) == {"mode": "reduce-overhead", "fullgraph": True}
+    assert WAYS["max-autotune"].options(program) == {"mode": "max-autotune", "fullgraph": True}
+    plain = replace(program, options={})
+    assert WAYS["max-autotune"].options(plain) == {"mode": "max-autotune-no-cudagraphs"}
+
+
+def test_a_measuring_process_has_no_settings_of_its_user() -> None:
+    theirs = {**dict.fromkeys(UNSET, "x"), "GEMMDB_TABLES": "kept", "CUDA_VISIBLE_DEVICES": "7"}
+    environ = base_environment(theirs, "1", compilers=3)
+    assert environ["GEMMDB_TABLES"] == "kept"
+    assert environ["CUDA_VISIBLE_DEVICES"] == "1"
+    assert environ["TORCHINDUCTOR_COMPILE_THREADS"] == "3"
+    assert not set(UNSET) & set(environ)
+
+
+def test_a_file_with_all_ways_of_a_program_is_not_measured_again() -> None:
+    rows = [row("both", default=[1.0], gemmdb=[1.0]), row("one", default=[1.0]), {"program": "none", "skipped": "why"}]
+    assert measure.already(rows, ["default", "gemmdb"]) == {"both"}
+    assert measure.already(rows, ["default"]) == {"both", "one"}
+
+
+def test_only_one_process_times_on_a_gpu(tmp_path: Path) -> None:
+    path, order = tmp_path / "gpu.lock", []
+
+    def later() -> None:
+        with locks.alone(path):
+            order.append("later")
+
+    with locks.alone(path):
+        second = threading.Thread(target=later)
+        second.start()
+        second.join(0.2)
+        order.append("first")
+    second.join(10)
+    assert order == ["first", "later"]
+
+
+def test_a_process_that_fails_costs_one_way_and_says_why(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = replace(suite()["gpt-fast-int8-1"], name="unknown")
+    place = measure.Place("cpu", "")
+    found = measure.in_process("cold", program, ["default"], place, tmp_path, options())
+    assert found["failure"] == "cold: exit 1: KeyError: 'unknown'"
+    found = measure.in_process("cold", program, ["default"], place, tmp_path, options(timeout=0.1))
+    assert found["failure"] == "cold: no answer within 0 s"
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=3, max_size=40))
+def test_a_way_is_as_fast_as_itself(times: list[float]) -> None:
+    assert figures.gain(row(default=times, gemmdb=times), "gemmdb", "default") == [1.0, 1.0, 1.0]
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=1, max_size=60))
+def test_a_median_lies_within_its_interval(values: list[float]) -> None:
+    low, middle, high = figures.ends(values)
+    assert min(values) <= low <= middle <= high <= max(values)
+
+
+def test_a_program_is_slower_only_beyond_noise() -> None:
+    default = [100.0, 101.0, 99.0] * 7
+    assert figures.slower(row(default=default, gemmdb=[us * 1.02 for us in default]), "gemmdb")
+    assert not figures.slower(row(default=default, gemmdb=[us * 1.005 for us in default]), "gemmdb")
+    noisy = [us * (0.9 if index % 2 else 1.14) for index, us in enumerate(default)]
+    assert not figures.slower(row(default=default, gemmdb=noisy), "gemmdb")
+    assert not figures.slower(row(default=default), "gemmdb")
+
+
+def test_a_step_that_was_timed_a_few_times_is_compared_with_its_median() -> None:
+    found = figures.gain(row(default=[900.0, 1000.0, 1100.0], gemmdb=[10.0] * 9), "gemmdb", "default")
+    assert found == [100.0, 100.0, 100.0]
+
+
+def test_outputs_are_wrong_only_beside_default_mode_and_the_tolerance() -> None:
+    measured = row(default=[1.0], gemmdb=[1.0])
+    assert not figures.wrong(measured, "gemmdb")
+    for error, default, expected in ((0.019, 0.001, False), (0.05, 0.03, False), (0.07, 0.03, True)):
+        measured["ways"]["gemmdb"]["error"], measured["ways"]["default"]["error"] = error, default
+        assert figures.wrong(measured, "gemmdb") == expected
+    measured["ways"]["gemmdb"]["error"] = float("nan")
+    assert figures.wrong(measured, "gemmdb")
+
+
+def test_figures_count_the_last_row_of_a_program_and_take_means_by_class() -> None:
+    old = row("a", default=[100.0] * 9, gemmdb=[200.0] * 9)
+    rows = [old, row("a", default=[400.0] * 9, gemmdb=[100.0] * 9), row("b", default=[100.0] * 9, gemmdb=[100.0] * 9)]
+    found = figures.figures(rows)
+    assert (found["programs"], found["timed"], found["slower"]) == (2, 2, [])
+    assert found["over default"] == {"all": pytest.approx(2.0), "bf16": pytest.approx(2.0)}
+    quantised = [{**rows[1], "program": kind, "kind": kind} for kind in ("int8", "fp8")]
+    means = figures.figures([*rows, *quantised])["over default"]
+    assert [means[name] for name in ("int8", "fp8", "int8 and fp8")] == [pytest.approx(4.0)] * 3
+    assert set(means) == {"all", "bf16", "int8", "fp8", "int8 and fp8"}
+    assert figures.figures([old])["slower"] == ["a"]
+    assert found["compile cold over default"] == pytest.approx((2 + len("gemmdb")) / (2 + len("default")))
+
+
+def test_the_report_has_a_line_per_program_and_says_what_failed(tmp_path: Path, capsys) -> None:
+    rows = [row("fast", default=[100.0] * 9, gemmdb=[50.0] * 9), row("broken", default=[1.0] * 9)]
+    rows[1]["ways"]["gemmdb"] = {"failure": "cold: exit 1: RuntimeError: no"}
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    report.main(argparse.Namespace(files=[path], way="gemmdb", json=False))
+    text = capsys.readouterr().out
+    assert "| fast | 100 | 2.000 (2.000 to 2.000) |" in text
+    assert "gemmdb: cold: exit 1: RuntimeError: no" in text
+    assert "- failed: 1 (broken)" in text
+    report.main(argparse.Namespace(files=[path], way="gemmdb", json=True))
+    assert json.loads(capsys.readouterr().out)["failed"] == ["broken"]
+
+
+def test_the_last_row_that_has_both_ways_is_compared() -> None:
+    old = row("a", **{"default": [300.0] * 9, "gemmdb": [200.0] * 9, "max-autotune": [100.0] * 9})
+    new = row("a", default=[300.0] * 9, gemmdb=[100.0] * 9)
+    found = figures.figures([old, new])
+    assert found["over default"]["all"] == pytest.approx(3.0)
+    assert found["over max-autotune"]["all"] == pytest.approx(0.5)
+
+
+def test_suspects_are_the_longest_products_that_aten_does_not_solve() -> None:
+    pytest.importorskip("torch")
+    from benchmarks.programs.blame import suspects
+
+    products = [
+        {"config": "aten:default", "expected_us": 99.0, "count": 9},
+        {"config": "triton:gemv", "expected_us": 5.0, "count": 3},
+        {"config": "triton:tile", "expected_us": 10.0, "count": 1},
+        {"config": "triton:narrow", "expected_us": None, "count": 7},
+    ]
+    assert [one["config"] for one in suspects(products, 2)] == ["triton:gemv", "triton:tile"]
+    assert len(suspects(products, 9)) == 3
+
+
+def test_a_program_is_compiled_cold_and_warm_and_timed(tmp_path: Path, monkeypatch) -> None:
+    torch = pytest.importorskip("torch")
+    from benchmarks.programs import check, ways, work, worker
+    from benchmarks.programs.building import noise, of_model
+
+    def make(size: str, device: str):
+        torch.manual_seed(0)
+        return of_model(torch.nn.Linear(32, 48).bfloat16(), {"input": noise(4, 32, device=device)})
+
+    program = Program("linear", "bf16", make)
+    monkeypatch.setattr(worker, "suite", lambda: {"linear": program})
+    monkeypatch.setattr(ways, "FOLDERS", {"XDG_DATA_HOME": "data"})  # A new cache would cost a precompiled header.
+    names = ("default", "gemmdb")
+    job = work.Job("linear", names, "tiny", "cpu", str(tmp_path), str(tmp_path / "lock"), 0.1, 3, False)
+    with check.own_state():
+        cold = worker.cold(replace(job, ways=("gemmdb",)))
+        warm = worker.warm(job)
+    assert cold["cold_s"] > 0
+    assert [(one["rung"], one["count"]) for one in cold["stats"]["products"]] == [("aten", 1)]
+    assert set(warm["taken"]) == set(names)
+    assert all(us > 0 for values in warm["taken"].values() for us in values)
+    assert warm["ways"]["gemmdb"]["error"] == warm["ways"]["default"]["error"] < 0.01
+    assert "a CPU has no graphs" in warm["clock"]
+
+
+def test_a_way_that_fails_leaves_the_others(tmp_path: Path, monkeypatch) -> None:
+    torch = pytest.importorskip("torch")
+    from benchmarks.programs import check, ways, work, worker
+
+    def make(size: str, device: str) -> Built:
+        def step(compile):
+            if getattr(compile, "keywords", {}).get("mode"):
+                raise RuntimeError("first line\nlast line")
+            return lambda: torch.ones(2)
+
+        return Built(step)
+
+    monkeypatch.setattr(worker, "suite", lambda: {"odd": Program("odd", "bf16", make)})
+    monkeypatch.setattr(ways, "FOLDERS", {})
+    job = work.Job("odd", ("default", "max-autotune"), "tiny", "cpu", str(tmp_path), str(tmp_path / "l"), 0.1, 0, False)
+    with check.own_state():
+        found = worker.warm(job)
+    assert found["ways"]["max-autotune"]["failure"] == "RuntimeError: first line ... last line"
+    assert set(found["taken"]) == {"default"}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_tiny_version_is_right_with_gemmdb(name: str) -> None:
+    pytest.importorskip("torch")
+    from benchmarks.programs.check import checked
+
+    found = checked(suite()[name], "cpu")
+    assert "gemmdb" in found, found

@@ -1,0 +1,296 @@
+"""Products that torch takes apart before any pass: seen in every config, and exactly torch's own where no table has a
+kernel for them."""
+
+import pytest
+import torch
+import torch._functorch.config as functorch_config
+import torch._inductor.config as inductor_config
+from kit.devices import H200
+from torch import nn
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.utils import fresh_inductor_cache, run_and_get_code
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import gemmdb.inductor
+from gemmdb import Config, MissError
+from gemmdb.inductor import force, install, session_factory
+from gemmdb.inductor.adapter import templates
+from gemmdb.inductor.adapter.decomposing import APART
+from gemmdb.inductor.decision import DECISION
+from gemmdb.inductor.journal import JOURNAL
+from gemmdb.inductor.lower import triton
+from gemmdb.inductor.match import extract
+
+aten = torch.ops.aten
+
+
+@pytest.fixture
+def one_row(monkeypatch):
+    """On this CPU, torch takes products of one row or one column apart as it does on a GPU with
+    coordinate_descent_tuning."""
+    table = select_decomp_table()
+
+    def single(a, b):
+        return a.shape[-2] == 1 or b.shape[-1] == 1
+
+    def mm(a, b):
+        return (a.float().unsqueeze(2) * b.float().unsqueeze(0)).sum(dim=1).to(a.dtype) if single(a, b) else plain(a, b)
+
+    def bmm(a, b):
+        return (a.unsqueeze(-1) * b.unsqueeze(1)).sum(dim=2) if single(a, b) else batched(a, b)
+
+    plain, batched = table[aten.mm.default], table[aten.bmm.default]
+    monkeypatch.setitem(table, aten.mm.default, mm)
+    monkeypatch.setitem(table, aten.bmm.default, bmm)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Products are looked up as those of an H200. A kernel is chosen, and what is lowered instead is ATen."""
+
+    def stop(*args, **kwargs):
+        raise triton.Refused("that far")
+
+    monkeypatch.setattr(extract, "device", lambda of: H200)
+    monkeypatch.setattr(templates, "product", stop)
+    yield
+    JOURNAL.drop()
+
+
+GEMV = Config.of("triton", "gemv", block_n=4, block_k=64, unroll=1, dequant="cast", warps=4, stages=1)
+
+
+TILE = Config.of(
+    "triton", "tile", block_m=16, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
+    dequant="cast", warps=4, stages=3,
+)  # fmt: skip
+BATCHED = Config.of("triton", "inductor_bmm", block_m=16, block_n=64, block_k=64, group_m=8, stages=3, warps=4)
+
+
+def code(program, *inputs, dynamic=None):
+    torch._dynamo.reset()
+    found, sources = run_and_get_code(torch.compile(program, dynamic=dynamic), *inputs)
+    if isinstance(found, torch.Tensor) and found.requires_grad:
+        found.sum().backward()
+    return [line.partition("#")[0] for source in sources for line in source.splitlines()]
+
+
+def leaf(*sizes):
+    return torch.randn(*sizes, requires_grad=True)
+
+
+SMALL = {
+    "dot": (lambda a, b: torch.relu(a @ b) + 1, (torch.randn(1, 64), torch.randn(64, 1))),
+    "batched dot": (lambda a, b: torch.relu(a @ b), (torch.randn(3, 1, 64), torch.randn(3, 64, 1))),
+    "outer": (lambda a, b: torch.relu(a @ b), (torch.randn(4, 1), torch.randn(1, 3))),
+    "addmm": (lambda c, a, b: torch.addmm(c, a, b).relu(), (torch.randn(8), torch.randn(1, 16), torch.randn(16, 8))),
+    "addmm dot": (lambda c, a, b: torch.addmm(c, a, b, beta=2, alpha=3), (leaf(1), leaf(1, 64), leaf(64, 1))),
+    "sum": (lambda c, a, b: (a @ b + c).relu(), (torch.randn(8), torch.randn(1, 16), torch.randn(16, 8))),
+    "vector": (lambda w, v: torch.mv(w, v).relu(), (torch.randn(16, 8), torch.randn(8))),
+    "training": (lambda a, b: torch.tanh(a @ b).sum(), (leaf(1, 64), leaf(64, 1))),
+    "half": (lambda a, b: torch.relu(a @ b), (torch.randn(1, 64).bfloat16(), torch.randn(64, 1).bfloat16())),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_no_table_answers_is_torchs_own_code_and_is_reported(name):
+    program, inputs = SMALL[name]
+    plain = code(program, *inputs)
+    with force(lambda problem: None):
+        assert code(program, *inputs) == plain
+    stats = gemmdb.inductor.stats()
+    assert stats["products"] or stats["uncovered"]
+    assert stats["errors"] == []
+
+
+ROWS = {
+    "mm": (lambda a, b: torch.relu(a @ b), (torch.randn(1, 64), torch.randn(64, 32))),
+    "mm and sum": (lambda a, b, c: (a @ b + c).relu(), (torch.randn(1, 64), torch.randn(64, 32), torch.randn(32))),
+    "column": (lambda a, b: torch.relu(a @ b), (torch.randn(16, 64), torch.randn(64, 1))),
+    "bmm": (lambda a, b: torch.relu(a @ b), (torch.randn(3, 1, 64), torch.randn(3, 64, 32))),
+    "heads": (lambda a, b: torch.softmax(a @ b, -1), (torch.randn(3, 1, 64), torch.randn(3, 32, 64).transpose(1, 2))),
+    "linear": (nn.functional.linear, (torch.randn(1, 64).bfloat16(), torch.randn(32, 64).bfloat16())),
+    "mixed": (
+        lambda x, w, s: (x @ w.t().to(x.dtype)) * s,
+        (torch.randn(1, 64).bfloat16(), torch.randint(-9, 9, (32, 64), dtype=torch.int8), torch.randn(32).bfloat16()),
+    ),
+    "layers": (lambda x, v, w: torch.tanh(torch.tanh(x @ v) @ v) @ w, (leaf(1, 32), leaf(32, 32), leaf(32, 1))),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_missed_product_of_one_row_is_torchs_own_code_and_is_reported(name, one_row):
+    program, inputs = ROWS[name]
+    plain = code(program, *inputs)
+    with force(lambda problem: None):
+        assert code(program, *inputs) == plain
+    stats = gemmdb.inductor.stats()
+    assert stats["products"]
+    assert any("torch takes it apart" in entry["note"] for entry in stats["products"])
+    assert all("torch takes it apart" in entry["note"] for entry in stats["products"] if " m=1 " in entry["problem"])
+    assert stats["errors"] == []
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_verdict_for_aten_leaves_torchs_own_code(kit, one_row, dynamic):
+    x, w = torch.randn(1, 64), torch.randn(64, 48)
+    plain = code(torch.matmul, x, w, dynamic=dynamic)
+    with force(lambda problem: kit.ATEN):
+        assert code(torch.matmul, x, w, dynamic=dynamic) == plain
+    assert [entry["rung"] for entry in gemmdb.inductor.stats()["products"]] == ["forced"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_product_of_one_row_is_served_what_the_table_says(kit, one_row, dtype):
+    model, x = nn.Linear(64, 32, bias=False).eval().to(dtype), torch.randn(1, 64, dtype=dtype)
+    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
+        found = kit.compiled(model, x)
+    kit.close(found, model(x))
+    assert kit.lowered() == [kit.CPP]
+    assert gemmdb.inductor.stats()["products"][0]["note"] == ""
+
+
+def test_an_int8_weight_of_one_row_is_served_what_the_table_says(kit, one_row):
+    w, scale = torch.randint(-9, 9, (32, 64), dtype=torch.int8), torch.rand(32).bfloat16()
+    x = torch.randn(1, 64).bfloat16()
+
+    def program(x, w, scale):
+        return (x @ w.t().to(x.dtype)) * scale
+
+    with force(kit.INT8PACK):
+        found = kit.compiled(program, x, w, scale)
+    kit.close(found, program(x, w, scale))
+    assert kit.lowered() == [kit.INT8PACK]
+    assert kit.problems()[0].startswith("mixed_mm m=1 n=32 k=64")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_sum_that_becomes_an_addmm_without_an_answer_ends_as_torch_has_it(one_row, gpu, dtype):
+    """In the joint graph the product has a kernel. Inductor then makes an addmm of the product and the sum."""
+    x, w, c = torch.randn(1, 64).to(dtype), torch.randn(32, 64).to(dtype), torch.randn(32).to(dtype)
+
+    def program(x, w, c):
+        return x @ w.t() + c
+
+    plain = code(program, x, w, c)
+    with force(lambda problem: GEMV if problem.op == "mm" else None, "only mm"):
+        assert code(program, x, w, c) == plain
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert entry["problem"].startswith("addmm")
+    assert "torch takes it apart" in entry["note"]
+
+
+def test_strict_mode_names_a_product_that_torch_would_take_apart(tmp_path, one_row):
+    gemmdb.inductor.enable(on_miss="error")
+    with pytest.raises(Exception, match="no table answers for mm m=1 n=32 k=64") as caught:
+        torch.compile(torch.matmul)(torch.randn(1, 64), torch.randn(64, 32))
+    assert MissError.__name__ in f"{caught.value!r}{caught.value.__cause__!r}{caught.getrepr()}"
+
+
+def vectors(dtype, rows=1):
+    return torch.empty(rows, 64, dtype=dtype, device="cuda"), torch.empty(32, 64, dtype=dtype, device="cuda")
+
+
+def ints(*sizes):
+    return torch.empty(*sizes, dtype=torch.int8, device="cuda")
+
+
+ON_A_GPU = {
+    "mm": lambda: (lambda x, w: torch.relu(x @ w.t()), vectors(torch.bfloat16)),
+    "fp32": lambda: (lambda x, w: torch.relu(x @ w.t()), vectors(torch.float32)),
+    "sum": lambda: (lambda x, w: x @ w.t() + 1, vectors(torch.float16)),
+    "column": lambda: (lambda x, w: w @ x.t(), vectors(torch.bfloat16)),
+    "bmm": lambda: (lambda x, w: x.expand(2, 1, 64) @ w.t().expand(2, 64, 32), vectors(torch.bfloat16)),
+    "mixed": lambda: (lambda x, w: x @ w.t().to(x.dtype), (vectors(torch.bfloat16)[0], ints(32, 64))),
+    "scaled": lambda: (
+        lambda x, w, s: (x @ w.t().to(x.dtype)) * s,
+        (vectors(torch.bfloat16)[0], ints(32, 64), torch.empty(32, dtype=torch.bfloat16, device="cuda")),
+    ),
+    "outer": lambda: (lambda x, w: x.narrow(1, 0, 1) @ w.narrow(1, 0, 1).t(), vectors(torch.bfloat16, rows=8)),
+    "vector": lambda: (lambda x, w: torch.mv(w, x.select(0, 0)), vectors(torch.bfloat16)),
+    "addmm": lambda: (lambda x, w: torch.addmm(w.select(1, 0), x, w.t()), vectors(torch.bfloat16)),
+    "many rows": lambda: (lambda x, w: torch.relu(x @ w.t()), vectors(torch.bfloat16, rows=8)),
+}
+TAKEN = ("mm", "fp32", "sum", "column", "bmm", "mixed", "scaled")
+
+
+def traced(program, inputs, table):
+    graph = make_fx(program, table)(*inputs).graph
+    graph.eliminate_dead_code()
+    return graph
+
+
+def targets(graph):
+    """What a graph computes: each node's operator, arguments, dtype, sizes and strides."""
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    found = []
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        shape = (value.dtype, value.shape, value.stride(), value.device) if isinstance(value, torch.Tensor) else None
+        found.append((str(node.target), torch.fx.map_arg(node.args, place.__getitem__), dict(node.kwargs), shape))
+    return [entry if entry[0] != "output" else entry[1:] for entry in found]
+
+
+@pytest.mark.parametrize("tuning", [False, True])
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_on_a_gpu_a_missed_product_is_taken_apart_as_torch_does_it(name, tuning, gpu):
+    with FakeTensorMode(), inductor_config.patch(coordinate_descent_tuning=tuning):
+        program, inputs = ON_A_GPU[name]()
+        plain = traced(program, inputs, select_decomp_table())
+        passes = install.slots(session_factory.from_chooser(lambda problem: None, "key"))
+        joint, post_grad = passes.values()
+        found = traced(program, inputs, joint.whole.keeping(select_decomp_table()))
+        assert joint.whole.kept == (tuning and name in TAKEN)
+        joint(found)
+        assert targets(found) == targets(plain)
+        post_grad(found)
+        assert targets(found) == targets(plain)
+    (event, *_) = JOURNAL.pending()
+    assert (APART in event.note) == (tuning and name in TAKEN)
+    assert gemmdb.inductor.stats()["errors"] == []
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_on_a_gpu_a_product_with_a_kernel_stays_one(name, gpu):
+    wanted = {"bmm": "aten.bmm.default", "mixed": "gemmdb.mixed_mm.default", "scaled": "gemmdb.mixed_mm.default"}
+    tile = BATCHED if name == "bmm" else TILE
+    with FakeTensorMode(), inductor_config.patch(coordinate_descent_tuning=True):
+        program, inputs = ON_A_GPU[name]()
+        passes = install.slots(session_factory.from_chooser(lambda problem: tile, "key"))
+        joint, post_grad = passes.values()
+        found = traced(program, inputs, joint.whole.keeping(select_decomp_table()))
+        joint(found)
+        post_grad(found)
+    products = [node for node in found.nodes if DECISION in node.meta]
+    assert [str(node.target) for node in products] == [wanted.get(name, "aten.mm.default")]
+    (event,) = JOURNAL.pending()
+    assert (event.config, event.note) == (tile.text, "")
+
+
+def test_a_graph_from_a_cache_reports_its_products_once(one_row):
+    program, inputs = ROWS["mm"]
+    found = []
+    with (
+        fresh_inductor_cache(),
+        inductor_config.patch(fx_graph_cache=True),
+        functorch_config.patch(enable_autograd_cache=False),
+    ):
+        for _ in range(2):
+            with force(lambda problem: None, "key"):
+                code(program, *inputs)
+            found.append(gemmdb.inductor.stats()["products"])
+            gemmdb.inductor.reset_stats()
+    assert found[0] == found[1]
+    assert [entry["count"] for entry in found[0]] == [1]
+
+
+def test_disabled_gemmdb_leaves_tracing_alone(one_row):
+    inputs = ROWS["mm"][1]
+    gemmdb.inductor.enable(on_miss="aten")
+    code(ROWS["mm"][0], *inputs)
+    assert len(gemmdb.inductor.stats()["products"]) == 1
+    gemmdb.inductor.reset_stats()
+    gemmdb.inductor.disable()
+    code(ROWS["mm"][0], *inputs)
+    assert gemmdb.inductor.stats()["products"] == []
