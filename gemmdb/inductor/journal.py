@@ -10,7 +10,8 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -93,6 +94,16 @@ class Journal:
     def drop(self) -> None:
         """Forget what is pending: its compile failed."""
         self._local.entries, self._local.provisional = {}, False
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, another graph is compiled in this thread, of which nothing is kept."""
+        entries, provisional = self._entries(), self.provisional
+        self.drop()
+        try:
+            yield
+        finally:
+            self._local.entries, self._local.provisional = entries, provisional
 
     def _entries(self) -> dict[object, Event]:
         if not hasattr(self._local, "entries"):

@@ -142,6 +142,10 @@ def test_figures_count_the_last_row_of_a_program_and_take_means_by_class() -> No
     found = figures.figures(rows)
     assert (found["programs"], found["timed"], found["slower"]) == (2, 2, [])
     assert found["over default"] == {"all": pytest.approx(2.0), "bf16": pytest.approx(2.0)}
+    quantised = [{**rows[1], "program": kind, "kind": kind} for kind in ("int8", "fp8")]
+    means = figures.figures([*rows, *quantised])["over default"]
+    assert [means[name] for name in ("int8", "fp8", "int8 and fp8")] == [pytest.approx(4.0)] * 3
+    assert set(means) == {"all", "bf16", "int8", "fp8", "int8 and fp8"}
     assert figures.figures([old])["slower"] == ["a"]
     assert found["compile cold over default"] == pytest.approx((2 + len("gemmdb")) / (2 + len("default")))
 
