@@ -48,7 +48,7 @@ class Code:
         module = ModuleType("gemmdb_nested")
         # The code waits for its kernels when it is loaded; `Begun.function` waits instead.
         source = self.source.replace(_WAIT, "", 1)
-        with real_tensors():
+        with real_tensors(), undisturbed():
             exec(compile(source, "<nested>", "exec", dont_inherit=True), module.__dict__)
         vars(module).update(self.constants)
         return Begun(module)
