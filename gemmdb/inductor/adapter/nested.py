@@ -29,7 +29,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gemmdb.inductor.adapter.emitting import Function, replaced
 
 _WAIT = "async_compile.wait(globals())\n"
-_PATCHES = {"trace.enabled": False, "cpp_wrapper": False, "triton.cudagraphs": False, "benchmark_harness": False}
+_PATCHES = {
+    "trace.enabled": False, "cpp_wrapper": False, "triton.cudagraphs": False, "triton.autotune_at_compile_time": False,
+    "triton.store_cubin": False, "benchmark_harness": False,
+}  # fmt: skip
+"""Inductor's Python wrapper, whatever the program asks for: it runs the same kernels."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Code:
         module = ModuleType("gemmdb_nested")
         # The code waits for its kernels when it is loaded; `Begun.function` waits instead.
         source = self.source.replace(_WAIT, "", 1)
-        with real_tensors():
+        with real_tensors(), undisturbed():
             exec(compile(source, "<nested>", "exec", dont_inherit=True), module.__dict__)
         vars(module).update(self.constants)
         return Begun(module)

@@ -34,17 +34,12 @@ class Unconfirmed(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What a trial says: the verdict, and the microseconds of the answer and of ATen. `wrong`: the result of the answer
-    is not ATen's, and nothing was timed."""
+    """What a trial says: the verdict, and the microseconds of the answer and of ATen. Without a verdict, the result of
+    the answer is not ATen's, and nothing was timed."""
 
     verdict: Verdict | None
     us: float = 0.0
     aten_us: float = 0.0
-
-    @property
-    def wrong(self) -> bool:
-        """Whether the answer is wrong."""
-        return self.verdict is None
 
 
 @dataclass
@@ -85,7 +80,7 @@ class Job:
         with nested.real_tensors():
             if device.kind == "cuda":
                 self._make_room()
-                found = on_gpu.trial((aten, ours), fakes, self.piece.warm)
+                found = on_gpu.trial((aten, ours), fakes, self.piece.warm, self.piece.device)
             else:
                 found = on_cpu.trial((aten, ours), fakes, self.piece.warm)
         rows = measurements(decision, found)
@@ -114,9 +109,10 @@ class Job:
 
     def _make_room(self) -> None:
         """Raise Unconfirmed if the GPU has too little memory for a trial."""
-        outputs = sum(torch.Size(node.meta["val"].shape).numel() * 8 for node in self.piece.results)
-        needed = on_gpu.bytes_needed(self.piece.fakes, outputs)
-        free, _ = torch.cuda.mem_get_info(self.piece.fakes[0].device)
+        device = self.piece.device
+        needed = on_gpu.bytes_needed(self.piece.fakes, self.piece.outputs, device)
+        free, _ = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         if needed + rules.FREE_BYTES > free:
             raise Unconfirmed(f"only {free >> 20} MiB are free on the GPU, and timing it takes {needed >> 20}")
 
