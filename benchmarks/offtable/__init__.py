@@ -8,6 +8,7 @@ TOOLS = (
     Tool("report", "Print the figures of `near` as Markdown."),
     Tool("model", "Score the cost model by itself on held-out problems."),
     Tool("combined", "Score near and model together, live tuning, and peers without tables."),
+    Tool("worth", "Compare what live tuning expects to save with what was measured."),
     Tool("fp8", "Score rung `near` on held-out fp8 problems."),
     Tool("autoheuristic", "Compare the modelled A100 picks with PyTorch's own heuristics; needs torch."),
 )

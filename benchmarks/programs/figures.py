@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gemmdb.generators.measure.stats import interval
+from gemmdb.table.stats import interval
 
 SLOWER = 1.01
 """A program is slower if its time over default mode's is above this at the lower end of the interval."""

@@ -10,7 +10,8 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -84,6 +85,10 @@ class Journal:
         if entry in entries:
             entries[entry] = change(entries[entry])
 
+    def read(self, entry: object) -> Event | None:
+        """The pending event of that entry."""
+        return self._entries().get(entry)
+
     def take(self) -> str:
         """The pending events as JSON; nothing is pending afterwards."""
         events = self.pending()
@@ -93,6 +98,16 @@ class Journal:
     def drop(self) -> None:
         """Forget what is pending: its compile failed."""
         self._local.entries, self._local.provisional = {}, False
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, another graph is compiled in this thread, of which nothing is kept."""
+        entries, provisional = self._entries(), self.provisional
+        self.drop()
+        try:
+            yield
+        finally:
+            self._local.entries, self._local.provisional = entries, provisional
 
     def _entries(self) -> dict[object, Event]:
         if not hasattr(self._local, "entries"):

@@ -33,7 +33,8 @@ class Session:
 
     `identity` is the part of the compile-cache key that stands for `find`; None keeps the graph out of every cache.
     `user_table` is where live timings go. `declines`: why a query is not tuned live, empty where it is.
-    `otherwise`: answers one that should have been and could not. `tables`: those that are asked, in order.
+    `otherwise`: answers one that should have been and could not. `unconfirmed`: answers one whose answer should have
+    been confirmed and could not be. `tables`: those that are asked, in order.
     """
 
     find: Callable[[Query], Hit | None]
@@ -43,6 +44,7 @@ class Session:
     why: Callable[[Query], str] = lambda query: ""
     declines: Callable[[Query], str] = lambda query: ""
     otherwise: Callable[[Query], Hit | None] = lambda query: None
+    unconfirmed: Callable[[Query], Hit | None] = lambda query: None
     tables: Callable[[], Sequence[Table]] = tuple
 
 
