@@ -85,6 +85,10 @@ class Journal:
         if entry in entries:
             entries[entry] = change(entries[entry])
 
+    def read(self, entry: object) -> Event | None:
+        """The pending event of that entry."""
+        return self._entries().get(entry)
+
     def take(self) -> str:
         """The pending events as JSON; nothing is pending afterwards."""
         events = self.pending()

@@ -190,12 +190,14 @@ class PostGradPass:
                 found.meta[DECISION] = decision
                 return
             outcome.refuse(decision, "the scale is no tensor over the columns")
-            decision = replace(decision, config=ATEN)
-        if self._must_steer(node, decision):
+            decision = replace(decision, config=ATEN, refused=True)
+        if decision.unanswered and node.target not in (ops.register(), ops.register_scaled()):
+            outcome.left_alone(decision)
+        elif self._must_steer(node, decision):
             node.meta[DECISION] = decision
 
     def _must_steer(self, node: Any, decision: Decision) -> bool:
-        """Inductor's default is left alone, except where Inductor would then benchmark, and for our own operator."""
+        """Inductor's default is left alone, except where Inductor would then search, and for our own operator."""
         if decision.branches or decision.config != ATEN:
             return True
         return state.autotuning() or node.target is ops.register()
