@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.programs.building import making, noise, tokens
+from benchmarks.programs.building import making, noise, stirred, tokens
 from benchmarks.programs.program import Built, Compile, Step
 
 RATE = 1e-6
@@ -59,7 +59,7 @@ def of_blocks(checkpointed: bool, size: str, device: str) -> Built:
     with making(device, torch.float32):
         model = Blocks(width, heads, layers, vocabulary, checkpointed)
     ids = tokens(vocabulary, *((8, 512) if size == "gpu" else (2, 16)), device=device)
-    return of_loss(model, lambda run: run(ids), device)
+    return of_loss(stirred(model), lambda run: run(ids), device)
 
 
 def of_transformers(name: str, size: str, device: str) -> Built:

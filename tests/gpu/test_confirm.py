@@ -122,9 +122,7 @@ def test_the_epilogue_that_is_there_is_part_of_it(kit, compiled):
     assert len({(row.config, row.times.median_us) for row in rows()}) == 2
 
 
-@pytest.mark.parametrize(
-    "patches", [{"max_autotune": True}, {"triton.cudagraphs": True}, {"cpp_wrapper": True}], ids=str
-)
+@pytest.mark.parametrize("patch", ["max_autotune", "triton.cudagraphs", "cpp_wrapper"])
 def test_whatever_the_program_asks_of_inductor(kit, compiled, patch):
     linear = nn.Linear(2560, 640, device="cuda", dtype=torch.bfloat16)
     stats = compiled(linear, kit.rand(5, 2560), config=GEMV, **{patch: True})

@@ -6,6 +6,8 @@ Inductor's pool of workers, so several graphs can be begun before the first is w
 
 from __future__ import annotations
 
+import functools
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,7 +31,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gemmdb.inductor.adapter.emitting import Function, replaced
 
 _WAIT = "async_compile.wait(globals())\n"
-_PATCHES = {"trace.enabled": False, "cpp_wrapper": False, "triton.cudagraphs": False, "benchmark_harness": False}
+_PATCHES = {
+    "trace.enabled": False, "cpp_wrapper": False, "triton.cudagraphs": False, "triton.autotune_at_compile_time": False,
+    "triton.store_cubin": False, "benchmark_harness": False,
+}  # fmt: skip
+"""Inductor's Python wrapper, whatever the program asks for: it runs the same kernels."""
+
+
+_ALLOCATED = re.compile(r"^(\s*workspace_gemmdb\w* = )empty_strided_cuda\(", re.MULTILINE)
+_ZEROED = re.compile(r"^\s*workspace_gemmdb\w*\.zero_\(\).*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -43,8 +53,9 @@ class Code:
         """Begin to compile the kernels. Where Inductor has no workers yet, this waits for the kernels one by one."""
         module = ModuleType("gemmdb_nested")
         # The code waits for its kernels when it is loaded; `Begun.function` waits instead.
-        source = self.source.replace(_WAIT, "", 1)
-        with real_tensors():
+        source = _zeroed_before(self.source.replace(_WAIT, "", 1))
+        with real_tensors(), undisturbed():
+            module.__dict__["_zeros"] = _zeros
             exec(compile(source, "<nested>", "exec", dont_inherit=True), module.__dict__)
         vars(module).update(self.constants)
         return Begun(module)
@@ -62,6 +73,17 @@ class Begun:
             AsyncCompile().wait(vars(self.module))
         function: Function = self.module.call
         return function
+
+
+def _zeroed_before(source: str) -> str:
+    """Output code whose counters of arrivals are zero before its first call. Each kernel leaves them at zero, so a
+    program zeroes those of all its kernels once. A small graph would charge that to one kernel."""
+    return _ALLOCATED.sub(r"\1_zeros(", _ZEROED.sub("", source))
+
+
+@functools.lru_cache(maxsize=1)
+def _zeros(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(size, dtype=dtype, device=torch.cuda.current_device()).as_strided(size, stride)
 
 
 def generate(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Code:

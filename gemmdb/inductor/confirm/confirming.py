@@ -60,6 +60,8 @@ def _decide(doubted: Sequence[tuple[Any, Decision]], steer: Steer, decided: dict
         found = _finish(job, monotonic() - start > limit_s)
         for one in job.decisions:
             decided[one.entry] = _unconfirmed(one, found) if isinstance(found, str) else _by_trial(one, found)
+    confirmed = sum("confirmed" in decision.event.evidence for decision in decided.values())
+    log.info("confirmed %d of %d answers in %.2f s", confirmed, len(doubted), monotonic() - start)
 
 
 def _doubted(decision: Decision) -> bool:

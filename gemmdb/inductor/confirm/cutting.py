@@ -35,10 +35,20 @@ class Piece:
         return [extract.value(node) for node in self.inputs if node.op != "get_attr"]
 
     @property
+    def device(self) -> torch.device:
+        """The device of the product."""
+        return torch.device(extract.value(self.product).device)
+
+    @property
+    def outputs(self) -> int:
+        """Bytes of the results."""
+        return sizes([extract.value(node) for node in self.results])
+
+    @property
     def warm(self) -> list[bool]:
         """For each of `fakes`, whether an operator of the graph has just computed it, or it is the first operand: then
         it is in the cache when the product runs. Weights come from memory."""
-        first = self.product.all_input_nodes[0]
+        first = self.product.args[1 if self.product.target is _aten.addmm.default else 0]
         return [node is first or not _given(node) for node in self.inputs if node.op != "get_attr"]
 
     @property

@@ -18,6 +18,7 @@ from gemmdb.inductor.journal import JOURNAL
 from gemmdb.inductor.session import Session
 from gemmdb.kernels import sources
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
 from gemmdb.key.toolchain import installed
 from gemmdb.table.measurement import EMITTED, NOISY, Measurement, Status, Times
 from gemmdb.table.stats import times
@@ -34,17 +35,12 @@ class Unconfirmed(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What a trial says: the verdict, and the microseconds of the answer and of ATen. `wrong`: the result of the answer
-    is not ATen's, and nothing was timed."""
+    """What a trial says: the verdict, and the microseconds of the answer and of ATen. Without a verdict, the result of
+    the answer is not ATen's, and nothing was timed."""
 
     verdict: Verdict | None
     us: float = 0.0
     aten_us: float = 0.0
-
-    @property
-    def wrong(self) -> bool:
-        """Whether the answer is wrong."""
-        return self.verdict is None
 
 
 @dataclass
@@ -66,6 +62,12 @@ class Job:
         event = self.decision.event
         return (event.expected_us or 0.0) * ((event.speedup or 1.0) - 1) * len(self.decisions)
 
+    @property
+    def _zeroing_us(self) -> float:
+        """The share of one product in the zeroing of the graph's counters. The trial does not include it."""
+        config = self.decision.config
+        return ZEROING_US / len(self.decisions) if config and counts_arrivals(config) else 0.0
+
     def begin(self, steer: Steer) -> None:
         """Generate the code of ATen and of the answer, and begin to compile it. Raises Unconfirmed where Inductor does
         not carry the answer out, and what it raises."""
@@ -85,10 +87,10 @@ class Job:
         with nested.real_tensors():
             if device.kind == "cuda":
                 self._make_room()
-                found = on_gpu.trial((aten, ours), fakes, self.piece.warm)
+                found = on_gpu.trial((aten, ours), fakes, self.piece.warm, self.piece.device)
             else:
                 found = on_cpu.trial((aten, ours), fakes, self.piece.warm)
-        rows = measurements(decision, found)
+        rows = measurements(decision, found, self._zeroing_us)
         _store(decision, rows)
         timed = rows[-1].times
         return Result(None) if timed is None else Result(decide(rows), timed.median_us, timed.aten_us)
@@ -114,9 +116,10 @@ class Job:
 
     def _make_room(self) -> None:
         """Raise Unconfirmed if the GPU has too little memory for a trial."""
-        outputs = sum(torch.Size(node.meta["val"].shape).numel() * 8 for node in self.piece.results)
-        needed = on_gpu.bytes_needed(self.piece.fakes, outputs)
-        free, _ = torch.cuda.mem_get_info(self.piece.fakes[0].device)
+        device = self.piece.device
+        needed = on_gpu.bytes_needed(self.piece.fakes, self.piece.outputs, device)
+        free, _ = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         if needed + rules.FREE_BYTES > free:
             raise Unconfirmed(f"only {free >> 20} MiB are free on the GPU, and timing it takes {needed >> 20}")
 
@@ -126,9 +129,9 @@ def _only(config: Config, like: Session) -> Session:
     return Session(lambda query: Hit("forced", config, 0.0, 1.0, ""), like.policy, None)
 
 
-def measurements(decision: Decision, found: Trial) -> list[Measurement]:
-    """The rows of a trial: ATen and the answer, or the answer alone where its result is wrong. Raises Unconfirmed where
-    the times are too unsteady to say anything."""
+def measurements(decision: Decision, found: Trial, more_us: float = 0.0) -> list[Measurement]:
+    """The rows of a trial: ATen and the answer, or the answer alone where its result is wrong. `more_us`: what a call
+    of the answer costs beside the time in the trial. Raises Unconfirmed where the times are too unsteady."""
     toolchain, device = installed(decision.query.device.kind), decision.query.device
     assert decision.config is not None
     if toolchain is None:
@@ -142,7 +145,7 @@ def measurements(decision: Decision, found: Trial) -> list[Measurement]:
 
     if found.differs:
         return [row(decision.config, Status.WRONG, None, "its result in a program differs from ATen's")]
-    aten, ours = times(found.aten, found.aten), times(found.ours, found.aten)
+    aten, ours = times(found.aten, found.aten), times([us + more_us for us in found.ours], found.aten)
     if max(aten.spread, ours.spread) > NOISY:
         raise Unconfirmed("its times vary too much")
     return [row(ATEN, Status.OK, aten, EMITTED), row(decision.config, Status.OK, ours, EMITTED)]

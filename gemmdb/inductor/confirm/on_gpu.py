@@ -26,14 +26,15 @@ LEAST_FLUSH = 2**26
 Step = Callable[[int], object]
 
 
-def bytes_needed(fakes: Sequence[torch.Tensor], outputs: int) -> int:
-    """GPU memory that a trial takes. `outputs`: bytes of the outputs of one call."""
-    return _copies(fakes) * sizes(fakes) + 4 * outputs + 2 * _flushed(fakes[0].device)
+def bytes_needed(fakes: Sequence[torch.Tensor], outputs: int, device: torch.device) -> int:
+    """GPU memory that a trial takes. `outputs`: bytes of the outputs of one call, which are compared in fp64."""
+    return _copies(fakes) * sizes(fakes) + 20 * outputs + 2 * _flushed(device)
 
 
-def trial(functions: tuple[Function, Function], fakes: Sequence[torch.Tensor], warm: Sequence[bool]) -> Trial:
+def trial(
+    functions: tuple[Function, Function], fakes: Sequence[torch.Tensor], warm: Sequence[bool], device: torch.device
+) -> Trial:
     """Time two functions, ATen's first, on tensors like `fakes`. `warm`: which of them are in the cache."""
-    device = fakes[0].device
     with torch.cuda.device(device):
         copies = [inputs(fakes) for _ in range(_copies(fakes))]
         stream = _stream(torch.cuda.current_device())
@@ -75,7 +76,7 @@ def _timed(
     stream: torch.cuda.Stream,
 ) -> tuple[list[float], list[float]]:
     """Samples of both functions in microseconds of one call."""
-    prepare = _preparation(copies, warm)
+    prepare = _preparation(copies, warm, stream.device)
     steps: list[Step | None] = [None, *(functools.partial(_call, function, copies) for function in functions)]
     stream.synchronize()
     took = max(elapsed(functools.partial(_pair, prepare, step, 0)) for step in steps)
@@ -106,10 +107,10 @@ def _call(function: Function, copies: Sequence[Sequence[torch.Tensor]], index: i
     return function(list(copies[index]))
 
 
-def _preparation(copies: Sequence[Sequence[torch.Tensor]], warm: Sequence[bool]) -> Step:
+def _preparation(copies: Sequence[Sequence[torch.Tensor]], warm: Sequence[bool], device: torch.device) -> Step:
     """A function that flushes the cache and then writes the warm tensors of a copy, as the kernels before would."""
-    buffer = torch.zeros(_flushed(copies[0][0].device) // 4, dtype=torch.int32, device=copies[0][0].device)
-    sink = torch.zeros((), dtype=torch.int32, device=buffer.device)
+    buffer = torch.zeros(_flushed(device) // 4, dtype=torch.int32, device=device)
+    sink = torch.zeros((), dtype=torch.int32, device=device)
     warmed = [[_bytes(one) for one, is_warm in zip(copy, warm, strict=True) if is_warm] for copy in copies]
 
     def prepare(index: int) -> None:

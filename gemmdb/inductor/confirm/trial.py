@@ -81,7 +81,8 @@ def _error(one: torch.Tensor, other: torch.Tensor) -> float:
         return 0.0
     if other.dtype is torch.int32:
         return math.inf
-    one, other = one.double(), other.double()
+    if other.dtype is not torch.float64:
+        one, other = one.float(), other.float()
     largest = other.abs().nan_to_num(0.0, 0.0, 0.0).max().item()
     error = torch.where(same, 0.0, (one - other).abs()).max().item()
     return math.inf if math.isnan(error) else error / max(largest, 1e-30)

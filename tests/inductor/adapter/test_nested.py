@@ -90,3 +90,20 @@ def test_the_users_c_plus_plus_wrapper_is_not_used():
     with inductor_config.patch({"cpp_wrapper": True, "triton.cudagraphs": True}):
         (found,) = nested.generate(*small(torch.mm, a, b)).begin().function()([a, b])
     torch.testing.assert_close(found, a @ b)
+
+
+def test_counters_are_zeroed_before_the_first_call_alone():
+    source = """
+        workspace_gemmdb_0 = empty_strided_cuda((65600, ), (1, ), torch.int32)
+        workspace_gemmdb_0.zero_()
+        buf0 = empty_strided_cuda((8, 8), (8, 1), torch.float32)
+        buf0.zero_()
+"""
+    assert (
+        nested._zeroed_before(source)
+        == """
+        workspace_gemmdb_0 = _zeros((65600, ), (1, ), torch.int32)
+        buf0 = empty_strided_cuda((8, 8), (8, 1), torch.float32)
+        buf0.zero_()
+"""
+    )

@@ -7,19 +7,26 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from kit.devices import H200
 from torch import nn
 from torch._dynamo.utils import counters
+from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.utils import run_and_get_code
 
 import gemmdb.inductor
-from gemmdb import Policy, Problem
-from gemmdb.inductor.confirm import confirming, job, on_cpu, rules
+from gemmdb import Config, Policy, Problem
+from gemmdb.hit import Hit
+from gemmdb.inductor import session
+from gemmdb.inductor.confirm import confirming, job, on_cpu, on_gpu, rules
 from gemmdb.inductor.confirm.trial import Trial
+from gemmdb.inductor.match import extract
+from gemmdb.key.toolchain import Toolchain
 from gemmdb.settings import Settings
 from gemmdb.table.measurement import EMITTED, Status
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
+GEMV = Config.of("triton", "gemv", block_n=4, block_k=64, unroll=1, dequant="cast", warps=4, stages=1)
 PATIENT = Policy(on_miss="aten", confirm=True, confirm_s=300.0)
 
 
@@ -251,3 +258,43 @@ def test_the_compile_in_progress_is_left_as_it_was(kit, compiled, clock):
     assert list(map(anonymous, confirmed)) == list(map(anonymous, measured))
     assert dict(counters["inductor"]) == counted
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_torch_takes_apart_is_timed_beside_that_and_ends_as_that(kit, monkeypatch):
+    """As with `coordinate_descent_tuning` on a GPU, where torch decomposes products of one row. There is none here:
+    ATen's side is compiled, and the times are invented."""
+    table = select_decomp_table()
+    plain = table[torch.ops.aten.mm.default]
+
+    def apart(a, b):
+        return (a.unsqueeze(2) * b.unsqueeze(0)).sum(dim=1) if a.shape[0] == 1 else plain(a, b)
+
+    beside = []
+
+    def finish(self):
+        slower = Trial([100.0] * 9, [300.0] * 9, on_gpu.PROTOCOL)
+        return job.Result(job.decide(job.measurements(self.decision, slower)), 300.0, 100.0)
+
+    monkeypatch.setitem(table, torch.ops.aten.mm.default, apart)
+    monkeypatch.setattr(extract, "device", lambda of: H200)
+    monkeypatch.setattr(job, "installed", lambda kind: Toolchain(torch="2.11.0", cuda="13.0"))
+    monkeypatch.setattr(job.Job, "begin", lambda self, steer: beside.append(self._code(kit.ATEN, steer).source))
+    monkeypatch.setattr(job.Job, "finish", finish)
+    of = session.Session(lambda query: Hit("near", GEMV, 50.0, 2.0, "guess"), PATIENT.resolved(Settings.read()), None)
+    a, b = torch.randn(1, 64), torch.randn(32, 64).t()
+
+    def run():
+        torch._dynamo.reset()
+        found, (code,) = run_and_get_code(torch.compile(lambda a, b: (a @ b).relu()), a, b)
+        kit.close(found, (a @ b).relu())
+        return anonymous(code)
+
+    without = run()
+    gemmdb.inductor.enable()
+    with session.use(of):
+        assert run() == without
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert (product["rung"], product["config"]) == ("near", kit.ATEN.text)
+    assert "triton:gemv takes 300.0 us here, ATen 100.0" in product["note"]
+    assert len(beside) == 1
+    assert "extern_kernels.mm" not in beside[0]

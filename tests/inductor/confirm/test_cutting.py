@@ -123,6 +123,16 @@ def test_activations_are_warm_and_weights_are_cold():
     assert second.warm == [True, False, False]
 
 
+def test_the_activation_of_an_addmm_is_warm_and_its_bias_is_not():
+    graph, places = traced(lambda c, x, w: torch.addmm(c, x.exp(), w), (16,), (8, 32), (32, 16))
+    (product,) = [node for node in graph.nodes if node.target is torch.ops.aten.addmm.default]
+    piece = cutting.cut(product, ALONE, places)
+    assert dict(zip([node.name for node in piece.inputs], piece.warm, strict=True)) == {
+        "c_1": False, "exp": True, "w_1": False,
+    }  # fmt: skip
+    assert (piece.device, piece.outputs) == (torch.device("cpu"), 8 * 16 * 4)
+
+
 def test_symbolic_sizes_are_not_cut():
     given = torch.randn(8, 32), torch.randn(32, 16)
     graph = make_fx(torch.mm, tracing_mode="symbolic")(*given).graph
