@@ -35,12 +35,6 @@ def deterministic() -> bool:
     return torch.are_deterministic_algorithms_enabled() or bool(getattr(inductor_config, "deterministic", False))
 
 
-def cpu_has_tf32() -> bool:
-    """Whether oneDNN multiplies fp32 as TF32 on this CPU if that is allowed. Elsewhere the permission changes
-    nothing."""
-    return bool(torch.cpu._is_amx_fp16_supported())
-
-
 def frozen_parameters() -> set[int]:
     """The indices of the placeholders of the joint graph that freezing will turn into constants: parameters and buffers
     that the graph does not mutate and of which it returns no view."""
