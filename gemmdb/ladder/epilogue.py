@@ -3,7 +3,8 @@ with another epilogue, or with none.
 
 Such rows tell which kernels multiply fastest. They do not tell what this epilogue costs inside a kernel. So the caller
 confirms the answer, where it can. Without that, a kernel is served only if it multiplies about as fast as ATen also
-with no epilogue at all: then a fused epilogue can be assumed not to lose to ATen and a kernel after it.
+with no epilogue at all: then a fused epilogue can be assumed not to lose to ATen and a kernel after it. A transposed
+store is the exception: a product's kernel scatters single elements, where the kernel after ATen stores whole lines.
 """
 
 from __future__ import annotations
@@ -75,14 +76,16 @@ def _doubt(ask: Ask, problem: Problem, hit: Hit) -> str | None:
     """Why the answer for the other `problem` is not served here; None if it is."""
     if hit.branches:  # Nothing is fused into kernels that are chosen at run time.
         return None
+    own = ask.problem.epilogue
     if hit.config == ATEN:
-        own = ask.problem.epilogue
         known = problem.fusion != "none" or (own is not None and own.kept)
         return None if known else "ATen, but these rows do not tell what fusing saves"
     if hit.config in barred(ask):
         return f"{hit.config.name} was wrong or crashed with this epilogue"
     if ask.confirming:
         return None
+    if own is not None and own.order == "transposed":
+        return f"{hit.config.name} may lose by its transposed store"
     needed = required_gain(ask.policy, False)
     if hit.speedup - 1 < needed:
         return f"{hit.config.name} gains {hit.speedup - 1:.1%}, and with another epilogue {needed:.1%} is needed"

@@ -71,6 +71,15 @@ def test_what_is_served_without_confirming_and_what_is_confirmed(lab, rows, alon
     assert found(lab, tables, CONFIRMING) == (kernel if confirmed else ("epilogue", ATEN.name))
 
 
+def test_a_transposed_store_is_confirmed_or_left_to_aten(lab):
+    tables = catalog(lab, pointwise=0.5, none=0.5)
+    for fusion in ("pointwise:transposed", "pointwise:math:reads1:transposed"):
+        assert found(lab, tables, fusion=fusion) == ("epilogue", ATEN.name)
+        assert found(lab, tables, replace(POLICY, on_miss="live"), fusion=fusion) is None
+        assert found(lab, tables, CONFIRMING, fusion=fusion) == ("epilogue", "kernel")
+    assert found(lab, tables, fusion="pointwise:permuted") == ("epilogue", "kernel")
+
+
 def test_live_tuning_decides_what_rows_leave_open(lab):
     live = replace(POLICY, on_miss="live")
     tables = catalog(lab, pointwise=0.8, none=1.05)
@@ -164,6 +173,7 @@ def test_without_confirming_nothing_is_served_that_is_slower_alone(lab, fused, a
     rows = {name: ratio for name, ratio in (("pointwise", fused), ("none", alone)) if ratio is not None}
     answer = found(lab, catalog(lab, **rows), replace(POLICY, on_miss=on_miss), fusion=fusion.text)
     if answer is not None and answer[1] != ATEN.name:
+        assert fusion.order != "transposed"
         assert alone is not None
         assert alone <= 1 + POLICY.range_regret
 
