@@ -1,8 +1,8 @@
 """The block sizes that Inductor chose for the elementwise kernels and reductions of a program.
 
-It times a few candidates at the first run of a kernel and keeps the choice beside the source. The six softmaxes of a BERT
-took 24 us with one cache and 55 us with another, since other work disturbed these timings. So ways that have the same
-kernel, which has the same name in all caches, are compared with the same choice.
+It times a few candidates at the first run of a kernel and keeps the choice beside the source. The six softmaxes of
+a BERT took 24 us with one cache and 55 us with another, since other work disturbed these timings. So ways that have the
+same kernel, which has the same name in all caches, are compared with the same choice.
 """
 
 from __future__ import annotations
