@@ -1,5 +1,6 @@
 """The preset `h200-epilogues`: products of common models with the epilogues that their layers have, in classes that the
-preset `h200` does not hold. In a balanced order: any prefix is a sample.
+preset `h200` does not hold. The most used layers come first, then the rest in a balanced order, of which any prefix is
+a sample.
 
 The first product of a gated layer is multiplied alone, since Inductor fuses the gate into the second one. The linears
 of attentions store by heads. Training keeps the product that an activation reads.
@@ -8,7 +9,7 @@ of attentions store by heads. Training keeps the product that an activation read
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import product, zip_longest
 from typing import Any
 
 from gemmdb.generators.shapes.architectures import (
@@ -25,21 +26,42 @@ from gemmdb.generators.shapes.architectures import (
 )
 from gemmdb.generators.shapes.pools import GRID, TOKENS, gradient, pool, sizes
 from gemmdb.generators.shapes.strata import Stratum, digest, draw, shares
+from gemmdb.key.problem import Problem
 
 WHISPER = {"whisper-tiny": 384, "whisper-base": 512, "whisper-small": 768, "whisper-medium": 1024,
            "whisper-large": 1280}  # fmt: skip
 """Hidden sizes; the feed-forward width is four times as much."""
 WINDOW = 1500
 """Tokens of thirty seconds of speech."""
+MOST_USED = ("llama-3-8b", "qwen2-7b", "llama-2-7b", "llama-3.2-1b", "llama-3.2-3b", "qwen2-1.5b")
+"""Gated layers of the first part."""
+STEPS = (1, 16, 128, 512, 1024)
+"""Rows of the first part."""
 BATCHES = (1, 2, 4, 8, 16, 32)
 HEAD_SIZES = (64, 128)
 
 
 def items() -> list[Item]:
     """The preset's items, one problem each."""
-    chosen = draw([*gated(), *encoders(), *attention(), *others()], set())
+    first = most_used()
+    taken = {Problem.gemm(**item) for item in first}
+    chosen = draw([*gated(), *encoders(), *attention(), *others()], taken)
     entries = [entry for found in chosen for entry in shares(found)]
-    return [item for _, item in sorted(entries, key=lambda entry: (entry[0], digest(entry[1])))]
+    return [*first, *(item for _, item in sorted(entries, key=lambda entry: (entry[0], digest(entry[1]))))]
+
+
+def most_used() -> list[Item]:
+    """GELU in encoders, GPT-2 and Whisper, and SiLU times the gate in decoders, in turns: each prefix has both."""
+    models = [ARCHITECTURES[name] for name in MOST_USED]
+    gates = pool("mm", STEPS, [(model.feed, model.hidden) for model in models], fusion="pointwise:math:reads1")
+    gates.sort(key=lambda item: models[0].feed != item["n"])  # One model at all steps first.
+    seen = [ENCODERS[name] for name in ("bert-base", "vit-b-16", "bert-large", "vit-l-14")]
+    rows = [(pair, size) for hidden, tokens in seen for pair in [(4 * hidden, hidden)] for size in (tokens, 8 * tokens)]
+    rows += [((4 * hidden, hidden), WINDOW) for hidden in WHISPER.values()]
+    layers = [item for pair, size in rows for item in pool("mm", [size], [pair], fusion="pointwise:math")]
+    layers += pool("mm", STEPS, _gpt2_up()[:2], fusion="pointwise:math", layout="nn")
+    turns = zip_longest(gates, layers)
+    return [item for turn in turns for item in turn if item is not None]
 
 
 def gated() -> list[Stratum]:

@@ -132,7 +132,7 @@ PRESETS = {
     "vision": (vision, "Layers of ViT, CLIP and BERT."),
     "grid": (grid, "Square powers of two and a log grid."),
     "h200": (h200.items, "What the shipped table of a data-centre GPU covers; any prefix is a sample."),
-    "h200-epilogues": (h200_epilogues.items, "Layers of common models with their epilogues; any prefix is a sample."),
+    "h200-epilogues": (h200_epilogues.items, "Layers of common models with their epilogues, the most used first."),
     "odd": (odd, "Primes and sizes that are no multiple of 8 or 16."),
 }
 
