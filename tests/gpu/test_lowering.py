@@ -212,7 +212,7 @@ BEHIND: dict[str, tuple[Callable[[Any, Any], tuple[Any, ...]], str]] = {
     "add": (lambda y, r: (y + r,), "pointwise:reads1"),
     "two": (lambda y, r: (y.relu(), y + r), "pointwise:reads1"),
     "heads": (lambda y, r: (y.view(*y.shape[:-1], 4, 64) * 0.125,), "pointwise"),
-    "by heads": (lambda y, r: ((y.view(*y.shape[:-1], 4, 64) * 0.125).transpose(-2, -3).contiguous(),),
+    "by_heads": (lambda y, r: ((y.view(*y.shape[:-1], 4, 64) * 0.125).transpose(-2, -3).contiguous(),),
                  "pointwise:permuted"),
     "kept": (lambda y, r: (torch.tanh(y), y), "pointwise:math:kept"),
     "wider": (lambda y, r: (y.float(),), "pointwise:fp32"),
