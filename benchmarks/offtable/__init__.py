@@ -8,6 +8,10 @@ TOOLS = (
     Tool("report", "Print the figures of `near` as Markdown."),
     Tool("model", "Score the cost model by itself on held-out problems."),
     Tool("combined", "Score near and model together, live tuning, and peers without tables."),
+    Tool("against-aten", "Count the held-out answers that are slower than ATen, and what all of them gain."),
+    Tool("calibrate", "Fit the bounds of the ladder to the answers of `against-aten`."),
+    Tool("fresh", "Time answers to problems that no preset lists, beside ATen.", gpu=True),
+    Tool("fresh-report", "Print the figures of `fresh`."),
     Tool("fp8", "Score rung `near` on held-out fp8 problems."),
     Tool("autoheuristic", "Compare the modelled A100 picks with PyTorch's own heuristics; needs torch."),
 )
