@@ -28,7 +28,7 @@ def compare(
 
     SCRIPT is run first. It sets `model`, a module or function, and `inputs`, the tuple of its arguments. Both versions
     are compiled and called alternately under `torch.no_grad()`, and their outputs are compared. If gemmdb is slower,
-    each of its kernels is switched off in turn, to name the GEMMs that cost the time.
+    its kernels are switched off, all together and then each in turn, to name the GEMMs that cost the time.
 
     \b
     Examples:

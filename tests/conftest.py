@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         os.environ["TMPDIR"] = tempfile.tempdir = _folder(config, "tests-")
         shared = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"], "headers")
-        shared.mkdir(exist_ok=True)
+        shared.mkdir(parents=True, exist_ok=True)
         Path(tempfile.tempdir, f"torchinductor_{getpass.getuser()}").symlink_to(shared)
 
 

@@ -36,7 +36,7 @@ def losses(
             served = session.steering()
             if served is None:
                 return found
-            with session.use(without(one["problem"], served)):
+            with session.use(without([one["problem"]], served)):
                 run, _, _ = first_call(program, way, built)
                 spared = timing.capture(run)
         with job.using(alone=True):

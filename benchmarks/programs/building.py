@@ -12,6 +12,9 @@ from torch.utils import _pytree
 
 from benchmarks.programs.program import Built, Compile, Step
 
+STIRRED = 0.05
+"""The standard deviation of the noise of `stirred`."""
+
 
 @contextmanager
 def making(device: str, dtype: torch.dtype = torch.bfloat16) -> Iterator[None]:
@@ -24,6 +27,16 @@ def making(device: str, dtype: torch.dtype = torch.bfloat16) -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(before)
+
+
+def stirred(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with noise on all parameters that begin as one constant: biases, the weights of normalisations, the
+    scales of residual branches. Else a bias that is lost, or a branch that is wrong, would change nothing."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.is_meta and parameter.numel() > 1 and parameter.min() == parameter.max():
+                parameter.add_(torch.randn_like(parameter), alpha=STIRRED)
+    return model
 
 
 def first(outputs: Any) -> Any:

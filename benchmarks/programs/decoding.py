@@ -20,6 +20,7 @@ class Decode(torch.nn.Module):
         self.model = model
         self.cache = StaticCache(config=model.config, max_cache_len=context)
         self.position = context - 1
+        self.mask = torch.ones(rows, context, dtype=torch.int64, device=model.device)
         with torch.no_grad():
             model(tokens(model.config.vocab_size, rows, context - 1, device=model.device), past_key_values=self.cache)
 
@@ -31,9 +32,10 @@ class Decode(torch.nn.Module):
                 length.fill_(self.position)
             if hasattr(layer, "cumulative_length_int"):
                 layer.cumulative_length_int = self.position
-        # Older versions of transformers are told the position.
+        # Older versions of transformers are told the position by `cache_position`.
         position = torch.full((1,), self.position, device=ids.device)
-        return self.model(ids, past_key_values=self.cache, cache_position=position, use_cache=True).logits
+        told = {"position_ids": position.expand(ids.shape), "cache_position": position}
+        return self.model(ids, attention_mask=self.mask, past_key_values=self.cache, use_cache=True, **told).logits
 
 
 def built(model: Any, rows: int, context: int, device: str, exact: bool = True) -> Built:

@@ -19,11 +19,11 @@ def make(name: str, gpu: Sizes, tiny: Sizes, inputs: Inputs, size: str, device: 
     """One denoising step of a model by its class in diffusers."""
     import diffusers
 
-    from benchmarks.programs.building import making, of_model
+    from benchmarks.programs.building import making, of_model, stirred
 
     with making(device):
         model = getattr(diffusers, name)(**(gpu if size == "gpu" else tiny)).eval()
-    return of_model(model, {**inputs(model.config, size == "gpu", device), "return_dict": False})
+    return of_model(stirred(model), {**inputs(model.config, size == "gpu", device), "return_dict": False})
 
 
 def _noise(device: str, *sizes: int) -> Any:

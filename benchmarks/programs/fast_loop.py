@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.programs.building import making, tokens
+from benchmarks.programs.building import making, stirred, tokens
 from benchmarks.programs.program import Built, Compile, Step
 
 
@@ -165,7 +165,7 @@ def built(rows: int, int8: bool, size: str, device: str) -> Built:
     sizes = SIZES[size]
     flags()
     with making(device):
-        model: nn.Module = Transformer(sizes, rows).eval()
+        model: nn.Module = stirred(Transformer(sizes, rows).eval())
     model = quantized(model) if int8 else model
     fed = tokens(sizes.vocabulary, rows, sizes.loop, device=device).to(torch.int)
     positions = torch.arange(sizes.context - sizes.loop, sizes.context, device=device)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gemmdb.generators.measure.stats import interval
+from gemmdb.table.stats import interval
 
 SLOWER = 1.01
 """A program is slower if its time over default mode's is above this at the lower end of the interval."""
@@ -140,6 +140,6 @@ def _means(rows: Sequence[Row], way: str, over: str) -> dict[str, float | None]:
     for row in rows:
         found = gain(comparing(row, way, over), way, over)
         if found:
-            for name in ("all", row["kind"]):
+            for name in ("all", row["kind"], *(["int8 and fp8"] if row["kind"] in ("int8", "fp8") else [])):
                 gains.setdefault(name, []).append(found[1])
     return {name: mean(values) for name, values in gains.items()}

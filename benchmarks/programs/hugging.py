@@ -35,14 +35,14 @@ class Architecture:
         import torch
         import transformers
 
-        from benchmarks.programs.building import making
+        from benchmarks.programs.building import making, stirred
 
         config = getattr(transformers, self.config)(**self.sizes(size))
         with making(device):
             model = getattr(transformers, self.model)._from_config(
                 config, attn_implementation=self.attention, dtype=torch.bfloat16
             )
-        return model.to(device, torch.bfloat16).eval()
+        return stirred(model.to(device, torch.bfloat16).eval())
 
 
 def forward(architecture: Architecture, inputs: Inputs, size: str, device: str) -> Built:

@@ -1,4 +1,4 @@
-"""Whose turn a GPU is: many processes may use it at once, or one alone may time."""
+"""Whose turn a GPU is to time: one process at a time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from pathlib import Path
 
 
 @contextmanager
-def using(path: Path, alone: bool) -> Iterator[None]:
-    """Hold the lock of a GPU, alone or with others that are not alone. Who comes first is first: a process that waits
-    to be alone holds a second lock, behind which all later ones queue. Both end with the process."""
+def alone(path: Path) -> Iterator[None]:
+    """Hold the lock of a GPU, which ends with the process. Only what times holds it: a compile of another process runs
+    few kernels, and would keep all timings waiting for minutes."""
     with path.open("a") as lock:
-        with path.with_suffix(".queue").open("a") as queue:
-            fcntl.flock(queue, fcntl.LOCK_EX)
-            fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -5,10 +5,11 @@
 
 Each way compiles in a fresh process with empty caches (`cold_s`, the seconds of the first call). Then one process
 compiles all ways again from those caches (`warm_s`), captures each as one CUDA graph, and replays the graphs in turn.
-Several programs are compiled side by side; while one is timed, or a way measures as it compiles, nothing else uses that
-GPU. Ways: default, max-autotune, gemmdb (as installed), gemmdb-aten (`on_miss=aten`). max-autotune takes a minute or
-two per program. FILE gets one JSON line per program when it is done. Programs that FILE has in these ways are left out,
-so an interrupted run resumes. With --device cpu --size tiny it shows, anywhere, that everything works.
+Several programs are compiled side by side, each with its share of the processors. On each GPU, only one of them at a
+time is timed, or compiled in a way that measures. Ways: default, max-autotune, gemmdb (as installed), gemmdb-aten
+(`on_miss=aten`). max-autotune takes a minute or two per program. FILE gets one JSON line per program when it is done.
+Programs that FILE has in these ways are left out, so an interrupted run resumes. With --device cpu --size tiny it
+shows, anywhere, that everything works.
 """
 
 from __future__ import annotations
@@ -154,10 +155,10 @@ def in_process(
     reply, log = folder / "reply.json", folder / f"{task}-{names[0]}.log"
     reply.unlink(missing_ok=True)
     call = command("benchmarks.programs", "measure", "--child", task, json.dumps(job))
+    compilers = max((os.cpu_count() or 1) // (options.jobs * len(options.gpus.split(","))), 2)
+    environ = ways.base_environment(os.environ, place.gpu, compilers)
     with log.open("wb") as output:
-        child = subprocess.Popen(
-            call, env=ways.base_environment(os.environ, place.gpu), stdout=output, stderr=output, start_new_session=True
-        )
+        child = subprocess.Popen(call, env=environ, stdout=output, stderr=output, start_new_session=True)
         try:
             code = child.wait(options.timeout)
         except subprocess.TimeoutExpired:

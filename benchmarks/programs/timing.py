@@ -45,7 +45,8 @@ def capture(run: Run) -> Captured:
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # Other threads of Inductor and of gemmdb may use the GPU meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         run()
     # Another way empties the caches of compiled code, and with them tensors that this graph still reads.
     kept = [one for one in gc.get_objects() if type(one) is torch.Tensor and one.is_cuda]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.programs.building import making, noise, tokens
+from benchmarks.programs.building import making, noise, stirred, tokens
 from benchmarks.programs.program import Built, Compile, Step
 
 RATE = 1e-6
@@ -59,7 +59,7 @@ def of_blocks(checkpointed: bool, size: str, device: str) -> Built:
     with making(device, torch.float32):
         model = Blocks(width, heads, layers, vocabulary, checkpointed)
     ids = tokens(vocabulary, *((8, 512) if size == "gpu" else (2, 16)), device=device)
-    return of_loss(model, lambda run: run(ids), device)
+    return of_loss(stirred(model), lambda run: run(ids), device)
 
 
 def of_transformers(name: str, size: str, device: str) -> Built:
@@ -73,6 +73,8 @@ def of_transformers(name: str, size: str, device: str) -> Built:
     if name == "vit":
         inputs = {"pixel_values": noise(*((2, 3, 32, 32) if small else (32, 3, 224, 224)), device=device).float()}
         inputs["labels"] = tokens(2, len(inputs["pixel_values"]), device=device)
+        # Else the first step sets it, and the second is compiled again.
+        model.config.problem_type = "single_label_classification"
     else:
         ids = tokens(model.config.vocab_size, *((2, 16) if small else (4, 512)), device=device)
         inputs = {"input_ids": ids, "labels": ids}

@@ -71,9 +71,11 @@ WAYS = {
 }
 
 
-def base_environment(environ: Mapping[str, str], gpu: str) -> dict[str, str]:
-    """The environment of a measuring process: one GPU, no downloads, gemmdb as it is installed. GEMMDB_TABLES stays."""
+def base_environment(environ: Mapping[str, str], gpu: str, compilers: int) -> dict[str, str]:
+    """The environment of a measuring process: one GPU, this number of Inductor's compilers, no downloads, gemmdb as it
+    is installed. GEMMDB_TABLES stays."""
     kept = {name: value for name, value in environ.items() if name not in UNSET}
+    kept["TORCHINDUCTOR_COMPILE_THREADS"] = str(compilers)
     return {**kept, "CUDA_VISIBLE_DEVICES": gpu, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 

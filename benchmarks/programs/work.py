@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ class Job:
         return Path(self.folder)
 
     def using(self, alone: bool) -> Any:
-        """The GPU, alone or not."""
-        return locks.using(Path(self.lock), alone)
+        """The GPU. Only what times waits for it: a compile runs few kernels, and would keep all timings waiting."""
+        return locks.alone(Path(self.lock)) if alone else contextlib.nullcontext()
 
 
 def why_not(program: Program, device: str) -> str:
@@ -85,9 +86,14 @@ def reference(built: Built) -> Any:
 def distance(wanted: Any, found: Any) -> float:
     """The Euclidean distance of two outputs, over the length of the wanted one. NaN if one holds a NaN."""
     pairs = zip(_pytree.tree_leaves(wanted), _pytree.tree_leaves(found), strict=True)
-    tensors = [(a.double(), b.double()) for a, b in pairs if isinstance(a, torch.Tensor)]
-    length = sum(float(a.square().sum()) for a, _ in tensors)
-    return float((sum(float((a - b).square().sum()) for a, b in tensors) / max(length, 1e-30)) ** 0.5)
+    difference = [a.double() - b.double() for a, b in pairs if isinstance(a, torch.Tensor)]
+    return length(difference) / max(length(wanted), 1e-30)
+
+
+def length(outputs: Any) -> float:
+    """The Euclidean length of all tensors in the outputs together."""
+    tensors = (one for one in _pytree.tree_leaves(outputs) if isinstance(one, torch.Tensor))
+    return float(sum(float(one.double().square().sum()) for one in tensors) ** 0.5)
 
 
 def said(error: Exception) -> str:

@@ -42,18 +42,13 @@ def warm(job: Job) -> dict[str, Any]:
     if why := why_not(program, job.device):
         return {"skipped": why}
     found: dict[str, Any] = {**software(), "torch": torch.__version__}
-    captured = not program.uncaptured and job.device != "cpu"
     with torch.set_grad_enabled(program.grad):
         with job.using(alone=False):
             built = _begun(program, job)
-            runs, found["ways"] = _all(job, program, built, captured)
-        if not captured:
-            why = program.uncaptured or "a CPU has no graphs"
-            return {
-                **found,
-                "clock": f"one run after the other: {why}",
-                "taken": _blocks(job, program, built, list(runs)),
-            }
+            runs, found["ways"], why = _all(job, program, built)
+        if why:
+            found["clock"] = f"one run after the other: {why}"
+            return {**found, "taken": _blocks(job, program, built, list(runs))}
         found["clock"] = "graph"
         with job.using(alone=True):
             found["taken"] = timing.in_turn(runs, job.seconds, job.device) if runs else {}
@@ -70,23 +65,30 @@ def _begun(program: Program, job: Job) -> Built:
     return program.make(job.size, job.device)
 
 
-def _all(job: Job, program: Program, built: Built, captured: bool) -> tuple[dict[str, Step], dict[str, Any]]:
-    """The steps that can be timed, and what became of each way."""
+def _all(job: Job, program: Program, built: Built) -> tuple[dict[str, Step], dict[str, Any], str]:
+    """The steps that can be timed, what became of each way, and why the steps are not captured, if they are not."""
     wanted = reference(built)
     runs: dict[str, Step] = {}
     facts: dict[str, Any] = {"eager": {"error": distance(wanted, answered(built))}}
+    why = "a CPU has no graphs" if job.device == "cpu" else program.uncaptured
     for name in (job.ways[0], *job.ways):  # The first one twice: a process pays once for what all ways share.
         way = WAYS[name]
         try:
             way.enter(job.place)
-            run, answer, seconds = first_call(program, way, built)
+            runs[name], answer, seconds = first_call(program, way, built)
             errors = {"error": distance(wanted, answer), "worst": difference(wanted, answer)}
             facts[name] = {"warm_s": seconds, **errors, **_stats("warm_stats", way)}
             del answer
-            runs[name] = timing.capture(run) if captured else run
         except Exception as error:
-            facts[name] = {**facts.get(name, {}), "failure": said(error)}
-    return runs, facts
+            runs.pop(name, None)
+            facts[name] = {"failure": said(error)}
+            continue
+        if not why:
+            try:
+                runs[name] = timing.capture(runs[name])
+            except Exception as error:
+                why = f"{name} cannot be captured: {said(error)}"
+    return runs, facts, why
 
 
 def _blocks(job: Job, program: Program, built: Built, names: list[str]) -> dict[str, list[float]]:

@@ -29,7 +29,7 @@ from typing import Any
 
 from benchmarks.command import command
 from benchmarks.common import software, visible_gpus
-from gemmdb.generators.measure.stats import interval
+from gemmdb.table.stats import interval
 
 MODES = ("default", "gemmdb", "max-autotune")
 KINDS = ("bf16", "int8")

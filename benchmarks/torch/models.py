@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import software, without_root
-from gemmdb.generators.measure.stats import interval
+from gemmdb.table.stats import interval
 
 PEERS = ("default", "max-autotune")
 KINDS = {"bf16": ("bf16",), "int8": ("int8", "int8-before")}

@@ -2,11 +2,12 @@
 
     >>> import gemmdb.inductor
     >>> gemmdb.inductor.enable()            # or torch.compile(model, backend="gemmdb")
-    >>> gemmdb.inductor.stats()["rungs"]
+    >>> print(gemmdb.inductor.summary())    # the same as data: stats()
 
 Importing this imports no torch; `enable()` waits for the program to import Inductor by itself.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from gemmdb.inductor.entry import disable, enable, force, record
@@ -14,18 +15,35 @@ from gemmdb.inductor.entry import disable, enable, force, record
 if TYPE_CHECKING:
     from gemmdb.inductor.comparison import Comparison, compare
     from gemmdb.inductor.journal import reset_stats, stats
+    from gemmdb.inductor.report import summary
+    from gemmdb.inductor.report_text import Summary
 
-__all__ = ["Comparison", "compare", "disable", "enable", "force", "record", "reset_stats", "stats"]
+__all__ = [
+    "Comparison",
+    "Summary",
+    "compare",
+    "disable",
+    "enable",
+    "force",
+    "record",
+    "reset_stats",
+    "stats",
+    "summary",
+]
+
+_ON_DEMAND = {
+    "Comparison": "comparison",
+    "compare": "comparison",
+    "Summary": "report_text",
+    "summary": "report",
+    "reset_stats": "journal",
+    "stats": "journal",
+}
+"""Names and their modules, imported at their first use: a program that compiles nothing need not wait for them."""
 
 
 def __getattr__(name: str) -> Any:
-    """The names that are imported at their first use: a program that compiles nothing need not wait for them."""
-    if name in ("Comparison", "compare"):
-        from gemmdb.inductor import comparison
-
-        return getattr(comparison, name)
-    if name in ("reset_stats", "stats"):
-        from gemmdb.inductor import journal
-
-        return getattr(journal, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a name at its first use."""
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"gemmdb.inductor.{_ON_DEMAND[name]}"), name)

@@ -6,7 +6,7 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,13 +26,15 @@ SLOWER = 1.01
 class Comparison:
     """`default_us`, `gemmdb_us`: median microseconds of one call; the two take turns. `error`: `difference` of the
     outputs. `configs`: the lowered configs, by problem text. `slower`: by problem text, how many microseconds the model
-    gains when that product goes back to ATen; empty unless gemmdb is slower."""
+    gains when that product goes back to ATen; empty unless gemmdb is slower. `together_us`: what it gains when all
+    products go back to ATen, 0 if gemmdb is not slower or its kernels are not the reason."""
 
     default_us: float
     gemmdb_us: float
     error: float
     configs: dict[str, str]
     slower: dict[str, float]
+    together_us: float = 0.0
 
     @property
     def speedup(self) -> float:
@@ -40,10 +42,21 @@ class Comparison:
         return self.default_us / self.gemmdb_us
 
     def advice(self) -> str:
-        """What to do about the products in `slower`, one line each."""
-        return "\n".join(
+        """What to do about a slowdown, in lines: about each product in `slower`, or what else is known of it."""
+        found = [
             f"{gain:.1f} us lost to {self.configs[text]} on {text}: measure it again (gemmdb build) or deny the kernel"
             for text, gain in sorted(self.slower.items(), key=lambda item: -item[1])
+        ]
+        if found or self.gemmdb_us <= SLOWER * self.default_us:
+            return "\n".join(found)
+        if not self.together_us:
+            return "no kernel is the reason: with ATen for every product it is as slow"
+        kernels = [text for text, config in self.configs.items() if config != ATEN.text]
+        return "\n".join(
+            (
+                f"{self.together_us:.1f} us lost to {len(kernels)} kernels together; none of them alone loses 1%:",
+                *(f"  {self.configs[text]} on {text}" for text in kernels),
+            )
         )
 
 
@@ -51,8 +64,9 @@ def compare(
     model: Callable[..., Any], *inputs: Any, calls: int = 50, kwargs: Mapping[str, Any] | None = None
 ) -> Comparison:
     """Compile `model` with Inductor's default and with gemmdb (as enabled, else as the environment says). Time both on
-    `inputs` in turns, `calls` times each, without gradients. Takes two compiles, and one more for each distinct problem
-    with another kernel than ATen's if gemmdb turns out slower. The outputs are compared for the same random numbers and
+    `inputs` in turns, `calls` times each, without gradients. Takes two compiles. If gemmdb turns out slower, it takes
+    one more with ATen for all products, and if that is faster, one for each distinct problem with another kernel. The
+    outputs are compared for the same random numbers and
     for copies of the inputs, because a model may change its inputs. Resets `stats()`.
 
     `inputs`: the arguments of `model`, or one tuple or list of them. So if the only argument of a model is a list, wrap
@@ -73,15 +87,27 @@ def compare(
         ours = _compile(model, inputs, served)
         configs = {item["problem"]: str(item["config"]) for item in journal.stats()["products"]}
         default_us, gemmdb_us = _medians(plain, ours, inputs, calls)
-        slower: dict[str, float] = {}
+        slower, together_us = dict[str, float](), 0.0
         if gemmdb_us > SLOWER * default_us:
-            for suspect in [text for text, config in configs.items() if config != ATEN.text]:
-                spared = _compile(model, inputs, without(suspect, served))
+
+            def lost_us(suspects: Collection[str]) -> float:
+                spared = _compile(model, inputs, without(suspects, served))
                 with_us, without_us = _medians(ours, spared, inputs, calls)
-                if with_us > SLOWER * without_us:
-                    slower[suspect] = with_us - without_us
+                return with_us - without_us if with_us > SLOWER * without_us else 0.0
+
+            slower, together_us = _blamed([text for text, one in configs.items() if one != ATEN.text], lost_us)
         error = difference(_answer(plain, before), _answer(ours, before))
-        return Comparison(default_us, gemmdb_us, error, configs, slower)
+        return Comparison(default_us, gemmdb_us, error, configs, slower, together_us)
+
+
+def _blamed(suspects: Sequence[str], lost_us: Callable[[Collection[str]], float]) -> tuple[dict[str, float], float]:
+    """(the microseconds that each product costs, without those that cost nothing; what all cost together). `lost_us`:
+    what some products cost, which takes a compile to find out."""
+    together_us = lost_us(suspects) if suspects else 0.0
+    if not together_us or len(suspects) == 1:
+        return dict.fromkeys(suspects, together_us) if together_us else {}, together_us
+    alone = {one: lost_us([one]) for one in suspects}
+    return {one: lost for one, lost in alone.items() if lost}, together_us
 
 
 def _answer(function: Callable[..., Any], inputs: Any) -> Any:
@@ -112,12 +138,12 @@ def _copied(inputs: Any) -> Any:
     return _pytree.tree_map(copied, inputs)
 
 
-def without(suspect: str, served: session.Session) -> session.Session:
-    """`served`, with ATen for one problem and the same answers as before for all others. A product may be looked up
+def without(suspects: Collection[str], served: session.Session) -> session.Session:
+    """`served`, with ATen for some problems and the same answers as before for all others. A product may be looked up
     twice: for the operands that a pass sees, and for those that the lowering has."""
 
     def find(query: Query) -> Hit | None:
-        return Hit("forced", ATEN, 0.0, 1.0, "", {}) if query.problem.text == suspect else served.find(query)
+        return Hit("forced", ATEN, 0.0, 1.0, "", {}) if query.problem.text in suspects else served.find(query)
 
     return replace(served, find=find, identity=None, policy=replace(served.policy, on_miss="aten"))
 

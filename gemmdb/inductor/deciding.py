@@ -34,7 +34,7 @@ def decide(session: Session, query: Query) -> Decision:
     event = event.answered(hit)
     refused = legality.refusal(hit, query)
     if refused is not None:
-        return Decision(session, query, ATEN, event.refused(refused[1]))
+        return Decision(session, query, ATEN, event.refused(refused[1]), refused=True)
     return Decision(session, query, hit.config, event, hit.branches)
 
 

@@ -22,7 +22,8 @@ class Decision:
 
     `event`: what the journal says of it as decided. What the lowering finds out later is recorded by `outcome` under
     `entry`, which all versions of a decision share. `branches`: as in a Hit. `is_branch`: this is one branch of a
-    divided product, which has no journal entry of its own; its rows are the range of M in `query`.
+    divided product, which has no journal entry of its own; its rows are the range of M in `query`. `refused`: the
+    tables' answer cannot be carried out, and `config` is ATen instead.
     """
 
     session: Session
@@ -31,7 +32,13 @@ class Decision:
     event: Event = field(compare=False)
     branches: Branches = ()
     is_branch: bool = False
+    refused: bool = False
     entry: object = field(default_factory=object, compare=False, repr=False)
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether ATen is there for want of an answer: no table has one, or Inductor cannot carry it out."""
+        return self.refused or (self.event.rung == "aten" and self.config is not None)
 
     @property
     def problem(self) -> Problem:

@@ -41,7 +41,6 @@ def enable(
     settings = Settings.read()
     chosen = policy_of(on_miss, policy, settings)
     paths = paths_of(tables)
-    session.set_log_level()
     session.set_enabled(lambda: _sessions().from_tables(chosen, paths, Settings.read()))
     install()
 
@@ -105,6 +104,7 @@ def record(path: str | Path) -> Recording:
 
 def install() -> None:
     """Wrap Inductor now if it is loaded, else as soon as the program imports it. Idempotent."""
+    session.set_up_log()
     if _TRIGGER in sys.modules:
         # Waits while another thread is importing it.
         if _is_loading(importlib.import_module(_TRIGGER)):

@@ -10,7 +10,8 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -37,6 +38,11 @@ class Event:
     ranges: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
 
+    @property
+    def outcome(self) -> tuple[str, ...]:
+        """What products have in common that `stats` counts as one entry."""
+        return self.problem, self.rung, self.config, self.note, self.device
+
     def answered(self, hit: Hit) -> Event:
         """The event with a lookup's answer."""
         return replace(
@@ -53,13 +59,15 @@ class Event:
 
 
 class Journal:
-    """All events of the process. `pending` are those of the graph that this thread is compiling."""
+    """All events of the process, of so many `graphs`. `pending` are those of the graph that this thread is
+    compiling."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._local = threading.local()
         self.events: list[Event] = []
         self.errors: list[str] = []
+        self.graphs = 0
         self.listeners: list[Callable[[list[Event], Any], None]] = []
 
     def pending(self) -> list[Event]:
@@ -77,6 +85,10 @@ class Journal:
         if entry in entries:
             entries[entry] = change(entries[entry])
 
+    def read(self, entry: object) -> Event | None:
+        """The pending event of that entry."""
+        return self._entries().get(entry)
+
     def take(self) -> str:
         """The pending events as JSON; nothing is pending afterwards."""
         events = self.pending()
@@ -86,6 +98,16 @@ class Journal:
     def drop(self) -> None:
         """Forget what is pending: its compile failed."""
         self._local.entries, self._local.provisional = {}, False
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, another graph is compiled in this thread, of which nothing is kept."""
+        entries, provisional = self._entries(), self.provisional
+        self.drop()
+        try:
+            yield
+        finally:
+            self._local.entries, self._local.provisional = entries, provisional
 
     def _entries(self) -> dict[object, Event]:
         if not hasattr(self._local, "entries"):
@@ -110,6 +132,7 @@ class Journal:
             return
         with self._lock:
             self.events.extend(events)
+            self.graphs += 1
         for listener in list(self.listeners):
             listener(events, artefact)
 
@@ -129,6 +152,7 @@ class Journal:
         with self._lock:
             self.events.clear()
             self.errors.clear()
+            self.graphs = 0
 
 
 JOURNAL = Journal()
@@ -181,8 +205,7 @@ def stats() -> dict[str, Any]:
             uncovered[event.problem] += 1
             continue
         rungs[event.rung] += 1
-        identity = (event.problem, event.rung, event.config, event.note, event.device)
-        entry = merged.setdefault(identity, _entry(event))
+        entry = merged.setdefault(event.outcome, _entry(event))
         entry["count"] += 1
     hits = sum(rungs[rung] for rung in (*RUNGS, "forced"))
     return {

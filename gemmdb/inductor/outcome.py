@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
+from gemmdb.inductor.adapter import state
 from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.journal import JOURNAL
+from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN, Config
+
+SEARCH = "inductor:search"
+"""The config of an event whose product Inductor searches, because the user's own settings ask for it."""
 
 
 def refuse(decision: Decision, why: str) -> None:
     """ATen is lowered instead of the decided config. A branch adds its rows and the reason to its product's note."""
     if not decision.is_branch:
-        JOURNAL.correct(decision.entry, lambda event: event.refused(why))
+        JOURNAL.correct(decision.entry, lambda event: _unanswered(event.refused(why)))
         return
     low, high = decision.query.ranges["m"]
     note = f"m from {low} to {'any' if high is None else high}: {why}"
@@ -22,8 +27,27 @@ def refuse(decision: Decision, why: str) -> None:
 def replaced(decision: Decision, again: Decision) -> None:
     """The product was decided again, for the layouts that its operands have in Inductor's IR."""
     if not decision.is_branch:
-        new = again.event
+        new = _unanswered(again.event) if again.unanswered else again.event
         JOURNAL.correct(decision.entry, lambda event: replace(new, device=event.device, ranges=event.ranges))
+
+
+def left_alone(decision: Decision) -> None:
+    """The product is left to Inductor for want of an answer."""
+    JOURNAL.correct(decision.entry, _unanswered)
+
+
+def fallback(decision: Decision) -> AbstractContextManager[None]:
+    """Inside, the lowerings of a product that was not carried out make what its event says: ATen, or a search."""
+    event = JOURNAL.read(decision.entry)
+    return nullcontext() if event is not None and event.config == SEARCH else state.only_aten()
+
+
+def _unanswered(event: Event) -> Event:
+    """The event of a product without an answer: ATen is lowered, or a search goes on if the user asked for it."""
+    if not state.autotuning() or event.config != ATEN.text:
+        return event
+    note = "; ".join(part for part in ("Inductor searches, as max_autotune asks", event.note) if part)
+    return replace(event, config=SEARCH, expected_us=None, speedup=None, note=note)
 
 
 def searched(decision: Decision, config: Config) -> None:

@@ -8,7 +8,7 @@ an int8-weight product that hits is rewritten, at the joint stage.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
 from gemmdb.inductor import deciding, legality, ops, outcome
 from gemmdb.inductor.adapter import state
+from gemmdb.inductor.confirm import confirming
 from gemmdb.inductor.decision import DECISION, Decision
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.live import tuning
@@ -125,30 +126,32 @@ class PostGradPass:
 
     def __call__(self, graph: Any) -> None:
         self.apart.report()
-        missed: list[tuple[Any, Decision]] = []
-        for node in list(graph.nodes):
-            try:
-                decision = self._visit(node)
-                if self.apart.settle(node, decision) or decision is None:
-                    continue
-                if decision.config is None:
-                    missed.append((node, decision))
-                else:
-                    self._steer(node, decision)
-            except (MissError, TableError):
-                raise
-            except Exception as error:
-                JOURNAL.failure("post-grad pass", error)
+        found = list(self._products(graph))
         # All at once: tuning compiles for them in parallel, and pays for its start-up once.
-        tuned = tuning.tune([decision for _, decision in missed])
-        for (node, _), decision in zip(missed, tuned, strict=True):
+        missed = [decision for _, decision in found if decision.config is None]
+        tuned = {decision.entry: decision for decision in tuning.tune(missed)}
+        pairs = [(node, tuned.get(decision.entry, decision)) for node, decision in found]
+        decided = confirming.confirm(pairs, self._carry_out)
+        for (node, _), decision in zip(pairs, decided, strict=True):
             JOURNAL.correct(decision.entry, _as_decided(decision))
             try:
-                self._steer(node, decision)
+                self._carry_out(node, decision)
             except Exception as error:
                 JOURNAL.failure("post-grad pass", error)
         if any(node.target is ops.register_scaled() for node in graph.nodes):
             graph.eliminate_dead_code()
+
+    def _products(self, graph: Any) -> Iterator[tuple[Any, Decision]]:
+        """The products of the graph with what the tables say. A miss that is to be tuned has no config yet."""
+        for node in list(graph.nodes):
+            try:
+                decision = self._visit(node)
+                if not self.apart.settle(node, decision) and decision is not None:
+                    yield node, decision
+            except (MissError, TableError):
+                raise
+            except Exception as error:
+                JOURNAL.failure("post-grad pass", error)
 
     def _visit(self, node: Any) -> Decision | None:
         if node.op != "call_function":
@@ -175,6 +178,11 @@ class PostGradPass:
         JOURNAL.enter(decision.event, decision.entry)
         return decision
 
+    def _carry_out(self, node: Any, decision: Decision) -> None:
+        """Leave on a node what the lowering needs, or do what torch would have done with it."""
+        if not self.apart.settle(node, decision):
+            self._steer(node, decision)
+
     def _steer(self, node: Any, decision: Decision) -> None:
         if int_mm_scale.wanted(decision):
             found = int_mm_scale.absorb(node)
@@ -182,12 +190,14 @@ class PostGradPass:
                 found.meta[DECISION] = decision
                 return
             outcome.refuse(decision, "the scale is no tensor over the columns")
-            decision = replace(decision, config=ATEN)
-        if self._must_steer(node, decision):
+            decision = replace(decision, config=ATEN, refused=True)
+        if decision.unanswered and node.target not in (ops.register(), ops.register_scaled()):
+            outcome.left_alone(decision)
+        elif self._must_steer(node, decision):
             node.meta[DECISION] = decision
 
     def _must_steer(self, node: Any, decision: Decision) -> bool:
-        """Inductor's default is left alone, except where Inductor would then benchmark, and for our own operator."""
+        """Inductor's default is left alone, except where Inductor would then search, and for our own operator."""
         if decision.branches or decision.config != ATEN:
             return True
         return state.autotuning() or node.target is ops.register()

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +33,8 @@ class Session:
 
     `identity` is the part of the compile-cache key that stands for `find`; None keeps the graph out of every cache.
     `user_table` is where live timings go. `declines`: why a query is not tuned live, empty where it is.
-    `otherwise`: answers one that should have been and could not. `tables`: those that are asked, in order.
+    `otherwise`: answers one that should have been and could not. `unconfirmed`: answers one whose answer should have
+    been confirmed and could not be. `tables`: those that are asked, in order.
     """
 
     find: Callable[[Query], Hit | None]
@@ -41,6 +44,7 @@ class Session:
     why: Callable[[Query], str] = lambda query: ""
     declines: Callable[[Query], str] = lambda query: ""
     otherwise: Callable[[Query], Hit | None] = lambda query: None
+    unconfirmed: Callable[[Query], Hit | None] = lambda query: None
     tables: Callable[[], Sequence[Table]] = tuple
 
 
@@ -139,8 +143,21 @@ def held() -> bool:
     return _holders > 0
 
 
-def set_log_level() -> None:
-    """Apply GEMMDB_LOG; an unknown level is ignored."""
-    level = logging.getLevelName(os.environ.get("GEMMDB_LOG", "").upper() or "WARNING")
-    if isinstance(level, int):
+def set_up_log() -> None:
+    """Apply GEMMDB_LOG: its level, and a handler that prints to stderr while the program has set up no logging of its
+    own. An unknown level is ignored, and without the variable nothing is changed."""
+    level = logging.getLevelName(os.environ.get("GEMMDB_LOG", "").upper() or "NOTSET")
+    if isinstance(level, int) and level != logging.NOTSET:
         log.setLevel(level)
+        if not any(isinstance(handler, _Stderr) for handler in log.handlers):
+            log.addHandler(_Stderr())
+
+
+class _Stderr(logging.Handler):
+    """Prints a record on what is stderr then. The root logger's handlers, if there are any, print it instead."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.getLogger().handlers:
+            return
+        with contextlib.suppress(OSError, ValueError):  # It may be closed.
+            sys.stderr.write(f"gemmdb {record.levelname}: {self.format(record).removeprefix('gemmdb: ')}\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
 
     A broken table leaves a warning and its place empty; under `on_miss="error"` it raises TableError.
     """
-    from gemmdb.ladder import explain, lookup
     from gemmdb.table.catalog import Catalog, written
 
     settings = settings or Settings.read()
@@ -33,38 +32,69 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
     catalog = _Catalogs(
         lambda: Catalog.load(settings, tables=tables, strict=strict), lambda: written(settings.user_table)
     )
-    untimed = replace(policy, on_miss="aten") if policy.on_miss == "live" else policy
+    asked = _Asked(policy, catalog)
+    identity = f"{policy.text} catalog={catalog().identity()}"
+    return Session(
+        asked.find, policy, identity, settings.user_table, asked.why, asked.declines, asked.otherwise,
+        asked.unconfirmed, lambda: catalog().tables,
+    )  # fmt: skip
 
-    def answer(query: Query, allowed: Policy) -> Hit | None:
-        excluded = functools.partial(legality.excluded, query)
-        return lookup(query, catalog(), allowed, installed(query.device.kind), excluded)
 
-    def otherwise(query: Query) -> Hit | None:
-        return answer(query, untimed)
+@dataclass(frozen=True)
+class _Asked:
+    """What a session says to queries, from the tables of a catalog. See the fields of Session."""
 
-    def find(query: Query) -> Hit | None:
-        if policy.on_miss != "live" or declines(query):
-            return otherwise(query)
-        hit = answer(query, policy)
+    policy: Policy
+    catalog: Callable[[], Catalog]
+
+    def find(self, query: Query) -> Hit | None:
+        policy = self.policy
+        if policy.on_miss != "live" or self.declines(query):
+            return self.otherwise(query)
+        hit = self._answer(query, policy)
         if hit is not None:
             return hit
         # A search would repeat what an earlier one has stored: times with the operands in the cache.
-        hit = answer(replace(query, l2="hot"), replace(policy, near=False))
+        hit = self._answer(replace(query, l2="hot"), replace(policy, near=False))
         return hit and replace(hit, evidence={**hit.evidence, "instead_of": query.l2})
 
-    def why(query: Query) -> str:
-        steps = explain(query, catalog(), policy, installed(query.device.kind))
+    def otherwise(self, query: Query) -> Hit | None:
+        return self._answer(query, self._untimed)
+
+    def unconfirmed(self, query: Query) -> Hit | None:
+        return self._answer(query, replace(self._untimed, confirm=False))
+
+    def why(self, query: Query) -> str:
+        from gemmdb.ladder import explain
+
+        steps = explain(query, self.catalog(), self._applied(query, self.policy), installed(query.device.kind))
         return "; ".join(f"{step.rung}: {step.reason}" for step in steps if step.hit is None)
 
-    def declines(query: Query) -> str:
+    def declines(self, query: Query) -> str:
         from gemmdb.inductor.live.rules import objection  # Needs torch; making a session does not.
 
-        return objection(query, policy)
+        return objection(query, self.policy)
 
-    identity = f"{policy.text} catalog={catalog().identity()}"
-    return Session(
-        find, policy, identity, settings.user_table, why, declines, otherwise, tables=lambda: catalog().tables
-    )
+    @property
+    def _untimed(self) -> Policy:
+        return replace(self.policy, on_miss="aten") if self.policy.on_miss == "live" else self.policy
+
+    def _answer(self, query: Query, policy: Policy) -> Hit | None:
+        from gemmdb.ladder import lookup
+
+        excluded = functools.partial(legality.excluded, query)
+        return lookup(query, self.catalog(), self._applied(query, policy), installed(query.device.kind), excluded)
+
+    def _applied(self, query: Query, policy: Policy) -> Policy:
+        """The policy for one query."""
+        if policy.on_miss == "error" and not any(low != high for low, high in query.ranges.values()):
+            # The other rungs answer with what nobody has measured. Of a range, only some sizes ever are.
+            return replace(policy, near=False, sku=False, model=False)
+        if policy.confirm:
+            from gemmdb.inductor.confirm.rules import objection  # As above.
+
+            return replace(policy, confirm=False) if objection(query, policy) else policy
+        return policy
 
 
 class _Catalogs:

@@ -17,8 +17,8 @@ TINY_US = 0.25
 the best configs of all of them together save 190 us, a 600th of what the whole table saves."""
 OPTIMISM = 0.05
 """The best config may be this much faster than the cost model expects. Over the 3,561 problems of the H200's table that
-the model covers, each 4 times in a graph, a limit of 10 us per call then leaves 0.9% of all savings untuned, and 23% of
-what is tuned saves less than the limit; with no optimism 1.8% and 15%."""
+the model covers, each 4 times in a graph, a limit of 10 us per call then leaves 0.9% of all savings untuned, and 22% of
+what is tuned saves less than the limit; without it 2.0% and 15% (`python -m benchmarks.offtable worth`)."""
 UNMODELLED = {
     "bmm": (6.0, 1.0, 0.2),
     "fp8": (6.0, 1.25, 0.5),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Measurer, Outcome
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.triton import counts_arrivals
+from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
 from gemmdb.table.measurement import EMITTED, NOISY, UNSAFE, Status, Times
 from gemmdb.table.verdict import Pooled, best, together
 
@@ -24,8 +24,6 @@ CLOSE, CLOSE_US, CLOSEST = 0.02, 0.4, 0.1
 """How much slower than the fastest a rival may be (relative): CLOSE plus CLOSE_US microseconds, at most CLOSEST. That
 is about two standard deviations of the difference between emitted code and the kernel alone. Of 2,600 configs on an
 H200, the middle two thirds differed by less than 4.7% for kernels of 4 to 6 us, 3.5% up to 16 us, 1.8% up to 40 us."""
-COUNTING_US = 1.0
-"""Extra microseconds of emitted code with arrival counters, which it must zero: at least 0.9 us (440 configs)."""
 
 
 def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
@@ -167,7 +165,7 @@ def _with_compile_time(outcome: Outcome, estimates: Sequence[Outcome]) -> Outcom
 
 def _expected(config: Config, times: Times) -> float:
     """The expected ratio to ATen of a config's emitted code."""
-    return times.ratio + (COUNTING_US / times.aten_us if counts_arrivals(config) else 0.0)
+    return times.ratio + (ZEROING_US / times.aten_us if counts_arrivals(config) else 0.0)
 
 
 def _cheap(config: Config) -> bool:

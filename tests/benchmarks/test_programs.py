@@ -61,9 +61,11 @@ def test_a_program_keeps_its_own_arguments_of_compile_and_max_autotune_its_graph
 
 
 def test_a_measuring_process_has_no_settings_of_its_user() -> None:
-    environ = base_environment({**dict.fromkeys(UNSET, "x"), "GEMMDB_TABLES": "kept", "CUDA_VISIBLE_DEVICES": "7"}, "1")
+    theirs = {**dict.fromkeys(UNSET, "x"), "GEMMDB_TABLES": "kept", "CUDA_VISIBLE_DEVICES": "7"}
+    environ = base_environment(theirs, "1", compilers=3)
     assert environ["GEMMDB_TABLES"] == "kept"
     assert environ["CUDA_VISIBLE_DEVICES"] == "1"
+    assert environ["TORCHINDUCTOR_COMPILE_THREADS"] == "3"
     assert not set(UNSET) & set(environ)
 
 
@@ -73,33 +75,20 @@ def test_a_file_with_all_ways_of_a_program_is_not_measured_again() -> None:
     assert measure.already(rows, ["default"]) == {"both", "one"}
 
 
-def test_who_times_alone_waits_for_the_others_and_they_for_it(tmp_path: Path) -> None:
+def test_only_one_process_times_on_a_gpu(tmp_path: Path) -> None:
     path, order = tmp_path / "gpu.lock", []
-    waiting = threading.Event()
-
-    def alone() -> None:
-        waiting.set()
-        with locks.using(path, alone=True):
-            order.append("alone")
 
     def later() -> None:
-        with locks.using(path, alone=False):
+        with locks.alone(path):
             order.append("later")
 
-    with locks.using(path, alone=False):
-        with locks.using(path, alone=False):
-            order.append("two at once")
-        first = threading.Thread(target=alone)
-        first.start()
-        waiting.wait()
-        first.join(0.2)
+    with locks.alone(path):
         second = threading.Thread(target=later)
         second.start()
         second.join(0.2)
-        assert order == ["two at once"], "one waits to be alone, the later one behind it"
-    first.join(10)
+        order.append("first")
     second.join(10)
-    assert order == ["two at once", "alone", "later"]
+    assert order == ["first", "later"]
 
 
 def test_a_process_that_fails_costs_one_way_and_says_why(tmp_path: Path) -> None:
@@ -153,6 +142,10 @@ def test_figures_count_the_last_row_of_a_program_and_take_means_by_class() -> No
     found = figures.figures(rows)
     assert (found["programs"], found["timed"], found["slower"]) == (2, 2, [])
     assert found["over default"] == {"all": pytest.approx(2.0), "bf16": pytest.approx(2.0)}
+    quantised = [{**rows[1], "program": kind, "kind": kind} for kind in ("int8", "fp8")]
+    means = figures.figures([*rows, *quantised])["over default"]
+    assert [means[name] for name in ("int8", "fp8", "int8 and fp8")] == [pytest.approx(4.0)] * 3
+    assert set(means) == {"all", "bf16", "int8", "fp8", "int8 and fp8"}
     assert figures.figures([old])["slower"] == ["a"]
     assert found["compile cold over default"] == pytest.approx((2 + len("gemmdb")) / (2 + len("default")))
 

@@ -110,12 +110,12 @@ def test_the_backward_is_two_more_products(kit):
     assert gemmdb.inductor.stats()["uncovered"] == {}
 
 
-def test_max_autotune_benchmarks_nothing(kit):
+def test_an_answer_benchmarks_nothing_under_max_autotune(kit):
     a, b = torch.randn(3, 32, 32), torch.randn(3, 32, 32)
-    with torch.no_grad(), force(NOTHING), inductor_config.patch(max_autotune=True):
+    with torch.no_grad(), force(kit.ATEN), inductor_config.patch(max_autotune=True):
         kit.close(kit.compiled(torch.bmm, a, b), torch.bmm(a, b))
     stats = gemmdb.inductor.stats()
-    assert (stats["benchmarked"], stats["misses"]) == (0, 1)
+    assert (stats["benchmarked"], stats["hits"]) == (0, 1)
 
 
 def square(x: Any) -> Any:

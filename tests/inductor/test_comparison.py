@@ -11,6 +11,7 @@ from gemmdb.errors import InputError
 from gemmdb.inductor import comparison
 from gemmdb.inductor.adapter import ir_view
 from gemmdb.inductor.comparison import difference
+from gemmdb.kernels.config import ATEN
 
 NAN, INF = math.nan, math.inf
 
@@ -96,6 +97,46 @@ def test_each_kernel_alone_is_taken_back_also_where_the_operands_are_not_as_the_
     monkeypatch.setattr(comparison, "SLOWER", 0.1)
     with gemmdb.inductor.force(kit.INT8PACK):
         found = comparison.compare(lambda x, v, w: linear(linear(x, v), w), A, W, W[:, :32].contiguous())
-    assert lowered == [["int8pack_mm", "int8pack_mm"], *[["default", "int8pack_mm"]] * 2]
+    # gemmdb's, then with ATen for both, then for each.
+    assert lowered == [["int8pack_mm"] * 2, ["default"] * 2, *[["default", "int8pack_mm"]] * 2]
     assert sorted(found.configs) == sorted(found.slower)
     assert all(" a=bf16:row:2 " in text for text in found.slower)
+
+
+KERNELS = {"one": "triton:tile", "two": "triton:gemv", "three": ATEN.text}
+
+
+@pytest.mark.parametrize(
+    ("lost", "slower", "together", "asked"),
+    [
+        ({"one two": 9.0, "one": 8.0, "two": 0.0}, {"one": 8.0}, 9.0, 3),
+        ({"one two": 9.0, "one": 0.0, "two": 0.0}, {}, 9.0, 3),
+        ({"one two": 0.0}, {}, 0.0, 1),
+        ({"one": 5.0}, {"one": 5.0}, 5.0, 1),
+        ({}, {}, 0.0, 0),
+    ],
+    ids=str,
+)
+def test_who_is_blamed_for_a_slowdown(lost, slower, together, asked):
+    calls = []
+
+    def lost_us(suspects):
+        calls.append(suspects)
+        return lost[" ".join(suspects)]
+
+    suspects = list(KERNELS)[: len(max(lost, key=len, default="").split())]
+    assert comparison._blamed(suspects, lost_us) == (slower, together)
+    assert len(calls) == asked
+
+
+def test_what_is_said_of_a_slowdown():
+    slow = comparison.Comparison(100.0, 120.0, 0.0, KERNELS, {"one": 8.0}, 9.0)
+    assert slow.advice() == "8.0 us lost to triton:tile on one: measure it again (gemmdb build) or deny the kernel"
+    assert replace(slow, slower={}).advice().splitlines() == [
+        "9.0 us lost to 2 kernels together; none of them alone loses 1%:",
+        "  triton:tile on one",
+        "  triton:gemv on two",
+    ]
+    unknown = replace(slow, slower={}, together_us=0.0)
+    assert unknown.advice() == "no kernel is the reason: with ATen for every product it is as slow"
+    assert replace(unknown, gemmdb_us=100.5).advice() == ""

@@ -143,7 +143,7 @@ def test_layouts_outside_the_classes_are_refused(layout):
 def test_only_a_batch_has_a_layout_of_a_batch():
     weight = Operand("bf16", Layout("col", 8, "broadcast"))
     for problem in (GEMM("mm", m=8, n=8, k=8), GEMM("bmm", m=8, n=8, k=8)):
-        with pytest.raises(InputError, match="lies in no batch"):
+        with pytest.raises(InputError, match="has a single matrix"):
             replace(problem, b=weight)
     with pytest.raises(InputError, match="malformed operand"):
         Operand.parse("bf16:row:8:")

@@ -36,7 +36,7 @@ MOST_BYTES = 16 * 2**20
 OLDEST = 2
 """The first version of the protocol whose rows are shipped."""
 COMMAND = "python -m tools.release ship"
-KEEPS = tuple(Keep(top, sample) for top, sample in ((8, 16), (8, 11), (8, 10), (8, 8), (8, 4), (6, 2), (3, 0)))
+KEEPS = tuple(Keep(top, sample) for top, sample in ((8, 8), (8, 7), (8, 6), (8, 4), (6, 2), (3, 0)))
 """How many rows of a problem to keep: the first choice that fits is taken."""
 
 

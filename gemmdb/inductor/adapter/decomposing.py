@@ -123,7 +123,7 @@ class Whole:
 
     def decompose(self, node: Any, late: bool = False) -> None:
         """Replace the product at `node` by what torch makes of it. `late`: in the post-grad graph."""
-        self._replace(node, node.target, self.table[node.target], node.target if late else None)
+        self._replace(node, node.target, self.table[node.target], (node.target if late else None, None))
 
     def sum_concerns(self, node: Any) -> bool:
         """Whether torch takes the product of an addmm apart, but not the addmm."""
@@ -134,9 +134,10 @@ class Whole:
 
     def decompose_sum(self, node: Any) -> None:
         """As `decompose`, for an addmm that a pass has made of a product and a sum."""
-        self._replace(node, "sum", lambda bias, a, b, **_: self.table[aten.mm.default](a, b) + bias, aten.mm.default)
+        origins = (aten.mm.default, aten.add.Tensor)
+        self._replace(node, "sum", lambda bias, a, b, **_: self.table[aten.mm.default](a, b) + bias, origins)
 
-    def _replace(self, node: Any, name: Any, function: Function, origin: Any) -> None:
+    def _replace(self, node: Any, name: Any, function: Function, origins: tuple[Any, Any]) -> None:
         args, kwargs = _values(node)
         key = _key(name, args, kwargs)
         found = self._graphs.get(key) if key is not None else None
@@ -146,7 +147,7 @@ class Whole:
                 self._graphs[key] = found
         traced, counted = found
         counters["inductor"].update(counted)
-        _inline(node, traced, origin)
+        _inline(node, traced, origins)
 
 
 def tracing(original: Function) -> Function:
@@ -258,9 +259,9 @@ def _trace(
     return traced.graph, counted
 
 
-def _inline(node: Any, traced: Any, origin: Any) -> None:
-    """Replace `node` by the nodes of `traced`. They take over its metadata, with fake tensors of their own. `origin`:
-    the operator that kernels are named after, except for that of the last node; None for that of `node`."""
+def _inline(node: Any, traced: Any, origins: tuple[Any, Any]) -> None:
+    """Replace `node` by the nodes of `traced`. They take over its metadata, with fake tensors of their own. `origins`:
+    the operators that kernels are named after, for the last node another one; None for that of `node`."""
     inputs = iter([one for one in node.args if isinstance(one, torch.fx.Node)])
     kept = {name: value for name, value in node.meta.items() if name != "eager_input_vals"}
     (result,) = traced.output_node().all_input_nodes
@@ -275,7 +276,7 @@ def _inline(node: Any, traced: Any, origin: Any) -> None:
                 with node.meta["val"].fake_mode:
                     value = one.target(*args, **kwargs)
                 made.meta = {**kept, "val": value, "tensor_meta": _extract_tensor_metadata(value)}
-                if origin is not None and one is not result:
+                if origin := origins[one is result]:
                     made.meta["original_aten"] = origin
     node.replace_all_uses_with(of[result])
     node.graph.erase_node(node)

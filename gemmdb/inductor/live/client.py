@@ -93,7 +93,7 @@ def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
     if reply.status is not Status.OK:
         raise GemmdbError(reply.detail)
     found: Tuned = reply.value
-    _TUNER.ready = bool(found.verdicts) or _TUNER.ready
+    _TUNER.ready = "measure" in found.spent or _TUNER.ready
     return found
 
 

@@ -60,6 +60,7 @@ def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
         return None
     if not state.made_cpp_template(since):
         outcome.refuse(decision, "the C++ template is not legal here")
+        return None if state.autotuning() else result
     return result
 
 

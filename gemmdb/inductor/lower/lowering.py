@@ -41,14 +41,15 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except Exception as error:
             outcome.failed(decision, error)
-        with state.only_aten():
+        with outcome.fallback(decision):
             return original(*args, **kwargs)
 
     return lower
 
 
 def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Lower one product as decided. If that is not possible, take ATen and leave a note in the journal."""
+    """Lower one product as decided. If that is not possible, take Inductor's own choice and leave a note in the
+    journal."""
     if decision.config is None:
         return searching.search(decision, functools.partial(original, *map(ir_view.from_the_start, args), **kwargs))
     if decision.branches:
@@ -67,7 +68,7 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
             return result
     elif config != ATEN:
         outcome.refuse(decision, f"{config.name} is not a choice of this operator")
-    with state.only_aten():
+    with outcome.fallback(decision):
         return original(*args, **kwargs)
 
 
@@ -90,7 +91,7 @@ def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) ->
             raise
         except Exception as error:
             outcome.failed(decision, error)
-    with state.only_aten():
+    with outcome.fallback(decision) if decision is not None else state.only_aten():
         return casting.cast_product(a, w, scale, scale_first)
 
 
@@ -100,7 +101,7 @@ def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
     result = emit.generated(decision, (a, b), scale) if decision is not None else None
     if result is not None:
         return result
-    with state.only_aten():
+    with outcome.fallback(decision) if decision is not None else state.only_aten():
         scaled = state.lowering_of(aten.mul.Tensor)(state.lowering_of(aten._int_mm.default)(a, b), scale)
     return state.lowering_of(torch.ops.prims.convert_element_type.default)(scaled, dtype)
 

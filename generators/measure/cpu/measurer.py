@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
-from gemmdb.generators.measure import stats
 from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import Elsewhere, Reply, Task
 from gemmdb.processes.pool import IsolatedProcess, Limits, Stopped, spread
+from gemmdb.table import stats
 from gemmdb.table.measurement import MAX_DETAIL, Protocol, Status, Times
 
 if TYPE_CHECKING:

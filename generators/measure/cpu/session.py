@@ -7,34 +7,26 @@ without guards and autograd wrappers. The reference is compiled and called in th
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from resource import RUSAGE_SELF, getrusage
-from time import perf_counter, perf_counter_ns
-from typing import Any
+from time import perf_counter
 
 import torch
 
-from gemmdb.devices.detect import last_level_cache_bytes
 from gemmdb.generators.measure.cpu.compiled import Compiled, compile_candidate
 from gemmdb.generators.measure.program import FP32_MODES, Product, operands
 from gemmdb.generators.measure.reference import Reference, poison, reference
 from gemmdb.inductor.adapter import vector_units
+from gemmdb.inductor.timing.host import Sampler
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol
 
 CPU = torch.device("cpu")
 TIMED_SEED, CHECKED_SEED = 1, 2
-TRIES = 8
-"""The most tries per sample until one is undisturbed; in a whole round, at most two per sample on average."""
-SETTLE = 10
-"""The most small parallel regions that are run until all threads have their cores."""
-STALL_US = 1000.0
-"""A call that takes three times as long as the quickest one, and this much longer, has waited for a core. Time slices
-of the operating system are milliseconds; the noise of caches and clocks is far smaller."""
 
 
 @dataclass
@@ -87,7 +79,7 @@ def time_round(
     _bench.loaded = {config: _bench.loaded[config] for config in order}
     runs = [_bench.loaded[config] for config in order]
     inputs = _bench.product.inputs
-    sampler = _Sampler.of(protocol.l2, samples * len(order))
+    sampler = Sampler.of(protocol.l2, samples * len(order))
     for run in runs:
         run(inputs)
     times: dict[Config, list[float]] = {config: [] for config in order}
@@ -101,68 +93,18 @@ def time_round(
             for turn in range(len(runs)):
                 chosen = (index + turn) % len(runs)
                 samples_us = times[order[chosen]]
-                samples_us.append(sampler.time(runs[chosen], inputs, min(samples_us, default=math.inf)))
+                samples_us.append(_sample(sampler, runs[chosen], inputs, samples_us, protocol.l2))
     finally:
         gc.enable()
     return times
 
 
-@dataclass
-class _Sampler:
-    """Times single calls. `evict` reads a buffer of twice the last-level cache; None keeps the caches hot. `patience`:
-    how many disturbed samples may still be taken again."""
-
-    evict: Callable[[], Any] | None
-    settle: Callable[[], None]
-    patience: int
-
-    @classmethod
-    def of(cls, state: str, patience: int) -> _Sampler:
-        """The sampler of a cache state, `cold` or `hot`."""
-        buffer = torch.ones(2 * last_level_cache_bytes() // 8, dtype=torch.int64) if state == "cold" else None
-        return cls(None if buffer is None else lambda: buffer.sum(), _settler(), patience)
-
-    def time(self, run: Compiled, inputs: tuple[torch.Tensor, ...], best_us: float) -> float:
-        """Microseconds of one call, undisturbed by other processes if a few tries suffice. `best_us`: the quickest call
-        so far."""
-        for _ in range(TRIES):
-            if self.evict is not None:
-                self.evict()
-            self.settle()
-            if self.evict is None:
-                # Another candidate ran last, so this call brings the operands back into the caches.
-                run(inputs)
-            arguments = run.arguments(inputs)
-            switches = getrusage(RUSAGE_SELF).ru_nivcsw
-            start = perf_counter_ns()
-            result = run.function(arguments)
-            elapsed = (perf_counter_ns() - start) / 1e3
-            undisturbed = getrusage(RUSAGE_SELF).ru_nivcsw == switches
-            del result
-            if self.patience == 0 or (undisturbed and elapsed <= max(3 * best_us, best_us + STALL_US)):
-                break
-            self.patience -= 1
-        return elapsed
-
-
-def _settler() -> Callable[[], None]:
-    """A function that returns when all of torch's threads have a core. After a process switch, a thread may wait
-    milliseconds for its core, and the next parallel region would be charged for it."""
-    little = torch.zeros(65536)
-
-    def region() -> float:
-        start = perf_counter()
-        little.neg_()
-        return perf_counter() - start
-
-    usual = sorted(region() for _ in range(20))[5]
-
-    def settle() -> None:
-        for _ in range(SETTLE):
-            if region() < 3 * usual:
-                return
-
-    return settle
+def _sample(
+    sampler: Sampler, run: Compiled, inputs: tuple[torch.Tensor, ...], known_us: Sequence[float], state: str
+) -> float:
+    # Another candidate ran last, so with a hot cache a call brings the operands back into it.
+    touch = functools.partial(run, inputs) if state == "hot" else None
+    return sampler.time(run.function, run.arguments(inputs), min(known_us, default=math.inf), touch)
 
 
 def _setup(problem: Problem, threads: int) -> Bench:

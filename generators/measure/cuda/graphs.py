@@ -9,6 +9,8 @@ import torch
 
 from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.calls import Call, launcher
+from gemmdb.inductor.timing.graphs import captured
+from gemmdb.inductor.timing.graphs import elapsed as once
 from gemmdb.table.measurement import Protocol
 
 WARMUP = 2
@@ -33,14 +35,10 @@ def capture(call: Call | None, protocol: Protocol, copies: int = 1, calls: int |
 
     stream = _capture_stream()
     stream.wait_stream(torch.cuda.current_stream())
-    graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         steps(min(WARMUP, calls))
         stream.synchronize()
-        # torch.cuda.graph() would also collect garbage and empty the allocator's cache, which takes longer than timing.
-        graph.capture_begin()
-        steps(calls)
-        graph.capture_end()
+        graph = captured(functools.partial(steps, calls))
     torch.cuda.current_stream().wait_stream(stream)
     return graph
 
@@ -54,16 +52,6 @@ def _capture_stream() -> torch.cuda.Stream:
 def elapsed(graph: torch.cuda.CUDAGraph) -> float:
     """Microseconds of one replay."""
     return once(graph.replay)
-
-
-def once(work: Callable[[], None]) -> float:
-    """Microseconds that the GPU takes for what `work` launches."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    work()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) * 1e3
 
 
 @functools.cache

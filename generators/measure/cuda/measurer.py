@@ -14,12 +14,12 @@ from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
 from gemmdb.generators.measure.cuda.emitted_config import Emitted, only_emitted
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.trial import Loaded, Trial
-from gemmdb.generators.measure.stats import times
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import Elsewhere
 from gemmdb.processes.pool import IsolatedProcess
 from gemmdb.table.measurement import Protocol, Status
+from gemmdb.table.stats import times
 
 SESSION = Elsewhere("gemmdb.generators.measure.cuda.session")
 

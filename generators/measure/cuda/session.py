@@ -15,10 +15,11 @@ import torch
 from gemmdb.generators.measure.cuda import elementwise, emitted
 from gemmdb.generators.measure.cuda.bench import Bench, check, set_up
 from gemmdb.generators.measure.cuda.calls import Call, bind, launcher
-from gemmdb.generators.measure.cuda.graphs import capture, elapsed, once, sink_buffer
+from gemmdb.generators.measure.cuda.graphs import capture, elapsed, sink_buffer
 from gemmdb.generators.measure.cuda.trial import SAMPLE_US, Loaded, Trial
 from gemmdb.generators.measure.spelling import to_torch
 from gemmdb.generators.measure.tolerance import acceptable
+from gemmdb.inductor.timing.graphs import elapsed as once
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory

@@ -9,7 +9,7 @@ from importlib import resources
 import pytest
 from kit.presets import preset
 
-from gemmdb.generators.shapes.architectures import DECODE, DENSE, MODELS, PREFILL
+from gemmdb.generators.shapes.architectures import ARCHITECTURES, DECODE, DENSE, PREFILL
 from gemmdb.generators.shapes.h200 import FLOORS, first_model
 from gemmdb.generators.shapes.pools import core_pairs, core_products
 from gemmdb.generators.shapes.strata import MOST_BYTES, MOST_US, call_us, spread
@@ -103,7 +103,7 @@ def test_every_use_is_in_it(problems: Sequence[Problem]) -> None:
     # A GPU never sees it: Inductor adds such a bias in what follows.
     assert not some(op="addmm", fusion="pointwise")
     assert any(p.k % 8 for p in problems)
-    assert all(any((p.n, p.k) in model.pairs() for p in problems) for model in MODELS.values())
+    assert all(any((p.n, p.k) in model.pairs() for p in problems) for model in ARCHITECTURES.values())
 
 
 def test_what_costs_too_much_is_left_out(problems: Sequence[Problem]) -> None:

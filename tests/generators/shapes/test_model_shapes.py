@@ -23,7 +23,7 @@ def test_every_projection_of_a_model_is_there() -> None:
 
 
 def test_splitting_over_gpus_divides_what_is_split() -> None:
-    pairs = architectures.MODELS["llama-3-70b"].pairs()
+    pairs = architectures.ARCHITECTURES["llama-3-70b"].pairs()
     assert (10240, 8192) in pairs
     assert {(1280, 8192), (8192, 1024), (3584, 8192), (8192, 3584)} <= set(pairs)
 

@@ -9,7 +9,7 @@ import pytest
 from kit.presets import preset
 
 from gemmdb.generators.shapes import loading
-from gemmdb.generators.shapes.architectures import ENCODERS, GPT2, MODELS
+from gemmdb.generators.shapes.architectures import ARCHITECTURES, ENCODERS, GPT2
 from gemmdb.generators.shapes.strata import affordable
 from gemmdb.key.problem import Problem
 
@@ -19,7 +19,7 @@ BIASES = {"nt": {"1d", "full", "column"}, "nn": {"1d", "full", "column"}, "tn": 
 """Of an addmm; what a weight's gradient is added to is full."""
 STEPS = {*range(1, 17), *(2**power for power in range(15)), *(3 * 2**power for power in range(13))}
 """M of 1 to 16: all; then the powers of two and 1.5 times these, to 16384."""
-LARGE = [name for name, model in MODELS.items() if model.hidden >= 5120 or name.startswith("mixtral")]
+LARGE = [name for name, model in ARCHITECTURES.items() if model.hidden >= 5120 or name.startswith("mixtral")]
 PUBLISHED = {
     "llama-2-7b": (4096, 4096, 4096, 11008, 32000), "llama-2-70b": (8192, 8192, 1024, 28672, 32000),
     "llama-3-8b": (4096, 4096, 1024, 14336, 128256), "llama-3-70b": (8192, 8192, 1024, 28672, 128256),
@@ -57,7 +57,7 @@ def of_split(name: str, parts: int) -> list[tuple[int, int]]:
 
     There is at least one key head, of 128 columns or all there are, on each GPU.
     """
-    model = MODELS[name]
+    model = ARCHITECTURES[name]
     key = max(model.key // parts, min(model.key, 128))
     query, feed, hidden = model.query // parts, model.feed // parts, model.hidden
     pairs = [(query + 2 * key, hidden), (hidden, query), (feed, hidden), (2 * feed, hidden), (hidden, feed)]
@@ -66,7 +66,7 @@ def of_split(name: str, parts: int) -> list[tuple[int, int]]:
 
 def test_the_families_have_their_published_dimensions() -> None:
     for name, dimensions in PUBLISHED.items():
-        model = MODELS[name]
+        model = ARCHITECTURES[name]
         assert (model.hidden, model.query, model.key, model.feed, model.vocabulary) == dimensions
     assert set(GPT2) == {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"}
     assert {name.split("-")[0] for name in ENCODERS} == {"vit", "clip", "bert"}
@@ -74,7 +74,7 @@ def test_the_families_have_their_published_dimensions() -> None:
 
 @pytest.mark.parametrize("name", LARGE)
 def test_the_large_models_are_split_over_1_2_4_and_8_gpus(name: str) -> None:
-    assert MODELS[name].splits == (1, 2, 4, 8)
+    assert ARCHITECTURES[name].splits == (1, 2, 4, 8)
 
 
 @pytest.mark.parametrize("op", ["mm", "mixed_mm", "int_mm"])
@@ -84,7 +84,7 @@ def test_llm_dense_every_projection_of_every_split_at_every_m(dense: Sequence[Pr
         if p.op == op and layout(p) == "nt":
             found.setdefault((p.n, p.k), set()).add(p.m)
     steps = {m for m in STEPS if m > 16 or op != "int_mm"}
-    for name, model in MODELS.items():
+    for name, model in ARCHITECTURES.items():
         for parts in model.splits:
             for pair in of_split(name, parts):
                 assert found.get(pair, set()) >= steps, (name, parts, pair)
@@ -127,11 +127,11 @@ def test_no_addmm_of_a_gpu_is_followed_by_something_elementwise(name: str) -> No
     assert not [p for p in preset(name) if p.op == "addmm" and p.fusion == "pointwise"]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("op", ["mm", "mixed_mm", "int_mm"])
 def test_h200_every_projection_of_every_split(shipped: Sequence[Problem], op: str, name: str) -> None:
     there = {(p.n, p.k) for p in shipped if p.op == op}
-    for parts in MODELS[name].splits:
+    for parts in ARCHITECTURES[name].splits:
         for n, k in of_split(name, parts):
             least = Problem.gemm(op, m=32, n=n, k=k)
             assert (n, k) in there or not affordable(least), (parts, n, k)

@@ -1,0 +1,169 @@
+"""Cuts a product with the elementwise work that becomes its epilogue out of a graph, as a graph of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx.node import map_arg
+
+from gemmdb.inductor.match import extract
+from gemmdb.key.problem import Problem
+
+MOST_NODES = 24
+"""The most operators after a product that are cut out with it."""
+
+
+class Uncut(Exception):
+    """A product that cannot be compiled on its own, with the reason."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A product and the elementwise operators after it, in the order of the graph. `inputs`: the nodes that these read
+    beside each other. Those that are constants of the graph are constants of the piece, too."""
+
+    product: Any
+    nodes: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+
+    @property
+    def fakes(self) -> list[torch.Tensor]:
+        """The fake tensors of the inputs that are no constants."""
+        return [extract.value(node) for node in self.inputs if node.op != "get_attr"]
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the product."""
+        return torch.device(extract.value(self.product).device)
+
+    @property
+    def outputs(self) -> int:
+        """Bytes of the results."""
+        return sizes([extract.value(node) for node in self.results])
+
+    @property
+    def warm(self) -> list[bool]:
+        """For each of `fakes`, whether an operator of the graph has just computed it, or it is the first operand: then
+        it is in the cache when the product runs. Weights come from memory."""
+        first = self.product.args[1 if self.product.target is _aten.addmm.default else 0]
+        return [node is first or not _given(node) for node in self.inputs if node.op != "get_attr"]
+
+    @property
+    def text(self) -> str:
+        """What two pieces have in common that compile to the same code: operators, arguments, sizes, strides."""
+        names = {node: f"%{place}" for place, node in enumerate((*self.inputs, *self.nodes))}
+        lines = [_described(node, names[node]) for node in self.inputs]
+        for node in self.nodes:
+            args = map_arg((node.args, node.kwargs), lambda arg: _Name(names[arg]))
+            lines.append(f"{names[node]} = {node.target}{args} {node in self.results}")
+        return "\n".join(lines)
+
+    @property
+    def results(self) -> list[Any]:
+        """The nodes whose values the rest of the graph reads."""
+        inside = set(self.nodes)
+        return [node for node in self.nodes if any(user not in inside for user in node.users)]
+
+    def copied(self) -> tuple[torch.fx.GraphModule, Any]:
+        """A new graph of this piece that takes tensors like `fakes`, and its product."""
+        graph = torch.fx.Graph()
+        new: dict[Any, Any] = {}
+        for node in self.inputs:
+            if node.op == "get_attr":
+                new[node] = graph.node_copy(node)
+            else:
+                new[node] = graph.placeholder(node.name)
+                new[node].meta["val"] = node.meta["val"]
+        for node in self.nodes:
+            new[node] = graph.node_copy(node, lambda arg: new[arg])
+        graph.output(tuple(new[node] for node in self.results))
+        constants = {str(node.target): _constant(node) for node in self.inputs if node.op == "get_attr"}
+        return torch.fx.GraphModule(constants, graph), new[self.product]
+
+
+class _Name(str):
+    """A text that is shown without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def cut(product: Any, problem: Problem, places: Mapping[Any, int]) -> Piece:
+    """The piece of a product. `places`: the number of each node in its graph. Raises Uncut for symbolic sizes, and for
+    inputs that are no tensors."""
+    nodes = {product}
+    if problem.fusion != "none":
+        _follow(product, nodes)
+    ordered = sorted(nodes, key=lambda node: places[node])
+    inputs = dict.fromkeys(arg for node in ordered for arg in node.all_input_nodes if arg not in nodes)
+    for node in (*inputs, *ordered):
+        _check(node)
+    return Piece(product, tuple(ordered), tuple(inputs))
+
+
+def _follow(product: Any, nodes: set[Any]) -> None:
+    """Add the elementwise operators and views that follow a product."""
+    waiting = [product]
+    while waiting and len(nodes) <= MOST_NODES:
+        for user in waiting.pop(0).users:
+            if user not in nodes and (user.target in extract.VIEWS or extract.is_pointwise(user)):
+                nodes.add(user)
+                waiting.append(user)
+
+
+def _check(node: Any) -> None:
+    """Raise Uncut unless a node's value is one tensor of fixed sizes."""
+    try:
+        value = extract.value(node)
+    except extract.Unsupported as error:
+        raise Uncut(f"{node.name} is no tensor") from error
+    if value.layout is torch.strided:
+        steps = (*value.shape, *value.stride(), value.storage_offset())
+        if not all(type(step) is int for step in steps):
+            raise Uncut("its sizes are symbolic")
+    elif node.op != "get_attr":
+        raise Uncut(f"{node.name} is {value.layout}")
+
+
+def _constant(node: Any) -> torch.Tensor:
+    """The tensor of a constant. Raises Uncut where it has no values."""
+    found = node.graph.owning_module
+    for name in str(node.target).split("."):
+        found = getattr(found, name, None)
+    if not isinstance(found, torch.Tensor) or isinstance(found, torch._subclasses.FakeTensor):
+        raise Uncut("its weight has no values here")
+    return found
+
+
+def _given(node: Any) -> bool:
+    """Whether a node is an input or a constant of the graph, or a view of one."""
+    while node.op == "call_function" and node.target in _VIEWS:
+        node = node.args[0]
+    return node.op in ("placeholder", "get_attr")
+
+
+_aten = torch.ops.aten
+_VIEWS = (*extract.VIEWS, _aten.permute.default, _aten.t.default, _aten.transpose.int, _aten.slice.Tensor)
+
+
+def _described(node: Any, name: str) -> str:
+    value = extract.value(node)
+    kind = "constant" if node.op == "get_attr" else "input"
+    if value.layout is not torch.strided:
+        return f"{name} {kind} {value.dtype} {tuple(value.shape)} {value.layout}"
+    # How far a tensor begins from a multiple of 16 bytes decides which loads the code may use.
+    offset = value.storage_offset() * value.itemsize % 16
+    return f"{name} {kind} {value.dtype} {tuple(value.shape)} {value.stride()} {offset} {value.device}"
+
+
+def sizes(pieces: Sequence[torch.Tensor]) -> int:
+    """Bytes of memory behind tensors, with the gaps in them."""
+    return sum(extent(one) * one.itemsize for one in pieces)
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """How many elements lie between the first and the last of a tensor, both included."""
+    return 1 + sum(int(size - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size)

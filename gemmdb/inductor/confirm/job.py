@@ -1,0 +1,163 @@
+"""One answer to be confirmed: compiled beside ATen, timed, and stored."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gemmdb.hit import Hit
+from gemmdb.inductor.adapter import nested
+from gemmdb.inductor.confirm import cutting, on_cpu, on_gpu, rules
+from gemmdb.inductor.confirm.trial import Trial
+from gemmdb.inductor.decision import Decision
+from gemmdb.inductor.journal import JOURNAL
+from gemmdb.inductor.session import Session
+from gemmdb.kernels import sources
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
+from gemmdb.key.toolchain import installed
+from gemmdb.table.measurement import EMITTED, NOISY, Measurement, Status, Times
+from gemmdb.table.stats import times
+from gemmdb.table.verdict import Verdict, decide
+
+Steer = Callable[[Any, Decision], None]
+"""Carries a decision out on the node of its product: leaves there what the lowering needs, or rewrites the graph."""
+_RUN = f"confirm-{uuid.uuid4().hex[:16]}"
+
+
+class Unconfirmed(Exception):
+    """An answer that is not timed, with the reason."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a trial says: the verdict, and the microseconds of the answer and of ATen. Without a verdict, the result of
+    the answer is not ATen's, and nothing was timed."""
+
+    verdict: Verdict | None
+    us: float = 0.0
+    aten_us: float = 0.0
+
+
+@dataclass
+class Job:
+    """Products of one graph with the same code and the same answer."""
+
+    piece: cutting.Piece
+    decisions: list[Decision]
+    _begun: tuple[nested.Begun, ...] = ()
+
+    @property
+    def decision(self) -> Decision:
+        """One of the decisions, which stands for all."""
+        return self.decisions[0]
+
+    @property
+    def saved_us(self) -> float:
+        """The microseconds that the answer is expected to save in one call of the graph."""
+        event = self.decision.event
+        return (event.expected_us or 0.0) * ((event.speedup or 1.0) - 1) * len(self.decisions)
+
+    @property
+    def _zeroing_us(self) -> float:
+        """The share of one product in the zeroing of the graph's counters. The trial does not include it."""
+        config = self.decision.config
+        return ZEROING_US / len(self.decisions) if config and counts_arrivals(config) else 0.0
+
+    def begin(self, steer: Steer) -> None:
+        """Generate the code of ATen and of the answer, and begin to compile it. Raises Unconfirmed where Inductor does
+        not carry the answer out, and what it raises."""
+        decision = self.decision
+        assert decision.config is not None
+        if reason := rules.hindrance(decision.query.device) or rules.too_slow(decision.config, decision.session.policy):
+            raise Unconfirmed(reason)
+        codes = [self._code(config, steer) for config in (ATEN, decision.config)]
+        self._begun = tuple(code.begin() for code in codes)
+
+    def finish(self) -> Result:
+        """The result of a trial, once the code is compiled. Its rows are in the user's table, if it can be written.
+        Raises Unconfirmed where the trial says nothing, and what compiling raised."""
+        decision, device = self.decision, self.decision.query.device
+        aten, ours = (begun.function() for begun in self._begun)
+        fakes = self.piece.fakes
+        with nested.real_tensors():
+            if device.kind == "cuda":
+                self._make_room()
+                found = on_gpu.trial((aten, ours), fakes, self.piece.warm, self.piece.device)
+            else:
+                found = on_cpu.trial((aten, ours), fakes, self.piece.warm)
+        rows = measurements(decision, found, self._zeroing_us)
+        _store(decision, rows)
+        timed = rows[-1].times
+        return Result(None) if timed is None else Result(decide(rows), timed.median_us, timed.aten_us)
+
+    def _code(self, config: Config, steer: Steer) -> nested.Code:
+        """The code of the piece with `config`."""
+        graph, product = self.piece.copied()
+        event = replace(self.decision.event, config=config.text, note="")
+        decision = replace(
+            self.decision, session=_only(config, self.decision.session), config=config, event=event, branches=(),
+            entry=object(),
+        )  # fmt: skip
+        with JOURNAL.aside(), nested.undisturbed():
+            JOURNAL.enter(event, decision.entry)
+            steer(product, decision)
+            graph.graph.eliminate_dead_code()
+            graph.recompile()
+            code = nested.generate(graph, self.piece.fakes)
+            (seen,) = JOURNAL.pending()
+        if config != ATEN and (seen.config != config.text or seen.problem != event.problem or seen.note):
+            raise Unconfirmed(seen.note or "Inductor compiles it as another problem")
+        return code
+
+    def _make_room(self) -> None:
+        """Raise Unconfirmed if the GPU has too little memory for a trial."""
+        device = self.piece.device
+        needed = on_gpu.bytes_needed(self.piece.fakes, self.piece.outputs, device)
+        free, _ = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        if needed + rules.FREE_BYTES > free:
+            raise Unconfirmed(f"only {free >> 20} MiB are free on the GPU, and timing it takes {needed >> 20}")
+
+
+def _only(config: Config, like: Session) -> Session:
+    """A session that answers `config` to everything."""
+    return Session(lambda query: Hit("forced", config, 0.0, 1.0, ""), like.policy, None)
+
+
+def measurements(decision: Decision, found: Trial, more_us: float = 0.0) -> list[Measurement]:
+    """The rows of a trial: ATen and the answer, or the answer alone where its result is wrong. `more_us`: what a call
+    of the answer costs beside the time in the trial. Raises Unconfirmed where the times are too unsteady."""
+    toolchain, device = installed(decision.query.device.kind), decision.query.device
+    assert decision.config is not None
+    if toolchain is None:
+        raise Unconfirmed("the versions of torch and its libraries are unknown")
+
+    def row(config: Config, status: Status, timed: Times | None, detail: str) -> Measurement:
+        made_by = replace(toolchain, source=sources.digest(config))
+        return Measurement(
+            decision.problem, config, device, found.protocol, made_by, _RUN, status, timed, detail=detail
+        )
+
+    if found.differs:
+        return [row(decision.config, Status.WRONG, None, "its result in a program differs from ATen's")]
+    aten, ours = times(found.aten, found.aten), times([us + more_us for us in found.ours], found.aten)
+    if max(aten.spread, ours.spread) > NOISY:
+        raise Unconfirmed("its times vary too much")
+    return [row(ATEN, Status.OK, aten, EMITTED), row(decision.config, Status.OK, ours, EMITTED)]
+
+
+def _store(decision: Decision, rows: list[Measurement]) -> None:
+    """Keep rows in the user's table. A table that cannot be written is an entry in `stats()["errors"]`."""
+    if decision.session.user_table is None:
+        return
+    try:
+        from gemmdb.table.writer import record_live  # Needs sqlite_utils.
+
+        record_live(decision.session.user_table, rows)
+    except Exception as error:
+        JOURNAL.failure("confirming", error)

@@ -1,0 +1,72 @@
+"""Which answers are confirmed, and which are not, with the reason."""
+
+from __future__ import annotations
+
+import torch
+
+from gemmdb.inductor.adapter import ranks
+from gemmdb.inductor.confirm import on_gpu
+from gemmdb.inductor.decision import Decision
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Query
+from gemmdb.settings import QUICKLY, Policy
+from gemmdb.table.measurement import Protocol
+
+RUNGS = ("near", "sku", "model")
+"""The rungs whose answers no measurement of the very problem stands behind."""
+SLOW_S = 20.0
+"""A policy that lets a graph wait this many seconds gets what compiles slowly confirmed, too."""
+FREE_BYTES = 2**30
+"""GPU memory that must stay free beside what confirming takes."""
+
+
+def objection(query: Query, policy: Policy) -> str:
+    """Why the answer to a query is not confirmed, known before it is looked up; empty where it is."""
+    if not policy.confirm:
+        return "switched off by the policy"
+    if any(low != high for low, high in query.ranges.values()):
+        return "its sizes are symbolic"
+    if ranks.several():
+        return "the ranks of a job could come to different kernels"
+    if query.device.kind != "cuda" and policy.confirm_s < SLOW_S:
+        kind = query.device.kind.upper()
+        return f"on a {kind} that takes {SLOW_S:.0f} s, and {policy.confirm_s:g} s are allowed"
+    return ""
+
+
+def too_slow(config: Config, policy: Policy) -> str:
+    """Why a config is not compiled to be confirmed, empty where it is."""
+    if config.spec.cost > QUICKLY and policy.confirm_s < SLOW_S:
+        return "nvcc takes half a minute"
+    return ""
+
+
+def hindrance(device: Device) -> str:
+    """Why nothing may be timed on the device now, empty when it may."""
+    if device.kind == "cuda" and torch.cuda.is_current_stream_capturing():
+        return "a CUDA graph is being captured"
+    return ""
+
+
+def unmeasured(decision: Decision) -> bool:
+    """Whether a decision is to be confirmed: for a config that nobody has timed as part of this program's code. ATen is
+    what runs without gemmdb."""
+    config, rung = decision.config, decision.event.rung
+    if config is None or config == ATEN or decision.branches:
+        return False
+    if rung in RUNGS:
+        return True
+    # Live tuning times our kernels by themselves on a GPU, and all kernels with a stand-in for the epilogue.
+    by_itself = decision.query.device.kind == "cuda" and not config.spec.emitted
+    stand_in = by_itself or decision.problem.fusion != "none"
+    return stand_in and (rung == "live" or (rung == "exact" and _from_live(decision)))
+
+
+def _from_live(decision: Decision) -> bool:
+    """Whether an exact answer is one of live tuning that was not confirmed."""
+    evidence, table = decision.event.evidence, decision.session.user_table
+    if decision.event.table != str(table) or "protocol" not in evidence:
+        return False
+    protocol = Protocol.parse(str(evidence["protocol"]))
+    return protocol.clock == "graph" and protocol.version < on_gpu.PROTOCOL.version

@@ -1,0 +1,172 @@
+"""A product is cut out of a graph with what becomes its epilogue, as a graph that computes the same."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from gemmdb import Problem
+from gemmdb.inductor.confirm import cutting
+from gemmdb.inductor.confirm.trial import inputs
+
+FUSED = Problem.gemm("mm", m=8, n=16, k=32, fusion="pointwise")
+ALONE = Problem.gemm("mm", m=8, n=16, k=32)
+mm = torch.ops.aten.mm.default
+
+
+def traced(function, *sizes, **options):
+    """The graph of `function` on fp32 tensors of these sizes, and the places of its nodes."""
+    given = tuple(torch.randn(*size) for size in sizes)
+    graph = make_fx(function, tracing_mode="fake", **options)(*given).graph
+    return graph, {node: place for place, node in enumerate(graph.nodes)}
+
+
+def pieces(function, *sizes, problem=FUSED):
+    graph, places = traced(function, *sizes)
+    return [cutting.cut(node, problem, places) for node in graph.nodes if node.target is mm]
+
+
+def operators(piece):
+    return [node.target.overloadpacket.__name__ for node in piece.nodes]
+
+
+def chain(a, w, gate):
+    out = (torch.mm(a, w).view(2, 4, 16).relu() * gate).sum(-1)
+    return out, gate.exp()
+
+
+def test_the_epilogue_ends_where_something_else_begins():
+    (piece,) = pieces(chain, (8, 32), (32, 16), (2, 4, 16))
+    assert operators(piece) == ["mm", "view", "relu", "mul"]
+    assert [node.name for node in piece.results] == ["mul"]
+    assert [tuple(fake.shape) for fake in piece.fakes] == [(8, 32), (32, 16), (2, 4, 16)]
+
+
+def test_without_an_epilogue_the_product_is_alone():
+    (piece,) = pieces(chain, (8, 32), (32, 16), (2, 4, 16), problem=ALONE)
+    assert operators(piece) == ["mm"]
+
+
+def test_the_copy_computes_the_same():
+    (piece,) = pieces(chain, (8, 32), (32, 16), (2, 4, 16))
+    graph, product = piece.copied()
+    assert product.target is mm
+    a, w, gate = (torch.randn(*size) for size in ((8, 32), (32, 16), (2, 4, 16)))
+    (found,) = graph(a, w, gate)
+    assert torch.equal(found, torch.mm(a, w).view(2, 4, 16).relu() * gate)
+
+
+def test_every_value_that_the_rest_reads_is_a_result():
+    def both(a, w):
+        product = torch.mm(a, w)
+        return product.relu().tanh(), product.sum(), product.neg().exp().sum()
+
+    (piece,) = pieces(both, (8, 32), (32, 16))
+    assert operators(piece) == ["mm", "relu", "tanh", "neg", "exp"]
+    assert [node.name for node in piece.results] == ["mm", "tanh", "exp"]
+
+
+def test_a_value_that_depends_on_the_product_by_another_way_is_an_input():
+    def normalised(a, w):
+        product = torch.mm(a, w)
+        return product / product.sum(-1, keepdim=True)
+
+    (piece,) = pieces(normalised, (8, 32), (32, 16))
+    assert operators(piece) == ["mm", "div"]
+    assert [tuple(fake.shape) for fake in piece.fakes] == [(8, 32), (32, 16), (8, 1)]
+
+
+def test_a_long_epilogue_is_cut_short():
+    def long(a, w):
+        out = torch.mm(a, w)
+        for _ in range(100):
+            out = out.sin()
+        return out
+
+    (piece,) = pieces(long, (8, 32), (32, 16))
+    assert cutting.MOST_NODES <= len(piece.nodes) <= cutting.MOST_NODES + 1
+    assert len(piece.results) == 1
+
+
+def test_the_same_layer_twice_has_one_text():
+    def twice(a, w1, b1, w2, b2, w3):
+        return (torch.mm(a, w1) + b1).relu(), (torch.mm(a, w2) + b2).relu(), (torch.mm(a, w3) + b1).tanh()
+
+    sizes = ((8, 32), (32, 16), (16,), (32, 16), (16,), (32, 16))
+    first, second, third = pieces(twice, *sizes)
+    assert first.text == second.text
+    assert first.text != third.text
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda a, w: torch.mm(a[:, :32], w.t()),
+        lambda a, w: torch.mm(a[:, 1:33], w),
+        lambda a, w: torch.mm(a[:, :32], w).relu(),
+        lambda a, w: torch.mm(a[:7, :32], w),
+    ],
+    ids=["strides", "alignment", "epilogue", "sizes"],
+)
+def test_what_compiles_to_other_code_has_another_text(other):
+    (one,) = pieces(lambda a, w: torch.mm(a[:, :32], w), (8, 64), (32, 32))
+    (two,) = pieces(other, (8, 64), (32, 32))
+    assert one.text != two.text
+
+
+def test_activations_are_warm_and_weights_are_cold():
+    def two(x, w, v, b):
+        return torch.mm(torch.mm(x, w).tanh(), v.t()) + b
+
+    first, second = pieces(two, (8, 32), (32, 16), (12, 16), (12,))
+    assert first.warm == [True, False]
+    assert second.warm == [True, False, False]
+
+
+def test_the_activation_of_an_addmm_is_warm_and_its_bias_is_not():
+    graph, places = traced(lambda c, x, w: torch.addmm(c, x.exp(), w), (16,), (8, 32), (32, 16))
+    (product,) = [node for node in graph.nodes if node.target is torch.ops.aten.addmm.default]
+    piece = cutting.cut(product, ALONE, places)
+    assert dict(zip([node.name for node in piece.inputs], piece.warm, strict=True)) == {
+        "c_1": False, "exp": True, "w_1": False,
+    }  # fmt: skip
+    assert (piece.device, piece.outputs) == (torch.device("cpu"), 8 * 16 * 4)
+
+
+def test_symbolic_sizes_are_not_cut():
+    given = torch.randn(8, 32), torch.randn(32, 16)
+    graph = make_fx(torch.mm, tracing_mode="symbolic")(*given).graph
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    (product,) = [node for node in graph.nodes if node.target is mm]
+    with pytest.raises(cutting.Uncut, match="symbolic"):
+        cutting.cut(product, ALONE, places)
+
+
+def test_a_constant_is_one_in_the_copy():
+    weight = torch.randn(32, 16)
+    given = torch.randn(8, 32)
+    module = make_fx(lambda a: torch.mm(a, weight).relu(), tracing_mode="fake", _allow_non_fake_inputs=True)(given)
+    graph = module.graph
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            node.meta["val"] = FakeTensorMode().from_tensor(weight)
+    (product,) = [node for node in graph.nodes if node.target is mm]
+    piece = cutting.cut(product, FUSED, {node: place for place, node in enumerate(graph.nodes)})
+    copied, _ = piece.copied()
+    assert torch.equal(copied(given)[0], torch.mm(given, weight).relu())
+    assert len(piece.fakes) == 1
+
+
+def test_random_inputs_have_the_layouts_of_the_fake_ones():
+    fakes = [
+        torch.empty(100)[1:65].view(8, 8), torch.empty(16, 8).t(), torch.empty(4, 1).expand(4, 8),
+        torch.empty(8, dtype=torch.int8), torch.empty(3, dtype=torch.bool), torch.empty(3, dtype=torch.int64),
+        torch.empty(5, dtype=torch.float8_e4m3fn), torch.empty(0, 4), torch.empty(()),
+    ]  # fmt: skip
+    state = torch.get_rng_state()
+    made = inputs(fakes)
+    assert torch.equal(torch.get_rng_state(), state)
+    for one, fake in zip(made, fakes, strict=True):
+        assert (one.shape, one.stride(), one.dtype) == (fake.shape, fake.stride(), fake.dtype)
+        assert one.storage_offset() * one.itemsize % 16 == fake.storage_offset() * fake.itemsize % 16
+    assert not torch.equal(made[0], made[1][:8])

@@ -1,0 +1,104 @@
+"""What is not confirmed, and why."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kit.devices import H200
+
+from gemmdb import Config, Policy, Problem
+from gemmdb.devices import detect
+from gemmdb.inductor import session
+from gemmdb.inductor.confirm import on_gpu, rules
+from gemmdb.inductor.decision import Decision
+from gemmdb.inductor.journal import Event
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Query
+from gemmdb.ladder.ask import Ask
+from gemmdb.table.measurement import Protocol
+
+PLAIN = Query(Problem.gemm("mm", m=7, n=512, k=256), H200)
+SYMBOLIC = replace(PLAIN, ranges={"m": (2, 64)})
+CUTLASS = Config.of(
+    "cutlass", "gemm", tile_m=64, tile_n=64, tile_k=128, cluster_m=1, cluster_n=1, schedule="pingpong", split_k=1,
+    swizzle=1, raster="auto", swap=1,
+)  # fmt: skip
+PADDED = Config.of("aten", "padded", multiple=8)
+
+
+@pytest.mark.parametrize(
+    ("query", "policy", "reason"),
+    [
+        (PLAIN, Policy(confirm=True, confirm_s=3.0), ""),
+        (PLAIN, Policy(confirm=False, confirm_s=3.0), "switched off"),
+        (PLAIN, Policy(confirm_s=3.0), "switched off"),
+        (SYMBOLIC, Policy(confirm=True, confirm_s=3.0), "symbolic"),
+        (replace(PLAIN, ranges={"m": (7, 7)}), Policy(confirm=True, confirm_s=3.0), ""),
+        (replace(PLAIN, device=detect.cpu()), Policy(confirm=True, confirm_s=3.0), "on a CPU that takes 20 s"),
+        (replace(PLAIN, device=detect.cpu()), Policy(confirm=True, confirm_s=20.0), ""),
+    ],
+)
+def test_what_is_not_confirmed(query, policy, reason):
+    found = rules.objection(query, policy)
+    assert reason in found if reason else found == ""
+
+
+def test_ranks_of_a_job_confirm_nothing(monkeypatch):
+    monkeypatch.setattr(rules.ranks, "several", lambda: True)
+    assert "different kernels" in rules.objection(PLAIN, Policy(confirm=True, confirm_s=3.0))
+
+
+TILE = Config.of(
+    "triton", "tile", block_m=16, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
+    dequant="cast", warps=4, stages=3,
+)  # fmt: skip
+FUSED = replace(PLAIN, problem=replace(PLAIN.problem, fusion="pointwise"))
+USER = Path("user.db")
+LIVE = {"table": str(USER), "evidence": {"protocol": Protocol("graph", "cold", 20, 30, version=3).text}}
+CONFIRMED = {"table": str(USER), "evidence": {"protocol": on_gpu.PROTOCOL.text}}
+SHIPPED = {"table": "shipped.db", "evidence": LIVE["evidence"]}
+
+
+@pytest.mark.parametrize(
+    ("query", "rung", "config", "said", "asked"),
+    [
+        (PLAIN, "near", TILE, {}, True),
+        (PLAIN, "sku", TILE, {}, True),
+        (PLAIN, "model", PADDED, {}, True),
+        (PLAIN, "near", ATEN, {}, False),
+        (PLAIN, "exact", TILE, SHIPPED, False),
+        (PLAIN, "forced", TILE, {}, False),
+        (PLAIN, "live", None, {}, False),
+        # Live tuning times our kernels by themselves, and Inductor's as emitted code, with a stand-in for the epilogue.
+        (PLAIN, "live", TILE, {}, True),
+        (PLAIN, "live", PADDED, {}, False),
+        (FUSED, "live", PADDED, {}, True),
+        (PLAIN, "exact", TILE, LIVE, True),
+        (PLAIN, "exact", TILE, CONFIRMED, False),
+        (FUSED, "exact", PADDED, LIVE, True),
+        (FUSED, "exact", PADDED, CONFIRMED, False),
+    ],
+)
+def test_what_nobody_has_timed_as_it_is_served_is_confirmed(query, rung, config, said, asked):
+    event = Event(query.problem.text, rung, "", **said)
+    of = session.Session(lambda query: None, Policy(), None, USER)
+    assert rules.unmeasured(Decision(of, query, config, event)) == asked
+
+
+def test_several_kernels_for_one_range_are_not_confirmed():
+    of = session.Session(lambda query: None, Policy(), None, USER)
+    event = Event(PLAIN.problem.text, "near")
+    branches = ((16, TILE), (None, ATEN))
+    assert not rules.unmeasured(Decision(of, PLAIN, TILE, event, branches))
+
+
+def test_nvcc_is_not_waited_for_by_default():
+    assert rules.too_slow(CUTLASS, Policy(confirm_s=3.0)) == "nvcc takes half a minute"
+    assert rules.too_slow(CUTLASS, Policy(confirm_s=120.0)) == ""
+    assert rules.too_slow(PADDED, Policy(confirm_s=3.0)) == ""
+
+
+def test_the_ladder_knows_whether_its_answer_will_be_confirmed():
+    assert Ask(PLAIN, (), Policy(confirm=True), None).confirming
+    assert not Ask(PLAIN, (), Policy(), None).confirming
+    assert not Ask(SYMBOLIC, (), Policy(confirm=True), None).confirming

@@ -1,0 +1,225 @@
+"""What a person is told: the summary, the line in the log, and the program that prints it."""
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.inductor import ROOT
+from torch import nn
+
+import gemmdb.inductor
+from gemmdb.devices import registry
+from gemmdb.inductor import __main__ as runner
+from gemmdb.inductor import session
+from gemmdb.inductor.journal import Event
+from gemmdb.inductor.report import of_events
+from gemmdb.inductor.report_text import MOST
+from gemmdb.key.problem import Problem
+
+KEY = (
+    "addmm m=8 n={n} k={k} a=fp32:row:4 b=fp32:col:4 out=fp32 bias=1d:fp32:4 scalars=unit fusion={fusion} fp32=ieee"
+    " acc=fp32 reduced=0 deterministic=0 constant=1"
+)
+H200 = registry.find("NVIDIA H200").text
+
+
+class Model(nn.Module):
+    """Two layers alike, two others, and a product that gemmdb does not steer."""
+
+    def __init__(self):
+        super().__init__()
+        self.alike = nn.ModuleList(nn.Linear(64, 64) for _ in range(2))
+        self.third, self.fourth = nn.Linear(64, 32), nn.Linear(32, 16)
+
+    def forward(self, x):
+        for layer in self.alike:
+            x = torch.cumsum(layer(x), 1)
+        x = self.fourth(torch.cumsum(self.third(x), 1))
+        return torch.baddbmm(x[None], x[None], torch.ones(1, 16, 16))
+
+
+@pytest.fixture
+def compiled(kit, table):
+    """A compiled model: one problem has a kernel, one is ATen's, one misses."""
+    known = table({KEY.format(n=64, k=64, fusion="none"): kit.CPP, KEY.format(n=32, k=64, fusion="none"): kit.ATEN})
+    gemmdb.inductor.enable(on_miss="aten", tables=[known])
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        kit.compiled(Model().eval(), torch.randn(8, 64))
+    return gemmdb.inductor.summary()
+
+
+def lines(text):
+    return textwrap.dedent(text).strip("\n")
+
+
+def test_the_summary_of_a_compiled_model(compiled):
+    assert str(compiled) == lines("""
+        gemmdb: 1 graph with 4 products
+        per call of the graph: expected 200.0 us instead of 300.0 with ATen: 100.0 us less (33.3%), for the 3 with a known time
+
+        answer     products  kernels  ATen us  expected us  gain us   gain
+        exact             3        2    300.0        200.0    100.0  33.3%
+        no answer         1        0        -            -        -      -
+        all               4        2    300.0        200.0    100.0  33.3%
+
+        largest gains
+          100.0 us  2 x addmm m=8 n=64 k=64 fp32  cpp:packed_gemm
+
+        no answer, so ATen runs; a build may save an unknown time
+          unknown  1 x addmm m=8 n=16 k=32 fp32  no table answers
+          to build: gemmdb record -- python PROGRAM; gemmdb build --arch native --shapes workload.jsonl
+
+        not steered by gemmdb: 1 x baddbmm
+    """)  # noqa: E501
+    assert gemmdb.inductor.stats()["rungs"] == {"exact": 3, "aten": 1}
+    gemmdb.inductor.reset_stats()
+    assert str(gemmdb.inductor.summary()) == "gemmdb: no graph with a matrix product was compiled"
+
+
+def of(op, rung, count=1, us=None, speedup=None, note="", config="triton:tile block_m=16", **sizes):
+    problem = Problem.gemm(op, **{"m": 16, "n": 4096, "k": 4096} | sizes)
+    return [Event(problem.text, rung, config, H200, us, speedup, note=note)] * count
+
+
+MIXED = of("mixed_mm", "near", 4, 10.0, 2.8)
+LIVE = of("mm", "live", 1, 40.0, 1.0, "exact: no verdict", "aten:default", n=32000)
+REFUSED = of("mm", "exact", 1, 11.0, 1.0, "the kernel would read past the rows", "aten:default")
+LEFT = of(
+    "mixed_mm", "aten", 2, note="not tuned: its sizes are symbolic; exact: no verdict", config="aten:default", m=8
+)
+
+
+def test_the_summary_of_a_gpu_says_what_a_build_may_save():
+    found = of_events([*MIXED, *LIVE, *REFUSED, *LEFT], 2, ["lookup: ValueError: x"])
+    (missed,) = found.missed
+    assert str(found) == lines(f"""
+        gemmdb: 2 graphs with 8 products
+        per call of all graphs: expected 91.0 us instead of 163.0 with ATen: 72.0 us less (44.2%), for the 6 with a known time
+
+        answer     products  kernels  ATen us  expected us  gain us   gain
+        exact             1        0     11.0         11.0      0.0   0.0%
+        near              4        4    112.0         40.0     72.0  64.3%
+        live              1        0     40.0         40.0      0.0   0.0%
+        no answer         2        0        -            -        -      -
+        all               8        4    163.0         91.0     72.0  44.2%
+
+        largest gains
+          72.0 us  4 x mixed_mm m=16 n=4096 k=4096 bf16 x int8  triton:tile
+
+        no answer, so ATen runs; a build may save about {missed.us:.1f} us per call
+          {missed.us:.1f} us  2 x mixed_mm m=8 n=4096 k=4096 bf16 x int8  not tuned: its sizes are symbolic
+          to build: gemmdb record -- python PROGRAM; gemmdb build --arch native --shapes workload.jsonl
+
+        answers that are not used, so ATen runs
+          1 x mm m=16 n=4096 k=4096 bf16  the kernel would read past the rows
+        a failure inside gemmdb, which the compile went on without: lookup: ValueError: x
+    """)  # noqa: E501
+    assert 20 < missed.us < 60
+
+
+def test_the_rest_of_a_long_list_is_counted():
+    events = [event for n in range(1, MOST + 4) for event in of("mixed_mm", "exact", 2, 10.0, 1.0 + n, n=64 * n)]
+    text = str(of_events(events, 1))
+    assert text.endswith("\n  and 6 products more")
+    assert text.index("n=704 ") < text.index("n=640 ")
+    assert "n=192 " not in text
+
+
+def test_a_program_that_became_slower_is_told_so():
+    (line,) = (one for one in str(of_events(of("mm", "exact", 1, 20.0, 0.5), 1)).splitlines() if "expected" in one[:40])
+    assert line.endswith("expected 20.0 us instead of 10.0 with ATen: 10.0 us more (100.0%)")
+
+
+EVENTS = st.lists(
+    st.builds(
+        of, st.just("mm"), st.sampled_from(["exact", "near", "model", "live", "forced", "aten"]), st.integers(1, 3),
+        st.none() | st.floats(0, 1e6), st.none() | st.floats(0.01, 100), st.sampled_from(["", "why"]),
+        st.sampled_from(["aten:default", "triton:tile block_m=16"]), m=st.integers(1, 5),
+    )
+)  # fmt: skip
+
+
+@given(EVENTS, st.integers(0, 3))
+def test_everything_is_counted_once_and_the_gains_add_up(groups, uncovered):
+    events = [event for group in groups for event in group]
+    found = of_events([*events, *[Event("conv1x1", "uncovered")] * uncovered], 1)
+    assert found.total.count == len(events)
+    assert sum(one.count for one in found.missed) == sum(event.rung == "aten" for event in events)
+    assert sum(found.uncovered.values()) == uncovered
+    timed = [event for event in events if event.expected_us and event.speedup]
+    assert found.total.timed == len(timed)
+    wanted = sum(event.expected_us * (event.speedup - 1) for event in timed)
+    assert found.total.gain_us == pytest.approx(wanted, rel=1e-9, abs=1e-3)
+    assert "\n" not in found.line
+    assert str(found).startswith("gemmdb: 1 graph with ")
+
+
+def test_each_graph_is_a_line_of_the_log(kit, table, caplog):
+    caplog.set_level(logging.INFO, "gemmdb")
+    gemmdb.inductor.enable(on_miss="aten", tables=[table({})])
+    x, w = torch.randn(8, 64), torch.randn(64, 32)
+    kit.compiled(lambda x, w: x @ w, x, w)
+    kit.compiled(lambda x: x.cos(), x)
+    kit.compiled(lambda x, w: (x @ w).sin() @ w.t(), x, w)
+    assert [record.message for record in caplog.records if record.name == "gemmdb"] == [
+        "graph with 1 product (1 without an answer); a build may save an unknown time",
+        "graph with 2 products (2 without an answer); a build may save an unknown time",
+    ]
+    assert gemmdb.inductor.summary().graphs == 2
+
+
+PROGRAM = """
+    import sys
+    import torch
+    assert __name__ == "__main__"
+    print(*sys.argv[1:], torch.compile(torch.mm)(torch.ones(2, 3), torch.ones(3, 4)).sum().item())
+    sys.exit(3)
+"""
+
+
+def test_a_program_is_run_with_gemmdb_and_the_summary_is_printed_at_its_end(tmp_path):
+    """The log goes to stderr too, where the program sets up none of its own."""
+    (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
+    command = [sys.executable, "-W", "ignore", "-m", "gemmdb.inductor", str(tmp_path / "program.py"), "-a", "b"]
+    environment = {**os.environ, "GEMMDB_LOG": "INFO", "GEMMDB_ON_MISS": "aten", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout) == (3, "-a b 24.0\n")
+    logged, *rest = [line for line in done.stderr.splitlines() if "gemmdb" in line]
+    assert logged == "gemmdb INFO: graph with 1 product (1 without an answer); a build may save an unknown time"
+    assert rest[0] == "gemmdb: 1 graph with 1 product"
+
+
+def test_the_program_must_be_there(monkeypatch, capsys):
+    for arguments, code in (([], 2), (["nowhere.py"], 2), (["-m"], 2)):
+        with pytest.raises(SystemExit) as ended:
+            runner.main(arguments)
+        assert ended.value.code == code
+    assert "nowhere.py: no such file" in capsys.readouterr().err
+    runner.main(["--help"])
+    assert capsys.readouterr().out.startswith("`python -m gemmdb.inductor PROGRAM.py")
+
+
+def test_the_log_is_set_up_once_and_only_where_it_is_asked_for(monkeypatch, capsys):
+    monkeypatch.setattr(session.log, "handlers", [])
+    monkeypatch.setattr(session.log, "level", logging.NOTSET)
+    for value in ("", "no such level"):
+        monkeypatch.setenv("GEMMDB_LOG", value)
+        session.set_up_log()
+        assert (session.log.handlers, session.log.level) == ([], logging.NOTSET)
+    monkeypatch.setenv("GEMMDB_LOG", "info")
+    session.set_up_log()
+    session.set_up_log()
+    assert (len(session.log.handlers), session.log.level) == (1, logging.INFO)
+    # The handlers of the root logger, here those of pytest, print it instead.
+    session.log.info("once")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    session.log.info("gemmdb: twice")
+    assert capsys.readouterr().err == "gemmdb INFO: twice\n"

@@ -1,0 +1,111 @@
+"""What the user asked of Inductor stays true: with autotuning on, a product that no table answers is searched by
+Inductor as without gemmdb, and `stats()` says so."""
+
+from unittest import mock
+
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+from torch import nn
+from torch._dynamo.utils import counters
+from torch._inductor import select_algorithm
+from torch._inductor.utils import run_and_get_code
+
+import gemmdb.inductor
+from gemmdb.inductor import force
+
+COUNTED = ("select_algorithm_autotune", "cpp_templated_kernel_counter", "cpp_epilogue_fusion_counter")
+SEARCH = {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN", "freezing": True, "epilogue_fusion": True}
+
+
+@pytest.fixture(autouse=True)
+def slow_aten():
+    """Every search times its choices, and then finds ATen the slowest, whatever this machine does meanwhile."""
+
+    def lookup(self, choices, name, key, benchmark, *args, **kwargs):
+        timed = {} if benchmark is None else benchmark(choices)
+        slow = select_algorithm.ExternKernelCaller
+        return {choice: 1000.0 if isinstance(choice, slow) else 1.0 for choice in timed}
+
+    with mock.patch.object(select_algorithm.AlgorithmSelectorCache, "lookup", lookup):
+        yield
+
+
+class Int8(nn.Module):
+    """A linear with an int8 weight and a scale, as Inductor's own pattern knows it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.randint(-9, 9, (64, 64), dtype=torch.int8))
+        self.register_buffer("scale", torch.rand(64).bfloat16())
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight.to(x.dtype)) * self.scale
+
+
+PROGRAMS = {
+    "linear": (nn.Linear(64, 64), torch.randn(8, 64)),
+    "no bias": (nn.Linear(64, 64, bias=False), torch.randn(8, 64)),
+    "epilogue": (nn.Sequential(nn.Linear(64, 64), nn.ReLU()), torch.randn(2, 8, 64)),
+    "bf16": (nn.Linear(64, 64).bfloat16(), torch.randn(8, 64).bfloat16()),
+    "int8": (Int8(), torch.randn(8, 64).bfloat16()),
+    "batch": (lambda x: torch.bmm(x, x.transpose(1, 2)), torch.randn(4, 32, 64)),
+}
+
+
+def searched(program, x):
+    """The code of a program, and what Inductor counted for it."""
+    torch._dynamo.reset()
+    counters.clear()
+    with torch.no_grad(), inductor_config.patch(SEARCH):
+        _, codes = run_and_get_code(torch.compile(program), x)
+    lines = [line.partition("#")[0] for code in codes for line in code.splitlines()]
+    return lines, {name: counters["inductor"][name] for name in COUNTED}
+
+
+@pytest.mark.parametrize("on_miss", ["aten", "live"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_missed_product_is_searched_by_inductor(name, on_miss, monkeypatch):
+    program, x = PROGRAMS[name]
+    plain, counted = searched(program, x)
+    assert counted["select_algorithm_autotune"] == (name != "int8")
+    gemmdb.inductor.enable(policy=gemmdb.Policy(on_miss=on_miss, live_s=1.0))
+    found, again = searched(program, x)
+    assert again == counted
+    assert found == plain
+    stats = gemmdb.inductor.stats()
+    assert [entry["rung"] for entry in stats["products"]] == ["aten"]
+    assert [entry["config"] for entry in stats["products"]] == ["inductor:search"]
+    assert "Inductor searches" in stats["products"][0]["note"]
+    assert (stats["benchmarked"], stats["errors"]) == (counted["select_algorithm_autotune"], [])
+
+
+@pytest.mark.parametrize("name", ["linear", "int8", "batch"])
+def test_a_verdict_for_aten_is_an_answer(name, kit):
+    program, x = PROGRAMS[name]
+    with force(lambda problem: kit.ATEN):
+        _, counted = searched(program, x)
+    assert counted["select_algorithm_autotune"] == 0
+    assert kit.lowered() == [kit.ATEN]
+
+
+def test_a_product_whose_kernel_is_impossible_is_searched(kit):
+    """The table's config is not for such a product, so nothing answers it."""
+    program, x = PROGRAMS["batch"]
+    plain, counted = searched(program, x)
+    with force(kit.CPP):
+        found, again = searched(program, x)
+    assert (found, again) == (plain, counted)
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert entry["config"] == "inductor:search"
+    assert entry["note"]
+
+
+def test_without_autotuning_nothing_is_searched():
+    program, x = PROGRAMS["linear"]
+    gemmdb.inductor.enable(on_miss="aten")
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        torch.compile(program)(x)
+    stats = gemmdb.inductor.stats()
+    assert stats["benchmarked"] == 0
+    assert [entry["config"] for entry in stats["products"]] == ["aten:default"]
