@@ -29,6 +29,8 @@ config, or only one; `library`: how far ATen's expected time is above its times 
 the kernel. Times and ratios are logarithms."""
 CLOSEST = 3
 """How many neighbours `library` looks at."""
+LEAST_TIMED = 2
+"""How many neighbours must have timed a config whose time no trees correct: one alone may be off by a factor of two."""
 LAUNCH_US = 2.0
 """What a call takes besides its bytes and operations, when times are scaled by the roofline."""
 
@@ -66,13 +68,17 @@ class Certainty:
     def most(self, config: Config) -> float:
         """The upper bound of the logarithm of a config's time relative to ATen's: negative if it is faster for certain.
 
-        On devices that nothing was calibrated on, two standard deviations and what the distance adds.
+        Infinite for a config that has too little evidence. On devices that nothing was calibrated on, two standard
+        deviations and what the distance adds.
         """
         log = math.log(self.prediction.ratios[config])
         if not calibrated(self.ask):
             spread = math.hypot(self.prediction.spread[config], self.prediction.spread[ATEN])
             return log + 2 * spread + self.prediction.far
-        added: float = sum(map(mul, WEIGHTS, self.features(config)))
+        features = self.features(config)
+        if features[0] and self.prediction.support.get(config, Support()).timed < LEAST_TIMED:
+            return math.inf
+        added: float = sum(map(mul, WEIGHTS, features))
         return log + NEAR[self.ask.problem.op] + added
 
 

@@ -23,7 +23,7 @@ from gemmdb.errors import InputError
 
 Array = NDArray[np.float64]
 
-LEVEL = 0.98
+LEVEL = 0.99
 """The share of measured times that stay below their bounds."""
 RIDGE = 1e-3
 """What a weight costs, so that features that tell nothing get none."""

@@ -76,6 +76,12 @@ def test_a_faster_config_is_surer(one, other):
     assert most(prediction(fast, support=support)) <= most(prediction(slow, support=support)) + 1e-12
 
 
+@pytest.mark.parametrize("timed", [0, 1, 2])
+def test_one_neighbour_is_not_enough_where_no_trees_correct_the_time(timed):
+    bound = most(replace(prediction(0.3, support=Support(timed, math.log(0.3), math.log(0.3))), corrected=False))
+    assert math.isinf(bound) == (timed < 2)
+
+
 @given(st.floats(0.05, 2.0))
 def test_the_bound_is_above_what_is_expected(ratio):
     assert most(prediction(ratio)) >= math.log(ratio) + min(calibration.NEAR["mm"], 0.0)
