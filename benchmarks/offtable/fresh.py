@@ -1,12 +1,12 @@
 """Time what the ladder answers for problems that no preset lists, beside ATen.
 
-    python -m benchmarks.offtable fresh --out FILE.jsonl [--count 1000] [--seed 1] [--seconds 280] [--gpus 1]
+    python -m benchmarks.offtable fresh --out FILE.jsonl [--count 1000] [--seed 1] [--seconds 170] [--gpus 1]
     python -m benchmarks.offtable fresh-report FILE.jsonl...
 
 The problems are drawn by the seed (`fresh_problems`). The shipped tables alone answer, as with `on_miss="aten"`: once
 as it is, where only what is faster for certain is served, and once as before a confirmation. Where either answer is a
-kernel, it is timed as a build times it: in turn with ATen, cold L2, checked against float64. All processors compile
-meanwhile.
+kernel, it is timed as a build times it: in turn with ATen, cold L2, checked against float64, in one process per GPU.
+All other processors compile meanwhile. What is served without a confirmation comes first.
 
 Each problem becomes a line of FILE. Problems that have a line are skipped, so you can repeat the command. It begins no
 problem after `--seconds`; compiling and the first lookups count.
@@ -52,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="the file of lines; new lines are appended")
     parser.add_argument("--count", type=int, default=1000, help="how many problems")
     parser.add_argument("--seed", type=int, default=1, help="draws the problems")
-    parser.add_argument("--seconds", type=float, default=280, help="begin no problem after that time")
+    parser.add_argument("--seconds", type=float, default=170, help="begin no problem after that time")
     parser.add_argument("--gpus", type=int, help="number of GPUs; default: all of the host")
     parser.add_argument("--samples", type=int, default=20, help="timed samples of each config")
     parser.add_argument("--skip-cutlass", action="store_true", help="leave out answers that nvcc must compile")
@@ -68,7 +68,8 @@ def main(options: argparse.Namespace) -> None:
     asked = {problem: answers(problem, backend.device) for problem in problems}
     quick = {p: found for p, found in asked.items() if not (options.skip_cutlass and needs_nvcc(found))}
     append_lines(options.out, [json.dumps(line(p, found, {})) for p, found in quick.items() if not kernels(found)])
-    timed = {problem: found for problem, found in quick.items() if kernels(found)}
+    # What is served without a confirmation comes first: the time may not suffice for all.
+    timed = {p: found for p, found in sorted(quick.items(), key=lambda pair: not serves(pair[1])) if kernels(found)}
     print(f"{len(problems)} problems, {len(timed)} answered with a kernel", flush=True)
     try:
         measure(backend, timed, options, until)
@@ -91,6 +92,11 @@ def answers(problem: Problem, device: Device) -> Answers:
 def kernels(found: Answers) -> tuple[Config, ...]:
     """The configs other than ATen among some answers."""
     return tuple(dict.fromkeys(hit.config for hit in found.values() if hit is not None and hit.config != ATEN))
+
+
+def serves(found: Answers) -> bool:
+    """Whether a kernel is served without a confirmation."""
+    return bool(kernels({"certain": found["certain"]}))
 
 
 def needs_nvcc(found: Answers) -> bool:
@@ -122,7 +128,8 @@ def measure(backend: Backend, timed: dict[Problem, Answers], options: argparse.N
     ready: SimpleQueue[Job] = SimpleQueue()
     over, left = Event(), set(map(id, jobs))
     backend.begin(jobs)
-    measurers = [backend.measurer(gpu, chosen) for gpu in range(min(backend.workers, options.gpus or backend.workers))]
+    gpus = range(min(backend.workers, options.gpus or backend.workers))
+    measurers = [backend.prompt_measurer(gpu, chosen) for gpu in gpus]
     preparing = Thread(target=_prepare, args=(measurers[0], jobs, ready.put, over), daemon=True)
     threads = [preparing, *(Thread(target=_work, args=(one, ready, left, over, timed, options.out), daemon=True)
                             for one in measurers)]  # fmt: skip

@@ -87,7 +87,7 @@ def backend() -> Any:
         return made[-1]
 
     return SimpleNamespace(
-        workers=2, made=made, measurer=measurer, begin=lambda jobs: None, protocols=lambda effort: [protocol]
+        workers=2, made=made, prompt_measurer=measurer, begin=lambda jobs: None, protocols=lambda effort: [protocol]
     )
 
 
@@ -116,6 +116,33 @@ def test_nothing_begins_after_the_time_is_up(tmp_path: Path) -> None:
     machine = backend()
     fresh.measure(machine, answers, options, time.monotonic() - 1)
     assert [one.closed for one in machine.made] == [True]
+
+
+def test_what_is_served_without_a_confirmation_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, sure, none = PROBLEMS
+    given: dict[Problem, fresh.Answers] = {
+        first: {"certain": hit(ATEN), "confirming": hit(TILE)},
+        sure: {"certain": hit(TILE), "confirming": hit(TILE)},
+        none: {"certain": None, "confirming": None},
+    }
+    machine, order = backend(), []
+    machine.device, machine.close = None, lambda: None
+    monkeypatch.setattr(fresh.backends, "device_for", lambda arch: None)
+    monkeypatch.setattr(fresh.backends, "backend_for", lambda device: machine)
+    monkeypatch.setattr(fresh, "draw", lambda count, seed: list(PROBLEMS))
+    monkeypatch.setattr(fresh, "answers", lambda problem, device: given[problem])
+    monkeypatch.setattr(fresh, "software", dict)
+    monkeypatch.setattr(fresh, "gpu_states", list)
+    monkeypatch.setattr(machine, "begin", lambda jobs: order.extend(job.problem for job in jobs))
+    options = argparse.Namespace(
+        samples=5, gpus=1, out=tmp_path / "lines.jsonl", seconds=30.0, count=3, seed=1, skip_cutlass=False
+    )
+    fresh.main(options)
+    assert order == [sure, first]
+    fresh.main(options)
+    assert order == [sure, first]
+    lines = [json.loads(text) for text in options.out.read_text().splitlines()]
+    assert sorted(one["problem"] for one in lines if "problem" in one) == sorted(problem.text for problem in PROBLEMS)
 
 
 def test_which_answers_need_nvcc() -> None:
