@@ -86,7 +86,7 @@ class ProblemOptions:
                 raise InputError(f"{flag} is empty: name a device, or leave {flag} out for this machine")
         problem = Problem.gemm(**{field.name: getattr(self, field.name) for field in fields(self)})
         if self.weight_dtype is not None and not problem.spec.b:
-            named = f"--weight-dtype is for {' and '.join(op.name for op in OPS.values() if op.b)} only"
+            named = f"--weight-dtype is for {' and '.join(op.name for op in OPS.values() if len(op.b) > 1)} only"
             raise InputError(f"{named}; both operands of {self.op} have the same dtype")
         return problem
 

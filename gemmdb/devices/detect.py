@@ -31,10 +31,16 @@ def native(threads: int | None = None) -> Device:
 def cpu(threads: int | None = None) -> Device:
     """The CPU, used with `threads` threads (default: what torch takes: OMP_NUM_THREADS, else the physical cores)."""
     info = _cpuinfo()
-    flags = set(info.get("flags", info.get("Features", "")).split())
+    flags = _flags(info)
     isa = next((level for flag, level in _ISA_LEVELS if flag in flags), "-")
     sku = info.get("model name") or _arm(info) or platform.processor() or platform.machine()
     return _cpu(sku.strip(), threads or _threads(info), isa)
+
+
+def cpu_multiplies_tf32() -> bool:
+    """Whether oneDNN multiplies fp32 as TF32 on this CPU if that is allowed: it does so on the units that AMX has for
+    fp16. Elsewhere the permission changes nothing."""
+    return "amx_fp16" in _flags(_cpuinfo())
 
 
 @functools.cache
@@ -107,6 +113,10 @@ def _cpuinfo() -> dict[str, str]:
         return parse_cpuinfo(Path("/proc/cpuinfo").read_text())
     except OSError:
         return {}
+
+
+def _flags(info: dict[str, str]) -> set[str]:
+    return set(info.get("flags", info.get("Features", "")).split())
 
 
 def _arm(info: dict[str, str]) -> str:

@@ -28,6 +28,13 @@ def unsolved(config: Config, problem: Problem, device: Device) -> str | None:
     return None
 
 
+def unsigned(problem: Problem, device: Device) -> str | None:
+    """torch multiplies uint8 by int8 on CPUs alone."""
+    if problem.spec.integer and problem.a.dtype == "uint8" and device.kind != "cpu":
+        return f"torch multiplies no uint8 by int8 on {device.kind}"
+    return None
+
+
 def empty(problem: Problem) -> str | None:
     """A product with a size of zero has nothing to compute."""
     return "there is nothing to compute in a product of size zero" if problem.empty else None

@@ -119,7 +119,7 @@ class TensorInfo:
 
 def default_numerics(dtype: str, tf32: bool = False) -> Numerics:
     """What torch does for `dtype` unless told otherwise: fp32 accumulation, reduced split-K sums for 16-bit floats."""
-    acc = {"fp64": "fp64", "int8": "int32"}.get(dtype, "fp32")
+    acc = {"fp64": "fp64", "int8": "int32", "uint8": "int32"}.get(dtype, "fp32")
     return Numerics("tf32" if tf32 else "ieee", acc, reduced=dtype in ("bf16", "fp16"))
 
 

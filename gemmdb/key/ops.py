@@ -65,7 +65,7 @@ class Op:
             return first, first
         if b is not None:
             return first, b
-        return first, self.b[0] if self.dequantises else first
+        return first, self.b[0] if self.dequantises or self.integer else first
 
     def default_out(self, dtype: str, fusion: str) -> str:
         """The default dtype of the output when A has `dtype`."""
@@ -75,7 +75,7 @@ class Op:
 _ALL = (
     Op("mm", "products of two matrices", FLOATS),
     Op("addmm", "products with a bias", FLOATS, bias="always", unbiased="mm"),
-    Op("int_mm", "products of int8", ("int8",), out="int32", scaled_out="bf16", integer=True),
+    Op("int_mm", "products of int8", ("int8", "uint8"), ("int8",), out="int32", scaled_out="bf16", integer=True),
     Op("mixed_mm", "products with an 8-bit weight", ("bf16", "fp16"), WEIGHT_DTYPES, bias="maybe", dequantises=True),
     Op("bmm", "products of batches", FLOATS, batched=True, scale=False),
     Op(

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from kit.devices import H200
 
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.devices import detect
@@ -103,3 +104,10 @@ def test_this_machines_cpu(monkeypatch):
 
 def test_native_is_the_gpu_where_there_is_one():
     assert detect.native() == (detect.cuda() or detect.cpu())
+
+
+def test_uint8_activations_are_multiplied_on_cpus_alone():
+    problem = Problem.gemm("int_mm", m=32, n=64, k=64, dtype="uint8")
+    assert (problem.a.dtype, problem.b.dtype, problem.out) == ("uint8", "int8", "int32")
+    assert illegal(ATEN, problem, CPU) is None
+    assert "uint8" in (illegal(ATEN, problem, H200) or "")

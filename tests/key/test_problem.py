@@ -159,5 +159,5 @@ def test_inner_sizes_must_agree():
 @pytest.mark.parametrize("dtype", sorted(ITEM_SIZES))
 def test_default_numerics_accumulate_at_least_as_wide(dtype):
     numerics = default_numerics(dtype)
-    assert numerics.acc == {"fp64": "fp64", "int8": "int32"}.get(dtype, "fp32")
+    assert numerics.acc == {"fp64": "fp64", "int8": "int32", "uint8": "int32"}.get(dtype, "fp32")
     assert numerics.fp32 == "ieee"

@@ -32,7 +32,7 @@ def _problem(draw: st.DrawFn) -> Problem:
     if op in ("mm", "addmm", "bmm"):
         a = b = draw(st.sampled_from(FLOATS))
     elif op == "int_mm":
-        a = b = "int8"
+        a, b = draw(st.sampled_from(["int8", "uint8"])), "int8"
     else:
         a, b = draw(st.sampled_from(["bf16", "fp16"])), draw(st.sampled_from(WEIGHT_DTYPES))
     batch = draw(st.integers(0, 4) | st.just(2**31 - 1)) if op == "bmm" else 1

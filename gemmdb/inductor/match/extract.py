@@ -153,7 +153,7 @@ def _fp32_mode(device_type: str) -> str:
             # torch forbids reading the old switch once the new one was set
             return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
     mode = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", "none")
-    if mode in ("bf16", "tf32"):
+    if mode == "bf16" or (mode == "tf32" and detect.cpu_multiplies_tf32()):
         return str(mode)
     try:
         return "bf16" if torch.get_float32_matmul_precision() == "medium" else "ieee"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate
 from gemmdb.inductor.legality import refuses
@@ -62,6 +63,8 @@ def excluded(config: Config, problem: Problem, device: Device) -> str:
         return "ATen takes scales of rows on a CPU from torch 2.12 on"
     if problem.spec.batched and (problem.k == 1 or problem.m == problem.n == 1):
         return "Inductor makes no product of batches of vectors on a CPU, but multiplies their elements"
+    if problem.numerics.fp32 == "tf32" and not cpu_multiplies_tf32():
+        return "this CPU multiplies fp32 in full, also where TF32 is allowed"
     if config == ATEN:
         return ""
     return illegal(config, problem, device) or refuses(config, problem) or ""

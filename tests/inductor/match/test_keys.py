@@ -213,3 +213,51 @@ def test_the_cpu_is_ieee_when_only_the_gpu_was_allowed_tf32(kit):
     """)
     assert found[0] == []
     assert [" fp32=ieee " in text for text in found[1]] == [True]
+
+
+def test_unsigned_activations_are_a_problem_of_their_own(kit):
+    """oneDNN's dynamic quantisation makes uint8 activations on CPUs."""
+    x, w = torch.randint(0, 255, (32, 64), dtype=torch.uint8), torch.randint(-9, 9, (64, 48), dtype=torch.int8)
+    found, seen = watch(torch._int_mm, x, w)
+    assert torch.equal(found, torch._int_mm(x, w))
+    assert (seen[0].a.dtype, seen[0].b.dtype, seen[0].numerics.acc) == ("uint8", "int8", "int32")
+    assert gemmdb.inductor.stats()["uncovered"] == {}
+
+
+FLAGS = {
+    "coordinate_descent_tuning": True, "coordinate_descent_check_all_directions": True,
+    "force_fuse_int_mm_with_mul": True, "epilogue_fusion": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_what_torchao_sets_changes_no_problem(kit, precision):
+    x, w = torch.randint(-9, 9, (32, 64), dtype=torch.int8), torch.randint(-9, 9, (48, 64), dtype=torch.int8)
+    scale, half = torch.rand(48), torch.randn(32, 64).bfloat16()
+
+    def model(x, w, scale, half):
+        return (torch._int_mm(x, w.t()) * scale).to(torch.bfloat16), half @ half.t(), half @ w.t().to(half.dtype)
+
+    def problems(**flags):
+        gemmdb.inductor.reset_stats()
+        with force(lambda problem: None), inductor_config.patch(flags):
+            kit.compiled(model, x, w, scale, half)
+        return kit.problems()
+
+    plain = problems()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        assert problems(**FLAGS) == plain
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert len(plain) == 3
+
+
+def test_a_cpu_without_units_for_tf32_multiplies_fp32_in_full(kit):
+    """torch allows TF32 everywhere with the precision "high"; oneDNN has it on CPUs with AMX for fp16 alone."""
+    torch.set_float32_matmul_precision("high")
+    try:
+        _, (problem, *_) = watch(torch.matmul, torch.randn(32, 64), torch.randn(64, 16))
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert problem.numerics.fp32 == ("tf32" if torch.cpu._is_amx_fp16_supported() else "ieee")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from gemmdb.generators.measure.cpu import session
 from gemmdb.generators.measure.cpu.measurer import machine
@@ -17,10 +18,11 @@ from gemmdb.table.measurement import Protocol, Status
 
 SIZES = {"m": 24, "n": 48, "k": 64}
 GEMM = Problem.gemm
+TF32 = GEMM("mm", **SIZES, dtype="fp32", tf32=True, constant_weight=True)
 SEEN = [
     GEMM("mm", **SIZES, dtype="fp32", layout="tn"),
     GEMM("mm", **SIZES, dtype="fp16", fusion="pointwise", constant_weight=True),
-    GEMM("mm", **SIZES, dtype="fp32", tf32=True, constant_weight=True),
+    *([TF32] if torch.cpu._is_amx_fp16_supported() else []),
     replace(GEMM("mm", **SIZES, dtype="fp32"), numerics=Numerics(deterministic=True)),
     replace(GEMM("mm", **SIZES, dtype="fp32"), a=Operand("fp32", Layout("row-padded", 2))),
     replace(GEMM("mm", **SIZES, dtype="fp32"), b=Operand("fp32", Layout("col", 1))),
@@ -28,6 +30,8 @@ SEEN = [
     GEMM("addmm", **SIZES, dtype="fp32", bias="column"),
     replace(GEMM("addmm", **SIZES, dtype="bf16", bias="full", constant_weight=True), scalars="general"),
     GEMM("int_mm", **SIZES, fusion="scale"),
+    GEMM("int_mm", **SIZES, dtype="uint8"),
+    GEMM("int_mm", **SIZES, dtype="uint8", fusion="scale", constant_weight=True),
     GEMM("mixed_mm", **SIZES, dtype="fp16", weight_dtype="uint8", fusion="scale"),
     GEMM("mixed_mm", **SIZES, dtype="bf16", constant_weight=True),
     GEMM("mixed_mm", **SIZES, dtype="bf16", bias="1d"),

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemmdb.devices import detect
 from gemmdb.generators.effort import EFFORTS, named
 from gemmdb.generators.measure.cpu.space import AUTO, CpuSpace, excluded, template, threadings
 from gemmdb.kernels.config import ATEN
@@ -64,6 +65,13 @@ def test_thread_factors_are_those_of_the_device():
     config = template((1, 4, 1), AUTO)
     assert not excluded(config, problem, cpu(4))
     assert "threads" in excluded(config, problem, cpu(2))
+
+
+@pytest.mark.parametrize("supported", [False, True])
+def test_tf32_is_a_problem_of_cpus_that_have_it(monkeypatch, supported):
+    monkeypatch.setattr(detect, "_cpuinfo", lambda: {"flags": "avx2 amx_fp16" if supported else "avx2"})
+    problem = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32", tf32=True)
+    assert bool(excluded(ATEN, problem, cpu(2))) is not supported
 
 
 def test_threadings_fit_the_problem_and_move_little():
