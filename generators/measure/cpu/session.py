@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -63,9 +63,14 @@ def load(problem: Problem, config: Config, threads: int) -> float:
     return error
 
 
-def trusted() -> Mapping[str, str]:
-    """Environment variables about the vector units for further processes, since this process has tested the units."""
-    return vector_units.TRUSTED if vector_units.all_usable() else {}
+def usable() -> bool:
+    """Whether further processes can trust the vector units, since this process has tried them."""
+    return vector_units.all_usable()
+
+
+def trust() -> None:
+    """Trust the vector units in this process."""
+    vector_units.trust()
 
 
 def time_round(
