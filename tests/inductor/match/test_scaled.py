@@ -13,7 +13,6 @@ from gemmdb.inductor.match import int_mm_scale  # noqa: E402
 
 A, B = (torch.randint(-9, 9, size, dtype=torch.int8) for size in ((16, 32), (32, 24)))
 VECTOR, ROWS = torch.rand(24), torch.rand(16)
-HALF = ROWS.bfloat16()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,33 +32,35 @@ def cast(x, dtype):
 
 
 CHAINS = {
-    "vector": lambda a, b, s: torch._int_mm(a, b) * s,
-    "scale first, cast after": lambda a, b, s: cast(s * torch._int_mm(a, b), torch.bfloat16),
-    "cast before": lambda a, b, s: cast(torch._int_mm(a, b), torch.float32) * s,
-    "one number": lambda a, b, s: torch._int_mm(a, b) * s[0],
-    "row of one": lambda a, b, s: torch._int_mm(a, b) * s[None, :],
-    "three dimensions": lambda a, b, s: cast(torch._int_mm(a, b).reshape(2, 8, 24) * s, torch.float16),
-    "rows": lambda a, b, s: torch._int_mm(a, b) * ROWS[:, None],
-    "columns and rows": lambda a, b, s: torch._int_mm(a, b) * s * ROWS[:, None],
-    "rows and columns": lambda a, b, s: cast(cast(torch._int_mm(a, b), torch.float32) * ROWS[:, None] * s, torch.half),
-    "expanded rows": lambda a, b, s: torch._int_mm(a, b) * ROWS[:, None].expand(16, 24) * s,
-    "wider rows": lambda a, b, s: torch._int_mm(a, b) * cast(HALF[:, None].expand(16, 24), torch.float32) * s,
-    "rows of sequences": lambda a, b, s: torch._int_mm(a, b).view(2, 8, 24) * ROWS.view(2, 8, 1) * s,
-    "two numbers": lambda a, b, s: torch._int_mm(a, b) * s[0] * s[1],
-    "a number and columns": lambda a, b, s: torch._int_mm(a, b) * s[0] * s,
-    "rows and a number": lambda a, b, s: torch._int_mm(a, b) * ROWS[:, None] * s[0],
+    "vector": lambda a, b, s, r: torch._int_mm(a, b) * s,
+    "scale first, cast after": lambda a, b, s, r: cast(s * torch._int_mm(a, b), torch.bfloat16),
+    "cast before": lambda a, b, s, r: cast(torch._int_mm(a, b), torch.float32) * s,
+    "one number": lambda a, b, s, r: torch._int_mm(a, b) * s[0],
+    "row of one": lambda a, b, s, r: torch._int_mm(a, b) * s[None, :],
+    "three dimensions": lambda a, b, s, r: cast(torch._int_mm(a, b).reshape(2, 8, 24) * s, torch.float16),
+    "rows": lambda a, b, s, r: torch._int_mm(a, b) * r[:, None],
+    "columns and rows": lambda a, b, s, r: torch._int_mm(a, b) * s * r[:, None],
+    "rows and columns": lambda a, b, s, r: cast(cast(torch._int_mm(a, b), torch.float32) * r[:, None] * s, torch.half),
+    "expanded rows": lambda a, b, s, r: torch._int_mm(a, b) * r[:, None].expand(16, 24) * s,
+    "wider rows": lambda a, b, s, r: (
+        torch._int_mm(a, b) * cast(cast(r, torch.bfloat16)[:, None].expand(16, 24), torch.float32) * s
+    ),
+    "rows of sequences": lambda a, b, s, r: torch._int_mm(a, b).view(2, 8, 24) * r.view(2, 8, 1) * s,
+    "two numbers": lambda a, b, s, r: torch._int_mm(a, b) * s[0] * s[1],
+    "a number and columns": lambda a, b, s, r: torch._int_mm(a, b) * s[0] * s,
+    "rows and a number": lambda a, b, s, r: torch._int_mm(a, b) * r[:, None] * s[0],
 }
 ROUNDED = {
-    "torchao": lambda a, b, s: cast(cast(torch._int_mm(a, b) * ROWS[:, None], torch.bfloat16) * s, torch.bfloat16),
-    "with a zero point": lambda a, b, s: cast(torch._int_mm(a, b) * ROWS[:, None], torch.bfloat16) - s.bfloat16() * s,
-    "with a bias": lambda a, b, s: cast(cast(torch._int_mm(a, b) * s, torch.bfloat16), torch.float32) + s,
+    "torchao": lambda a, b, s, r: cast(cast(torch._int_mm(a, b) * r[:, None], torch.bfloat16) * s, torch.bfloat16),
+    "with a zero point": lambda a, b, s, r: cast(torch._int_mm(a, b) * r[:, None], torch.bfloat16) - s.bfloat16() * s,
+    "with a bias": lambda a, b, s, r: cast(cast(torch._int_mm(a, b) * s, torch.bfloat16), torch.float32) + s,
 }
 """Those that round in between."""
 
 
 @pytest.mark.parametrize("chain", [*CHAINS.values(), *ROUNDED.values()], ids=[*CHAINS, *ROUNDED])
 def test_an_integer_product_and_its_scales_become_one_node(chain):
-    graph = graph_of(chain, A, B, VECTOR)
+    graph = graph_of(chain, A, B, VECTOR, ROWS)
     (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
     new = int_mm_scale.absorb(node)
     graph.graph.eliminate_dead_code()
@@ -67,11 +68,11 @@ def test_an_integer_product_and_its_scales_become_one_node(chain):
     graph.recompile()
     assert [n for n in graph.graph.nodes if n.target is ops.register_scaled()] == [new]
     assert not [n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default]
-    wanted = chain(A, B, VECTOR)
+    wanted = chain(A, B, VECTOR, ROWS)
     rounded = chain in ROUNDED.values()
     assert new.meta["val"].dtype == (torch.bfloat16 if rounded else wanted.dtype)
     close = {"rtol": 2**-6, "atol": 2**-6 * wanted.abs().max().item()} if rounded else {}
-    torch.testing.assert_close(graph(A, B, VECTOR), wanted, **close)
+    torch.testing.assert_close(graph(A, B, VECTOR, ROWS), wanted, **close)
 
 
 def batched(a, b, s):
@@ -108,16 +109,16 @@ def test_inductor_lowers_them_for_all_sizes(kit, monkeypatch):
 @pytest.mark.parametrize(
     "function",
     [
-        lambda a, b, s: torch._int_mm(a, b) * 0.5,
-        lambda a, b, s: torch._int_mm(a, b).view(2, 8, 24) * ROWS[:8, None],
-        lambda a, b, s: torch._int_mm(a, b).view(16, 2, 12) * s[:2, None],
-        lambda a, b, s: (lambda c: c * s + c)(torch._int_mm(a, b)),
-        lambda a, b, s: torch._int_mm(a, b) * (s * 9).to(torch.int32),
+        lambda a, b, s, r: torch._int_mm(a, b) * 0.5,
+        lambda a, b, s, r: torch._int_mm(a, b).view(2, 8, 24) * r[:8, None],
+        lambda a, b, s, r: torch._int_mm(a, b).view(16, 2, 12) * s[:2, None],
+        lambda a, b, s, r: (lambda c: c * s + c)(torch._int_mm(a, b)),
+        lambda a, b, s, r: torch._int_mm(a, b) * (s * 9).to(torch.int32),
     ],
     ids=["a Python number", "one per row of a part", "one per part of a row", "used twice", "an integer scale"],
 )
 def test_anything_else_is_left_alone(function):
-    graph = graph_of(function, A, B, VECTOR)
+    graph = graph_of(function, A, B, VECTOR, ROWS)
     before = str(graph.graph)
     (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
     assert int_mm_scale.absorb(node) is None
