@@ -7,8 +7,11 @@ was fitted to the other folds.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from gemmdb.cost import menu, transfer, trees
@@ -29,17 +32,26 @@ def fold_of(problem: Problem) -> int:
     return int.from_bytes(digest, "big") % FOLDS
 
 
-@contextmanager
-def fitted_without(fold: int, samples: Sequence[Sample]) -> Iterator[Coefficients]:
+def fitted_without(fold: int, samples: Sequence[Sample]) -> AbstractContextManager[Coefficients]:
     """The ladder of this process with what is fitted to the samples of all folds except one. Needs gemmdb[fit]."""
-    rest, others = write.divided(sample for sample in samples if fold_of(sample.problem) != fold)
-    fitted = cost_model.fit(rest)
-    parsed = trees.parse(fit_trees.document(rest, fitted))
+    return fitted_to(sample for sample in samples if fold_of(sample.problem) != fold)
+
+
+@contextmanager
+def fitted_to(samples: Iterable[Sample], keep: Path | None = None) -> Iterator[Coefficients]:
+    """The ladder of this process with what is fitted to these samples. Needs gemmdb[fit]. `keep`: a file that receives
+    what was fitted; if it exists, it is read instead."""
+    if keep is not None and keep.exists():
+        fitted, document, menus, others = pickle.loads(keep.read_bytes())
+    else:
+        fitted, document, menus, others = found = _fitted(samples)
+        if keep is not None:
+            keep.write_bytes(pickle.dumps(found))
+    parsed = trees.parse(document)
     # Three modules import FITTED by name.
     replaced = (
         (model, "FITTED", fitted), (trees, "FITTED", fitted), (transfer, "FITTED", fitted),
-        (menu, "MENUS", fit_menu.menus(rest)), (unmodelled, "REST", fit_menu.rest(others)),
-        (trees, "shipped", lambda: parsed),
+        (menu, "MENUS", menus), (unmodelled, "REST", others), (trees, "shipped", lambda: parsed),
     )  # fmt: skip
     with ExitStack() as stack:
         stack.callback(menu._entries.cache_clear)
@@ -47,3 +59,10 @@ def fitted_without(fold: int, samples: Sequence[Sample]) -> Iterator[Coefficient
             stack.enter_context(patch.object(module, name, value))
         menu._entries.cache_clear()
         yield fitted
+
+
+def _fitted(samples: Iterable[Sample]) -> tuple[Coefficients, dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The coefficients, the document of the trees, and both kinds of menus."""
+    covered, others = write.divided(samples)
+    fitted = cost_model.fit(covered)
+    return fitted, fit_trees.document(covered, fitted), fit_menu.menus(covered), fit_menu.rest(others)

@@ -10,8 +10,9 @@ from typing import Any
 
 from benchmarks.programs.program import Program
 
+INDUCTOR = "inductor"
 FOLDERS = {
-    "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "XDG_DATA_HOME": "data",
+    "TORCHINDUCTOR_CACHE_DIR": INDUCTOR, "TRITON_CACHE_DIR": "triton", "XDG_DATA_HOME": "data",
     "XDG_CACHE_HOME": "cache",
 }  # fmt: skip
 """The variables that name the caches and the user's table, with the names of their folders."""
@@ -54,6 +55,10 @@ class Way:
         gemmdb.inductor.reset_stats()
         if self.gemmdb:
             gemmdb.inductor.enable(on_miss=self.on_miss)
+
+    def inductor_cache(self, folder: Path) -> Path:
+        """The cache of Inductor of this way."""
+        return folder / self.name / INDUCTOR
 
     def environment(self, folder: Path) -> dict[str, str]:
         """The variables of this way."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
 import torch
 
 from benchmarks.common import software
-from benchmarks.programs import blame, timing
+from benchmarks.programs import blame, choices, timing
 from benchmarks.programs.figures import slower
 from benchmarks.programs.program import Built, Program, Step
 from benchmarks.programs.suite import suite
@@ -45,6 +46,8 @@ def warm(job: Job) -> dict[str, Any]:
     with torch.set_grad_enabled(program.grad):
         with job.using(alone=False):
             built = _begun(program, job)
+        _choose(job, program, built)
+        with job.using(alone=False):
             runs, found["ways"], why = _all(job, program, built)
         if why:
             found["clock"] = f"one run after the other: {why}"
@@ -65,13 +68,26 @@ def _begun(program: Program, job: Job) -> Built:
     return program.make(job.size, job.device)
 
 
+def _choose(job: Job, program: Program, built: Built) -> None:
+    """Let Inductor choose anew in the first way, beside nothing else, and let the other ways have these choices. A
+    process also pays here for what all ways share."""
+    first, *others = (WAYS[name] for name in job.ways)
+    caches = [way.inductor_cache(job.place) for way in (first, *others)]
+    choices.forget(caches[0])
+    with job.using(alone=not job.crowded):
+        first.enter(job.place)
+        with contextlib.suppress(Exception):  # `_all` reports what fails.
+            first_call(program, first, built)
+    choices.share(caches[0], caches[1:])
+
+
 def _all(job: Job, program: Program, built: Built) -> tuple[dict[str, Step], dict[str, Any], str]:
     """The steps that can be timed, what became of each way, and why the steps are not captured, if they are not."""
     wanted = reference(built)
     runs: dict[str, Step] = {}
     facts: dict[str, Any] = {"eager": {"error": distance(wanted, answered(built))}}
     why = "a CPU has no graphs" if job.device == "cpu" else program.uncaptured
-    for name in (job.ways[0], *job.ways):  # The first one twice: a process pays once for what all ways share.
+    for name in job.ways:
         way = WAYS[name]
         try:
             way.enter(job.place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from gemmdb.cost.work import Setting, Tile, Work, work
@@ -11,6 +12,7 @@ TILES = ((64, 64), (64, 128), (128, 128), (128, 192), (192, 128), (128, 256))
 up to 1.7 times as long as it does at M=192."""
 
 
+@functools.lru_cache(maxsize=64)
 def library(setting: Setting) -> Work:
     """The Work of ATen: the GEMM with the best of a few tiles that cuBLAS has, and the kernels around it."""
     p, machine = setting.problem, setting.machine

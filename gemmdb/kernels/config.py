@@ -56,7 +56,7 @@ class Config:
         """The kernel's record in the registry."""
         return KERNELS[self.backend, self.kernel]
 
-    @property
+    @cached_property
     def values(self) -> Mapping[str, Value]:
         """The parameters by name."""
         return dict(self.params)

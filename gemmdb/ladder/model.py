@@ -6,6 +6,7 @@ itself only if the expected gain over ATen is far beyond the model's error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +22,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
+from gemmdb.ladder.certainty import margin
 from gemmdb.ladder.exact import barred
 from gemmdb.ladder.policy_filter import gain, objection
 from gemmdb.table.reader import Table
@@ -65,7 +67,7 @@ class Candidates:
 
 def model(ask: Ask) -> Step:
     """The answer of a modelled table, else the model's own ranking of its menu. It is served if the expected gain over
-    ATen is at least the policy's `model_gain`."""
+    ATen is at least the policy's `model_gain` and a gain for certain; less is enough if the caller times it first."""
     if not ask.policy.model:
         return Step("model", None, "switched off by the policy")
     found = _modelled(ask)
@@ -140,9 +142,16 @@ def _refusal(ask: Ask, ratio: float) -> str:
     """Why a config with the expected time `ratio` relative to ATen is not served; empty if it is."""
     if ask.policy.on_miss == "live":
         return "live tuning decides among the candidates"
-    if gain(ratio) < ask.policy.model_gain:
-        return f"ATen is served: an expected gain of {ask.policy.model_gain:.0%} is needed"
-    return ""
+    needed = _needed(ask)
+    return f"ATen is served: an expected gain of {needed:.0%} is needed" if gain(ratio) < needed else ""
+
+
+def _needed(ask: Ask) -> float:
+    """The gain that the model must expect of what is served: that of unverified rows if the caller times it first, else
+    the policy's, and what makes it a gain for certain."""
+    if ask.confirming:
+        return max(ask.policy.min_gain, ask.policy.unverified_gain)
+    return max(ask.policy.model_gain, math.expm1(margin(ask)))
 
 
 def _modelled(ask: Ask) -> tuple[Table, Verdict] | None:
@@ -192,7 +201,7 @@ def _from_table(ask: Ask, table: Table, verdict: Verdict) -> Step:
     if ask.policy.on_miss == "live" and best != ATEN:
         return Step("model", None, f"{reason}; {_refusal(ask, ratio)}", evidence)
     if best != ATEN and (refusal := _refusal(ask, ratio)):
-        evidence["held_back"] = {"config": best.text, "gain": gain(ratio), "needed": ask.policy.model_gain}
+        evidence["held_back"] = {"config": best.text, "gain": gain(ratio), "needed": _needed(ask)}
         best, ratio, reason = ATEN, 1.0, f"{reason}; {refusal}"
     hit = Hit("model", best, ratio * verdict.aten_us, 1 / ratio, str(table.path), evidence)
     return Step("model", hit, reason, evidence)

@@ -17,6 +17,7 @@ from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
+from gemmdb.ladder.certainty import Certainty
 from gemmdb.ladder.policy_filter import required_gain
 from gemmdb.ladder.prediction import Prediction, predicted
 from gemmdb.ladder.timings import Timings, timings_of
@@ -55,15 +56,29 @@ def near(ask: Ask) -> Step:
     if isinstance(prediction, str):
         return Step("near", None, prediction)
     prediction = corrected(ask, prediction)
+    return _confirming(ask, prediction) if ask.confirming else _certain(ask, prediction)
+
+
+def _certain(ask: Ask, prediction: Prediction) -> Step:
+    """The best of the configs that are faster than ATen for certain, else ATen; None if it may lose too much."""
+    certainty = Certainty.of(ask, prediction)
+    best = choose(ask, prediction, certainty)
+    reason = _reason(prediction, best)
+    sure = best != ATEN and ask.policy.on_miss != "live"
+    if sure or prediction.loss(best) <= ask.policy.near_loss:
+        return _serve(prediction, best, reason, certainty)
+    return Step("near", None, f"{reason}, over the policy's {ask.policy.near_loss:.1%}", prediction.evidence)
+
+
+def _confirming(ask: Ask, prediction: Prediction) -> Step:
+    """The best config, which the caller times beside ATen, if the policy allows its expected loss; else None."""
     best = choose(ask, prediction)
     for config in dict.fromkeys((best, ATEN)):
         if prediction.loss(config) <= ask.policy.near_loss:
             return _serve(prediction, config, _reason(prediction, config))
     reason = f"{_reason(prediction, best)}, over the policy's {ask.policy.near_loss:.1%}"
     if best != ATEN and ask.policy.on_miss != "live":
-        sure = prediction.sure_gain(best)
-        if sure >= required_gain(ask.policy, prediction.verified):
-            return _serve(prediction, best, f"{reason}, but at least {sure:.0%} faster than ATen")
+        return _serve(prediction, best, f"{reason}, but expected to be faster than ATen")
     return Step("near", None, reason, prediction.evidence)
 
 
@@ -87,13 +102,20 @@ def predict_near(ask: Ask) -> Prediction | str:
     return predicted(ask, used)
 
 
-def choose(ask: Ask, prediction: Prediction) -> Config:
-    """The config to serve: the cheapest to compile among those tied with the best by expected time and certainty. ATen
-    if no expected gain is large enough."""
+def choose(ask: Ask, prediction: Prediction, certainty: Certainty | None = None) -> Config:
+    """The config to serve: the cheapest to compile among those tied with the best by expected time and certainty. With
+    `certainty`, only configs that are faster than ATen for certain count. ATen if no expected gain is large enough."""
     needed = required_gain(ask.policy, prediction.verified)
-    scores = {c: prediction.score(c) for c, gained in prediction.gains.items() if c != ATEN and gained >= needed}
-    least = min(scores.values(), default=1.0)
-    tied = [c for c, score in scores.items() if score <= least * (1 + TIE)]
+    gaining = (c for c, gained in prediction.gains.items() if c != ATEN and gained >= needed)
+    scores = sorted((prediction.score(c), c.spec.cost, c.text, c) for c in gaining)
+    most = math.inf
+    tied: list[Config] = []
+    for score, _, _, config in scores:
+        if score > most:
+            break
+        if certainty is None or certainty.most(config) < 0:
+            most = min(most, score * (1 + TIE))
+            tied.append(config)
     return min(tied, key=lambda c: (c.spec.cost, c.text), default=ATEN)
 
 
@@ -144,12 +166,12 @@ def _timings(ask: Ask, neighbours: Iterable[_Neighbour]) -> list[tuple[float, Ti
     return list(islice(((distance, here) for distance, here in read if here and here.knows(ATEN)), MOST))
 
 
-def _serve(prediction: Prediction, config: Config, reason: str) -> Step:
-    hit = _hit(prediction, config)
+def _serve(prediction: Prediction, config: Config, reason: str, certainty: Certainty | None = None) -> Step:
+    hit = _hit(prediction, config, certainty)
     return Step("near", hit, reason, hit.evidence)
 
 
-def _hit(prediction: Prediction, config: Config) -> Hit:
+def _hit(prediction: Prediction, config: Config, certainty: Certainty | None) -> Hit:
     ratio = prediction.ratios[config]
     evidence = {
         **prediction.evidence,
@@ -158,6 +180,8 @@ def _hit(prediction: Prediction, config: Config) -> Hit:
         "spread": prediction.spread[config],
         "verified": prediction.verified,
     }
+    if certainty is not None and config != ATEN:
+        evidence["least_gain"] = math.expm1(-certainty.most(config))
     return Hit("near", config, ratio * prediction.aten_us, 1 / ratio, prediction.table, evidence)
 
 

@@ -41,6 +41,15 @@ BEHIND = 0.3
 """How much farther behind (in logarithms) than the closest of them a group may be."""
 
 
+class Support(NamedTuple):
+    """What the neighbours say about a config, one by one, as logarithms of its time relative to ATen. `timed`: how many
+    timed it. `worst`: the largest that one of them alone predicts. `slowest`: the largest that one measured."""
+
+    timed: int = 0
+    worst: float = -math.inf
+    slowest: float = -math.inf
+
+
 @dataclass(frozen=True)
 class Prediction:
     """Times relative to ATen at a problem, for the configs that may be served there and for ATen itself.
@@ -48,7 +57,8 @@ class Prediction:
     `ratios`: the expected ratios. `spread`: the standard deviation of their logarithms, 0 if measured. `far`: what the
     distance adds to a loss. `gains`: the expected gain over ATen of the configs that were measured in full. `aten_us`:
     expected microseconds of ATen. `unsafe`: groups that were wrong or crashed at a neighbour. `beside`: whether a
-    neighbour has the problem's N and K.
+    neighbour has the problem's N and K. `support`: of the configs that neighbours timed. `around`: the neighbours,
+    nearest first. `corrected`: whether trees corrected the times.
     """
 
     rung: str
@@ -62,6 +72,9 @@ class Prediction:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     unsafe: frozenset[ConfigGroup] = frozenset()
     beside: bool = False
+    support: Mapping[Config, Support] = field(default_factory=dict)
+    around: Sequence[Timings] = ()
+    corrected: bool = False
 
     def regret(self, config: Config) -> float:
         """How much slower than the best config this one is expected to be: 0.03 is 3%."""
@@ -119,8 +132,9 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
     scale = Scale.of(ask.problem, ask.device)
     unsafe = frozenset[ConfigGroup]().union(*(one.unsafe for one in timings))
     allowed = _contenders(ask, timings, unsafe)
-    blended = {key: _blend(key, used[0][0], list(zip(weights, timings, strict=True))) for key in allowed}
-    times, spread, servable = _times(blended, allowed, scale)
+    pairs = list(zip(weights, timings, strict=True))
+    blended = {key: _blend(key, used[0][0], pairs) for key in allowed}
+    times, spread, servable, support = _times(blended, allowed, scale)
     aten, nearest = times[ATEN], timings[0]
     ratios = {config: math.exp(log - aten) for config, log in times.items()}
     return Prediction(
@@ -142,25 +156,32 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
         },
         unsafe,
         any((one.problem.n, one.problem.k) == (ask.problem.n, ask.problem.k) for one in timings),
+        support,
+        timings,
     )
 
 
 class _Blend(NamedTuple):
-    """A group over all neighbours: mean and standard deviation of its excess. `full`: one measured it in full."""
+    """A group over all neighbours: mean and standard deviation of its excess. `full`: one measured it in full.
+    `support`: with a `worst` that is relative to the ratio that `Scale` expects."""
 
     mean: float
     spread: float
     full: bool
+    support: Support
 
 
 def _blend(key: ConfigGroup, nearest: float, pairs: Sequence[tuple[float, Timings]]) -> _Blend:
     """The group's mean excess. At a neighbour that did not time the group, it is assumed to be UNLIKE behind the best
     of its tile."""
     weight = first = second = seen = total = 0.0
-    full = False
+    full, count, worst, slowest = False, 0, -math.inf, -math.inf
     for share, one in pairs:
         timed = one.groups.get(key)
         if timed is not None:
+            count += 1
+            worst = max(worst, timed.excess - one.aten.excess)
+            slowest = max(slowest, timed.behind - one.aten.behind)
             weight += share
             first += share * timed.excess
             second += share * timed.excess * timed.excess
@@ -174,7 +195,7 @@ def _blend(key: ConfigGroup, nearest: float, pairs: Sequence[tuple[float, Timing
     mean = first + missing * prior
     variance = second - 2 * mean * first + weight * mean * mean
     variance += missing * ((prior - mean) ** 2 + UNLIKE**2) + (OWN * min(1.0, nearest / CLOSE)) ** 2
-    return _Blend(mean, math.sqrt(max(0.0, variance)), full)
+    return _Blend(mean, math.sqrt(max(0.0, variance)), full, Support(count, worst, slowest))
 
 
 def _contenders(
@@ -212,16 +233,21 @@ def _carries(config: Config, problem: Problem, measured: Iterable[Problem]) -> b
 
 def _times(
     blended: Mapping[ConfigGroup, _Blend], allowed: Mapping[ConfigGroup, Sequence[Config]], scale: Scale
-) -> tuple[dict[Config, float], dict[Config, float], set[Config]]:
-    """The logarithms of the times, up to the level; their standard deviations; and which were measured in full."""
+) -> tuple[dict[Config, float], dict[Config, float], set[Config], dict[Config, Support]]:
+    """The logarithms of the times, up to the level; their standard deviations; which were measured in full; and what
+    single neighbours say."""
     times: dict[Config, float] = {}
     spread: dict[Config, float] = {}
     servable: set[Config] = set()
+    expected = {config: math.log(scale.us(config)) for key in blended for config in allowed[key]}
+    support: dict[Config, Support] = {}
     for key, one in blended.items():
+        timed, worst, slowest = one.support
         for config in allowed[key]:
-            log = one.mean + math.log(scale.us(config))
+            log = one.mean + expected[config]
             if config not in times or log < times[config]:
                 times[config], spread[config] = log, one.spread
+                support[config] = Support(timed, worst + expected[config] - expected[ATEN], slowest)
             if one.full:
                 servable.add(config)
-    return times, spread, servable
+    return times, spread, servable, support

@@ -14,10 +14,12 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import dispatching
 from gemmdb.ladder.ask import Ask, Step
+from gemmdb.ladder.certainty import certain
 from gemmdb.ladder.exact import exact
 from gemmdb.ladder.near import near, predict_near
 from gemmdb.ladder.policy_filter import required_gain
 from gemmdb.ladder.prediction import Prediction, measured
+from gemmdb.ladder.tree_correction import corrected
 
 LARGEST = 65536
 """The assumed end of an open range. `mark_dynamic` gives [2, inf), and nothing is measured far above this size."""
@@ -77,13 +79,14 @@ def buckets(ask: Ask) -> list[Problem]:
 
 
 def _answers(ask: Ask, problems: list[Problem]) -> Iterator[Prediction | None]:
-    """The prediction of each bucket; None if there is none."""
+    """The prediction of each bucket; None if there is none. Between measured problems, of the configs that are faster
+    than ATen for certain."""
     for problem in problems:
         at = ask.at(problem)
         prediction = measured(at)
         if prediction is None and ask.policy.near:
             guess = predict_near(at)
-            prediction = guess if isinstance(guess, Prediction) else None
+            prediction = certain(at, corrected(at, guess)) if isinstance(guess, Prediction) else None
         yield prediction
 
 

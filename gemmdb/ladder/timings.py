@@ -10,6 +10,7 @@ from statistics import median
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from gemmdb.cost.roofline import roofline_us
 from gemmdb.cost.transfer import ConfigGroup, Scale, group_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -63,6 +64,16 @@ class Timings:
     def groups(self) -> Mapping[ConfigGroup, Timed]:
         """Every group that has a steady time."""
         return {key: Timed(value - self.level, behind, full) for key, (value, behind, full) in self._logs.items()}
+
+    @functools.cached_property
+    def aten(self) -> Timed:
+        """The group of ATen, which has a steady time if `knows(ATEN)`."""
+        return self.groups[group_of(ATEN, self.problem, self.device)]
+
+    @functools.cached_property
+    def roof_us(self) -> float:
+        """The roofline of the problem, in microseconds."""
+        return roofline_us(self.problem, self.device)
 
     @functools.cached_property
     def likes(self) -> Mapping[object, float]:

@@ -80,6 +80,7 @@ def _with(prediction: Prediction, logs: Mapping[Config, float], spread: Mapping[
         gains={config: gain(ratios[config]) for config in served},
         aten_us=math.exp(aten),
         evidence={**prediction.evidence, "configs": len(ratios), "corrected": True},
+        corrected=True,
     )
 
 

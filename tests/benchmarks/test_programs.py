@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.programs import figures, locks, measure, report
+from benchmarks.programs import choices, figures, locks, measure, report
 from benchmarks.programs.program import KINDS, Built, Program
 from benchmarks.programs.suite import chosen, suite
 from benchmarks.programs.ways import UNSET, WAYS, base_environment
@@ -50,6 +50,22 @@ def test_programs_are_chosen_by_patterns() -> None:
     assert len(chosen("*")) == len(suite())
     with pytest.raises(InputError, match="no program is named nothing-like-it"):
         chosen("nothing-like-it")
+
+
+def test_the_same_kernel_is_compared_with_the_same_choice_of_blocks(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for cache, names in ((ours, ("ab/both", "ab/ours")), (theirs, ("ab/both", "cd/theirs"))):
+        for name in names:
+            (cache / name).parent.mkdir(parents=True, exist_ok=True)
+            (cache / name).with_suffix(".best_config").write_text(cache.name)
+    choices.share(ours, [theirs])
+    found = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*.best_config")}
+    assert found == {
+        "ours/ab/both.best_config": "ours", "ours/ab/ours.best_config": "ours",
+        "theirs/ab/both.best_config": "ours", "theirs/cd/theirs.best_config": "theirs",
+    }  # fmt: skip
+    choices.forget(ours)
+    assert {path.parts[-3] for path in tmp_path.rglob("*.best_config")} == {"theirs"}
 
 
 def test_a_program_keeps_its_own_arguments_of_compile_and_max_autotune_its_graphs() -> None:

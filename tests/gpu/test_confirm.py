@@ -17,12 +17,12 @@ from gemmdb.inductor.confirm import confirming, on_gpu, rules
 from gemmdb.settings import Settings
 from gemmdb.table.reader import Table
 
-GEMV = Config.of("triton", "gemv", block_n=8, block_k=1024, unroll=1, dequant="cast", warps=4, stages=3)
-"""Made for one row: with five its registers do not suffice."""
 TILE = Config.of(
     "triton", "tile", block_m=16, block_n=64, block_k=128, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
     dequant="cast", warps=4, stages=4,
 )  # fmt: skip
+SLOW = Config.of("triton", "tile", **{**TILE.values, "block_n": 16, "block_k": 16, "warps": 1, "stages": 1})
+"""Each of 40 programs waits for its loads 160 times, one after the other, where K is 2,560."""
 PATIENT = Policy(on_miss="aten", confirm=True, confirm_s=60.0)
 
 
@@ -58,28 +58,28 @@ def rows():
         return list(table.measurements())
 
 
-def test_a_config_that_spills_its_registers_ends_as_aten(kit, compiled):
-    """5 x 640 x 2560 in bf16: 77 us, where ATen takes 8."""
+def test_a_config_that_is_slower_ends_as_aten(kit, compiled):
+    """5 x 640 x 2560 in bf16, where ATen takes 8 us."""
     linear = nn.Linear(2560, 640, device="cuda", dtype=torch.bfloat16)
     x = kit.rand(5, 2560)
     state = torch.cuda.get_rng_state()
-    stats = compiled(linear, x, config=GEMV)
+    stats = compiled(linear, x, config=SLOW)
     assert torch.equal(torch.cuda.get_rng_state(), state)
     (product,) = stats["products"]
     assert (product["rung"], product["config"], stats["errors"]) == ("near", "aten:default", []), product
     timed = product["evidence"]["confirmed"]
     assert timed["us"] > 2 * timed["aten_us"] > 4
-    assert {row.config.text for row in rows()} == {GEMV.text, "aten:default"}
-    again = compiled(linear, x, config=GEMV)
+    assert {row.config.text for row in rows()} == {SLOW.text, "aten:default"}
+    again = compiled(linear, x, config=SLOW)
     assert (again["rungs"], again["products"][0]["config"]) == ({"exact": 1}, "aten:default")
     assert "confirmed" not in again["products"][0]["evidence"]
 
 
 def test_the_same_from_a_neighbour_in_a_table(kit, clean, tmp_path, monkeypatch):
-    """Whether rung `near` believes the neighbours or not: what takes ten times ATen's time is not served."""
+    """Neighbours that say an eighth of ATen's time are not believed: what takes far more than ATen is not served."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     problem = Problem.gemm("addmm", m=5, n=640, k=2560, layout="nt", bias="1d")
-    path = kit.table(tmp_path / "near.db", {problem.resized(5, n, 2560): {GEMV: 12.5} for n in (704, 768)})
+    path = kit.table(tmp_path / "near.db", {problem.resized(5, n, 2560): {SLOW: 12.5} for n in (704, 768)})
     gemmdb.inductor.enable(tables=[path], policy=PATIENT)
     linear, x = nn.Linear(2560, 640, device="cuda", dtype=torch.bfloat16), kit.rand(5, 2560)
     with torch.no_grad():
@@ -91,18 +91,18 @@ def test_the_same_from_a_neighbour_in_a_table(kit, clean, tmp_path, monkeypatch)
 
 def test_a_config_that_is_faster_is_served(kit, compiled):
     """An int8 weight takes half the bytes: no noise hides that."""
-    w = torch.randint(-127, 128, (8192, 8192), device="cuda", dtype=torch.int8)
-    scale = torch.rand(8192, device="cuda", dtype=torch.bfloat16) * 1e-3
+    w = torch.randint(-127, 128, (8448, 7936), device="cuda", dtype=torch.int8)
+    scale = torch.rand(8448, device="cuda", dtype=torch.bfloat16) * 1e-3
 
     def model(x):
         return nn.functional.linear(x, w.to(x.dtype)) * scale
 
-    stats = compiled(model, kit.rand(16, 8192), config=TILE)
+    stats = compiled(model, kit.rand(16, 7936), config=TILE)
     (product,) = stats["products"]
     assert (product["config"], stats["errors"]) == (TILE.text, []), product
     assert product["speedup_vs_aten"] > 1.5
     assert product["evidence"]["confirmed"]["us"] == product["expected_us"]
-    assert compiled(model, kit.rand(16, 8192), config=TILE)["rungs"] == {"exact": 1}
+    assert compiled(model, kit.rand(16, 7936), config=TILE)["rungs"] == {"exact": 1}
 
 
 def test_the_epilogue_that_is_there_is_part_of_it(kit, compiled):
@@ -125,7 +125,7 @@ def test_the_epilogue_that_is_there_is_part_of_it(kit, compiled):
 @pytest.mark.parametrize("patch", ["max_autotune", "triton.cudagraphs", "cpp_wrapper"])
 def test_whatever_the_program_asks_of_inductor(kit, compiled, patch):
     linear = nn.Linear(2560, 640, device="cuda", dtype=torch.bfloat16)
-    stats = compiled(linear, kit.rand(5, 2560), config=GEMV, **{patch: True})
+    stats = compiled(linear, kit.rand(5, 2560), config=SLOW, **{patch: True})
     (product,) = stats["products"]
     assert (product["config"], stats["benchmarked"], stats["errors"]) == ("aten:default", 0, [])
     assert "confirmed" in product["evidence"], product["note"]
@@ -147,7 +147,7 @@ def test_a_backward_is_confirmed_too(kit, compiled):
 
 def test_with_little_memory_free_nothing_is_timed(kit, compiled, monkeypatch):
     monkeypatch.setattr(rules, "FREE_BYTES", torch.cuda.mem_get_info()[1] + 1)
-    stats = compiled(nn.Linear(2560, 640, device="cuda", dtype=torch.bfloat16), kit.rand(5, 2560), config=GEMV)
+    stats = compiled(nn.Linear(2560, 640, device="cuda", dtype=torch.bfloat16), kit.rand(5, 2560), config=SLOW)
     (product,) = stats["products"]
     assert "MiB are free" in product["note"]
     assert not Settings.read().user_table.exists()
@@ -164,7 +164,7 @@ def test_out_of_memory_serves_what_is_served_without(kit, compiled, monkeypatch)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(on_gpu, "trial", full)
-    stats = compiled(nn.Linear(2560, 640, device="cuda", dtype=torch.bfloat16), kit.rand(5, 2560), config=GEMV)
+    stats = compiled(nn.Linear(2560, 640, device="cuda", dtype=torch.bfloat16), kit.rand(5, 2560), config=SLOW)
     assert stats["products"][0]["note"].startswith("not confirmed: OutOfMemoryError")
 
 

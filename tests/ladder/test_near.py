@@ -53,7 +53,7 @@ def test_a_config_that_one_neighbour_did_not_time_counts_as_somewhat_behind_ther
             *lab.rows(lab.problem(m=32), {everywhere: 0.8, once: ratio}),
             *lab.rows(lab.problem(m=48), {everywhere: 0.8}),
         ])  # fmt: skip
-        return lookup(lab.query(lab.problem(m=40)), catalog, replace(POLICY, near_loss=1.0)).config
+        return lookup(lab.query(lab.problem(m=40)), catalog, replace(POLICY, near_loss=1.0, confirm=True)).config
 
     assert winner(0.75) == everywhere
     assert winner(0.4) == once
@@ -117,7 +117,22 @@ def test_an_unsure_answer_is_served_only_where_it_beats_aten_in_any_case(lab):
     assert ask(1.0).evidence["expected_loss"] > POLICY.near_loss
     assert ask(1.0, on_miss="live") is None
     assert ask(1.4) is None
-    assert ask(1.4, near_loss=0.5).config in (one, two)
+    assert ask(1.4, near_loss=0.5).config == ATEN
+    assert ask(1.4, near_loss=0.5, confirm=True).config in (one, two)
+
+
+def test_what_is_faster_only_by_expectation_is_served_where_it_is_timed_first(lab):
+    fast = lab.cpp()
+    catalog = lab.catalog([row for m in (40, 50) for row in lab.rows(lab.problem(m=m), {fast: 0.95})])
+    query = lab.query(lab.problem(m=45))
+    assert lookup(query, catalog, POLICY).config == ATEN
+    hit = lookup(query, catalog, replace(POLICY, confirm=True))
+    assert (hit.config, hit.speedup) == (fast, pytest.approx(1 / 0.95))
+    sure = lookup(
+        query, lab.catalog([row for m in (40, 50) for row in lab.rows(lab.problem(m=m), {fast: 0.5})]), POLICY
+    )
+    assert sure.config == fast
+    assert 0 < sure.evidence["least_gain"] < sure.speedup - 1
 
 
 def test_a_blocking_is_carried_over_only_where_it_is_legal(lab):

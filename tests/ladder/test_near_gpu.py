@@ -15,7 +15,7 @@ from gemmdb.table.measurement import Status
 from gemmdb.table.writer import record_live
 
 GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
-POLICY = Policy(model=False)
+POLICY = Policy(model=False, confirm=True)
 KNOWN = Problem.gemm("mm", m=16, n=2048, k=4096)
 
 

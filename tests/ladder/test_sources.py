@@ -27,9 +27,8 @@ def served(lab, source, m=16, ratio=0.97):
         replace(row, toolchain=replace(RUNNING, source=source if row.config == TILE else ""))
         for row in lab.rows(problem, {TILE: ratio}, device=GPU)
     ]
-    return lookup(
-        lab.query(problem.resized(m, 4096, 4096), GPU), lab.catalog(rows), Policy(near_loss=0.2, model=False), RUNNING
-    )
+    policy = Policy(near_loss=0.2, model=False, confirm=True)
+    return lookup(lab.query(problem.resized(m, 4096, 4096), GPU), lab.catalog(rows), policy, RUNNING)
 
 
 @pytest.mark.parametrize("m", [16, 24])

@@ -1,0 +1,116 @@
+"""Fit the bounds by which `near` and `model` serve what is faster than ATen for certain.
+
+    python -m benchmarks.offtable calibrate [FILE.jsonl.gz] [--write]
+
+FILE is what `against-aten` wrote. The (N, K) pairs of its problems are dealt into folds: how far the bounds hold is
+checked on the pairs that the weights were not fitted to. `--write` writes `gemmdb/ladder/calibration.py`. Needs
+gemmdb[fit].
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import ROOT
+from benchmarks.offtable.against_aten import OUT
+from benchmarks.offtable.folds import fold_of
+from gemmdb.generators.fit import bounds
+from gemmdb.generators.fit.bounds import Bounds, Outcome
+from gemmdb.generators.fit.write import literal
+from gemmdb.key.problem import Problem
+from gemmdb.ladder.certainty import FEATURES
+
+TARGET = ROOT / "gemmdb" / "ladder" / "calibration.py"
+CAPABILITIES = [90]
+DIGITS = 3
+HEAD = '''"""The bounds of `certainty`, fitted to answers for problems that were held out of the measured table.
+
+Written by `python -m benchmarks.offtable calibrate --write`; do not edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+'''
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the tool."""
+    parser.add_argument("file", nargs="?", type=Path, default=OUT, help="what `against-aten --out` wrote")
+    parser.add_argument("--level", type=float, default=bounds.LEVEL, help="the share of bounds that hold")
+    parser.add_argument("--write", action="store_true", help=f"write {TARGET.relative_to(ROOT)}")
+
+
+def main(options: argparse.Namespace) -> None:
+    """Fit, print, write."""
+    with gzip.open(options.file, "rt", encoding="utf-8") as file:
+        lines = [json.loads(text) for text in file]
+    found = list(outcomes(lines))
+    fitted = bounds.fit(found, options.level)
+    margins = bounds.margins(modelled(lines), options.level)
+    print("\n".join(told(found, fitted, margins)))
+    if options.write:
+        TARGET.write_text(text(fitted, margins, _origin(options, len(found), len(lines))))
+
+
+def outcomes(lines: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
+    """The candidates of `near` that were timed."""
+    for line in lines:
+        group = fold_of(Problem.parse(line["problem"]))
+        for one in line["near"]:
+            if one["measured"] is not None:
+                yield Outcome(line["op"], group, one["expected"], one["measured"], tuple(one["features"]))
+
+
+def modelled(lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, float]]:
+    """The first candidates of the cost model that were timed: op, expected and measured logarithm."""
+    for line in lines:
+        one = line["model"]
+        if one is not None and one["measured"] is not None:
+            yield line["op"], one["expected"], one["measured"]
+
+
+def told(found: Sequence[Outcome], fitted: Bounds, margins: Mapping[str, float]) -> Iterator[str]:
+    """The fit, and how many of the outcomes whose bound is below ATen's time are above it."""
+    yield ", ".join(f"{name} {weight:.3f}" for name, weight in zip(FEATURES, fitted.weights, strict=True))
+    for op, constant in fitted.constants.items():
+        own = [one for one in found if one.op == op]
+        sure = [one for one in own if fitted.of(one) < 0]
+        slow = sum(one.measured > 0.05 for one in sure)
+        yield (
+            f"{op}: {constant:+.3f}; {len(sure)} of {len(own)} outcomes are faster for certain, of which {slow} were"
+            f" slower by 5%; model: {margins.get(op, float('inf')):.3f}"
+        )
+
+
+def text(fitted: Bounds, margins: Mapping[str, float], origin: Mapping[str, Any]) -> str:
+    """The source of the module."""
+    weights = tuple(round(weight, DIGITS) for weight in fitted.weights)
+    parts = (
+        ("CAPABILITIES: Sequence[int]", CAPABILITIES, "Compute capabilities of the GPUs that it holds for."),
+        ("ORIGIN: Mapping[str, object]", dict(origin), "What it was fitted to."),
+        ("NEAR: Mapping[str, float]", _finite(fitted.constants), "What every expected logarithm gets on top, by op."),
+        ("WEIGHTS: Sequence[float]", weights, f"Of {', '.join(FEATURES)}."),
+        ("MODEL: Mapping[str, float]", _finite(margins),
+         "The margin of the cost model's first candidate, by op, as a logarithm."),
+    )  # fmt: skip
+    return HEAD + "\n".join(f'{name} = {literal(value)}\n"""{what}"""\n' for name, value, what in parts)
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
+    """Ops with too few outcomes are left out."""
+    return {op: round(value, DIGITS) for op, value in values.items() if value != float("inf")}
+
+
+def _origin(options: argparse.Namespace, outcomes: int, problems: int) -> dict[str, Any]:
+    return {
+        "level": options.level, "outcomes": outcomes, "answers": problems,
+        "file": options.file.name, "sha256": hashlib.sha256(options.file.read_bytes()).hexdigest(),
+    }  # fmt: skip

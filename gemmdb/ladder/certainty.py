@@ -1,0 +1,116 @@
+"""How sure is it that a predicted config is faster than ATen? A bound of its time, calibrated on held-out problems.
+
+A prediction is off by a few percent nearly always, and by a third sometimes. How far it may be off depends on what it
+was made from: how many neighbours timed the config, what the least favourable of them says, how far away they are in M
+and in N and K, whether ATen could be as fast as the roofline makes of its times nearby. Each of these FEATURES widens
+the bound by its own weight. `benchmarks.offtable calibrate` fits the weights to problems, (N, K) pairs and classes of M
+that were held out from measured tables, and adds what it takes for the bound to hold for all but a few of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from operator import mul
+
+from gemmdb.cost.roofline import roofline_us
+from gemmdb.cost.transfer import tile
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.calibration import CAPABILITIES, MODEL, NEAR, WEIGHTS
+from gemmdb.ladder.prediction import Prediction, Support
+
+FEATURES = ("untreed", "spread", "rows", "sides", "worst", "slowest", "unseen", "once", "library", "gemv")
+"""`untreed`: no trees corrected the time; `spread`: the prediction's own standard deviation; `rows`, `sides`: doublings
+of M, and of N and K, to the nearest neighbour in these; `worst`: how far the least favourable neighbour is above the
+prediction; `slowest`: how much slower than ATen the config was at a neighbour; `unseen`, `once`: no neighbour timed the
+config, or only one; `library`: how far ATen's expected time is above its times nearby, scaled by the roofline; `gemv`:
+the kernel. Times and ratios are logarithms."""
+CLOSEST = 3
+"""How many neighbours `library` looks at."""
+LEAST_TIMED = 2
+"""How many neighbours must have timed a config whose time no trees correct: one alone may be off by a factor of two."""
+LAUNCH_US = 2.0
+"""What a call takes besides its bytes and operations, when times are scaled by the roofline."""
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """The bounds of a prediction. `common`: the features that all of its configs share: rows, sides, library."""
+
+    ask: Ask
+    prediction: Prediction
+    common: tuple[float, float, float]
+
+    @classmethod
+    def of(cls, ask: Ask, prediction: Prediction) -> Certainty:
+        """The bounds of a prediction that was made from neighbours."""
+        return cls(ask, prediction, (*_gaps(ask.problem, prediction), _library(ask, prediction)))
+
+    def features(self, config: Config) -> tuple[float, ...]:
+        """The FEATURES of a config other than ATen."""
+        found, (rows, sides, library) = self.prediction, self.common
+        log, support = math.log(found.ratios[config]), found.support.get(config, Support())
+        return (
+            float(not found.corrected or tile(config) is None),
+            math.hypot(found.spread[config], found.spread[ATEN]),
+            rows,
+            sides,
+            max(0.0, support.worst - log),
+            max(0.0, support.slowest),
+            float(support.timed == 0),
+            float(support.timed == 1),
+            library,
+            float(config.kernel == "gemv"),
+        )
+
+    def most(self, config: Config) -> float:
+        """The upper bound of the logarithm of a config's time relative to ATen's: negative if it is faster for certain.
+
+        Infinite for a config that has too little evidence. On devices that nothing was calibrated on, two standard
+        deviations and what the distance adds.
+        """
+        log = math.log(self.prediction.ratios[config])
+        if not calibrated(self.ask):
+            spread = math.hypot(self.prediction.spread[config], self.prediction.spread[ATEN])
+            return log + 2 * spread + self.prediction.far
+        features = self.features(config)
+        if features[0] and self.prediction.support.get(config, Support()).timed < LEAST_TIMED:
+            return math.inf
+        added: float = sum(map(mul, WEIGHTS, features))
+        return log + NEAR[self.ask.problem.op] + added
+
+
+def certain(ask: Ask, prediction: Prediction) -> Prediction:
+    """The prediction without the configs that may be slower than ATen."""
+    bounds = Certainty.of(ask, prediction)
+    kept = {config for config in prediction.ratios if config == ATEN or bounds.most(config) < 0}
+    ratios, spread, gains = (
+        {config: value for config, value in values.items() if config in kept}
+        for values in (prediction.ratios, prediction.spread, prediction.gains)
+    )
+    return replace(prediction, ratios=ratios, spread=spread, gains=gains)
+
+
+def margin(ask: Ask) -> float:
+    """What the logarithm of the gain that the cost model expects must exceed to be a gain for certain; 0 where nothing
+    was calibrated."""
+    return MODEL.get(ask.problem.op, math.inf) if calibrated(ask) else 0.0
+
+
+def calibrated(ask: Ask) -> bool:
+    """Whether the bounds were calibrated on the arch and the op of the question."""
+    return ask.device.capability in CAPABILITIES and ask.problem.op in NEAR
+
+
+def _gaps(problem: Problem, prediction: Prediction) -> tuple[float, float]:
+    around = [one.problem for one in prediction.around]
+    rows = min(abs(math.log2(one.m / problem.m)) for one in around)
+    return rows, min(math.hypot(math.log2(one.n / problem.n), math.log2(one.k / problem.k)) for one in around)
+
+
+def _library(ask: Ask, prediction: Prediction) -> float:
+    here = roofline_us(ask.problem, ask.device) + LAUNCH_US
+    least = min(one.aten_us / (one.roof_us + LAUNCH_US) for one in prediction.around[:CLOSEST]) * here
+    return max(0.0, math.log(prediction.aten_us / least))
