@@ -42,6 +42,20 @@ def test_the_epilogue_ends_where_something_else_begins():
     assert [tuple(fake.shape) for fake in piece.fakes] == [(8, 32), (32, 16), (2, 4, 16)]
 
 
+def test_a_scale_of_rows_is_expanded_inside_even_if_others_see_it_so():
+    def scaled(a, w, rows):
+        wide = rows.expand(8, 16)
+        return torch.mm(a, w) * torch.ops.prims.convert_element_type.default(wide, torch.float32), wide.exp()
+
+    (piece,) = pieces(scaled, (8, 32), (32, 16), (8, 1))
+    assert operators(piece) == ["mm", "expand", "convert_element_type", "mul"]
+    assert [node.name for node in piece.results] == ["mul"]
+    assert [tuple(fake.shape) for fake in piece.fakes] == [(8, 32), (32, 16), (8, 1)]
+    graph, _ = piece.copied()
+    given = [torch.randn(*size) for size in ((8, 32), (32, 16), (8, 1))]
+    assert torch.equal(graph(*given)[0], scaled(*given)[0])
+
+
 def test_without_an_epilogue_the_product_is_alone():
     (piece,) = pieces(chain, (8, 32), (32, 16), (2, 4, 16), problem=ALONE)
     assert operators(piece) == ["mm"]
