@@ -44,8 +44,8 @@ def test_the_epilogue_ends_where_something_else_begins():
 
 def test_a_scale_of_rows_is_expanded_inside_even_if_others_see_it_so():
     def scaled(a, w, rows):
-        wide = rows.expand(8, 16)
-        return torch.mm(a, w) * torch.ops.prims.convert_element_type.default(wide, torch.float32), wide.exp()
+        product, wide = torch.mm(a, w), rows.expand(8, 16)
+        return product * torch.ops.prims.convert_element_type.default(wide, torch.float32), wide.exp()
 
     (piece,) = pieces(scaled, (8, 32), (32, 16), (8, 1))
     assert operators(piece) == ["mm", "expand", "convert_element_type", "mul"]
