@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 
-from gemmdb.inductor.match import extract
+from gemmdb.inductor.match import chains, extract, int_mm_scale
 from gemmdb.key.problem import Problem
 
 MOST_NODES = 24
@@ -98,13 +98,26 @@ def cut(product: Any, problem: Problem, places: Mapping[Any, int]) -> Piece:
     inputs that are no tensors."""
     nodes = {product}
     if problem.fusion != "none":
-        _follow(product, nodes)
-    _widen(nodes, product)
+        nodes |= _fused(product, problem)
+        _widen(nodes, product)
     ordered = sorted(nodes, key=lambda node: places[node])
     inputs = dict.fromkeys(arg for node in ordered for arg in node.all_input_nodes if arg not in nodes)
     for node in (*inputs, *ordered):
         _check(node)
     return Piece(product, tuple(ordered), tuple(inputs))
+
+
+def _fused(product: Any, problem: Problem) -> set[Any]:
+    """The operators after a product that its kernel may compute."""
+    chain = chains.follow(product)
+    found = set() if chain is None or len(chain.members) > MOST_NODES else chains.nodes(product, chain)
+    scaling = int_mm_scale.find(product) if problem.spec.integer else None
+    if scaling is not None:  # The kernel applies the scales also where something else computes what follows.
+        found |= {*scaling.steps}
+    if not found:
+        found = {product}
+        _follow(product, found)
+    return found
 
 
 def _follow(product: Any, nodes: set[Any]) -> None:

@@ -113,7 +113,7 @@ def inside(problem: Problem) -> Problem:
 def outside(problem: Problem) -> Problem | None:
     """The part that is left to do on the finished product, None if nothing is left."""
     bias = problem.bias if problem.spec.dequantises else None
-    if problem.fusion != "pointwise" and bias is None:
+    if problem.epilogue is None and bias is None:
         return None
     op = problem.spec.unbiased or problem.op
     return replace(problem, op=op, bias=bias, fusion="none" if problem.fusion == "scale" else problem.fusion)
