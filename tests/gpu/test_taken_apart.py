@@ -64,6 +64,21 @@ def test_a_kernel_for_one_row_is_served_in_every_mode(kit: Any, name: str, mode:
     assert gemmdb.inductor.stats()["uncovered"] == {}
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "heads"])
+def test_multiply_and_sum_is_served_in_every_mode(kit: Any, name: str, mode: str) -> None:
+    given, config = inputs(kit), Config.of("triton", "inductor_sum")
+    with torch.no_grad():
+        found, code = kit.compiled(PROGRAMS[name], *given, config=config, **MODES[mode])
+    x, w, q, s = given
+    kit.close(found, PROGRAMS[name](x.double(), w.double(), q, s.double()))
+    assert kit.served() == [config.text]
+    assert "extern_kernels." not in code.partition("async_compile.wait")[2]
+    # Also with its scale, cast and activation. Where K is long for so few columns, Inductor cuts the sum in two.
+    assert 1 <= code.count("reduction(") <= 2
+    assert code.count("@triton_heuristics.pointwise(") == 0
+
+
 @pytest.mark.parametrize("mode", ["default", "coordinate descent"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_missed_product_of_one_row_is_torchs_own_code(kit: Any, name: str, mode: str) -> None:
