@@ -15,7 +15,7 @@ ORIGIN: Mapping[str, object] = {
     "outcomes": 28414,
     "answers": 9552,
     "file": "against-aten.jsonl.gz",
-    "sha256": "d5d8e3d1355b04052087f6fcc7848dd3151ebd2809059c0815233f91dbb3ab64",
+    "sha256": "ee56976144f9bbf0b361adfd071e1b178d64a31f10b1764d7c48c1b6121ebc6a",
 }
 """What it was fitted to."""
 
