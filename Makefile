@@ -4,15 +4,18 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: demo test check docs matrix programs clean
+.PHONY: demo test test-slow check docs matrix programs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
 	$(BIN)/python -m benchmarks.torch demo
 
-test: $(VENV)/.installed  ## all tests, divided among the cores, then those of time alone; ARGS are pytest's
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not timed' $(ARGS)
-	$(BIN)/python -m pytest -m timed $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS choose none
+test: $(VENV)/.installed  ## the tests, divided among the cores, then those of time alone; ARGS are pytest's
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not timed and not slow' $(ARGS)
+	$(BIN)/python -m pytest -m 'timed and not slow' $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS choose none
+
+test-slow: $(VENV)/.installed  ## the tests of whole ways: builds, packages of AOTInductor, examples, programs
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow $(ARGS)
 
 check: $(VENV)/.installed  ## style, types, layers
 	$(BIN)/ruff check .
