@@ -4,15 +4,18 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: demo test check docs matrix programs clean
+.PHONY: demo test test-slow check docs matrix programs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
 	$(BIN)/python -m benchmarks.torch demo
 
-test: $(VENV)/.installed  ## all tests, divided among the cores, then those of time alone; ARGS are pytest's
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not timed' $(ARGS)
-	$(BIN)/python -m pytest -m timed $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS choose none
+test: $(VENV)/.installed  ## the tests, divided among the cores, then those of time alone; ARGS are pytest's
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not timed and not slow' $(ARGS)
+	$(BIN)/python -m pytest -m 'timed and not slow' $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS choose none
+
+test-slow: $(VENV)/.installed  ## the tests of whole ways: builds, packages of AOTInductor, examples, programs
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow $(ARGS)
 
 check: $(VENV)/.installed  ## style, types, layers
 	$(BIN)/ruff check .
@@ -39,7 +42,7 @@ matrix: $(VENV)/.installed  ## the integration on every supported torch that can
 
 programs: $(VENV)/.installed  ## a tiny version of every program of benchmarks/programs, on this CPU; installs their packages
 	$(BIN)/python -m pip install --quiet "$(TORCH)" -e '.[programs]'
-	$(BIN)/python -m benchmarks.programs check
+	$(BIN)/python -m pytest -n auto --dist worksteal tests/benchmarks/test_programs_all.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .demo .matrix build dist gemmdb.egg-info

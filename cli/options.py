@@ -54,7 +54,9 @@ class ProblemOptions:
             " for scaled_mm]."
         ),
     ] = None
-    fusion: Annotated[str, typer.Option(help="What is fused into the kernel: none, scale or pointwise.")] = "none"
+    fusion: Annotated[
+        str, typer.Option(help="What is fused into the kernel: none, scale, pointwise or another class of epilogues.")
+    ] = "none"
     constant_weight: Annotated[
         bool, typer.Option("--constant-weight", help="The weight is a constant (freezing) and can be packed.")
     ] = False

@@ -13,7 +13,7 @@ Range = tuple[int, int | None]
 Branches = tuple[tuple[int | None, Config], ...]
 """For a range of M that several configs share: the largest M of each config, in order; None means unbounded."""
 
-RUNGS = ("exact", "near", "sku", "model")
+RUNGS = ("exact", "near", "epilogue", "sku", "model")
 
 
 @dataclass(frozen=True)

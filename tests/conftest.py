@@ -46,11 +46,6 @@ def _folder(config: pytest.Config, prefix: str) -> str:
     return folder
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long begins first, so that no worker is left alone with it in the end."""
-    items.sort(key=lambda item: "slow" not in item.keywords)
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
     """`-n auto`: one worker more than cores, since many tests wait for a limit of time or for another process; one

@@ -21,6 +21,7 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 WAYS = ("default", "max-autotune", "gemmdb")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.splitlines()[0])
 def test_the_programs_run(program: str, tmp_path: Path) -> None:
     if "torch" in program:

@@ -1,6 +1,7 @@
 """Build the rows of the shipped H200 table on all GPUs of the host, from where the last build stopped.
 
     python -m benchmarks.h200 build --out OUT [--rows FOLDER] [--shapes h200] [--effort standard] [--minutes 8]
+        [--deny cutlass]
 
 FOLDER holds the archives of an earlier build (default: the newest of benchmarks/results/h200). Their rows go into the
 table first and are not measured again. OUT receives archives of all rows, old and new, and `build.json`, which tells
@@ -48,6 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--effort", default="standard", help="quick, standard or full")
     parser.add_argument("--arch", default="sm90", help="the arch to build for")
     parser.add_argument("--minutes", type=float, help="begin no further problem after that time")
+    parser.add_argument("--deny", default="", help="do not try candidates whose text matches")
     parser.add_argument("--gpus", type=int, help="number of GPUs; default: all of the host")
     parser.add_argument("--table", type=Path, help="the file that holds the table meanwhile; default: a temporary one")
 
@@ -62,7 +64,7 @@ def main(options: argparse.Namespace) -> None:
     print(f"{restored:,} rows restored in {seconds['restore']:.0f} s", flush=True)
     request = BuildRequest(
         options.arch, shapes=options.shapes, effort=options.effort, out=table, gpus=options.gpus,
-        minutes=options.minutes,
+        minutes=options.minutes, deny=options.deny,
     )  # fmt: skip
     report = build(request, Lines())
     begun = time.monotonic()

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.key import canonical, grammar, rules
+from gemmdb.key import canonical, epilogue, grammar, rules
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
+from gemmdb.key.epilogue import Epilogue
 from gemmdb.key.layout import ITEM_SIZES, contiguous, item_size
 from gemmdb.key.operands import (
     IEEE,
@@ -30,7 +31,8 @@ class Problem:
 
     `a`, `b`: the operands as the product sees them, so a transposed [N, K] weight is a `col` B. `out`: output dtype.
     `scalars`: alpha and beta, `unit` when both are 1. `fusion`: what the kernel is fused with: `none`, a `scale`
-    (with its dtype cast), or a `pointwise` epilogue. `constant`: B is a constant (freezing), so packed kernels exist.
+    (with its dtype cast), or the text of an Epilogue, `pointwise` for a light one. `constant`: B is a constant
+    (freezing), so packed kernels exist.
     `scales`: of a scaled_mm, one of fp8.SCALES, how many numbers scale an operand; empty for the other ops.
     `device` and `l2` are for `gemmdb.lookup` only: they are not compared and not in the text.
     Raises InputError for values outside these.
@@ -60,6 +62,11 @@ class Problem:
     def spec(self) -> Op:
         """What the op takes."""
         return OPS[self.op]
+
+    @property
+    def epilogue(self) -> Epilogue | None:
+        """The class of the epilogue; None without one, and for a `scale`."""
+        return None if self.fusion in ("none", "scale") else epilogue.parse(self.fusion)
 
     @lazy
     def family(self) -> str:
@@ -215,9 +222,13 @@ class Problem:
 
     @property
     def bytes(self) -> int:
-        """The fewest bytes to move: each operand read once, the output written once."""
+        """The fewest bytes to move: each operand read once, the output written once, and what its epilogue reads and
+        stores beside it."""
         size, batch = ITEM_SIZES, self.batch
-        moved = batch * self.m * self.n * size[self.out]
+        outputs = size[self.out]
+        if (follows := self.epilogue) is not None:
+            outputs = size[follows.stored or self.out] + (follows.reads + follows.kept) * size[self.out]
+        moved = batch * self.m * self.n * outputs
         for operand, elements in ((self.a, self.m * self.k), (self.b, self.k * self.n)):
             moved += elements * size[operand.dtype] * (1 if operand.layout.batch == "broadcast" else batch)
         if self.bias is not None:

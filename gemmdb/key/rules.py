@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gemmdb.errors import InputError
-from gemmdb.key.layout import item_size
+from gemmdb.key import epilogue
+from gemmdb.key.layout import ITEM_SIZES, item_size
 from gemmdb.key.operands import BIAS_KINDS
 from gemmdb.key.ops import OPS, Op, named
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 SCALAR_CLASSES = ("unit", "beta0", "general")
 FUSIONS = ("none", "scale", "pointwise")
+"""The fusion contexts, without the further classes of epilogues that `epilogue.Epilogue` describes."""
 LARGEST_SIZE = 2**31 - 1
 
 
@@ -33,11 +35,21 @@ def _check_fields(problem: Problem, op: Op) -> None:
         size = getattr(problem, name)
         if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
             raise InputError(f"{op.name}: {name} must be an integer from 0 to {LARGEST_SIZE}, got {size!r}")
-    if problem.scalars not in SCALAR_CLASSES or problem.fusion not in FUSIONS:
-        raise InputError(f"{op.name}: no such scalar class or fusion: {problem.scalars!r}, {problem.fusion!r}")
+    if problem.scalars not in SCALAR_CLASSES:
+        raise InputError(f"{op.name}: no such scalar class: {problem.scalars!r}; known: {', '.join(SCALAR_CLASSES)}")
+    if problem.fusion not in FUSIONS:
+        _check_epilogue(problem, op)
     if op.bias != "maybe" and (op.bias == "always") != (problem.bias is not None):
         biased = " and ".join(other.name for other in OPS.values() if other.bias == "always")
         raise InputError(f"{op.name}: {biased} takes a bias and mm takes none; bias kinds: {', '.join(BIAS_KINDS)}")
+
+
+def _check_epilogue(problem: Problem, op: Op) -> None:
+    if not isinstance(problem.fusion, str):
+        raise InputError(f"{op.name}: no such fusion: {problem.fusion!r}")
+    stored = epilogue.parse(problem.fusion).stored
+    if stored and ITEM_SIZES[stored] == item_size(problem.out):
+        raise InputError(f"{op.name}: a result of the size of {problem.out} is not named: {problem.fusion!r}")
 
 
 def _check_batch(problem: Problem, op: Op) -> None:

@@ -47,6 +47,7 @@ def explain(
 def _steps(ask: Ask) -> Iterator[Step]:
     if ask.symbolic:
         yield answered(_ranged(), ask)
+        yield answered(_epilogue(), ask)
     else:
         yield from (answered(_RUNG[name](), ask) for name in RUNGS)
 
@@ -70,6 +71,13 @@ def _near() -> Rung:
 
 
 @functools.cache
+def _epilogue() -> Rung:
+    from gemmdb.ladder.epilogue import epilogue
+
+    return epilogue
+
+
+@functools.cache
 def _sku() -> Rung:
     from gemmdb.ladder.sku import sku
 
@@ -90,4 +98,6 @@ def _ranged() -> Rung:
     return ranged
 
 
-_RUNG: dict[str, Callable[[], Rung]] = {"exact": _exact, "near": _near, "sku": _sku, "model": _model}
+_RUNG: dict[str, Callable[[], Rung]] = {
+    "exact": _exact, "near": _near, "epilogue": _epilogue, "sku": _sku, "model": _model,
+}  # fmt: skip

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import zip_longest
 
 from gemmdb.kernels.config import Config
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.model import FIRST, rank, tabled
+from gemmdb.ladder.epilogue import stand_ins
+from gemmdb.ladder.model import FIRST, LIVE_CANDIDATES, rank, tabled
 from gemmdb.ladder.near import predict_near
+from gemmdb.ladder.prediction import Prediction, measured
 from gemmdb.ladder.similar import similar
 from gemmdb.ladder.tree_correction import corrected
 from gemmdb.ladder.unmodelled import usual
@@ -19,15 +22,23 @@ TIMES_MORE = 2
 def candidates(ask: Ask) -> list[Config]:
     """Configs other than ATen that may be served, the most promising first; empty if nothing is known.
 
-    Trees put the candidates of both rungs into one order. Without trees, the two lists alternate: each has configs that
-    the other lacks, and the first few of one list are much alike.
+    The best of the same product with another epilogue, or with none, come first where that was measured. Trees put the
+    candidates of both rungs into one order. Without trees, the two lists alternate: each has configs that the other
+    lacks, and the first few of one list are much alike.
     """
-    found = predict_near(ask)
-    prediction = found if isinstance(found, str) else corrected(ask, found, TIMES_MORE)
-    measured = [] if isinstance(prediction, str) else prediction.candidates(len(prediction.gains))
+    others = [ask.at(problem) for problem in stand_ins(ask.problem)]
+    known = [config for at in others if (rows := measured(at)) for config in rows.candidates(LIVE_CANDIDATES)]
+    return list(dict.fromkeys([*known, *_predicted(ask, others)]))
+
+
+def _predicted(ask: Ask, others: Sequence[Ask]) -> list[Config]:
+    guesses = (predict_near(at) for at in (ask, *others))
+    found = next((guess for guess in guesses if isinstance(guess, Prediction)), None)
+    prediction = found and corrected(ask, found, TIMES_MORE)
+    nearby = prediction.candidates(len(prediction.gains)) if prediction else []
     if prediction is not found:
-        return measured
-    turns = (config for pair in zip_longest(measured, _expected(ask)) for config in pair if config is not None)
+        return nearby
+    turns = (config for pair in zip_longest(nearby, _expected(ask)) for config in pair if config is not None)
     return list(dict.fromkeys(turns))
 
 

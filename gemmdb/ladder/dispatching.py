@@ -56,7 +56,7 @@ def unfused(problem: Problem) -> Problem | None:
         return None
     if problem.fusion == "none" or (problem.spec.dequantises and problem.fusion == "scale"):
         return problem
-    return replace(problem, fusion="none") if problem.fusion == "pointwise" else None
+    return None if problem.epilogue is None else replace(problem, fusion="none")
 
 
 def divide(ask: Ask, buckets: Sequence[Bucket]) -> list[Interval]:

@@ -1,4 +1,4 @@
-"""Isolated processes: started fresh, pinged, limited in time and memory, restarted after a failure."""
+"""Isolated processes: started anew, pinged, limited in time and memory, restarted after a failure."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 
 from gemmdb.errors import GemmdbError
 from gemmdb.processes.child import Reply, Task
+from gemmdb.processes.fork_server import FORKS, Forked, ForkServer
 from gemmdb.table.measurement import Status
 
 START_S = 120.0
@@ -25,6 +26,9 @@ START_S = 120.0
 BOOT = "import sys; from gemmdb.processes.child import main; main(sys.argv[1:])"
 """The code that a new interpreter runs. With `-m` the module would be loaded twice, and its classes would not
 unpickle."""
+
+
+Started = subprocess.Popen[bytes] | Forked
 
 
 class Stopped(GemmdbError):
@@ -41,15 +45,26 @@ class Limits:
     memory_bytes: int | None = None
 
 
+def ping() -> str:
+    """The answer with which a process shows that it runs."""
+    return "pong"
+
+
+PING = Task(ping)
+
+
 @dataclass
 class IsolatedProcess:
     """One process at a time, started at the first task. `environment` is added to the parent's environment: the visible
     GPU, the number of threads, the caches. A new process inherits nothing else, so no state of the parent can disturb
-    it."""
+    it. `server`: what it is forked from, with the environment of the server; None for a new interpreter.
+    `first`: what each new process does before anything else."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
-    _process: subprocess.Popen[bytes] | None = None
+    server: ForkServer | None = None
+    first: Task = PING
+    _process: Started | None = None
     _requests: Connection | None = None
     _replies: Connection | None = None
     _lifeline: int = -1
@@ -100,26 +115,34 @@ class IsolatedProcess:
             if self._process is not None:
                 return
             self._start()
-        reply = self._exchange(START_S, Task(ping))
-        if reply.value != "pong":
+        reply = self._exchange(START_S, self.first)
+        if reply.status is not Status.OK:
             raise GemmdbError(f"an isolated process does not start: {reply.status}: {reply.detail}")
 
     def _start(self) -> None:
         (read_request, write_request), (read_reply, write_reply), (read_life, write_life) = (os.pipe() for _ in "123")
         theirs = (read_request, write_reply, read_life)
+        self._requests, self._replies, self._lifeline = Connection(write_request), Connection(read_reply), write_life
+        try:
+            self._process = self._forked(theirs) if self.server and FORKS else self._fresh(theirs)
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+
+    def _forked(self, pipes: tuple[int, int, int]) -> Started:
+        assert self.server is not None
+        return self.server.start(pipes, self.limits.memory_bytes)
+
+    def _fresh(self, pipes: tuple[int, int, int]) -> Started:
         memory = [] if self.limits.memory_bytes is None else [str(self.limits.memory_bytes)]
-        command = [sys.executable, "-c", BOOT, *map(str, theirs), *memory]
         # Its own session: an interrupt at the terminal reaches only the parent, and killing the group ends compilers.
-        self._process = subprocess.Popen(
-            command,
+        return subprocess.Popen(
+            [sys.executable, "-c", BOOT, *map(str, pipes), *memory],
             env={**os.environ, **self.environment},
             stdin=subprocess.DEVNULL,
-            pass_fds=theirs,
+            pass_fds=pipes,
             start_new_session=True,
         )
-        for descriptor in theirs:
-            os.close(descriptor)
-        self._requests, self._replies, self._lifeline = Connection(write_request), Connection(read_reply), write_life
 
     def _exchange(self, limit_s: float, task: Task) -> Reply:
         process, requests, replies = self._process, self._requests, self._replies
@@ -148,7 +171,7 @@ class IsolatedProcess:
             raise Stopped("the process was closed")
         return False
 
-    def _died(self, process: subprocess.Popen[bytes]) -> Reply:
+    def _died(self, process: Started) -> Reply:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(self.limits.graceful_s)
         code = process.poll()
@@ -160,7 +183,7 @@ class IsolatedProcess:
         status = Status.OOM if -code == signal.SIGKILL else Status.CRASH
         return Reply(status=status, detail=f"the process was ended by {name}")
 
-    def _wait_or_kill(self, process: subprocess.Popen[bytes]) -> None:
+    def _wait_or_kill(self, process: Started) -> None:
         for stop, limit_s in ((None, self.limits.graceful_s), (signal.SIGTERM, self.limits.terminate_s)):
             if stop is not None:
                 _signal_group(process, stop)
@@ -171,11 +194,6 @@ class IsolatedProcess:
                 continue
         _signal_group(process, signal.SIGKILL)
         process.wait()
-
-
-def ping() -> str:
-    """The answer with which a process shows that it runs."""
-    return "pong"
 
 
 def spread(processes: Sequence[IsolatedProcess], limit_s: float, tasks: Sequence[Task]) -> list[Reply]:
@@ -193,7 +211,7 @@ def spread(processes: Sequence[IsolatedProcess], limit_s: float, tasks: Sequence
         return list(executor.map(run, tasks))
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal_group(process: Started, number: signal.Signals) -> None:
     # The group outlives its leader: a compiler may still run in it after the leader has ended.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
+from gemmdb.errors import InputError
+from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.literals import literal, literal_bias
 from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
 from gemmdb.key.operands import TensorInfo
 from gemmdb.key.problem import Problem
+from gemmdb.key.representatives import head, unmeasured
 
 FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 """`torch.set_float32_matmul_precision` by the `fp32` mode of Numerics."""
@@ -24,6 +27,7 @@ multiple of 3."""
 class Operands:
     """The tensors of a product: `a` [m, k], `b` [k, n], for bmm with the batch as first dimension; a bias; the scale
     [n] of a `scale` fusion. A scaled_mm has the fp32 scales of both operands: one number [] each, or [m, 1] and [1, n].
+    `reads`: the tensors that the epilogue reads, of the output's size and dtype.
     """
 
     a: torch.Tensor
@@ -32,49 +36,56 @@ class Operands:
     scale: torch.Tensor | None
     scale_a: torch.Tensor | None = None
     scale_b: torch.Tensor | None = None
+    reads: tuple[torch.Tensor, ...] = ()
 
     @property
     def named(self) -> dict[str, torch.Tensor]:
         """The tensors that are present, A and B first, by their names in kernels."""
         found = {"A": self.a, "B": self.b, "bias": self.bias, "scale": self.scale}
         found |= {"scale_a": self.scale_a, "scale_b": self.scale_b}
+        found |= {f"read{place}": tensor for place, tensor in enumerate(self.reads, 1)}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     @classmethod
     def of(cls, named: Mapping[str, torch.Tensor]) -> Operands:
         """The operands among tensors by these names."""
-        rest = (named.get(name) for name in ("bias", "scale", "scale_a", "scale_b"))
-        return cls(named["A"], named["B"], *rest)
+        bias, scale, scale_a, scale_b = (named.get(name) for name in ("bias", "scale", "scale_a", "scale_b"))
+        reads = tuple(named[name] for name in ("read1", "read2") if name in named)
+        return cls(named["A"], named["B"], bias, scale, scale_a, scale_b, reads)
 
 
 class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
     """The module of a Problem, spelled so that Inductor's default sees the op itself.
 
-    A constant weight, with its bias and scales, is a parameter; otherwise they are inputs after the activation and its
-    own scale. A `col` operand is stored transposed, and the graph transposes it back, as `nn.Linear` does. An int8
-    weight is cast before it is transposed: in the other order, Inductor's weight-only pattern would replace the
-    product.
+    A constant weight, with its bias and scales, is a parameter; otherwise they are inputs after the activation, its own
+    scale and what the epilogue reads. A `col` operand is stored transposed, and the graph transposes it back, as
+    `nn.Linear` does. An int8 weight is cast before it is transposed: in the other order, Inductor's weight-only pattern
+    would replace the product.
     """
 
     def __init__(self, problem: Problem, operands: Operands) -> None:
         super().__init__()
         self.problem, self.multiply, self.casts = problem, SPELLINGS[problem.op], problem.spec.dequantises
+        self.own, self.columns, self.reads = problem.epilogue, head(problem.n), _reads(problem)
         self.has_bias, self.has_scale = operands.bias is not None, operands.scale is not None
         rest = [_stored(problem.b.layout.order, operands.b)]
         rest += [t for t in (operands.scale_b, operands.bias, operands.scale) if t is not None]
         activation = [_stored(problem.a.layout.order, operands.a)]
         activation += [] if operands.scale_a is None else [operands.scale_a]
+        activation += operands.reads
         self.constants = torch.nn.ParameterList()
         self.inputs: tuple[torch.Tensor, ...] = (*activation, *rest)
         if problem.constant:
             self.constants = torch.nn.ParameterList(torch.nn.Parameter(t, requires_grad=False) for t in rest)
             self.inputs = tuple(activation)
 
-    def forward(self, a: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
-        """The product [m, n] of the stored operands, or the batch of them."""
+    def forward(self, a: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The product [m, n] of the stored operands, or the batch of them, with its epilogue. If the product is kept,
+        both: the result of the epilogue first."""
         # Dynamo of torch 2.11 cannot unpack a ParameterList into a list, but iterates over one.
         problem, inputs = self.problem, list(rest)
         scales = [inputs.pop(0)] if problem.scales else []
+        reads = [inputs.pop(0) for _ in range(self.reads)]
         tensors = list(self.constants)
         tensors += inputs
         b = tensors.pop(0)
@@ -91,7 +102,8 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
             out = out * scale
         if bias is not None and scale is not None:
             out = out + bias
-        return torch.relu(out) if problem.fusion == "pointwise" else out
+        results = representative.follow(self.own, self.columns, out, reads)
+        return results if len(results) > 1 else results[0]
 
 
 def set_numerics(problem: Problem) -> None:
@@ -104,13 +116,15 @@ def set_numerics(problem: Problem) -> None:
 
 def blank(problem: Problem, device: torch.device) -> Operands:
     """Uninitialised operands of the problem's classes. Under a fake tensor mode they have no memory. Raises InputError
-    when the sizes cannot have the layout classes."""
+    when the sizes cannot have the layout classes, or no representative of the epilogue is measured."""
+    _check(problem)
     first, second, _ = problem.shapes
     a, b = _blank(literal(problem.a, *first), device), _blank(literal(problem.b, *second), device)
     bias = None if problem.bias is None else _blank(literal_bias(problem.bias, problem.m, problem.n), device)
     scale = torch.empty(problem.n, dtype=_scale_dtype(problem), device=device) if problem.fusion == "scale" else None
     scales = [torch.empty(sizes, dtype=torch.float32, device=device) for sizes in _scale_sizes(problem)]
-    return Operands(a, b, bias, scale, *scales)
+    reads = [torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device) for _ in range(_reads(problem))]
+    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads))
 
 
 def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
@@ -119,8 +133,9 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
 
     Activations are scaled so that the outputs stay near 1, or near 100 with integer weights: no dtype overflows. fp8
     operands are quantised as real programs do it: the largest element under each scale becomes the largest number of
-    the dtype. Raises InputError when the sizes cannot have the layout classes.
+    the dtype. Raises InputError as `blank`.
     """
+    _check(problem)
     random = torch.Generator(device=device).manual_seed(seed)
     first, second, _ = problem.shapes
     sizes = _scale_sizes(problem)
@@ -138,7 +153,28 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
     scale = None
     if problem.fusion == "scale":
         scale = torch.rand(problem.n, generator=random, device=device).mul(0.01).add(0.001).to(_scale_dtype(problem))
-    return Operands(a, b, bias, scale, *scales)
+    reads = [_like_output(problem, random) for _ in range(_reads(problem))]
+    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads))
+
+
+def _check(problem: Problem) -> None:
+    if reason := unmeasured(problem):
+        raise InputError(reason)
+
+
+def _reads(problem: Problem) -> int:
+    return problem.epilogue.reads if problem.epilogue else 0
+
+
+def _pair(scales: list[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    return (scales[0], scales[1]) if scales else (None, None)
+
+
+def _like_output(problem: Problem, random: torch.Generator) -> torch.Tensor:
+    """A random tensor of the output's size and dtype."""
+    sizes = problem.shapes[2]
+    info = TensorInfo(problem.out, sizes, torch.empty(sizes, device="meta").stride())
+    return _filled(info, random, 1.0).contiguous()
 
 
 def _scale_dtype(problem: Problem) -> torch.dtype:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.generators.measure.program import Operands
-from gemmdb.generators.measure.spelling import to_torch
 from gemmdb.key.problem import Problem
 
 ROW_FLOPS = 8e9
@@ -64,8 +64,8 @@ def reference(problem: Problem, operands: Operands) -> Reference:
     if operands.bias is not None:
         bias = beta * operands.bias.double().expand(problem.m, problem.n)[rows]
         exact, squares = exact + bias, squares + bias.square()
-    if problem.fusion == "pointwise":
-        exact = exact.relu()
+    reads = [read[rows].double() for read in operands.reads]
+    exact, squares = representative.exact(problem, exact, squares, reads)
     return Reference(rows, exact, squares.sqrt(), problem.shapes[2])
 
 
@@ -87,16 +87,17 @@ def _of_batch(problem: Problem, operands: Operands) -> Reference:
     if not matrices:
         nothing = torch.empty(0, n, dtype=torch.float64, device=device)
         return Reference(torch.empty(0, dtype=torch.int64, device=device), nothing, nothing, problem.shapes[2])
-    product = torch.cat(exact).relu() if problem.fusion == "pointwise" else torch.cat(exact)
-    return Reference(torch.cat(rows), product, torch.cat(squares).sqrt(), problem.shapes[2])
+    chosen = torch.cat(rows)
+    reads = [read.reshape(-1, n)[chosen].double() for read in operands.reads]
+    product, magnitude = representative.exact(problem, torch.cat(exact), torch.cat(squares), reads)
+    return Reference(chosen, product, magnitude.sqrt(), problem.shapes[2])
 
 
 def poison(problem: Problem, device: torch.device) -> None:
     """Fill memory of the output's size with garbage and free it, so that the next allocation of that size, the output
     of the kernel under test, cannot hold an earlier correct result."""
-    dtype = to_torch(problem.out)
-    value = math.nan if dtype.is_floating_point else 113
-    torch.full(problem.shapes[2], value, dtype=dtype, device=device)
+    out = representative.output(problem, device)
+    out.fill_(math.nan if out.dtype.is_floating_point else 113)
 
 
 def _rows(problem: Problem, device: torch.device) -> torch.Tensor:

@@ -36,7 +36,7 @@ def tolerance(problem: Problem) -> float:
     if problem.out in ("int32", "int8", "uint8"):
         return 0.0
     accumulate = 0.0 if problem.numerics.acc == "int32" else EPSILONS[problem.numerics.acc]
-    rounding = EPSILONS[problem.out] + INPUT_EPSILONS[problem.numerics.fp32]
+    rounding = _rounding(problem) + INPUT_EPSILONS[problem.numerics.fp32]
     if problem.spec.scaled:
         kept = problem.k if problem.numerics.fast else min(problem.k, PROMOTED)
         rounding += FP8_SUM * math.sqrt(max(kept, 1))
@@ -46,5 +46,12 @@ def tolerance(problem: Problem) -> float:
 def acceptable(problem: Problem, error: float, aten_error: float) -> bool:
     """Whether a result with `error` is right: within the tolerance, and at most 4 times less accurate than ATen's
     unless both are below two roundings of the output."""
-    floor = 0.0 if problem.out not in EPSILONS else 2 * EPSILONS[problem.out]
+    floor = 0.0 if problem.out not in EPSILONS else 2 * _rounding(problem)
     return error <= tolerance(problem) and error <= max(ATEN_MULTIPLE * aten_error, floor)
+
+
+def _rounding(problem: Problem) -> float:
+    """The unit roundoff of a floating-point output: of the product, or of what its epilogue stores if that is
+    coarser."""
+    stored = problem.epilogue.stored if problem.epilogue else ""
+    return max(EPSILONS[problem.out], EPSILONS.get(stored, 0.0))

@@ -18,7 +18,7 @@ MOST_US, MOST_BYTES = 2000.0, 3e9
 """Problems are left out if one call of ATen takes longer, or if their tensors are larger. Each costs a build as much as
 dozens of others, and on such large problems cuBLAS is at its best."""
 BYTES_PER_US = 4.0e6
-FLOPS_PER_US = {"bf16": 700e6, "fp16": 700e6, "int8": 850e6, "fp32": 48e6, "tf32": 350e6}
+FLOPS_PER_US = {"bf16": 700e6, "fp16": 700e6, "int8": 850e6, "fp32": 48e6, "tf32": 350e6, "fp8_e4m3": 1200e6}
 """What ATen roughly reaches on an H200, accurate enough for the rule above."""
 
 

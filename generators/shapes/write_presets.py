@@ -1,8 +1,9 @@
 """Writes the shape presets for GPUs, derived from the published dimensions of open architectures.
 
-    python -m gemmdb.generators.shapes.write_presets FOLDER  # writes llm, llm-dense, vision, grid, h200, odd
+    python -m gemmdb.generators.shapes.write_presets FOLDER
 
-This writes the JSON files in `presets/`; a test keeps them equal.
+This writes llm, llm-dense, vision, grid, h200, h200-epilogues and odd, the JSON files in `presets/`; a test keeps them
+equal.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators.shapes import h200
+from gemmdb.generators.shapes import h200, h200_epilogues
 from gemmdb.generators.shapes.architectures import (
     ARCHITECTURES,
     DECODE,
@@ -131,6 +132,7 @@ PRESETS = {
     "vision": (vision, "Layers of ViT, CLIP and BERT."),
     "grid": (grid, "Square powers of two and a log grid."),
     "h200": (h200.items, "What the shipped table of a data-centre GPU covers; any prefix is a sample."),
+    "h200-epilogues": (h200_epilogues.items, "Layers of common models with their epilogues, the most used first."),
     "odd": (odd, "Primes and sizes that are no multiple of 8 or 16."),
 }
 

@@ -248,6 +248,7 @@ def test_a_way_that_fails_leaves_the_others(tmp_path: Path, monkeypatch) -> None
     assert set(found["taken"]) == {"default"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_tiny_version_is_right_with_gemmdb(name: str) -> None:
     pytest.importorskip("torch")

@@ -17,6 +17,7 @@ def found(name: str) -> list[Check]:
     return [check for check in checks(compile_probe=False) if check.name == name]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_all_of_it_works_here(gemmdb):
     pytest.importorskip("torch")

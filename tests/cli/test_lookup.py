@@ -108,7 +108,7 @@ def test_explain_asks_every_rung(gemmdb, table, flags):
     answer = json.loads(done.out)
     assert done.code == 0
     assert answer["answer"] == "exact"
-    assert [step["rung"] for step in answer["steps"]] == ["exact", "near", "sku", "model"]
+    assert [step["rung"] for step in answer["steps"]] == ["exact", "near", "epilogue", "sku", "model"]
     assert all(step["reason"] for step in answer["steps"])
     assert answer["steps"][0]["hit"]["kernel"] == "packed_gemm"
     assert answer["tables"] == [str(table)]
@@ -118,7 +118,7 @@ def test_explain_text_says_why_a_rung_declines(gemmdb, environment):
     done = gemmdb("explain", "--op", "mm", "--m", "1", "--n", "2", "--k", "3")
     assert done.code == 1
     assert done.out.endswith("answer: miss\n")
-    for rung in ("exact", "near", "sku", "model"):
+    for rung in ("exact", "near", "epilogue", "sku", "model"):
         assert f"\n{rung}: " in done.out
 
 

@@ -164,6 +164,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_compiled_model_is_recorded_in_every_process(environment, tmp_path: Path, monkeypatch, capfd):
     pytest.importorskip("torch")

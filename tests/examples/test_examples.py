@@ -50,6 +50,7 @@ def value(lines: list[str], label: str) -> str:
     return line.partition(":")[2].strip()
 
 
+@pytest.mark.slow
 def test_inference(run) -> None:
     lines = run("inference.py")
     first, second = (problem for *_, problem in products(lines))
@@ -59,6 +60,7 @@ def test_inference(run) -> None:
     assert int(value(lines, "kernels benchmarked at compile time")) >= 0
 
 
+@pytest.mark.slow
 def test_training(run) -> None:
     lines = run("training.py")
     found = [problem for *_, problem in products(lines)]
@@ -71,6 +73,7 @@ def test_training(run) -> None:
     assert losses[0] > losses[1] > losses[2]
 
 
+@pytest.mark.slow
 def test_aot(run) -> None:
     lines = run("aot.py")
     ((_, _, problem),) = products(lines)
@@ -78,6 +81,7 @@ def test_aot(run) -> None:
     assert float(value(lines, "largest difference from eager")) < LARGEST
 
 
+@pytest.mark.slow
 def test_int8_decode(run) -> None:
     lines = run("int8_decode.py")
     assert [(problem.op, problem.n) for *_, problem in products(lines)] == [("mixed_mm", 256), ("mixed_mm", 512)]

@@ -34,6 +34,9 @@ CASES = [
     *((gemm("addmm", m=72, n=1008, k=520, bias=bias), config) for bias in ("1d", "full", "column")
       for config in (template(), TMA)),
     *((gemm("mm", m=72, n=1008, k=520, dtype="fp16", fusion="pointwise"), config) for config in (template(), TMA)),
+    *((gemm("mm", m=72, n=1024, k=520, fusion=f"pointwise:{words}"), config) for config in (template(), TMA)
+      for words in ("math", "math:reads1", "permuted", "reads2:transposed:fp32")),
+    (gemm("addmm", m=72, n=1024, k=520, fusion="pointwise:math:kept"), template()),
     (gemm("mm", m=65, n=1001, k=777), template()),
     (gemm("mm", m=72, n=1000, k=520, dtype="fp32", tf32=True), template(block_k=32)),
     (gemm("mm", m=72, n=1000, k=520, dtype="fp32"), template(block_k=32)),
@@ -64,7 +67,9 @@ def test_inductors_templates_are_measured(problem: Problem, config: Config) -> N
 @pytest.mark.parametrize(
     "problem",
     [gemm("mixed_mm", m=8, n=1008, k=1040, fusion="scale"), gemm("addmm", m=8, n=1000, k=776),
-     gemm("int_mm", m=24, n=1008, k=528, fusion="scale")],
+     gemm("int_mm", m=24, n=1008, k=528, fusion="scale"),
+     *(gemm("mm", m=24, n=1024, k=528, fusion=word)
+       for word in ("pointwise:math", "pointwise:math:reads1", "pointwise:kept", "pointwise:permuted:fp32"))],
     ids=lambda problem: problem.text,
 )  # fmt: skip
 def test_our_kernels_are_measured_as_emitted_code(problem: Problem, config: Config) -> None:

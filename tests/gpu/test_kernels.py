@@ -69,6 +69,26 @@ def test_mm(size: tuple[int, int, int], layout: str, config: Config) -> None:
     check(Problem.gemm("mm", m=m, n=n, k=k, layout=layout), config)
 
 
+@pytest.mark.parametrize("config", [TILES[1], TILES[2], TILES[3], NARROW[1], NARROW[2], TMA[3]], ids=str, indirect=True)
+@pytest.mark.parametrize(
+    "fusion",
+    ["pointwise:math", "pointwise:math:reads1", "pointwise:reads2", "pointwise:math:kept", "pointwise:permuted",
+     "pointwise:transposed", "pointwise:math:reads2:kept:permuted:fp32"],
+)  # fmt: skip
+def test_every_class_of_epilogues(fusion: str, config: Config) -> None:
+    check(Problem.gemm("mm", m=33, n=1056, k=776, fusion=fusion), config)
+
+
+@pytest.mark.parametrize("fusion", ["pointwise:math:reads1", "pointwise:permuted", "pointwise:transposed:fp32"])
+def test_epilogues_of_batches(fusion: str) -> None:
+    config = Config.of("triton", "inductor_bmm", block_m=64, block_n=64, block_k=64, group_m=8, stages=3, warps=4)
+    problem = Problem.gemm("bmm", batch=5, m=72, n=64, k=136, fusion=fusion)
+    from gemmdb.generators.measure.cuda.emission import Emission
+
+    assert Emission(problem, config).build(90).failure == ""
+    check(problem, config)
+
+
 def test_a_persistent_program_takes_many_tiles(make: Make) -> None:
     """Far more tiles than places, the last of each row and column cut."""
     config = make("persistent", block_n=64, warps=4)

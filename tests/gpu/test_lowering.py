@@ -205,15 +205,19 @@ def test_what_comes_after(config: Config) -> None:
         assert (one.double() - other).abs().max() <= 0.02 * other.abs().max()
 
 
-BEHIND: dict[str, Callable[[Any, Any], tuple[Any, ...]]] = {
-    "relu": lambda y, r: (y.relu(),),
-    "gelu": lambda y, r: (torch.nn.functional.gelu(y),),
-    "silu_mul": lambda y, r: (torch.nn.functional.silu(y) * r,),
-    "add": lambda y, r: (y + r,),
-    "two": lambda y, r: (y.relu(), y + r),
-    "heads": lambda y, r: (y.view(*y.shape[:-1], 4, 64) * 0.125,),
-}
-"""Elementwise work behind a linear of three dimensions."""
+BEHIND: dict[str, tuple[Callable[[Any, Any], tuple[Any, ...]], str]] = {
+    "relu": (lambda y, r: (y.relu(),), "pointwise"),
+    "gelu": (lambda y, r: (torch.nn.functional.gelu(y),), "pointwise:math"),
+    "silu_mul": (lambda y, r: (torch.nn.functional.silu(y) * r,), "pointwise:math:reads1"),
+    "add": (lambda y, r: (y + r,), "pointwise:reads1"),
+    "two": (lambda y, r: (y.relu(), y + r), "pointwise:reads1"),
+    "heads": (lambda y, r: (y.view(*y.shape[:-1], 4, 64) * 0.125,), "pointwise"),
+    "by_heads": (lambda y, r: ((y.view(*y.shape[:-1], 4, 64) * 0.125).transpose(-2, -3).contiguous(),),
+                 "pointwise:permuted"),
+    "kept": (lambda y, r: (torch.tanh(y), y), "pointwise:math:kept"),
+    "wider": (lambda y, r: (y.float(),), "pointwise:fp32"),
+}  # fmt: skip
+"""Elementwise work behind a linear of three dimensions, and its class."""
 
 
 @pytest.mark.parametrize("sizes", [(2, 12), (1, 24), (3, 1, 7)], ids=str)
@@ -224,13 +228,13 @@ def test_elementwise_work_behind_views_is_the_epilogue(config: Config, tail: str
     residual = torch.randn(*sizes, 256, device="cuda", dtype=BF16)
 
     def model(x: Any, w: Any, residual: Any) -> Any:
-        return BEHIND[tail](torch.nn.functional.linear(x, w), residual)
+        return BEHIND[tail][0](torch.nn.functional.linear(x, w), residual)
 
     wanted = model(x.double(), w.double(), residual.double())
     found, code = run(model, x, w, residual, config=config)
     for one, other in zip(found, wanted, strict=True):
         assert (one.double() - other).abs().max() <= 0.02 * other.abs().max()
-    assert " fusion=pointwise " in gemmdb.inductor.stats()["products"][0]["problem"]
+    assert f" fusion={BEHIND[tail][1]} " in gemmdb.inductor.stats()["products"][0]["problem"]
     assert len(re.findall(r"def (triton_\w+)\(", code)) == 1
 
 
@@ -250,6 +254,6 @@ def test_a_residual_sum_before_a_norm_is_part_of_the_norm(config: Config, norm: 
     found, code = run(model, x, w, residual, config=config)
     for one, other in zip(found, wanted, strict=True):
         assert (one.double() - other).abs().max() <= 0.02 * other.abs().max()
-    assert f" fusion={'none' if norm else 'pointwise'} " in gemmdb.inductor.stats()["products"][0]["problem"]
+    assert f" fusion={'none' if norm else 'pointwise:reads1'} " in gemmdb.inductor.stats()["products"][0]["problem"]
     (name,) = set(re.findall(r"def (triton_tem_\w+)\(", code))
     assert ("add" in name) == (not norm), name

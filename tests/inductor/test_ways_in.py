@@ -98,6 +98,7 @@ def test_a_table_written_later_is_seen_by_the_backend(kit, table, linear):
     assert gemmdb.inductor.stats()["hits"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spelling", ["linear", "mixed"])
 def test_aotinductor_loads_in_a_process_without_gemmdb(kit, tmp_path, spelling):
     dtype = torch.float32 if spelling == "linear" else torch.bfloat16

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.kernel import IntRange, Kernel
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.device import KINDS, Device
+from gemmdb.key.epilogue import ARITHMETIC, READS, STORED, Epilogue
+from gemmdb.key.epilogue import ORDERS as STORE_ORDERS
 from gemmdb.key.fp8 import FP8, OUTPUTS, SCALES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.key.operands import BIAS_KINDS, Bias, Numerics, Operand
@@ -22,6 +26,13 @@ ALIGNS = st.sampled_from([1, 2, 4, 8, 16])
 NAMES = st.text(max_size=40)
 PRINTABLE = st.text(min_size=1, max_size=60).filter(str.isprintable)
 MICROSECONDS = st.floats(1e-3, 1e9)
+
+
+@st.composite
+def _fusion(draw: st.DrawFn, words: Sequence[str], out: str) -> str:
+    """A word of a list, or the text of an epilogue behind a product of dtype `out`."""
+    classes = epilogues.filter(lambda one: not one.stored or ITEM_SIZES[one.stored] != ITEM_SIZES[out])
+    return draw(st.sampled_from(words) | classes.map(lambda one: one.text))
 
 
 @st.composite
@@ -51,6 +62,7 @@ def _problem(draw: st.DrawFn) -> Problem:
         draw(st.booleans()),
         draw(st.booleans()),
     )
+    out = draw(st.sampled_from(sorted(ITEM_SIZES)))
     return Problem(
         op,
         draw(SIZES),
@@ -58,10 +70,10 @@ def _problem(draw: st.DrawFn) -> Problem:
         draw(SIZES),
         Operand(a, draw(layouts)),
         Operand(b, draw(layouts)),
-        draw(st.sampled_from(sorted(ITEM_SIZES))),
+        out,
         bias,
         draw(st.sampled_from(SCALAR_CLASSES)),
-        draw(st.sampled_from([fusion for fusion in FUSIONS if op != "bmm" or fusion != "scale"])),
+        draw(_fusion([fusion for fusion in FUSIONS if op != "bmm" or fusion != "scale"], out)),
         numerics,
         draw(st.booleans()),
         batch,
@@ -73,6 +85,7 @@ def _scaled(draw: st.DrawFn) -> Problem:
     """Products of fp8 operands with scales, which leave less open than the other ops do."""
     a, b = (st.builds(Layout, st.sampled_from([order, f"{order}-padded"]), ALIGNS) for order in ("row", "col"))
     bias = st.builds(Bias, st.just("1d"), st.sampled_from(OUTPUTS), ALIGNS)
+    out = draw(st.sampled_from(OUTPUTS))
     return Problem(
         "scaled_mm",
         draw(SIZES),
@@ -80,9 +93,9 @@ def _scaled(draw: st.DrawFn) -> Problem:
         draw(SIZES),
         Operand(draw(st.sampled_from(FP8)), draw(a)),
         Operand(draw(st.sampled_from(FP8)), draw(b)),
-        draw(st.sampled_from(OUTPUTS)),
+        out,
         draw(st.none() | bias),
-        fusion=draw(st.sampled_from(["none", "pointwise"])),
+        fusion=draw(_fusion(["none", "pointwise"], out)),
         numerics=Numerics(deterministic=draw(st.booleans()), fast=draw(st.booleans())),
         constant=draw(st.booleans()),
         scales=draw(st.sampled_from(SCALES)),
@@ -125,6 +138,14 @@ def _measurement(draw: st.DrawFn) -> Measurement:
     )
 
 
+epilogues: st.SearchStrategy[Epilogue] = st.builds(
+    Epilogue,
+    st.sampled_from(ARITHMETIC),
+    st.sampled_from(READS),
+    st.booleans(),
+    st.sampled_from(STORE_ORDERS),
+    st.sampled_from(["", *STORED.values()]),
+)
 problems: st.SearchStrategy[Problem] = _problem()
 configs: st.SearchStrategy[Config] = _config()
 devices: st.SearchStrategy[Device] = st.builds(

@@ -175,7 +175,7 @@ def test_explain_says_what_every_rung_found(lab):
     problem, fast = lab.problem(), lab.cpp()
     catalog = lab.catalog([*lab.rows(problem, {fast: 0.99})])
     steps = explain(lab.query(problem), catalog, Policy(min_gain=0.5), lab.here)
-    assert [step.rung for step in steps] == ["exact", "near", "sku", "model"]
+    assert [step.rung for step in steps] == ["exact", "near", "epilogue", "sku", "model"]
     assert steps[0].hit == lookup(lab.query(problem), catalog, Policy(min_gain=0.5), lab.here)
     missed = explain(lab.query(lab.problem(m=500)), catalog, Policy(near=False))
     assert all(step.hit is None and step.reason for step in missed)

@@ -5,19 +5,27 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
+from gemmdb.errors import GemmdbError
 from gemmdb.processes.child import Task
+from gemmdb.processes.fork_server import FORKS, ForkServer
 from gemmdb.processes.pool import IsolatedProcess, Limits, Stopped, spread
 from gemmdb.table.measurement import Status
 
 
-@pytest.fixture
-def process():
-    made = IsolatedProcess(limits=Limits(graceful_s=0.2, terminate_s=0.3))
+@pytest.fixture(params=["fresh", "forked"])
+def process(request):
+    if request.param == "forked" and not FORKS:
+        pytest.skip("only Linux forks after imports")
+    server = ForkServer(modules=("json", "gemmdb.no_such_module")) if request.param == "forked" else None
+    made = IsolatedProcess(limits=Limits(graceful_s=0.2, terminate_s=0.3), server=server)
     yield made
     made.close()
+    if server:
+        server.close()
 
 
 def test_a_task_is_answered_in_another_process_that_stays(process):
@@ -157,3 +165,59 @@ def _alive(pid):
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.skipif(not FORKS, reason="only Linux forks after imports")
+class TestForkServer:
+    def test_its_copies_have_its_imports_and_its_environment(self):
+        server = ForkServer({"OF_THE_SERVER": "yes"}, ("colorsys",))
+        one, two = IsolatedProcess(server=server), IsolatedProcess(server=server)
+        try:
+            assert one.call(20, eval, "'colorsys' in __import__('sys').modules").value is True
+            assert two.call(20, os.getenv, "OF_THE_SERVER").value == "yes"
+            assert one.call(20, os.getpid).value != two.call(20, os.getpid).value
+            assert one.call(20, os.getsid, 0).value == one.pid
+        finally:
+            for made in (one, two, server):
+                made.close()
+
+    def test_copies_outlive_it_and_the_next_copy_starts_another(self):
+        server = ForkServer()
+        one, two = IsolatedProcess(server=server), IsolatedProcess(server=server)
+        try:
+            first = one.call(20, os.getpid).value
+            os.kill(one.call(20, os.getppid).value, signal.SIGKILL)
+            assert one.call(20, os.getpid).value == first
+            assert two.call(20, os.getpid).status is Status.OK
+            one.end()
+            assert one.call(20, os.getpid).value != first
+        finally:
+            for made in (one, two, server):
+                made.close()
+
+    def test_no_descriptor_is_left_open(self):
+        server = ForkServer()
+        process = IsolatedProcess(limits=Limits(graceful_s=0.2), server=server)
+        process.call(20, os.getpid)
+        process.end()
+        before = {path.name for path in Path("/proc/self/fd").iterdir()}
+        for _ in range(3):
+            held = process.call(20, os.listdir, "/proc/self/fd").value
+            assert len(held) < 10
+            process.call(20, os.abort)
+        process.end()
+        assert {path.name for path in Path("/proc/self/fd").iterdir()} == before
+        process.close()
+        server.close()
+
+
+def test_the_first_task_of_each_new_process_comes_before_all_others():
+    process = IsolatedProcess(first=Task(os.chdir, ("/",)))
+    try:
+        assert process.call(20, os.getcwd).value == "/"
+    finally:
+        process.close()
+    broken = IsolatedProcess(first=Task(os.chdir, ("/no/such/folder",)))
+    with pytest.raises(GemmdbError, match="does not start: error: FileNotFoundError"):
+        broken.call(20, os.getcwd)
+    broken.close()

@@ -21,3 +21,9 @@ def all_usable() -> bool:
         present = vec_isa.valid_vec_isa_list()
     vec_isa.valid_vec_isa_list.cache_clear()
     return bool(present == usable)
+
+
+def trust() -> None:
+    """Trust all vector units of the CPU in this process, as TRUSTED does in a process to come."""
+    inductor_config.cpp.vec_isa_ok = True
+    vec_isa.valid_vec_isa_list.cache_clear()

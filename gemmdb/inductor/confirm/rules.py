@@ -13,7 +13,7 @@ from gemmdb.key.problem import Query
 from gemmdb.settings import QUICKLY, Policy
 from gemmdb.table.measurement import Protocol
 
-RUNGS = ("near", "sku", "model")
+RUNGS = ("near", "epilogue", "sku", "model")
 """The rungs whose answers no measurement of the very problem stands behind."""
 SLOW_S = 20.0
 """A policy that lets a graph wait this many seconds gets what compiles slowly confirmed, too."""

@@ -10,6 +10,7 @@ from gemmdb.kernels.aten import PADDED, misaligned
 from gemmdb.kernels.hardware import SKINNY_ROWS
 from gemmdb.kernels.registry import GPU_ALONE, INDUCTOR_ALONE
 from gemmdb.key.problem import Problem, Query
+from gemmdb.key.representatives import unmeasured
 from gemmdb.ladder.saving import trivial
 from gemmdb.settings import Policy
 
@@ -26,6 +27,8 @@ def objection(query: Query, policy: Policy) -> str:
     if op in GPU_ALONE and (query.device.kind != "cuda" or symbolic or missing()):
         # Only Inductor's search is left, and no table could name its kernels.
         return f"{GPU_ALONE[op]} are measured on GPUs alone, at fixed sizes, by gemmdb[build]"
+    if reason := unmeasured(query.problem):
+        return reason
     if trivial(query.problem):
         return "there is nothing to save: each of its sums has one term"
     if patient(policy):

@@ -15,6 +15,7 @@ from gemmdb.inductor.lower.triton import Operands, check
 from gemmdb.inductor.match import products
 from gemmdb.kernels.aten import padded_sizes
 from gemmdb.kernels.config import Config
+from gemmdb.key.epilogue import LIGHT
 from gemmdb.key.problem import Problem, Query
 
 aten = torch.ops.aten
@@ -85,5 +86,6 @@ def _asked(query: Query) -> list[Query]:
     problem = query.problem
     asked = [problem]
     if unbiased := problem.spec.unbiased:
-        asked += [replace(problem, fusion="pointwise"), replace(problem, op=unbiased, bias=None, fusion="pointwise")]
+        fused = replace(problem, fusion=problem.fusion if problem.epilogue else LIGHT.text)
+        asked += [fused, replace(fused, op=unbiased, bias=None)]
     return [replace(query, problem=one) for one in dict.fromkeys(asked)]

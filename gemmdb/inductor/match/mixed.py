@@ -15,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from gemmdb.inductor import ops
 from gemmdb.inductor.match import epilogues, extract, rewriting, weight_only
 from gemmdb.inductor.match.extract import Unsupported, value
+from gemmdb.key.epilogue import LIGHT
 from gemmdb.key.operands import TensorInfo
 
 aten = torch.ops.aten
@@ -56,11 +57,12 @@ class Mixed:
             info = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
         m, n = extract.matrix(value(self.a)).sizes[0], info.sizes[0]
         bias = None if self.bias is None else extract.bias(value(self.bias), m, n).text
-        fused = "pointwise" if self.factor is not None else epilogues.fusion(self.node)
+        fused = LIGHT.text if self.factor is not None else epilogues.fusion(self.node)
+        fused = "none" if bias else fused
         fused = "scale" if self.scale is not None else fused
         return {
             "dtype": info.dtype, "sizes": info.sizes, "strides": info.strides, "offset": info.offset,
-            "constant": constant, "fusion": "none" if bias and fused == "pointwise" else fused, "bias": bias,
+            "constant": constant, "fusion": fused, "bias": bias,
         }  # fmt: skip
 
 

@@ -23,24 +23,27 @@ def mkl_linear(node: Any) -> Product | None:
 def onednn_linear(node: Any) -> Product | None:
     """oneDNN: x, weight [N, K], the bias or None, and the activation that it computes (`none` for no activation)."""
     x, weight, bias, attribute = node.args[:4]
-    fusion = epilogues.fusion(node) if attribute == "none" else "pointwise"
+    fusion = epilogues.fusion(node) if attribute == "none" else epilogues.behind_activation(node, attribute)
     return _linear(node, x, value(weight), bias, fusion)
 
 
 def onednn_binary(node: Any) -> Product | None:
     """oneDNN with a binary operation, such as an addition: x, the other tensor, weight [N, K], the bias or None."""
     x, _, weight, bias = node.args[:4]
-    return _linear(node, x, value(weight), bias, "pointwise")
+    return _linear(node, x, value(weight), bias, epilogues.behind_operators(node, (), 1))
 
 
 def fused_linear(node: Any) -> Product | None:
     """oneDNN with an activation that Inductor's lowering matched: x, weight [N, K], the bias or None."""
     x, weight, bias = node.args[:3]
-    for old in match(node.target).nodes:
+    fused = match(node.target).nodes
+    for old in fused:
         mixed = marked(node, x, old)
         if mixed is not None:
             return mixed
-    return _linear(node, x, value(weight), bias, "pointwise")
+    operators = filter(extract.is_pointwise, fused)
+    fusion = epilogues.behind_operators(node, operators, int("other" in node.kwargs))
+    return _linear(node, x, value(weight), bias, fusion)
 
 
 def _linear(node: Any, x: Any, weight: Any, bias: Any, fusion: str) -> Product | None:

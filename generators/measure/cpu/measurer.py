@@ -19,6 +19,7 @@ from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import Elsewhere, Reply, Task
+from gemmdb.processes.fork_server import ForkServer
 from gemmdb.processes.pool import IsolatedProcess, Limits, Stopped, spread
 from gemmdb.table import stats
 from gemmdb.table.measurement import MAX_DETAIL, Protocol, Status, Times
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from gemmdb.generators.measure.cpu import session
 else:
     session = Elsewhere("gemmdb.generators.measure.cpu.session")
+IMPORTS = ("torch._dynamo", "torch._inductor.compile_fx", "gemmdb.generators.measure.cpu.session")
+"""What the processes fork with: seconds of imports, which one process does for all."""
 POLL_S = 0.1
 """How often, in seconds, a busy machine is tried again."""
 RESTART = 200
@@ -56,13 +59,14 @@ class CpuMeasurer:
     _since_start: int = 0
 
     def __post_init__(self) -> None:
-        self._environment = {
+        environment = {
             "OMP_NUM_THREADS": str(self.threads),
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "GEMMDB_DISABLE": "",
         }
-        self._timer = IsolatedProcess(self._environment, self.limits)
-        self._compilers = [IsolatedProcess(self._environment, self.limits) for _ in range(self.compilers)]
+        self._server = ForkServer(environment, IMPORTS)
+        timer, *compilers = (IsolatedProcess({}, self.limits, self._server) for _ in range(1 + self.compilers))
+        self._timer, self._compilers = timer, compilers
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
         """Compile all candidates of the jobs into the compiler's cache on disk. Returns when all are done."""
@@ -136,12 +140,14 @@ class CpuMeasurer:
         self._closed = True
         for process in (self._timer, *self._compilers):
             process.close()
+        self._server.close()
 
     def _learn(self) -> None:
         """Pass on to future processes what one that has compiled found out about the vector units."""
         if not self._learnt:
-            reply = self._compilers[-1].call(self.effort.compile_s, session.trusted)
-            self._environment.update(reply.value or {})
+            if self._compilers[-1].call(self.effort.compile_s, session.usable).value:
+                for process in (self._timer, *self._compilers):
+                    process.first = Task(session.trust)
             self._learnt = True
 
     def _is_closed(self) -> bool:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import gc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import torch
 
+from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.cpu.compiled import Compiled, compile_candidate
 from gemmdb.generators.measure.program import FP32_MODES, Product, operands
 from gemmdb.generators.measure.reference import Reference, poison, reference
@@ -57,14 +58,19 @@ def load(problem: Problem, config: Config, threads: int) -> float:
     bench = _setup(problem, threads)
     compiled = compile_candidate(problem, bench.product, config)
     poison(problem, CPU)
-    error = bench.expected.error(compiled(bench.fresh))
+    error = bench.expected.error(representative.as_product(problem, compiled(bench.fresh)))
     bench.loaded[config] = compiled
     return error
 
 
-def trusted() -> Mapping[str, str]:
-    """Environment variables about the vector units for further processes, since this process has tested the units."""
-    return vector_units.TRUSTED if vector_units.all_usable() else {}
+def usable() -> bool:
+    """Whether further processes can trust the vector units, since this process has tried them."""
+    return vector_units.all_usable()
+
+
+def trust() -> None:
+    """Trust the vector units in this process."""
+    vector_units.trust()
 
 
 def time_round(

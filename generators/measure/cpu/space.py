@@ -15,6 +15,7 @@ from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import GPU_ALONE
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.key.representatives import unmeasured
 from gemmdb.key.toolchain import installed, minor
 
 Factors = tuple[int, int, int]
@@ -59,6 +60,8 @@ def excluded(config: Config, problem: Problem, device: Device) -> str:
     """Why `config` must not run `problem` on `device`, in one phrase; empty if it may run."""
     if problem.empty:
         return "Inductor leaves nothing to compute of a product of size zero"
+    if reason := unmeasured(problem):
+        return reason
     if problem.scales == "row" and _release() < SCALED_ROWS:
         return "ATen takes scales of rows on a CPU from torch 2.12 on"
     if problem.spec.batched and (problem.k == 1 or problem.m == problem.n == 1):

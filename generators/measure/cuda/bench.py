@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.cuda.calls import Call, Tensors
 from gemmdb.generators.measure.cuda.trial import Loaded
 from gemmdb.generators.measure.program import operands, set_numerics
@@ -56,7 +57,9 @@ def set_up(problem: Problem) -> Bench:
     made = operands(problem, device, SEED)
     expected = reference(problem, made)
     tensors = made.named
-    tensors["out"] = torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device)
+    tensors["out"] = representative.output(problem, device)
+    if problem.epilogue and problem.epilogue.kept:
+        tensors["kept"] = torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device)
     count = COPIED_BYTES // max(sum(tensor.nbytes for tensor in tensors.values()), 1)
     copies = [tensors, *({n: moved(t) for n, t in tensors.items()} for _ in range(min(count, COPIES) - 1))]
     return Bench(problem, copies, expected)
@@ -83,4 +86,5 @@ def check(bench: Bench, call: Call) -> float:
         if made is not None:
             out.copy_(made)
     torch.cuda.synchronize()
-    return max(bench.expected.error(bench.copies[index]["out"]) for index in {0, last})
+    results = (representative.as_product(bench.problem, bench.copies[index]["out"]) for index in {0, last})
+    return max(map(bench.expected.error, results))

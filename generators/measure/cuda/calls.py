@@ -103,6 +103,7 @@ def _follow(problem: Problem, names: Tensors, dtype: str) -> Callable[[], None]:
 
 
 def _finish(problem: Problem, names: Tensors, dtype: str, launch: Launch) -> Callable[[], None]:
+    # A product that is kept is what the kernel reads.
     names["product"] = torch.empty(problem.shapes[2], dtype=to_torch(dtype), device="cuda")
     return launcher(launch, names, _sizes(problem, names))
 

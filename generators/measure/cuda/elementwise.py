@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gemmdb.generators.measure.cuda.render import HEAD, POINTERS, Launch, Unit, reduction_launch
+from gemmdb.generators.measure.cuda import epilogue
+from gemmdb.generators.measure.cuda.epilogue import POINTERS
+from gemmdb.generators.measure.cuda.render import HEAD, Launch, Unit, kernel, reduction_args, reduction_launch
 from gemmdb.kernels.triton import TL
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand, default_numerics
 from gemmdb.key.problem import Problem
 
 CAST_BLOCK = 1024
+SIDE = 64
+"""Rows and columns of the tiles in which an output is transposed."""
 FLUSH_WORDS = 32 * 2**20
 """int32 words that a flush reads: 128 MiB, twice any L2. With twice as many, no median of 36 kernels on an H200 changed
 by more than chance, and every sample includes the noise of its flushes."""
@@ -46,10 +50,22 @@ def cast(problem: Problem) -> Launch:
 
 
 def after(problem: Problem, dtype: str) -> Launch:
-    """Applies the problem's scale or pointwise function to the `product` of ATen, in `dtype`, into `out`.
+    """Applies the problem's scale or elementwise epilogue to the `product` of ATen, in `dtype`, into `out`.
 
-    The product already includes the bias, alpha and beta of an addmm, and the bias and scales of a scaled_mm.
+    The product already includes the bias, alpha and beta of an addmm, and the bias and scales of a scaled_mm. It is
+    stored by then, so it need not be kept anew.
     """
+    alone, own = _as_matrix(problem), problem.epilogue
+    if own is not None and own.kept:
+        alone = replace(alone, fusion=replace(own, kept=False).text)
+    source = ("product", POINTERS[dtype])
+    if own is not None and own.order == "transposed":
+        return _transposing(problem, alone, source)
+    return reduction_launch(alone, 1, source, _permuted_batch(problem) if own and own.order == "permuted" else "")
+
+
+def _as_matrix(problem: Problem) -> Problem:
+    """The problem as a plain product of two matrices with the same epilogue."""
     op = problem.spec
     alone = replace(problem, op=op.unbiased, bias=None, scalars="unit") if op.unbiased else problem
     if op.batched:
@@ -61,7 +77,37 @@ def after(problem: Problem, dtype: str) -> Launch:
         alone = replace(
             problem, op="mm", a=dense, b=dense, bias=None, scales="", numerics=default_numerics(problem.out)
         )
-    return reduction_launch(alone, 1, ("product", POINTERS[dtype]))
+    return alone
+
+
+def _permuted_batch(problem: Problem) -> str:
+    """The place of an element of a batch that is stored as [m, batch, n]; empty for one matrix, whose heads are
+    stored one after another."""
+    if not problem.spec.batched:
+        return ""
+    row, matrix = f"(idx_m % {problem.m})", f"(idx_m // {problem.m})"
+    return f"({row}.to(tl.int64) * {problem.batch} + {matrix}) * N + idx_n"
+
+
+def _transposing(problem: Problem, alone: Problem, source: tuple[str, str]) -> Launch:
+    """As `after`, in square tiles: Inductor reads and stores whole lines of memory also where it transposes."""
+    body = (
+        f"tile = tl.program_id(0) // tl.cdiv(N, {SIDE})",
+        f"idx_m = tile * {SIDE} + tl.arange(0, {SIDE})[:, None]",
+        f"idx_n = tl.program_id(0) % tl.cdiv(N, {SIDE}) * {SIDE} + tl.arange(0, {SIDE})[None, :]",
+        "inside = (idx_m < M) & (idx_n < N)",
+        f"acc = tl.load({source[0]} + idx_m.to(tl.int64) * N + idx_n, mask=inside, other=0)",
+        *epilogue.statements(alone, ("idx_m", "idx_n"), "acc", "inside", _transposed(problem)),
+    )
+    tiles = math.ceil(alone.m / SIDE) * math.ceil(alone.n / SIDE)
+    return Launch(kernel(alone, body, reduction_args(alone, source), 8), (tiles, 1, 1))
+
+
+def _transposed(problem: Problem) -> str:
+    if not problem.spec.batched:
+        return ""
+    row, matrix = f"(idx_m % {problem.m})", f"(idx_m // {problem.m})"
+    return f"({matrix}.to(tl.int64) * N + idx_n) * {problem.m} + {row}"
 
 
 def flush() -> Launch:

@@ -9,19 +9,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jinja2
 
-from gemmdb.generators.measure.literals import SCALARS
+from gemmdb.generators.measure.cuda import epilogue
+from gemmdb.generators.measure.cuda.epilogue import POINTERS
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
-from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
 
-POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "int8": "*i8", "uint8": "*u8", "int32": "*i32",
-            "fp8_e4m3": "*fp8e4nv", "fp8_e5m2": "*fp8e5"}  # fmt: skip
 HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 REDUCE_BLOCK = 512
 
@@ -125,8 +123,8 @@ class _Hooks:
         problem, acc = self.problem, _sums(self.problem)
         found = [("A", POINTERS[problem.a.dtype]), ("B", POINTERS[problem.b.dtype])]
         if not self.partial:
-            found += _epilogue_args(problem)
-        found += [("partials" if self.partial else "out", acc if self.partial else POINTERS[problem.out])]
+            found += epilogue.args(problem)
+        found += [("partials", acc) if self.partial else ("out", epilogue.out_type(problem))]
         found += [(name, {"partials": acc, "counters": "*i32"}[name]) for name in self.extra]
         return [*found, ("M", "i32"), ("N", "i32"), ("K", "i32"), *self._strides()]
 
@@ -158,7 +156,7 @@ class _Hooks:
             lines = ["tl.store(partials + ({} * M + {}) * N + {}, {}, mask={})".format(*indices, value, mask)]
         else:
             rest = replace(self.problem, fusion="none") if self.scaled else self.problem
-            lines = epilogue(rest, indices, value, mask)
+            lines = epilogue.statements(rest, indices, value, mask)
         return ("\n" + " " * indent_width).join(lines)
 
     def unit(self, source: str, warps: int, stages: int) -> Unit:
@@ -171,52 +169,15 @@ class _Hooks:
         return Unit(source, args, divisible, warps, stages)
 
 
-def _bias(problem: Problem) -> Bias | None:
-    # A bias with beta zero is not read: it may hold NaN.
-    return None if problem.scalars == "beta0" else problem.bias
+def reduction_args(problem: Problem, source: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+    """The (name, type) arguments of a kernel that finishes `source`."""
+    return source, *epilogue.args(problem), ("out", epilogue.out_type(problem)), ("M", "i32"), ("N", "i32")
 
 
-def _epilogue_args(problem: Problem) -> list[tuple[str, str]]:
-    bias = _bias(problem)
-    found = [] if bias is None else [("bias", POINTERS[bias.dtype])]
-    if problem.fusion == "scale":
-        found.append(("scale", POINTERS[problem.out] if problem.out in ("bf16", "fp16") else "*fp32"))
-    return [*found, ("scale_a", "*fp32"), ("scale_b", "*fp32")] if problem.scales else found
-
-
-def epilogue(problem: Problem, indices: tuple[str, ...], value: str, mask: str) -> list[str]:
-    """Statements that apply the problem's alpha, scales, bias and pointwise function to `value` and store it.
-
-    The scale is one value per column, in the output's dtype, as in weight-only and dynamic quantisation. The scales of
-    fp8 operands are one value each, or one per row and one per column. The pointwise function is relu, as an example of
-    any cheap one.
-    """
-    (m, n), (alpha, beta), bias, lines = indices, SCALARS[problem.scalars], _bias(problem), []
-    if problem.fusion != "none" or problem.bias is not None or problem.scales:
-        lines.append(f"result = {value}.to(tl.float32)")
-        value = "result"
-    if alpha != 1:
-        lines.append(f"result = result * {alpha}")
-    if problem.fusion == "scale":
-        lines.append(f"result = result * tl.load(scale + {n}, mask={n} < N, other=0).to(tl.float32)")
-    if problem.scales == "tensor":
-        lines.append("result = result * tl.load(scale_a) * tl.load(scale_b)")
-    elif problem.scales == "row":
-        lines.append(f"result = result * tl.load(scale_a + {m}, mask={m} < M, other=0)")
-        lines.append(f"result = result * tl.load(scale_b + {n}, mask={n} < N, other=0)")
-    if bias is not None:
-        where = {"1d": f"{n}", "full": f"{m} * N + {n}", "column": f"{m}"}[bias.kind]
-        times = "" if beta == 1 else f" * {beta}"
-        lines.append(f"result = result + tl.load(bias + {where}, mask={mask}, other=0).to(tl.float32){times}")
-    if problem.fusion == "pointwise":
-        lines.append("result = tl.maximum(result, 0.0)")
-    lines.append(f"tl.store(out + {m}.to(tl.int64) * N + {n}, {value}.to(out.dtype.element_ty), mask={mask})")
-    return lines
-
-
-def reduction(problem: Problem, split: int, source: tuple[str, str]) -> Unit:
-    """Sums `split` results [split, M, N] of the (name, type) `source` in a fixed order and applies the epilogue."""
-    args = [source, *_epilogue_args(problem), ("out", POINTERS[problem.out]), ("M", "i32"), ("N", "i32")]
+def reduction(problem: Problem, split: int, source: tuple[str, str], place: str = "") -> Unit:
+    """Sums `split` results [split, M, N] of the (name, type) `source` in a fixed order and applies the epilogue.
+    `place`: as in `epilogue.statements`."""
+    args = reduction_args(problem, source)
     body = [
         f"at = tl.program_id(0) * {REDUCE_BLOCK} + tl.arange(0, {REDUCE_BLOCK})",
         "inside = at < M * N",
@@ -225,13 +186,19 @@ def reduction(problem: Problem, split: int, source: tuple[str, str]) -> Unit:
         f"    acc += tl.load({source[0]} + part * M * N + at, mask=inside, other=0)",
         "idx_m = at // N",
         "idx_n = at % N",
-        *epilogue(problem, ("idx_m", "idx_n"), "acc", "inside"),
+        *epilogue.statements(problem, ("idx_m", "idx_n"), "acc", "inside", place),
     ]
+    return kernel(problem, body, args)
+
+
+def kernel(problem: Problem, body: Sequence[str], args: tuple[tuple[str, str], ...], warps: int = 4) -> Unit:
+    """A kernel of these statements over the [M, N] output of a problem."""
     text = f"{HEAD}def kernel({', '.join(n for n, _ in args)}):\n" + "".join(f"    {line}\n" for line in body)
     divisible = tuple(n for n, t in args if t.startswith("*") or (n == "N" and problem.n % 16 == 0))
-    return Unit(text, tuple(args), divisible, 4, 1)
+    return Unit(text, args, divisible, warps, 1)
 
 
-def reduction_launch(problem: Problem, split: int, source: tuple[str, str]) -> Launch:
+def reduction_launch(problem: Problem, split: int, source: tuple[str, str], place: str = "") -> Launch:
     """`reduction` with its grid."""
-    return Launch(reduction(problem, split, source), (math.ceil(problem.m * problem.n / REDUCE_BLOCK), 1, 1))
+    grid = (math.ceil(problem.m * problem.n / REDUCE_BLOCK), 1, 1)
+    return Launch(reduction(problem, split, source, place), grid)

@@ -23,6 +23,7 @@ from gemmdb.kernels.triton.persistent.menu import MENU as PERSISTENT
 from gemmdb.kernels.triton.tile.menu import MENU as TILE
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.key.representatives import unmeasured
 
 MENUS: Mapping[str, Menu] = {"gemv": GEMV, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE}
 """What is tried of each of our Triton kernels, in this order."""
@@ -43,8 +44,9 @@ class CudaSpace:
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
         """ATen, then legal configs only: illegal configs of a product space tell nothing. If there is nothing to
-        multiply, ATen alone. If torch cannot multiply these fp8 operands, ATen alone, as illegal."""
-        if reason := unmultiplied(problem, device):
+        multiply, ATen alone. If torch cannot multiply these fp8 operands, or no epilogue of this class is measured,
+        ATen alone, as illegal."""
+        if reason := unmultiplied(problem, device) or unmeasured(problem):
             return [Candidate(ATEN, reason)]
         if problem.empty:
             return [Candidate(ATEN)]

@@ -12,6 +12,7 @@ from gemmdb.generators.shapes import loading
 from gemmdb.generators.shapes.architectures import ARCHITECTURES, ENCODERS, GPT2
 from gemmdb.generators.shapes.strata import affordable
 from gemmdb.key.problem import Problem
+from gemmdb.key.representatives import unmeasured
 
 PRECISIONS = ["bf16", "fp16", "fp32", "tf32"]
 LAYOUTS = ["nt", "nn", "tn"]
@@ -183,3 +184,17 @@ def test_h200_holds_every_affordable_mm_square_of_a_power_of_two(shipped: Sequen
         for dtype in ({}, {"dtype": "fp16"}, {"dtype": "fp32"}, {"dtype": "fp32", "tf32": True}):
             square = Problem.gemm("mm", m=side, n=side, k=side, **dtype)
             assert square in known or not affordable(square)
+
+
+def test_epilogues_of_the_most_used_layers_come_first():
+    problems = preset("h200-epilogues")
+    first, rest = problems[:53], problems[53:]
+    assert {p.fusion for p in first[:4]} == {p.fusion for p in first} == {"pointwise:math", "pointwise:math:reads1"}
+    assert {(1, 14336, 4096), (1024, 14336, 4096), (128, 3072, 768), (1500, 5120, 1280)} <= {
+        (p.m, p.n, p.k) for p in first
+    }
+    assert len(set(problems)) == len(problems)
+    assert all(unmeasured(problem) is None and affordable(problem) for problem in problems)
+    # Of the rest, a tenth has every kind of epilogue that matters.
+    kinds = {"none", "pointwise:math:reads1", "pointwise:math:kept", "pointwise:permuted", "pointwise:reads1"}
+    assert kinds <= {problem.fusion for problem in rest[: len(rest) // 10]}

@@ -210,6 +210,7 @@ def test_graphs_are_recorded_of_whole_products_only(kit, dividing):
     assert product["config"] == ATEN.text
 
 
+@pytest.mark.slow
 def test_a_package_of_aotinductor_chooses_without_gemmdb(dividing, tmp_path: Path, kit):
     class Net(torch.nn.Module):
         def __init__(self):

@@ -49,6 +49,16 @@ SEEN = [
     GEMM("scaled_mm", m=17, n=48, k=64, out_dtype="fp32", scales="row"),
     replace(GEMM("scaled_mm", m=17, n=48, k=64, scales="row", bias="1d", constant_weight=True),
             a=Operand("fp8_e4m3", Layout("row-padded", 8)), b=Operand("fp8_e5m2", Layout("col-padded", 16))),
+    GEMM("mm", **SIZES, dtype="bf16", fusion="pointwise:math", constant_weight=True),
+    GEMM("addmm", **SIZES, dtype="bf16", fusion="pointwise:reads1", constant_weight=True),
+    GEMM("addmm", **SIZES, dtype="fp32", fusion="pointwise:math:reads1", constant_weight=True),
+    GEMM("mm", **SIZES, dtype="bf16", fusion="pointwise:math:reads1"),
+    GEMM("mm", **SIZES, dtype="fp32", fusion="pointwise:math:reads2:kept:transposed:bf16"),
+    GEMM("addmm", **SIZES, dtype="bf16", fusion="pointwise:permuted:fp32"),
+    GEMM("mixed_mm", **SIZES, fusion="pointwise:math"),
+    GEMM("bmm", batch=3, **SIZES, dtype="bf16", fusion="pointwise:permuted"),
+    GEMM("bmm", batch=3, **SIZES, dtype="fp32", fusion="pointwise:math:reads1:kept:transposed"),
+    GEMM("scaled_mm", m=17, n=48, k=64, fusion="pointwise:math:reads1"),
 ]  # fmt: skip
 
 

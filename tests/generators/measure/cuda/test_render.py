@@ -1,12 +1,17 @@
 """Rendering: valid Python, one unit for every size of a divisibility class, and the launches that go with it."""
 
 import ast
+import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
+import torch
 
+from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.render import Launch, plan
+from gemmdb.key.epilogue import ORDERS, READS, Epilogue
 from gemmdb.key.problem import Problem
 
 gemm = Problem.gemm
@@ -163,3 +168,55 @@ def test_the_kernels_around_aten_render():
         launch = elementwise.read(2**20 + 1, shape)
         check(launch)
         assert (launch.grid[0] - 1) * block * steps < 2**20 + 1 <= launch.grid[0] * block * steps
+
+
+CLASSES = [Epilogue(*fields) for fields in product(("light", "math"), READS, (False, True), ORDERS, ("", "fp32"))]
+
+
+@pytest.mark.parametrize("own", CLASSES, ids=lambda own: own.text)
+def test_a_class_of_epilogues_is_in_the_kernel_and_in_the_one_after_aten(make, own):
+    problem = gemm("mm", m=32, n=512, k=256, fusion=own.text)
+    for config in (make.tile(), make.tile(**SPLIT), make.tile(**FIXUP), make.narrow(swap=1), make.persistent()):
+        launch = plan(problem, config).launches[-1]
+        source, types = check(launch), dict(launch.unit.args)
+        assert types["out"] == ("*fp32" if own.stored else "*bf16")
+        assert source.count("tl.load(read") == own.reads
+        assert ("kept" in types) == own.kept
+        assert ("tl.erf" in source) == (own.arithmetic == "math" and not own.reads)
+        assert ("tl.exp" in source) == (own.arithmetic == "math" and own.reads > 0)
+        assert ("maximum" in source) == (own.arithmetic == "light" and not own.reads)
+    after = check(elementwise.after(problem, "bf16"))
+    assert after.count("tl.load(read") == own.reads
+    assert "kept" not in after  # ATen has stored the product.
+
+
+class Index(int):
+    """An index of Triton: a number that knows its dtype."""
+
+    def to(self, dtype):
+        return self
+
+
+def places(statements, sizes, rows):
+    """Where each element of an [M, N] result is stored, by the last of the statements."""
+    inside = statements[-1].split("tl.store(out + ")[1].split(", ")[0].replace("tl.int64", "None")
+    inside = re.sub(r"(\([^()]*\))\.to\(None\)", r"\1", inside)
+    names = dict(sizes)
+    return [
+        eval(inside, {}, names | {"idx_m": Index(m), "idx_n": Index(n)}) for m in range(rows) for n in range(sizes["N"])
+    ]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("op", ["mm", "bmm"])
+def test_results_are_stored_where_the_program_stores_them(op, order):
+    batch = {"batch": 3} if op == "bmm" else {}
+    fusion = Epilogue(order=order).text
+    problem = gemm(op, m=6, n=32, k=8, fusion=fusion, **batch)
+    rows = 6 * batch.get("batch", 1)
+    source = elementwise.after(problem, "bf16").unit.source
+    found = places(source.strip().splitlines(), {"M": rows, "N": 32}, rows)
+    # The program's result, holding the number of each element of its memory.
+    stored = representative.output(problem, torch.device("cpu"))
+    numbers = torch.arange(stored.numel()).view(stored.shape)
+    assert found == representative.as_product(problem, numbers).reshape(-1).tolist()

@@ -1,0 +1,134 @@
+"""Rung `epilogue`: answers a product with an epilogue of a class that was not measured from rows of the same product
+with another epilogue, or with none.
+
+Such rows tell which kernels multiply fastest. They do not tell what this epilogue costs inside a kernel. So the caller
+confirms the answer, where it can. Without that, a kernel is served only if it multiplies about as fast as ATen also
+with no epilogue at all: then a fused epilogue can be assumed not to lose to ATen and a kernel after it. A transposed
+store is the exception: a product's kernel scatters single elements, where the kernel after ATen stores whole lines.
+And exponentials, which default mode hides behind the memory's time, are charged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmdb.cost.machine import machine
+from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.epilogue import LIGHT
+from gemmdb.key.problem import Problem
+from gemmdb.ladder import dispatching
+from gemmdb.ladder.ask import Ask, Step
+from gemmdb.ladder.exact import barred, exact
+from gemmdb.ladder.near import near, predict_near
+from gemmdb.ladder.policy_filter import required_gain
+from gemmdb.ladder.prediction import Prediction, measured
+from gemmdb.ladder.ranges import buckets, ranged
+
+EXPONENTIAL = 31
+"""Instructions per element of an exact GELU beyond those of relu, counted in code that Triton 3.6 makes for sm90. SiLU
+takes 16, two of them at an eighth of the rate."""
+
+
+def stand_ins(problem: Problem) -> tuple[Problem, ...]:
+    """The problems whose rows tell about the kernel of a problem with an epilogue, the most telling first: those with
+    the light epilogue, then those without any. If the product is stored anyway, fusing saves little, and only the
+    latter tell. Empty for a problem without an epilogue, and for the light one: those are measured themselves."""
+    own = problem.epilogue
+    if own is None or own == LIGHT:
+        return ()
+    alone = _alone(problem)
+    return (alone,) if own.kept else (replace(problem, fusion=LIGHT.text), alone)
+
+
+def epilogue(ask: Ask) -> Step:
+    """The answer for a problem with another epilogue, or none, if it can be confirmed or assumed to hold."""
+    others = stand_ins(ask.problem)
+    if not others:
+        return Step("epilogue", None, "for epilogues of other classes than the light one")
+    if ask.policy.on_miss == "error" and not ask.symbolic:  # Of a range, only some sizes are ever measured.
+        return Step("epilogue", None, "strict mode serves what was measured with its own epilogue")
+    doubts: list[str] = []
+    first: Hit | None = None
+    for problem in others:
+        step = _answer(ask.at(problem))
+        if step is None or step.hit is None:
+            continue
+        hit = _charged(ask, problem, step.hit)
+        first = first or hit
+        doubt = _doubt(ask, problem, hit)
+        if doubt is None:
+            return _serve(problem, hit, f"measured with fusion={problem.fusion}: {step.reason}")
+        doubts.append(f"fusion={problem.fusion}: {doubt}")
+    if first is None:
+        return Step("epilogue", None, "no rows of the same product with another epilogue, or with none, answer")
+    reason = "; ".join(doubts)
+    if ask.policy.on_miss == "live":
+        return Step("epilogue", None, reason, first.evidence)
+    aten = Hit("epilogue", ATEN, first.expected_us * first.speedup, 1.0, first.table, {**first.evidence, "why": reason})
+    return Step("epilogue", aten, f"ATen: {reason}", aten.evidence)
+
+
+def _alone(problem: Problem) -> Problem:
+    return replace(problem, fusion="none")
+
+
+def _answer(ask: Ask) -> Step | None:
+    """What measured rows say, its own or those of neighbours."""
+    steps = (rung(ask) for rung in ((ranged,) if ask.symbolic else (exact, near)))
+    return next((step for step in steps if step.hit), None)
+
+
+def _charged(ask: Ask, problem: Problem, hit: Hit) -> Hit:
+    """The hit with the time of exponentials that the other `problem`, measured with a light epilogue, did not have. A
+    kernel of a product computes them after its sums, and no memory's time hides them. Rows without an epilogue lack the
+    kernel after ATen as well, which takes at least as long."""
+    own, found = ask.problem.epilogue, machine(ask.device)
+    hidden = own is None or own.arithmetic == "light" or problem.fusion == "none"
+    if hidden or found is None or hit.branches or hit.config == ATEN:
+        return hit
+    us = EXPONENTIAL * problem.batch * problem.m * problem.n / (found.sms * found.fma / 2)
+    expected = hit.expected_us + us
+    evidence = {**hit.evidence, "charged_us": us}
+    return replace(hit, expected_us=expected, speedup=hit.speedup * hit.expected_us / expected, evidence=evidence)
+
+
+def _doubt(ask: Ask, problem: Problem, hit: Hit) -> str | None:
+    """Why the answer for the other `problem` is not served here; None if it is."""
+    if hit.branches:  # Nothing is fused into kernels that are chosen at run time.
+        return None
+    own = ask.problem.epilogue
+    if hit.config == ATEN:
+        known = problem.fusion != "none" or (own is not None and own.kept)
+        return None if known else "ATen, but these rows do not tell what fusing saves"
+    if hit.config in barred(ask):
+        return f"{hit.config.name} was wrong or crashed with this epilogue"
+    if ask.confirming:
+        return None
+    if own is not None and own.order == "transposed":
+        return f"{hit.config.name} may lose by its transposed store"
+    needed = required_gain(ask.policy, False)
+    if hit.speedup - 1 < needed:
+        return f"{hit.config.name} gains {hit.speedup - 1:.1%}, and with another epilogue {needed:.1%} is needed"
+    return None if _holds_alone(ask, hit.config) else f"{hit.config.name} may be slower than ATen without an epilogue"
+
+
+def _holds_alone(ask: Ask, config: Config) -> bool:
+    """Whether rows without an epilogue say that `config` is not slower than ATen by more than the policy's regret, at
+    every size of the query."""
+    at = ask.at(_alone(ask.problem))
+    loss = ask.policy.range_regret
+    found = [dispatching.Bucket(one.m, _prediction(at.at(one))) for one in buckets(at)]
+    return all(bucket.log_ratio(config, loss) is not None for bucket in found)
+
+
+def _prediction(ask: Ask) -> Prediction | None:
+    found: Prediction | str | None = measured(ask)
+    if found is None and ask.policy.near:
+        found = predict_near(ask)
+    return found if isinstance(found, Prediction) else None
+
+
+def _serve(problem: Problem, hit: Hit, reason: str) -> Step:
+    evidence = {**hit.evidence, "measured_as": hit.rung, "measured_fusion": problem.fusion}
+    return Step("epilogue", replace(hit, rung="epilogue", evidence=evidence), reason, evidence)

@@ -1,0 +1,178 @@
+"""A process that has imported torch once and forks: a copy starts in milliseconds, a new interpreter in seconds.
+
+Each copy is independent: it has its own session and may crash, while the next one forks from a server that did no work.
+The server does nothing but import, so no thread and no GPU context is copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+
+from gemmdb.errors import GemmdbError
+from gemmdb.processes import child
+
+FORKS = sys.platform == "linux"
+"""Elsewhere system libraries do not work in a process that was forked after they were loaded."""
+BOOT = "import sys; from gemmdb.processes.fork_server import main; main(sys.argv[1:])"
+NUMBER = struct.Struct("=q")
+"""A limit of memory in bytes (0: none), a process id, or how a process ended: its exit code, or minus its signal."""
+PIPES = 4
+"""Requests, replies and lifeline of a copy (see `child.main`), and the pipe that says how it ended."""
+
+
+@dataclass
+class Forked:
+    """A copy of a server. It has the methods of `subprocess.Popen` that a pool needs."""
+
+    pid: int
+    _status: int
+    _code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, or minus the signal; None while it runs."""
+        return self._read(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, or minus the signal. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        until = None if timeout is None else monotonic() + timeout
+        while (code := self._read(1.0 if until is None else max(0.0, until - monotonic()))) is None:
+            if until is not None and monotonic() >= until:
+                raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+        return code
+
+    def _read(self, limit_s: float) -> int | None:
+        if self._code is None and select.select([self._status], [], [], limit_s)[0]:
+            found = os.read(self._status, NUMBER.size)
+            os.close(self._status)
+            # Nothing is read if the server was killed. Then nobody knows how its copies end.
+            self._code = NUMBER.unpack(found)[0] if found else 1
+        return self._code
+
+
+@dataclass
+class ForkServer:
+    """Starts copies of a process that has imported `modules`. `environment` is added to that of this process. The
+    server starts with the first copy, and again if it died."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+    _process: subprocess.Popen[bytes] | None = None
+    _socket: socket.socket | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self, descriptors: tuple[int, int, int], memory: int | None) -> Forked:
+        """A new copy, which serves these pipes (see `child.main`) within `memory` bytes of address space. Raises
+        GemmdbError if the server does not start."""
+        read_status, write_status = os.pipe()
+        try:
+            with self._lock:
+                connection = self._running()
+                # Two descriptors would be lost if the server died between both lines: it is started anew then.
+                socket.send_fds(connection, [NUMBER.pack(memory or 0)], [*descriptors, write_status])
+        except OSError as error:
+            os.close(read_status)
+            raise GemmdbError(f"the process that isolated processes fork from does not start: {error}") from error
+        finally:
+            os.close(write_status)
+        found = os.read(read_status, NUMBER.size)
+        if not found:
+            os.close(read_status)
+            raise GemmdbError("the process that isolated processes fork from ended")
+        return Forked(NUMBER.unpack(found)[0], read_status)
+
+    def close(self) -> None:
+        """End the server. Its copies go on."""
+        with self._lock:
+            process, self._process = self._process, None
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def _running(self) -> socket.socket:
+        if self._socket is None or self._process is None or self._process.poll() is not None:
+            if self._socket is not None:
+                self._socket.close()
+            self._socket, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", BOOT, str(theirs.fileno()), *self.modules],
+                    env={**os.environ, **self.environment},
+                    stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True,
+                )  # fmt: skip
+        return self._socket
+
+
+def main(arguments: list[str]) -> None:
+    """Import the modules and fork: `main([SOCKET, MODULE...])`. A module that is missing is the task's error later."""
+    connection = socket.socket(fileno=int(arguments[0]))
+    for module in arguments[1:]:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    running: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([connection.fileno(), woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            _report(running)
+        if connection.fileno() in ready:
+            message, descriptors, *_ = socket.recv_fds(connection, NUMBER.size, PIPES)
+            if not message:
+                return
+            _fork(connection, (woken, wake), running, message, descriptors)
+
+
+def _fork(
+    connection: socket.socket, wakeup: tuple[int, int], running: dict[int, int], message: bytes, pipes: list[int]
+) -> None:
+    pid = os.fork()
+    if not pid:
+        _become(connection, (*wakeup, *running.values(), pipes[-1]), message, pipes[:-1])
+    running[pid] = pipes[-1]
+    os.write(pipes[-1], NUMBER.pack(pid))
+    for pipe in pipes[:-1]:
+        os.close(pipe)
+
+
+def _become(connection: socket.socket, others: tuple[int, ...], message: bytes, pipes: list[int]) -> None:
+    """The copy: it keeps nothing of the server, and serves until it ends."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        connection.close()
+        for descriptor in others:
+            os.close(descriptor)
+        (memory,) = NUMBER.unpack(message)
+        child.main([*map(str, pipes), *([str(memory)] if memory else [])])
+    finally:
+        os._exit(1)
+
+
+def _report(running: dict[int, int]) -> None:
+    """Say of the copies that ended how they did."""
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        with contextlib.suppress(BrokenPipeError):
+            os.write(running[pid], NUMBER.pack(os.waitstatus_to_exitcode(status)))
+        os.close(running.pop(pid))
