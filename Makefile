@@ -42,7 +42,7 @@ matrix: $(VENV)/.installed  ## the integration on every supported torch that can
 
 programs: $(VENV)/.installed  ## a tiny version of every program of benchmarks/programs, on this CPU; installs their packages
 	$(BIN)/python -m pip install --quiet "$(TORCH)" -e '.[programs]'
-	$(BIN)/python -m benchmarks.programs check
+	$(BIN)/python -m pytest -n auto --dist worksteal tests/benchmarks/test_programs_all.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .demo .matrix build dist gemmdb.egg-info

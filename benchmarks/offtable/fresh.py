@@ -44,6 +44,8 @@ from gemmdb.workload.appending import append_lines
 WAYS = {"certain": Policy(on_miss="aten", confirm=False), "confirming": Policy(on_miss="aten", confirm=True)}
 """The two ways to ask, by the names that the lines give them."""
 POLL_S = 0.2
+GRACE_S = 10.0
+"""How long a problem that is being timed may take after the time is up."""
 Answers = dict[str, Hit | None]
 
 
@@ -61,6 +63,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> None:
     """Ask, time, write lines, print the summary."""
     until = time.monotonic() + options.seconds
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     backend = backends.backend_for(backends.device_for("native"))
     known = {line["problem"] for line in json_lines(options.out) if "problem" in line}
     problems = [problem for problem in draw(options.count, options.seed) if problem.text not in known]
@@ -139,7 +142,7 @@ def measure(backend: Backend, timed: dict[Problem, Answers], options: argparse.N
         time.sleep(POLL_S)
     over.set()
     for thread in threads[1:]:
-        thread.join(chosen.measure_s)
+        thread.join(GRACE_S)
     for measurer in measurers:
         measurer.close()
 

@@ -19,7 +19,8 @@ from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Pooled
 from gemmdb.table.writer import Store
 
-POLICY = Policy()
+POLICY = Policy(confirm=True)
+"""As before a confirmation: what the expectations themselves are worth. `against-aten` has what is served without."""
 MEASUREMENTS = 4
 """The number of candidates that live tuning measures besides ATen."""
 

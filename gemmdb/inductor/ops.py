@@ -1,7 +1,7 @@
 """Our namespace of operators, for products that have none of their own in ATen.
 
 `gemmdb::mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering.
-`gemmdb::int_mm_scaled` is an integer product with its scale, for one kernel that does both. All other products keep
+`gemmdb::int_mm_scaled` is an integer product with its scales, for one kernel that does both. All other products keep
 their own operators, and node metadata holds the decision. So every pass and layout rule of Inductor that names those
 operators still applies (Inductor's graph.py keeps such lists as locals).
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 _SCHEMA = "mixed_mm(Tensor a, Tensor w, Tensor? scale=None, bool scale_first=False) -> Tensor"
-_SCALED_SCHEMA = "int_mm_scaled(Tensor a, Tensor b, Tensor scale, ScalarType dtype) -> Tensor"
+_SCALED_SCHEMA = "int_mm_scaled(Tensor a, Tensor b, Tensor? scale, ScalarType dtype, Tensor? rows=None) -> Tensor"
 _library: Any = None
 
 
@@ -28,11 +28,14 @@ def _fake(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
     return a.new_empty((a.shape[0], w.shape[1]))
 
 
-def _eager_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
-    return (torch._int_mm(a, b) * scale).to(dtype)
+def _eager_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None) -> Any:
+    result = torch._int_mm(a, b).float()
+    for factor in (None if rows is None else rows[:, None], scale):
+        result = result if factor is None else result * factor
+    return result.to(dtype)
 
 
-def _fake_scaled(a: Any, b: Any, scale: Any, dtype: Any) -> Any:
+def _fake_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None) -> Any:
     return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
 
 
@@ -55,7 +58,8 @@ def register() -> Any:
 def register_scaled() -> Any:
     """Define the operators once per process; returns the overload of `int_mm_scaled`.
 
-    int_mm_scaled(a [M, K] int8, b [K, N] int8, scale [N] float, dtype) -> [M, N] of dtype: a @ b, times scale.
+    int_mm_scaled(a [M, K] int8, b [K, N] int8, scale [N] float or None, dtype, rows [M] float or None) -> [M, N] of
+    dtype: a @ b, each column times its number in `scale`, each row times its number in `rows`. In fp32, rounded once.
     """
     _define()
     return torch.ops.gemmdb.int_mm_scaled.default

@@ -189,8 +189,9 @@ class PostGradPass:
             if found is not None:
                 found.meta[DECISION] = decision
                 return
-            outcome.refuse(decision, "the scale is no tensor over the columns")
-            decision = replace(decision, config=ATEN, refused=True)
+            if decision.config is not None and decision.config.backend == "cutlass":
+                outcome.refuse(decision, "the scale is no tensor over the columns or rows")
+                decision = replace(decision, config=ATEN, refused=True)
         if decision.unanswered and node.target not in (ops.register(), ops.register_scaled()):
             outcome.left_alone(decision)
         elif self._must_steer(node, decision):

@@ -1,4 +1,4 @@
-"""Tiny versions of the programs of transformers, torchao, timm and diffusers, with gemmdb and without, on a CPU.
+"""Tiny versions of the programs of transformers, torchao, timm and diffusers, with gemmdb, on a CPU.
 
 `make programs` installs the packages. Without them these tests are skipped.
 """

@@ -31,7 +31,8 @@ def test_the_weight_on_the_left():
         "LEFT": "uint8_t", "RIGHT": "cutlass::half_t", "OUT": "cutlass::half_t", "ACCUMULATOR": "float",
         "COMPUTE": "float", "TILE_ROWS": 128, "TILE_COLUMNS": 32, "TILE_DEPTH": 64, "CLUSTER_ROWS": 2,
         "CLUSTER_COLUMNS": 1, "LEFT_ALONG_DEPTH": 1, "RIGHT_ALONG_DEPTH": 1, "SWAP": 1, "COOPERATIVE": 1,
-        "STREAM_K": 1, "SCALE": 1, "SCALE_TYPE": "cutlass::half_t", "BIAS": 0, "BIAS_TYPE": "cutlass::half_t",
+        "STREAM_K": 1, "SCALE": 1, "SCALE_TYPE": "cutlass::half_t", "ROW_SCALE": 0,
+        "ROW_SCALE_TYPE": "cutlass::half_t", "BIAS": 0, "BIAS_TYPE": "cutlass::half_t",
     }  # fmt: skip
 
 
@@ -46,7 +47,21 @@ def test_the_activation_on_the_left():
 def test_only_a_bare_integer_product_stays_integer():
     computed = [cutlass.macros(CONFIG, problem)["COMPUTE"] for problem in PROBLEMS[1:3]]
     assert computed == ["int32_t", "float"]
-    assert cutlass.macros(CONFIG, PROBLEMS[2], "bf16")["SCALE_TYPE"] == "cutlass::bfloat16_t"
+
+
+@pytest.mark.parametrize("columns", ["", "fp32"])
+@pytest.mark.parametrize("rows", ["", "bf16"])
+def test_columns_and_rows_are_scaled_in_dtypes_of_their_own(rows, columns):
+    names = cutlass.macros(CONFIG, PROBLEMS[2], cutlass.Scales(columns, rows))
+    assert (names["SCALE"], names["ROW_SCALE"], names["COMPUTE"]) == (int(columns != ""), int(rows != ""), "float")
+    assert names["SCALE_TYPE"] == "float"
+    assert names["ROW_SCALE_TYPE"] == ("cutlass::bfloat16_t" if rows else "float")
+    assert cutlass.macros(CONFIG, PROBLEMS[1], cutlass.Scales(columns, rows))["ROW_SCALE"] == 0
+
+
+def test_rows_of_the_source_before_scales_of_rows_stay_valid():
+    assert sources.is_current(CONFIG, "482ad56a9acc89e2")
+    assert not sources.is_current(CONFIG, "0" * 16)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text[:40])

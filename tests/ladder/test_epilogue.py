@@ -7,7 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit import strategies
 
-from gemmdb.kernels.config import ATEN
+from gemmdb.devices import registry
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates
@@ -78,6 +80,32 @@ def test_a_transposed_store_is_confirmed_or_left_to_aten(lab):
         assert found(lab, tables, replace(POLICY, on_miss="live"), fusion=fusion) is None
         assert found(lab, tables, CONFIRMING, fusion=fusion) == ("epilogue", "kernel")
     assert found(lab, tables, fusion="pointwise:permuted") == ("epilogue", "kernel")
+
+
+@pytest.mark.parametrize(
+    ("fusion", "aten_us", "served"),
+    [
+        ("pointwise:math", 100.0, 100 / (80 + 2.92)),
+        # Of a short product, an exact GELU takes more than relu saved.
+        ("pointwise:math", 12.0, None),
+        ("pointwise:reads1", 12.0, 1 / 0.8),
+    ],
+)
+def test_exponentials_are_charged_on_a_gpu(lab, monkeypatch, tmp_path, fusion, aten_us, served):
+    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
+    problem, h200 = Problem.gemm("mm", m=1024, n=3072, k=768), registry.find("NVIDIA H200")
+    tile = Config.of(
+        "triton", "tile", block_m=64, block_n=128, block_k=64, group_m=8, split_k=1, reduce="none", swap=0,
+        load="pointer", dequant="cast", warps=4, stages=3,
+    )  # fmt: skip
+    tables = lab.catalog([
+        row for word, ratio in (("pointwise", 0.8), ("none", 1.0))
+        for row in lab.rows(replace(problem, fusion=word), {tile: ratio}, aten_us=aten_us, device=h200, clock="graph")
+    ])  # fmt: skip
+    hit = lookup(lab.query(replace(problem, fusion=fusion), h200), tables, replace(POLICY, model=False))
+    assert hit.rung == "epilogue"
+    assert (hit.config == ATEN) == (served is None)
+    assert hit.speedup == pytest.approx(served or 1.0, rel=1e-3)
 
 
 def test_live_tuning_decides_what_rows_leave_open(lab):

@@ -29,7 +29,7 @@ from gemmdb.kernels import cutlass
 
 PROBE_S = 60
 """An empty source compiles in a second or two."""
-NAMES = ("a", "b", "scale", "bias")
+NAMES = ("a", "b", "scale", "bias", "row_scale")
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,14 @@ class _Kernel(CUTLASSTemplateKernel):  # type: ignore[misc]
             self.args.input_buffers.setdefault(node.get_name(), name)
         self.named_nodes["out"] = out
         self.args.output_buffers[out.get_name()] = "out"
-        pointers, *_ = self.args.cpp_argdefs(DTYPE_TO_CUTLASS_TYPE)
+        declared, *_ = self.args.cpp_argdefs(DTYPE_TO_CUTLASS_TYPE)
         integers = [f"const int {name}" for name in _INTEGERS]
         integers += [f"const int {name}_offset" for name in self.named_nodes]
-        self.signature = f"int {self.kernel_name}({', '.join(pointers + integers)}, {self._EXTRA_CPP_ARGS})"
+        self.signature = f"int {self.kernel_name}({', '.join(declared + integers)}, {self._EXTRA_CPP_ARGS})"
         places = {name: self._place(name, node) for name, node in self.named_nodes.items()}
-        arguments = ", ".join(places.get(name, "nullptr") for name in (*NAMES, "out"))
-        return _ENTRY.replace("SIGNATURE", self.signature).replace("POINTERS", arguments)
+        pointers = {name: places.get(name, "nullptr") for name in (*NAMES, "out")}
+        text = _ENTRY.replace("ROW_SCALE", pointers.pop("row_scale")).replace("POINTERS", ", ".join(pointers.values()))
+        return text.replace("SIGNATURE", self.signature)
 
     def _place(self, name: str, node: Any) -> str:
         inside = self.args.input_buffers if name != "out" else self.args.output_buffers
@@ -86,7 +87,7 @@ static char* place(void const* buffer, int bytes) {
   return static_cast<char*>(const_cast<void*>(buffer)) + bytes;
 }
 extern "C" __attribute__((__visibility__("default"))) SIGNATURE {
-  Product product{POINTERS, m, n, k, lda, ldb};
+  Product product{POINTERS, m, n, k, lda, ldb, ROW_SCALE};
   Order order{split, swizzle, raster};
   if (workspace_size) {
     *workspace_size = workspace_bytes(product, order);

@@ -15,6 +15,7 @@ from torch._inductor.utils import TMA_DESCRIPTOR_SIZE, get_num_sms, get_tma_work
 from torch.utils._triton import has_triton_stable_tma_api
 
 from gemmdb.inductor.adapter import fusing
+from gemmdb.inductor.adapter.templates import Epilogue
 
 _TEMPLATES = {
     "inductor_mm": (mm, "mm_template"),
@@ -47,12 +48,18 @@ def tma_constants(a_row_major: bool, b_row_major: bool) -> dict[str, Any]:
     }
 
 
-def product(choice: Choice, operands: Sequence[Any], out: torch.dtype, bias: tuple[Any, float, float] | None) -> Any:
+def product(
+    choice: Choice,
+    operands: Sequence[Any],
+    out: torch.dtype,
+    bias: tuple[Any, float, float] | None = None,
+    epilogue: Epilogue | None = None,
+) -> Any:
     """The output [M, N] in dtype `out`, or a batch of such outputs, in Inductor's IR. The template is generated with
     this one choice.
 
-    `operands`: A and B, settled. `bias`: expanded to [M, N], with alpha and beta. Raises Inductor's exception if it
-    cannot generate the kernel.
+    `operands`: A and B, settled. `bias`: expanded to [M, N], with alpha and beta. `epilogue`: the scales of an integer
+    product. Raises Inductor's exception if it cannot generate the kernel.
     """
     a, b = operands
     options = _tma_options(a) if "NUM_SMS" in choice.constants else {}
@@ -61,6 +68,10 @@ def product(choice: Choice, operands: Sequence[Any], out: torch.dtype, bias: tup
         # As in Inductor: the bias comes first, and is added before the accumulator is rounded.
         nodes = [bias[0], a, b]
         options |= {"prefix_args": 1, "epilogue_fn": _epilogue(out, *bias[1:])}
+    if epilogue is not None:
+        rest = epilogue.inputs(*_layout(a, b, out).size)
+        nodes = [a, b, *rest]
+        options |= {"suffix_args": len(rest), "epilogue_fn": epilogue.apply}
     if choice.kernel == "inductor_bmm":
         # Only the template of torch 2.12 reads it. It rounds to this dtype before the fused epilogue.
         options["OUT_DTYPE"] = str(out).replace("torch.", "tl.")

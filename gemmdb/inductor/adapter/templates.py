@@ -61,12 +61,14 @@ class Kernel:
 @dataclass(frozen=True)
 class Epilogue:
     """The epilogue multiplies the accumulator by `alpha` and by each of the `scales`, and adds `beta` times the `bias`.
-    Scales and bias are nodes of the IR that broadcast to [M, N]; `bias` is None if there is none."""
+    Scales and bias are nodes of the IR that broadcast to [M, N]; `bias` is None if there is none. `integer`: the
+    accumulator is int32, and is scaled in fp32."""
 
     scales: tuple[Any, ...] = ()
     bias: Any = None
     alpha: float = 1.0
     beta: float = 1.0
+    integer: bool = False
 
     def inputs(self, m: int, n: int) -> list[Any]:
         """The nodes in the order in which `apply` takes their values. They are in memory and expanded to [m, n]."""
@@ -75,6 +77,8 @@ class Epilogue:
     def apply(self, result: Any, *values: Any) -> Any:
         """The epilogue of a template: Inductor's operations on one element, for inputs in the order of `inputs`."""
         rest = list(values)
+        if self.integer and self.scales:
+            result = V.ops.to_dtype(result, torch.float32)
         if self.alpha != 1:
             result = V.ops.mul(result, V.ops.constant(self.alpha, torch.float32))
         for _ in self.scales:
@@ -154,6 +158,11 @@ def expanded(value: Any, m: int, n: int) -> Any:
     return ir.ExternKernel.realize_input(lowerings[aten.expand.default](stored, [m, n]))
 
 
+def column(value: Any) -> Any:
+    """A vector [M] as [M, 1]."""
+    return lowerings[aten.unsqueeze.default](value, 1)
+
+
 def product(
     kernel: Kernel, operands: Sequence[Any], out: tuple[torch.dtype, Sequence[int]], epilogue: Epilogue | None = None
 ) -> Any:
@@ -187,13 +196,16 @@ def product(
 def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:
     """The sum of `partials` [slices of K, M, N] in order, with the epilogue, as `dtype`.
 
-    The sum and the epilogue are computed in the dtype of the partials. Inductor fuses later work into the same kernel.
+    The sum is computed in the dtype of the partials, and so is the epilogue, but scales of integers in fp32. Inductor
+    fuses later work into the same kernel.
     """
     convert, times = lowerings[torch.ops.prims.convert_element_type.default], lowerings[aten.mul.Tensor]
     slices = int(partials.get_size()[0])
     # From 8 slices on, Inductor would make it a reduction, where threads share the few slices of an element.
     with inductor_config.patch(unroll_reductions_threshold=slices + 1):
         result = lowerings[aten.sum.dim_IntList](partials, [0], dtype=partials.get_dtype())
+    if epilogue.integer and epilogue.scales:
+        result = convert(result, torch.float32)
     if epilogue.alpha != 1:
         result = times(result, epilogue.alpha)
     for scale in epilogue.scales:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 
-from gemmdb.inductor.match import chains, extract
+from gemmdb.inductor.match import chains, extract, int_mm_scale
 from gemmdb.key.problem import Problem
 
 MOST_NODES = 24
@@ -65,7 +65,9 @@ class Piece:
     def results(self) -> list[Any]:
         """The nodes whose values the rest of the graph reads."""
         inside = set(self.nodes)
-        return [node for node in self.nodes if any(user not in inside for user in node.users)]
+        return [
+            node for node in self.nodes if any(user not in inside for user in node.users) and not _is_expanded(node)
+        ]
 
     def copied(self) -> tuple[torch.fx.GraphModule, Any]:
         """A new graph of this piece that takes tensors like `fakes`, and its product."""
@@ -96,16 +98,26 @@ def cut(product: Any, problem: Problem, places: Mapping[Any, int]) -> Piece:
     inputs that are no tensors."""
     nodes = {product}
     if problem.fusion != "none":
-        chain = chains.follow(product)
-        if chain is not None and len(chain.members) <= MOST_NODES:
-            nodes |= chains.nodes(product, chain)
-        else:
-            _follow(product, nodes)
+        nodes |= _fused(product, problem)
+        _widen(nodes, product)
     ordered = sorted(nodes, key=lambda node: places[node])
     inputs = dict.fromkeys(arg for node in ordered for arg in node.all_input_nodes if arg not in nodes)
     for node in (*inputs, *ordered):
         _check(node)
     return Piece(product, tuple(ordered), tuple(inputs))
+
+
+def _fused(product: Any, problem: Problem) -> set[Any]:
+    """The operators after a product that its kernel may compute."""
+    chain = chains.follow(product)
+    found = set() if chain is None or len(chain.members) > MOST_NODES else chains.nodes(product, chain)
+    scaling = int_mm_scale.find(product) if problem.spec.integer else None
+    if scaling is not None:  # The kernel applies the scales also where something else computes what follows.
+        found |= {*scaling.steps}
+    if not found:
+        found = {product}
+        _follow(product, found)
+    return found
 
 
 def _follow(product: Any, nodes: set[Any]) -> None:
@@ -116,6 +128,24 @@ def _follow(product: Any, nodes: set[Any]) -> None:
             if user not in nodes and (user.target in extract.VIEWS or extract.is_pointwise(user)):
                 nodes.add(user)
                 waiting.append(user)
+
+
+def _widen(nodes: set[Any], product: Any) -> None:
+    """Add the operators that make what follows the product see a smaller tensor at the product's size, such as a scale
+    [M, 1] that is expanded to [M, N]: as an input, it would be read from memory."""
+    waiting = list(nodes - {product})
+    while waiting:
+        for one in waiting.pop().all_input_nodes:
+            if one not in nodes and _is_expanded(one):
+                nodes.add(one)
+                waiting.append(one)
+
+
+def _is_expanded(node: Any) -> bool:
+    """Whether a node is a tensor that is seen at a larger size, or a cast of one."""
+    while node.op == "call_function" and node.target is torch.ops.prims.convert_element_type.default:
+        node = node.args[0]
+    return node.op == "call_function" and node.target is _aten.expand.default
 
 
 def _check(node: Any) -> None:

@@ -40,6 +40,17 @@ def constant_product(a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
     return product(a, ir_view.cast_constant(w, a.get_dtype()), scale)
 
 
+def scaled_integers(integers: Any, scale: Any, rows: Any, dtype: torch.dtype) -> Any:
+    """`integers` [M, N] times `scale` [N] and `rows` [M] as `dtype`, computed in fp32. Each scale may be None."""
+    convert, times = state.lowering_of(torch.ops.prims.convert_element_type.default), state.lowering_of(aten.mul.Tensor)
+    result = convert(integers, torch.float32)
+    if rows is not None:
+        result = times(result, state.lowering_of(aten.unsqueeze.default)(rows, 1))
+    if scale is not None:
+        result = times(result, scale)
+    return convert(result, dtype)
+
+
 def product(a: Any, w: Any, scale: Any) -> Any:
     """The product, times the scale over its columns (None: no scale)."""
     result = state.lowering_of(aten.mm.default)(a, w)

@@ -33,10 +33,10 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     m, n = problem.m, problem.n
     nodes = {"a": operands.a, "b": operands.b}
     problem = kernels_cutlass.inside(problem)
-    scale = ""
-    if operands.scale is not None:
-        nodes["scale"] = _vector(operands.scale, n)
-        scale = extract.dtype_name(operands.scale.get_dtype())
+    for name, vector, length in (("scale", operands.scale, n), ("row_scale", operands.rows, m)):
+        if vector is not None:
+            nodes[name] = _vector(vector, length)
+    scales = kernels_cutlass.Scales(*(_dtype(nodes.get(name)) for name in ("scale", "row_scale")))
     if problem.bias is not None:
         nodes["bias"] = _vector(operands.bias, _BIASES[problem.bias.kind](m, n))
     bytes_ = _workspace(config, problem, operands)
@@ -46,7 +46,7 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
         offset = int(node.get_layout().offset) * node.get_dtype().itemsize
         if offset % VECTOR_BYTES or offset >= LARGEST_OFFSET:
             raise Refused("an operand begins at no multiple of 16 bytes, or over 2 GiB into its storage")
-    source = kernels_cutlass.render(config, problem, scale)
+    source = kernels_cutlass.render(config, problem, scales)
     leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
     kernel = cutlass.Kernel(source, kernels_cutlass.order(config), leading, bytes_)
     dtype = getattr(torch, TL[problem.out])
@@ -73,6 +73,10 @@ def _vector(node: Any, elements: int) -> Any:
     if extract.dtype_name(stored.get_dtype()) not in FLOATS:
         raise Refused(f"a scale or bias of {stored.get_dtype()}")
     return stored
+
+
+def _dtype(node: Any) -> str:
+    return "" if node is None else extract.dtype_name(node.get_dtype())
 
 
 def _leading(node: Any, operand: Operand) -> int:

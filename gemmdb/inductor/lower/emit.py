@@ -15,7 +15,7 @@ from gemmdb.inductor import deciding, legality, outcome
 from gemmdb.inductor.adapter import ir_view, state
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL
-from gemmdb.inductor.lower import cutlass, inductor_templates, padding, triton
+from gemmdb.inductor.lower import cutlass, inductor_templates, padding, summing, triton
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 
@@ -65,12 +65,16 @@ def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
 
 
 def generated(
-    decision: Decision, args: tuple[Any, ...], scale: Any = None, scalars: tuple[float, float] = (1, 1)
+    decision: Decision,
+    args: tuple[Any, ...],
+    scale: Any = None,
+    scalars: tuple[float, float] = (1, 1),
+    rows: Any = None,
 ) -> Any:
-    """The product as a generated kernel or on padded operands, for the final layouts of its operands. If that is not
-    possible, returns None and leaves a note in the journal."""
+    """The product as a generated kernel or on padded operands, for the final layouts of its operands. `rows`: a scale
+    [M] of the rows of an integer product. If that is not possible, returns None and leaves a note in the journal."""
     try:
-        operands = triton.Operands.of(decision.query, args, scale)
+        operands = triton.Operands.of(decision.query, args, scale, rows)
         pair = (operands.a, operands.b)
         problem = ir_view.confirm(decision.problem, pair)
         config = confirmed(decision, pair)
@@ -92,11 +96,13 @@ def generated(
 
 def _lower(config: Config, problem: Problem, operands: triton.Operands, scalars: tuple[float, float]) -> Any:
     if config.kernel == "padded":
+        if operands.vectors:
+            raise triton.Refused("ATen stores the integer product itself")
         return padding.lower(config, problem, operands, scalars)
     if config.backend == "cutlass":
         return cutlass.lower(config, problem, operands)
-    if problem.spec.integer and operands.scale is not None:
-        raise triton.Refused("only CUTLASS takes an integer product with its scale in one node")
+    if config.kernel == "inductor_sum":
+        return summing.lower(problem, operands)
     if config.spec.emitted:
         return inductor_templates.lower(config, problem, operands, scalars)
     return triton.lower(config, problem, operands, scalars)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from gemmdb.inductor.adapter import inductor_templates, ir_view, templates
-from gemmdb.inductor.lower.triton import Operands, Refused, check, check_maps
+from gemmdb.inductor.lower.triton import Operands, Refused, check, check_maps, stored
 from gemmdb.inductor.match import extract
 from gemmdb.kernels.config import Config
 from gemmdb.key import fp8
@@ -15,8 +13,7 @@ from gemmdb.key.problem import Problem
 
 
 def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
-    """The product in Inductor's IR, in the dtype of A (int32 for int_mm, the problem's output dtype for scaled_mm).
-    `scalars`: alpha and beta of an addmm.
+    """The product in Inductor's IR, in the dtype that `stored` says. `scalars`: alpha and beta of an addmm.
 
     Raises Refused, or Inductor's exception if it cannot generate the kernel.
     """
@@ -31,7 +28,10 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
         rest = _scales_as_stored(problem, operands) if config.spec.maps(config) else _epilogue(problem, operands)
         out = extract.TORCH[problem.out]
         return inductor_templates.scaled_product(choice, (operands.a, operands.b), out, rest)
-    dtype = torch.int32 if problem.spec.integer else operands.a.get_dtype()
+    dtype = stored(problem, operands)
+    if operands.vectors:
+        epilogue = operands.epilogue(scalars)
+        return inductor_templates.product(choice, (operands.a, operands.b), dtype, epilogue=epilogue)
     bias = None
     if operands.bias is not None:
         bias = (templates.expanded(operands.bias, problem.m, problem.n), *scalars)
@@ -48,8 +48,8 @@ def _scales_as_stored(problem: Problem, operands: Operands) -> list[Any]:
     """The scales for a template that reads them by pointer, number by number. Raises Refused if they have gaps."""
     found = [templates.settled(scale) for scale in operands.scales]
     for scale in found:
-        stored = ir_view.literal(scale)
-        if stored is None or any(size > 1 and stride != 1 for size, stride in zip(*stored, strict=True)):
+        literal = ir_view.literal(scale)
+        if literal is None or any(size > 1 and stride != 1 for size, stride in zip(*literal, strict=True)):
             raise Refused("the scales have gaps in memory")
     return found
 

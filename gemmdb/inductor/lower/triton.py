@@ -28,9 +28,9 @@ class Refused(Exception):
 @dataclass(frozen=True)
 class Operands:
     """The operands of a product in Inductor's IR. `a` [M, K] and `b` [K, N], or batches of them, are settled. `scale`
-    multiplies the product: a vector over N, or one number. `bias` is added, and broadcasts to [M, N]. `ranges`: the
-    ranges of the symbolic sizes, as in a Query. `scales`: the scales of A and B of a scaled_mm, each one number, or
-    [M, 1] and [1, N]."""
+    multiplies the product: a vector over N, or one number; `rows` a vector over M of an integer product. `bias` is
+    added, and broadcasts to [M, N]. `ranges`: the ranges of the symbolic sizes, as in a Query. `scales`: the scales of
+    A and B of a scaled_mm, each one number, or [M, 1] and [1, N]."""
 
     a: Any
     b: Any
@@ -38,9 +38,10 @@ class Operands:
     bias: Any = None
     ranges: Mapping[str, extract.Range] = field(default_factory=dict)
     scales: tuple[Any, ...] = ()
+    rows: Any = None
 
     @classmethod
-    def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None) -> Operands:
+    def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None, rows: Any = None) -> Operands:
         """The operands from an operator's arguments. Settles the layouts of A and B. The arguments of a scaled_mm are
         A, B, their scales and the bias."""
         if query.problem.spec.scaled:
@@ -48,7 +49,12 @@ class Operands:
             settled = (templates.settled(a), templates.settled(b))
             return cls(*settled, None, bias, query.ranges, tuple(scales))
         bias, a, b = args if query.problem.spec.bias == "always" else (None, *args)
-        return cls(templates.settled(a), templates.settled(b), scale, bias, query.ranges)
+        return cls(templates.settled(a), templates.settled(b), scale, bias, query.ranges, rows=rows)
+
+    @property
+    def vectors(self) -> bool:
+        """Whether vectors scale the product."""
+        return self.scale is not None or self.rows is not None
 
     @property
     def sizes(self) -> tuple[Any, Any, Any]:
@@ -70,12 +76,14 @@ class Operands:
             raise Refused("alpha and beta are not numbers")
         alpha, beta = scalars
         scales = self.scales if self.scale is None else (self.scale,)
-        return templates.Epilogue(scales, self.bias if beta != 0 else None, alpha, beta)
+        if self.rows is not None:
+            scales = (templates.column(self.rows), *scales)
+        integer = self.a.get_dtype() in (torch.int8, torch.uint8)
+        return templates.Epilogue(scales, self.bias if beta != 0 else None, alpha, beta, integer)
 
 
 def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
-    """The product in Inductor's IR, in the dtype of A (int32 for int_mm, the problem's output dtype for scaled_mm).
-    `scalars`: alpha and beta of an addmm.
+    """The product in Inductor's IR, in the dtype that `stored` says. `scalars`: alpha and beta of an addmm.
 
     Sizes may be symbolic; then `problem` has their hints. Raises Refused, or Inductor's exception if it cannot generate
     the kernel.
@@ -85,11 +93,8 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
         check_maps(problem, operands)
     value = config.values
     constants = _constants(config, problem, operands)
-    acc, dtype = torch.float32, operands.a.get_dtype()
-    if problem.spec.integer:
-        acc = dtype = torch.int32
-    elif problem.spec.scaled:
-        dtype = extract.TORCH[problem.out]
+    acc = torch.int32 if problem.spec.integer else torch.float32
+    dtype = stored(problem, operands)
     pair: tuple[Any, ...] = (operands.a, operands.b)
     m, n, _ = operands.sizes
     epilogue = operands.epilogue(scalars)
@@ -106,6 +111,15 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
         # The template takes the scale as one of its operands, and applies it.
         pair, epilogue = (*pair, templates.expanded(operands.scale, m, n)), replace(epilogue, scales=())
     return templates.product(kernel, pair, (dtype, (m, n)), epilogue)
+
+
+def stored(problem: Problem, operands: Operands) -> torch.dtype:
+    """The dtype that a kernel stores: that of A, for a bare int_mm int32, for a scaled one and for scaled_mm the
+    problem's output dtype."""
+    if problem.spec.integer and not operands.vectors:
+        return torch.int32
+    scaled = problem.spec.integer or problem.spec.scaled
+    return extract.TORCH[problem.out] if scaled else operands.a.get_dtype()
 
 
 def _constants(config: Config, problem: Problem, operands: Operands) -> dict[str, Any]:
@@ -137,7 +151,7 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
     """Raise Refused unless the operands have the problem's sizes and dtypes, offsets fit 32 bits, and constants begin
     at multiples of 16 bytes, as Inductor assumes. `symbolic`: sizes may be symbols, and the problem has their
     hints; the caller then checks the offsets of those."""
-    nodes = (operands.a, operands.b, operands.scale, operands.bias, *operands.scales)
+    nodes = (operands.a, operands.b, operands.scale, operands.rows, operands.bias, *operands.scales)
     if any(ir_view.misplaced(node) for node in nodes if node is not None):
         raise Refused("a constant begins at no multiple of 16 bytes")
     first, second, _ = problem.shapes

@@ -216,31 +216,3 @@ def keeps_columns(node: Any, columns: Any) -> bool:
     """Whether the last dimension of `node`, a view of a product, is still the product's N of size `columns`."""
     shape = value(node).shape
     return bool(shape) and known(shape[-1] == columns)
-
-
-def scale_user(node: Any) -> Any:
-    """The multiplication by a per-channel or per-tensor scale, if it is the only user of `node`, through views and
-    casts; else None."""
-    found, columns = users(node), value(node).shape[-1]
-    while len(found) == 1 and found[0].target in _CASTS:
-        found = users(found[0])
-    if len(found) != 1 or found[0].target is not aten.mul.Tensor:
-        return None
-    multiply = found[0]
-    try:
-        nodes = [arg for arg in multiply.args if isinstance(arg, torch.fx.Node)]
-        others = [arg for arg in nodes if not leads_to(arg, node, columns)]
-        # Not alone: the product times itself, or a multiplication after a view that splits its columns.
-        alone = len(nodes) - len(others) == 1
-        # A number in CPU memory may multiply a tensor on a GPU, but no kernel on the GPU can read it.
-        readable = all(value(arg).device == value(node).device for arg in others)
-        return multiply if alone and readable and all(over_columns(value(arg), columns) for arg in others) else None
-    except Unsupported:
-        return None
-
-
-def leads_to(node: Any, source: Any, columns: Any) -> bool:
-    """Whether `node` is `source` through casts and views that keep its columns."""
-    while node is not source and node.target in (*VIEWS, *_CASTS) and keeps_columns(node, columns):
-        node = node.args[0]
-    return node is source

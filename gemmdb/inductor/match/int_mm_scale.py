@@ -1,11 +1,14 @@
-"""An integer product with the scale after it as one node: CUTLASS multiplies by the scale before it stores.
+"""An integer product with the scales after it as one node: the kernel multiplies by the scales before it stores.
 
-Inductor fuses following work into Triton kernels but not into CUTLASS kernels, so we join the nodes in the graph. Only
-products with a CUTLASS config are rewritten. Every other product keeps its operator.
+Without this, the int32 product goes through memory where Inductor does not fuse what follows into the product's kernel:
+after a CUTLASS kernel always, after a Triton kernel where the scaled product leads to a reduction of rows, such as a
+norm or the next layer's quantisation. Only products with a generated kernel are rewritten. Every other product keeps
+its operator.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,61 +21,158 @@ from gemmdb.inductor.match.extract import value
 aten = torch.ops.aten
 _CAST = torch.ops.prims.convert_element_type.default
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+_ROW, _COLUMN, _NUMBER, _PYTHON = "row", "column", "number", "Python number"
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The multiplications of an integer product [M, N] by vectors, as quantised programs write them.
+
+    `steps`: the operators from the product to the scaled result, in order: views, casts and multiplications. `rows`:
+    the node of the scale that has one number per row, `columns`: of the one with one number per column; each may hold a
+    single number, and is None if there is none. Both are None for a Python number, which no node can hold.
+    """
+
+    steps: tuple[Any, ...]
+    rows: Any
+    columns: Any
+
+    @property
+    def last(self) -> Any:
+        """The node of the scaled result."""
+        return self.steps[-1]
+
+    @property
+    def multiplied(self) -> Any:
+        """The node of the last multiplication."""
+        return next(step for step in reversed(self.steps) if step.target is aten.mul.Tensor)
+
+
+def find(product: Any) -> Scaling | None:
+    """The scales of the `_int_mm` at `product`: at most one over the rows and one over the columns, in any order, with
+    casts to floats in between, and the cast after them. None if there is none."""
+    try:
+        return _find(product)
+    except extract.Unsupported:
+        return None
+
+
+def _find(product: Any) -> Scaling | None:
+    steps: list[Any] = []
+    scales: list[tuple[str, Any]] = []
+    end, cast, node = 0, False, product
+    while (step := _only_user(node)) is not None:
+        if step.target is aten.mul.Tensor:
+            scale = _scale(step, node, product)
+            if scale is None or not _fits(scale[0], scales):
+                break
+            scales.append(scale)
+            end, cast = len(steps) + 1, False
+        elif _to_float(step):
+            # The first cast after a scale says what is stored. Further casts are work that follows.
+            if scales and not cast:
+                end, cast = len(steps) + 1, True
+        elif step.target not in extract.VIEWS:
+            break
+        steps.append(step)
+        node = step
+    if not scales or value(steps[end - 1]).numel() != value(product).numel():
+        return None
+    return Scaling(tuple(steps[:end]), *_placed(scales))
+
+
+def _only_user(node: Any) -> Any:
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].op == "call_function" else None
+
+
+def _to_float(step: Any) -> bool:
+    return step.target is _CAST and value(step).dtype in _FLOATS
+
+
+def _scale(multiply: Any, node: Any, product: Any) -> tuple[str, Any] | None:
+    """(what it runs over, the node of the scale) if `multiply` scales `node`, a product of which views keep the
+    columns; else None."""
+    nodes = [arg for arg in multiply.args if isinstance(arg, torch.fx.Node)]
+    columns = value(product).shape[1]
+    if nodes.count(node) != 1 or not extract.keeps_columns(node, columns):
+        return None
+    if len(nodes) == 1:
+        return _PYTHON, None
+    scale = _as_made(next(arg for arg in nodes if arg is not node))
+    found = value(scale)
+    # No kernel on a GPU can read a number in CPU memory.
+    if found.dtype not in _FLOATS or found.device != value(product).device:
+        return None
+    if found.numel() == 1:
+        return _NUMBER, scale
+    if extract.over_columns(found, columns):
+        return _COLUMN, scale
+    return (_ROW, scale) if _over_rows(found, value(node)) else None
+
+
+def _as_made(scale: Any) -> Any:
+    """A scale before it was expanded to the size of the product, or cast to a wider float."""
+    while scale.target is aten.expand.default or (
+        _to_float(scale)
+        and value(scale.args[0]).dtype in _FLOATS
+        and value(scale).itemsize >= value(scale.args[0]).itemsize
+    ):
+        scale = scale.args[0]
+    return scale
+
+
+def _over_rows(scale: Any, product: Any) -> bool:
+    """Whether `scale` [..., 1] has one number for each row of `product` [..., N]."""
+    if scale.dim() != product.dim() or not extract.known(scale.shape[-1] == 1):
+        return False
+    return all(extract.known(one == other) for one, other in zip(scale.shape[:-1], product.shape[:-1], strict=True))
+
+
+def _fits(kind: str, scales: list[tuple[str, Any]]) -> bool:
+    """Whether a kernel with one vector per dimension has a place for one more scale."""
+    kinds = {kind, *(other for other, _ in scales)}
+    if _PYTHON in kinds:
+        return not scales
+    return len(scales) < 2 and (kind == _NUMBER or len(kinds) > len(scales))
+
+
+def _placed(scales: list[tuple[str, Any]]) -> tuple[Any, Any]:
+    """(the scale of the rows, the scale of the columns). A single number goes where there is none."""
+    rows = next((scale for kind, scale in scales if kind == _ROW), None)
+    columns = next((scale for kind, scale in scales if kind == _COLUMN), None)
+    for kind, scale in scales:
+        if kind == _NUMBER:
+            rows, columns = (rows, scale) if columns is None else (scale, columns)
+    return rows, columns
 
 
 def wanted(decision: Decision) -> bool:
-    """Whether a decision is about an integer product and its scale in one CUTLASS kernel."""
+    """Whether a decision is about an integer product and its scales in one generated kernel."""
     problem, config = decision.problem, decision.config
-    cutlass = config is not None and config.backend == "cutlass"
-    return cutlass and problem.spec.integer and problem.fusion == "scale"
+    generated = config is not None and config.backend in ("cutlass", "triton")
+    return generated and problem.spec.integer and problem.fusion == "scale"
 
 
 def absorb(node: Any) -> Any:
-    """Replace the `_int_mm` at `node`, its scale and the cast after it by one `gemmdb::int_mm_scaled`, and return that.
-    The old nodes stay in the graph, unused. If the scale is not a tensor over the columns, changes nothing and returns
-    None."""
-    multiply = extract.scale_user(node)
-    if multiply is None:
+    """Replace the `_int_mm` at `node`, its scales and the cast after them by one `gemmdb::int_mm_scaled`, and return
+    that. The old nodes stay in the graph, unused. If no tensor scales it, changes nothing and returns None."""
+    scaling = find(node)
+    if scaling is None or (scaling.rows is None and scaling.columns is None):
         return None
-    kept, scale = _arguments(multiply, node)
-    if scale is None:
-        return None
-    after = extract.users(multiply)
-    last = after[0] if len(after) == 1 and after[0].target is _CAST else multiply
-    if value(last).numel() != value(node).numel():
-        return None
-    steps = [*_steps(node, kept), multiply, *_steps(multiply, last)]
     graph = node.graph
-    with graph.inserting_before(multiply):
-        vector = rewriting.vector(graph, scale, node.args[1])
-        new = rewriting.call(graph, ops.register_scaled(), (*node.args[:2], vector, value(last).dtype), node.meta)
-    with graph.inserting_before(last):
-        last.replace_all_uses_with(_viewed(graph, new, steps))
+    with graph.inserting_before(scaling.multiplied):
+        a, b = node.args[:2]
+        columns = None if scaling.columns is None else rewriting.vector(graph, scaling.columns, b, 1)
+        rows = None if scaling.rows is None else rewriting.vector(graph, scaling.rows, a, 0)
+        args = (a, b, columns, value(scaling.last).dtype, rows)
+        new = rewriting.call(graph, ops.register_scaled(), args, node.meta)
+    with graph.inserting_before(scaling.last):
+        scaling.last.replace_all_uses_with(_viewed(graph, new, scaling.steps))
     return new
 
 
-def _arguments(multiply: Any, product: Any) -> tuple[Any, Any]:
-    """(the product, possibly through views and casts; its factor). The factor is None unless it is a tensor of one
-    value or of one value per column."""
-    columns = value(product).shape[1]
-    nodes = [arg for arg in multiply.args if isinstance(arg, torch.fx.Node)]
-    kept = next(arg for arg in nodes if extract.leads_to(arg, product, columns))
-    for other in nodes:
-        if other is not kept and value(other).dtype in _FLOATS and value(other).numel() in (1, columns):
-            return kept, other
-    return kept, None
-
-
-def _steps(first: Any, last: Any) -> list[Any]:
-    """The views and casts that lead from `first` to `last`, in order."""
-    found = []
-    while last is not first:
-        found.append(last)
-        last = last.args[0]
-    return found[::-1]
-
-
-def _viewed(graph: Any, new: Any, steps: list[Any]) -> Any:
+def _viewed(graph: Any, new: Any, steps: tuple[Any, ...]) -> Any:
     """`new` [M, N] in the shape that `steps` gave the product. It repeats their views, with their symbolic
     sizes."""
     for step in steps:

@@ -10,7 +10,7 @@ import torch
 from gemmdb.errors import InputError
 from gemmdb.inductor import ops
 from gemmdb.inductor.adapter import state
-from gemmdb.inductor.match import epilogues, extract, packed_linears, scaled_mm, weight_only
+from gemmdb.inductor.match import epilogues, extract, int_mm_scale, packed_linears, scaled_mm, weight_only
 from gemmdb.inductor.match.extract import Unsupported, value
 from gemmdb.inductor.match.reading import Product, constant, two_operands
 from gemmdb.inductor.match.weight_only import marked
@@ -122,14 +122,9 @@ def _addmm(node: Any) -> Product | None:
 
 def _int_mm(node: Any) -> Product | None:
     a, b = node.args[:2]
-    scale = extract.scale_user(node)
-    out, fusion = value(node), "none"
-    if scale is not None:
-        out, fusion = value(scale), "scale"
-        after = extract.users(scale)
-        if len(after) == 1 and after[0].target is torch.ops.prims.convert_element_type.default:
-            out = value(after[0])
-    rest = {"fusion": fusion, "out": extract.dtype_name(out.dtype)}
+    scaling = int_mm_scale.find(node)
+    fusion, out = ("none", node) if scaling is None else ("scale", scaling.last)
+    rest = {"fusion": fusion, "out": extract.dtype_name(value(out).dtype)}
     return two_operands("int_mm", node, value(a), value(b), constant(b), rest)
 
 

@@ -36,12 +36,13 @@ def size(graph: Any, node: Any, dim: int) -> Any:
     return made
 
 
-def vector(graph: Any, scale: Any, weight: Any) -> Any:
-    """`scale` as [N]. It holds one number, or one for each column of `weight` [K, N]."""
+def vector(graph: Any, scale: Any, matrix: Any, dim: int = 1) -> Any:
+    """`scale` as a vector. It holds one number, or one for each step along dimension `dim` of `matrix`: the columns of
+    a weight [K, N] for 1, the rows of an activation [M, K] for 0."""
     if value(scale).dim() == 1 and value(scale).numel() != 1:
         return scale
-    columns = size(graph, weight, 1)
+    length = size(graph, matrix, dim)
     if value(scale).numel() != 1:
-        return call(graph, aten.reshape.default, (scale, [columns]), scale.meta)
+        return call(graph, aten.reshape.default, (scale, [length]), scale.meta)
     one = call(graph, aten.reshape.default, (scale, [1]), scale.meta)
-    return call(graph, aten.expand.default, (one, [columns]), scale.meta)
+    return call(graph, aten.expand.default, (one, [length]), scale.meta)

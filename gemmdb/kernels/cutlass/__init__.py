@@ -12,7 +12,7 @@ import hashlib
 import math
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,9 @@ FLAGS = (
     "-gencode=arch=compute_90a,code=sm_90a",
 )  # fmt: skip
 """nvcc's options. The `a` in `sm_90a` enables the instructions that only Hopper has."""
+EQUIVALENT = {"482ad56a9acc89e2": "06b4a8a9425a1335"}
+"""A former digest with the later one, so that rows of the former stay valid. Since then a kernel may also scale the
+rows. On the GPU, all others run the same code."""
 
 
 @functools.cache
@@ -54,11 +57,19 @@ def digest(kernel: str) -> str:
     return hashlib.sha256(f"{kernel}\n{source()}".encode()).hexdigest()[:16]
 
 
-def macros(config: Config, problem: Problem, scale: str = "") -> dict[str, int | str]:
+@dataclass(frozen=True)
+class Scales:
+    """The dtypes of the vectors that scale a product, with one number per column or per row; empty without one."""
+
+    columns: str = ""
+    rows: str = ""
+
+
+def macros(config: Config, problem: Problem, scales: Scales | None = None) -> dict[str, int | str]:
     """The macros for a legal config on a problem, by name without GEMMDB_.
 
-    Only the part of the problem that `inside` keeps counts.
-    `scale`: dtype of the scale; by default that of a bf16 or fp16 output, and fp32 for other outputs.
+    Only the part of the problem that `inside` keeps counts. `scales`: of a problem with a scale; by default one of
+    columns, in the dtype of a bf16 or fp16 output, and in fp32 for other outputs.
     """
     problem, value, swap = inside(problem), config.values, config.values["swap"] == 1
     # Each pair is the value for A or the product's rows, then the value for B or its columns.
@@ -71,6 +82,8 @@ def macros(config: Config, problem: Problem, scale: str = "") -> dict[str, int |
     )
     types, tile, cluster, along = (pair[::-1] if swap else pair for pair in pairs)
     scaled = problem.fusion == "scale"
+    if scales is None or not scaled:
+        scales = Scales(scale_dtype(problem) if scaled else "")
     bare = problem.spec.integer and not scaled
     bias = problem.bias
     return {
@@ -81,7 +94,8 @@ def macros(config: Config, problem: Problem, scale: str = "") -> dict[str, int |
         "CLUSTER_ROWS": cluster[0], "CLUSTER_COLUMNS": cluster[1],
         "LEFT_ALONG_DEPTH": along[0], "RIGHT_ALONG_DEPTH": along[1], "SWAP": int(swap),
         "COOPERATIVE": int(value["schedule"] == "cooperative"), "STREAM_K": int(streams(config)),
-        "SCALE": int(scaled), "SCALE_TYPE": TYPES[scale or scale_dtype(problem)],
+        "SCALE": int(bool(scales.columns)), "SCALE_TYPE": TYPES[scales.columns or scale_dtype(problem)],
+        "ROW_SCALE": int(bool(scales.rows)), "ROW_SCALE_TYPE": TYPES[scales.rows or scale_dtype(problem)],
         "BIAS": BIASES[bias.kind if bias else None], "BIAS_TYPE": TYPES[bias.dtype if bias else problem.out],
     }  # fmt: skip
 
@@ -136,9 +150,9 @@ def workspace_bound(config: Config, problem: Problem) -> int:
     return tiles * math.prod(tile) * 4 + tiles * 8 + 2 * 128
 
 
-def render(config: Config, problem: Problem, scale: str = "") -> str:
-    """The source of the kernel for `config` on `problem`, without an entry point; `scale` as in `macros`."""
-    lines = (f"#define GEMMDB_{name} {value}\n" for name, value in macros(config, problem, scale).items())
+def render(config: Config, problem: Problem, scales: Scales | None = None) -> str:
+    """The source of the kernel for `config` on `problem`, without an entry point; `scales` as in `macros`."""
+    lines = (f"#define GEMMDB_{name} {value}\n" for name, value in macros(config, problem, scales).items())
     return "".join(lines) + source()
 
 
@@ -174,5 +188,6 @@ KERNEL = Kernel(
         "swizzle": IntRange(1, 8, True), "raster": OneOf(("auto", "m", "n")), "swap": IntRange(0, 1),
     },
     splits=("split_k",), illegal=illegal, maps=_always, digest=functools.partial(digest, "gemm"),
+    equivalent=EQUIVALENT,
 )  # fmt: skip
 """`split_k` 0 leaves the split to stream-K."""

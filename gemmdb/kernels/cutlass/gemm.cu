@@ -35,7 +35,7 @@ using OutLayout = cute::conditional_t<GEMMDB_SWAP, ColumnMajor, RowMajor>;
 template <class Element>
 constexpr int vector = 128 / cutlass::sizeof_bits<Element>::value;
 
-// What is applied to the accumulator, in fp32 except for a bare int32 product: times the scale, plus the bias.
+// What is applied to the accumulator, in fp32 except for a bare int32 product: times the scales, plus the bias.
 namespace fusion = cutlass::epilogue::fusion;
 constexpr auto round = cutlass::FloatRoundStyle::round_to_nearest;
 template <template <class> class Function, class... Children>
@@ -48,9 +48,14 @@ template <class Element, bool AlongN>
 using Vector = cute::conditional_t<AlongN != bool(GEMMDB_SWAP), OnePerColumn<Element>, OnePerRow<Element>>;
 
 #if GEMMDB_SCALE
-using Scaled = Node<cutlass::multiplies, Vector<GEMMDB_SCALE_TYPE, true>, fusion::Sm90AccFetch>;
+using ColumnsScaled = Node<cutlass::multiplies, Vector<GEMMDB_SCALE_TYPE, true>, fusion::Sm90AccFetch>;
 #else
-using Scaled = fusion::Sm90AccFetch;
+using ColumnsScaled = fusion::Sm90AccFetch;
+#endif
+#if GEMMDB_ROW_SCALE
+using Scaled = Node<cutlass::multiplies, Vector<GEMMDB_ROW_SCALE_TYPE, false>, ColumnsScaled>;
+#else
+using Scaled = ColumnsScaled;
 #endif
 
 #if GEMMDB_BIAS == 0  // none
@@ -98,6 +103,7 @@ using Gemm = cutlass::gemm::device::GemmUniversalAdapter<Kernel>;
 }  // namespace kernel
 
 // The operands of a product out[m, n] = a[m, k] b[k, n]. `lda`, `ldb`: elements from one row, or column, to the next.
+// `scale` has a number for each column, `row_scale` one for each row.
 struct Product {
   void const* a;
   void const* b;
@@ -106,6 +112,7 @@ struct Product {
   void* out;
   int m, n, k;
   long lda, ldb;
+  void const* row_scale = nullptr;
 };
 
 // `split`: parts of the sum over k, 0 leaves that to stream-K. `swizzle`: tiles that share operands in L2.
@@ -142,9 +149,14 @@ int multiprocessors() {
 typename kernel::Fusion::Arguments fused(Product const& product) {
   using namespace kernel;
 #if GEMMDB_SCALE
-  typename Scaled::Arguments scaled{{static_cast<GEMMDB_SCALE_TYPE const*>(product.scale)}, {}, {}};
+  typename ColumnsScaled::Arguments columns{{static_cast<GEMMDB_SCALE_TYPE const*>(product.scale)}, {}, {}};
 #else
-  typename Scaled::Arguments scaled{};
+  typename ColumnsScaled::Arguments columns{};
+#endif
+#if GEMMDB_ROW_SCALE
+  typename Scaled::Arguments scaled{{static_cast<GEMMDB_ROW_SCALE_TYPE const*>(product.row_scale)}, columns, {}};
+#else
+  typename Scaled::Arguments scaled = columns;
 #endif
 #if GEMMDB_BIAS == 0
   typename Biased::Arguments biased = scaled;
@@ -194,7 +206,7 @@ size_t workspace_bytes(Product const& product, Order const& order) {
 
 // Enqueues the product on `stream`; 0, or the Failure that kept it from being enqueued.
 int run(Product const& product, Order const& order, Workspace const& workspace, cudaStream_t stream) {
-  void const* pointers[] = {product.a, product.b, product.scale, product.bias, product.out};
+  void const* pointers[] = {product.a, product.b, product.scale, product.row_scale, product.bias, product.out};
   for (void const* pointer : pointers) {
     if (reinterpret_cast<size_t>(pointer) % 16 != 0) return kMisaligned;
   }

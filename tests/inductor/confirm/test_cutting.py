@@ -42,6 +42,20 @@ def test_the_epilogue_ends_where_something_else_begins():
     assert [tuple(fake.shape) for fake in piece.fakes] == [(8, 32), (32, 16), (2, 4, 16)]
 
 
+def test_a_scale_of_rows_is_expanded_inside_even_if_others_see_it_so():
+    def scaled(a, w, rows):
+        product, wide = torch.mm(a, w), rows.expand(8, 16)
+        return product * torch.ops.prims.convert_element_type.default(wide, torch.float32), wide.exp()
+
+    (piece,) = pieces(scaled, (8, 32), (32, 16), (8, 1))
+    assert operators(piece) == ["mm", "expand", "convert_element_type", "mul"]
+    assert [node.name for node in piece.results] == ["mul"]
+    assert [tuple(fake.shape) for fake in piece.fakes] == [(8, 32), (32, 16), (8, 1)]
+    graph, _ = piece.copied()
+    given = [torch.randn(*size) for size in ((8, 32), (32, 16), (8, 1))]
+    assert torch.equal(graph(*given)[0], scaled(*given)[0])
+
+
 def test_without_an_epilogue_the_product_is_alone():
     (piece,) = pieces(chain, (8, 32), (32, 16), (2, 4, 16), problem=ALONE)
     assert operators(piece) == ["mm"]
@@ -183,3 +197,20 @@ def test_random_inputs_have_the_layouts_of_the_fake_ones():
         assert (one.shape, one.stride(), one.dtype) == (fake.shape, fake.stride(), fake.dtype)
         assert one.storage_offset() * one.itemsize % 16 == fake.storage_offset() * fake.itemsize % 16
     assert not torch.equal(made[0], made[1][:8])
+
+
+def test_the_scales_of_an_integer_product_are_part_of_it_whatever_follows():
+    def normed(a, w, rows, columns):
+        product = torch._int_mm(a, w) * rows * columns
+        return product * product.square().mean(-1, keepdim=True).rsqrt()
+
+    integers = [torch.randint(-9, 9, size, dtype=torch.int8) for size in ((24, 32), (32, 16))]
+    given = (*integers, torch.rand(24, 1), torch.rand(16))
+    graph = make_fx(normed, tracing_mode="fake")(*given).graph
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    (product,) = (node for node in graph.nodes if node.target is torch.ops.aten._int_mm.default)
+    problem = Problem.gemm("int_mm", m=24, n=16, k=32, fusion="scale", out_dtype="fp32")
+    piece = cutting.cut(product, problem, places)
+    assert operators(piece) == ["_int_mm", "mul", "mul"]
+    copied, _ = piece.copied()
+    assert torch.equal(copied(*given)[0], torch._int_mm(*integers) * given[2] * given[3])

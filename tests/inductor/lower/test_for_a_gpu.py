@@ -13,6 +13,7 @@ from kit.devices import H200  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._inductor import graph, utils  # noqa: E402
 from torch._inductor.fx_passes import mkldnn_fusion  # noqa: E402
+from torch._inductor.lowering import lowerings  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
@@ -330,3 +331,126 @@ def test_an_early_scale_of_any_number_of_rows(config: Config, reached: list[str]
     product = asked(EARLY["per channel"], x, w, s, config=config)
     assert (product["note"], product["ranges"]) == ("that far", {"m": [2, None]})
     assert len(reached) == 1
+
+
+def torchao(a: Any, b: Any, rows: Any, columns: Any) -> Any:
+    """A linear of int8 activations, as torchao writes it for a GPU."""
+    product = torch._int_mm(a.reshape(-1, a.shape[-1]), b.t())
+    product = (product * rows.reshape(-1, 1).expand(product.shape)).bfloat16()
+    return (product * columns.flatten()).reshape(*a.shape[:-1], -1).bfloat16()
+
+
+def biased(a: Any, b: Any, rows: Any, columns: Any) -> Any:
+    return torchao(a, b, rows, columns) + columns.flatten().bfloat16()
+
+
+def normed(a: Any, b: Any, rows: Any, columns: Any) -> Any:
+    return torch.nn.functional.rms_norm(torchao(a, b, rows, columns), (b.shape[0],))
+
+
+def with_zero_points(a: Any, b: Any, rows: Any, columns: Any) -> Any:
+    """As torchao writes it with asymmetric activations."""
+    product = torch._int_mm(a.reshape(-1, a.shape[-1]), b.t())
+    product = (product * rows.reshape(-1, 1).expand(product.shape)).bfloat16()
+    correction = (3 * rows.reshape(-1, 1)) * b.sum(dim=-1).to(rows.dtype)
+    return (product - correction.bfloat16()) * columns.flatten()
+
+
+def of_integers(m: int = 32, n: int = 1024, k: int = 512) -> tuple[Any, ...]:
+    return ints(2, m // 2, k), ints(n, k), torch.rand(2, m // 2, 1).bfloat16(), torch.rand(n, 1)
+
+
+INDUCTOR = Config.of("triton", "inductor_mm", block_m=64, block_n=128, block_k=64, group_m=8, warps=4, stages=3)
+SPLIT = Config.of("triton", "tile", **{**TILE.values, "split_k": 2, "reduce": "kernel"})
+SCALED = [
+    *((model, config, False) for model in (torchao, biased, normed, with_zero_points) for config in (TILE, CUTLASS)),
+    *((torchao, config, False) for config in (PERSISTENT, INDUCTOR, NARROW)),
+    *((torchao, config, True) for config in (TILE, CUTLASS)),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "dynamic"), SCALED, ids=[f"{model.__name__}-{c.name}-{many}" for model, c, many in SCALED]
+)
+def test_the_scales_of_an_integer_product_are_the_kernels(
+    model: Any, config: Config, dynamic: bool, reached: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever follows: the kernel itself stores two bytes per element."""
+    stored, scales = [], []
+
+    def stop(kernel: Any, operands: Any, *rest: Any, **options: Any) -> Any:
+        if config is CUTLASS:
+            stored.append(rest[1])
+            scales.append([name for name in ("row_scale", "scale") if name in operands])
+            macros = {"row_scale": "ROW_SCALE 1", "scale": "SCALE 1"}
+            assert all((f"GEMMDB_{macros[name]}\n" in kernel.source) == (name in scales[0]) for name in macros)
+        else:
+            out, epilogue = (rest[0], options["epilogue"]) if config is INDUCTOR else (rest[0][0], rest[1])
+            stored.append(out)
+            scales.append(["row_scale" if node.get_size()[-1] == 1 else "scale" for node in epilogue.scales])
+            assert epilogue.integer
+        raise triton.Refused("that far")
+
+    for module in (templates, inductor_templates, cutlass):
+        monkeypatch.setattr(module, "product", stop)
+    inputs = of_integers()
+    if dynamic:
+        for tensor in (inputs[0], inputs[2]):
+            torch._dynamo.mark_dynamic(tensor, 1, min=2, max=64)
+    product = asked(model, *inputs, config=config)
+    assert product["problem"].startswith("int_mm m=32 n=1024 k=512 ")
+    assert " out=bf16 bias=none scalars=unit fusion=scale " in product["problem"]
+    assert product["note"] == "that far"
+    assert stored == [torch.bfloat16]
+    assert scales == [["row_scale"] if model is with_zero_points else ["row_scale", "scale"]]
+
+
+def test_partial_sums_of_integers_are_scaled_as_floats(reached: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows the kernel sums its slices of K, and is generated here for the CPU."""
+
+    def slices(kernel: Any, operands: Any, out: Any, epilogue: Any = None) -> Any:
+        whole = lowerings[torch.ops.aten._int_mm.default](*operands)
+        return lowerings[torch.ops.aten.cat.default]([lowerings[torch.ops.aten.unsqueeze.default](whole, 0)] * 2, 0)
+
+    monkeypatch.setattr(templates, "product", slices)
+    inputs = of_integers()
+    with torch.no_grad(), gemmdb.inductor.force(SPLIT):
+        found = torch.compile(torchao)(*inputs)
+    wanted = 2 * torchao(*inputs).double()
+    assert (found.double() - wanted).abs().max() <= 0.02 * wanted.abs().max()
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert (product["config"], product["note"]) == (SPLIT.text, "")
+
+
+SUM = Config.of("triton", "inductor_sum")
+SUMMED = {
+    "row": lambda x, w, q, s: x[:1] @ w.t(),
+    "column": lambda x, w, q, s: w @ x[:1].t(),
+    "relu": lambda x, w, q, s: torch.relu(x[:1] @ w.t()),
+    "bias": lambda x, w, q, s: torch.addmm(s, x[:1], w.t()),
+    "bias of a column": lambda x, w, q, s: torch.addmm(s[:, None], w, x[:1].t()),
+    "int8": lambda x, w, q, s: linear(x[:1], q.to(x.dtype)),
+    "int8, scale and bias": lambda x, w, q, s: linear(x[:1], q.to(x.dtype)) * s + s,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", SUMMED)
+def test_multiply_and_sum_is_one_kernel_that_is_right(name: str, dtype: Any, reached: list[str]) -> None:
+    """Inductor generates it here for the CPU."""
+    given = (*(tensor.to(dtype) for tensor in (rand(4, 512), rand(96, 512))), ints(96, 512), rand(96).to(dtype))
+    with torch.no_grad(), gemmdb.inductor.force(SUM):
+        found, codes = utils.run_and_get_code(torch.compile(SUMMED[name], dynamic=False), *given)
+    wanted = SUMMED[name](*(tensor.double() for tensor in given))
+    assert (found.double() - wanted).abs().max() <= 0.01 * wanted.abs().max()
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert (product["config"], product["note"]) == (SUM.text, "")
+    assert gemmdb.inductor.stats()["errors"] == []
+    assert codes[0].count("async_compile.cpp_pybinding(") == 1
+    assert "extern_kernels." not in codes[0]
+
+
+def test_multiply_and_sum_takes_no_symbolic_sizes(reached: list[str]) -> None:
+    x, w = rand(1, 512), rand(96, 512)
+    torch._dynamo.mark_dynamic(w, 0)
+    assert "fixed sizes" in asked(SUMMED["row"], x, w, w, w, config=SUM)["note"]

@@ -9,10 +9,10 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb.inductor import ops  # noqa: E402
-from gemmdb.inductor.match import extract, int_mm_scale  # noqa: E402
+from gemmdb.inductor.match import int_mm_scale  # noqa: E402
 
 A, B = (torch.randint(-9, 9, size, dtype=torch.int8) for size in ((16, 32), (32, 24)))
-VECTOR = torch.rand(24)
+VECTOR, ROWS = torch.rand(24), torch.rand(16)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,18 +32,35 @@ def cast(x, dtype):
 
 
 CHAINS = {
-    "vector": lambda a, b, s: torch._int_mm(a, b) * s,
-    "scale first, cast after": lambda a, b, s: cast(s * torch._int_mm(a, b), torch.bfloat16),
-    "cast before": lambda a, b, s: cast(torch._int_mm(a, b), torch.float32) * s,
-    "one number": lambda a, b, s: torch._int_mm(a, b) * s[0],
-    "row of one": lambda a, b, s: torch._int_mm(a, b) * s[None, :],
-    "three dimensions": lambda a, b, s: cast(torch._int_mm(a, b).reshape(2, 8, 24) * s, torch.float16),
+    "vector": lambda a, b, s, r: torch._int_mm(a, b) * s,
+    "scale first, cast after": lambda a, b, s, r: cast(s * torch._int_mm(a, b), torch.bfloat16),
+    "cast before": lambda a, b, s, r: cast(torch._int_mm(a, b), torch.float32) * s,
+    "one number": lambda a, b, s, r: torch._int_mm(a, b) * s[0],
+    "row of one": lambda a, b, s, r: torch._int_mm(a, b) * s[None, :],
+    "three dimensions": lambda a, b, s, r: cast(torch._int_mm(a, b).reshape(2, 8, 24) * s, torch.float16),
+    "rows": lambda a, b, s, r: torch._int_mm(a, b) * r[:, None],
+    "columns and rows": lambda a, b, s, r: torch._int_mm(a, b) * s * r[:, None],
+    "rows and columns": lambda a, b, s, r: cast(cast(torch._int_mm(a, b), torch.float32) * r[:, None] * s, torch.half),
+    "expanded rows": lambda a, b, s, r: torch._int_mm(a, b) * r[:, None].expand(16, 24) * s,
+    "wider rows": lambda a, b, s, r: (
+        torch._int_mm(a, b) * cast(cast(r, torch.bfloat16)[:, None].expand(16, 24), torch.float32) * s
+    ),
+    "rows of sequences": lambda a, b, s, r: torch._int_mm(a, b).view(2, 8, 24) * r.view(2, 8, 1) * s,
+    "two numbers": lambda a, b, s, r: torch._int_mm(a, b) * s[0] * s[1],
+    "a number and columns": lambda a, b, s, r: torch._int_mm(a, b) * s[0] * s,
+    "rows and a number": lambda a, b, s, r: torch._int_mm(a, b) * r[:, None] * s[0],
 }
+ROUNDED = {
+    "torchao": lambda a, b, s, r: cast(cast(torch._int_mm(a, b) * r[:, None], torch.bfloat16) * s, torch.bfloat16),
+    "with a zero point": lambda a, b, s, r: cast(torch._int_mm(a, b) * r[:, None], torch.bfloat16) - s.bfloat16() * s,
+    "with a bias": lambda a, b, s, r: cast(cast(torch._int_mm(a, b) * s, torch.bfloat16), torch.float32) + s,
+}
+"""Those that round in between."""
 
 
-@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
-def test_an_integer_product_and_its_scale_become_one_node(chain):
-    graph = graph_of(chain, A, B, VECTOR)
+@pytest.mark.parametrize("chain", [*CHAINS.values(), *ROUNDED.values()], ids=[*CHAINS, *ROUNDED])
+def test_an_integer_product_and_its_scales_become_one_node(chain):
+    graph = graph_of(chain, A, B, VECTOR, ROWS)
     (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
     new = int_mm_scale.absorb(node)
     graph.graph.eliminate_dead_code()
@@ -51,9 +68,11 @@ def test_an_integer_product_and_its_scale_become_one_node(chain):
     graph.recompile()
     assert [n for n in graph.graph.nodes if n.target is ops.register_scaled()] == [new]
     assert not [n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default]
-    wanted = chain(A, B, VECTOR)
-    assert new.meta["val"].dtype == wanted.dtype
-    torch.testing.assert_close(graph(A, B, VECTOR), wanted)
+    wanted = chain(A, B, VECTOR, ROWS)
+    rounded = chain in ROUNDED.values()
+    assert new.meta["val"].dtype == (torch.bfloat16 if rounded else wanted.dtype)
+    close = {"rtol": 2**-6, "atol": 2**-6 * wanted.abs().max().item()} if rounded else {}
+    torch.testing.assert_close(graph(A, B, VECTOR, ROWS), wanted, **close)
 
 
 def batched(a, b, s):
@@ -90,15 +109,16 @@ def test_inductor_lowers_them_for_all_sizes(kit, monkeypatch):
 @pytest.mark.parametrize(
     "function",
     [
-        lambda a, b, s: torch._int_mm(a, b) * 0.5,
-        lambda a, b, s: torch._int_mm(a, b) * s[:16, None],
-        lambda a, b, s: (lambda c: c * s + c)(torch._int_mm(a, b)),
-        lambda a, b, s: torch._int_mm(a, b) * (s * 9).to(torch.int32),
+        lambda a, b, s, r: torch._int_mm(a, b) * 0.5,
+        lambda a, b, s, r: torch._int_mm(a, b).view(2, 8, 24) * r[:8, None],
+        lambda a, b, s, r: torch._int_mm(a, b).view(16, 2, 12) * s[:2, None],
+        lambda a, b, s, r: (lambda c: c * s + c)(torch._int_mm(a, b)),
+        lambda a, b, s, r: torch._int_mm(a, b) * (s * 9).to(torch.int32),
     ],
-    ids=["a Python number", "one per row", "used twice", "an integer scale"],
+    ids=["a Python number", "one per row of a part", "one per part of a row", "used twice", "an integer scale"],
 )
 def test_anything_else_is_left_alone(function):
-    graph = graph_of(function, A, B, VECTOR)
+    graph = graph_of(function, A, B, VECTOR, ROWS)
     before = str(graph.graph)
     (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
     assert int_mm_scale.absorb(node) is None
@@ -114,11 +134,14 @@ def test_a_number_that_is_on_the_cpu_scales_no_product_of_a_gpu():
         }
     for device, graph in traced.items():
         (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
-        assert (extract.scale_user(node) is None) == (device == "cpu")
+        assert (int_mm_scale.find(node) is None) == (device == "cpu")
         assert (int_mm_scale.absorb(node) is None) == (device == "cpu")
 
 
-def test_the_operator_of_its_own():
-    result = torch.ops.gemmdb.int_mm_scaled(A, B, VECTOR, torch.bfloat16)
-    torch.testing.assert_close(result, (torch._int_mm(A, B) * VECTOR).bfloat16())
-    torch.library.opcheck(ops.register_scaled(), (A, B, VECTOR, torch.bfloat16), test_utils="test_faketensor")
+@pytest.mark.parametrize("columns", [VECTOR, None])
+@pytest.mark.parametrize("rows", [ROWS, None])
+def test_the_operator_of_its_own(rows, columns):
+    result = torch.ops.gemmdb.int_mm_scaled(A, B, columns, torch.bfloat16, rows)
+    factors = (torch.ones(24) if columns is None else columns) * (torch.ones(16) if rows is None else rows)[:, None]
+    torch.testing.assert_close(result, (torch._int_mm(A, B) * factors).bfloat16())
+    torch.library.opcheck(ops.register_scaled(), (A, B, columns, torch.bfloat16, rows), test_utils="test_faketensor")
