@@ -41,14 +41,14 @@ class Operands:
     rows: Any = None
 
     @classmethod
-    def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None, rows: Any = None) -> Operands:
+    def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None, rows: Any = None, bias: Any = None) -> Operands:
         """The operands from an operator's arguments. Settles the layouts of A and B. The arguments of a scaled_mm are
         A, B, their scales and the bias."""
         if query.problem.spec.scaled:
             a, b, *scales, bias = args
             settled = (templates.settled(a), templates.settled(b))
             return cls(*settled, None, bias, query.ranges, tuple(scales))
-        bias, a, b = args if query.problem.spec.bias == "always" else (None, *args)
+        bias, a, b = args if query.problem.spec.bias == "always" else (bias, *args)
         return cls(templates.settled(a), templates.settled(b), scale, bias, query.ranges, rows=rows)
 
     @property
