@@ -145,7 +145,7 @@ class Journal:
         """Note an exception inside gemmdb, here and in the log; the compile goes on without gemmdb."""
         text = f"{where}: {type(error).__name__}: {error}"
         self.error(text)
-        log.warning("gemmdb stepped aside: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
+        log.warning("gemmdb failed, Inductor goes on without it: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
 
     def clear(self) -> None:
         """Start over."""
