@@ -144,7 +144,7 @@ def _of_op(own: Sequence[float], op: str) -> Sequence[float]:
 
 
 def telling(setting: Setting, tile: Tile, w: Work) -> tuple[float, ...]:
-    """The traits without the zeros of other ops."""
+    """The traits that can be nonzero for this op."""
     group = tile.group
     if group == "gemv":
         n, k, warps = log2(tile.n), log2(tile.k * setting.b), log2(tile.warps)

@@ -59,7 +59,7 @@ class Event:
 
 
 class Journal:
-    """All events of the process, of so many `graphs`. `pending` are those of the graph that this thread is
+    """All events of the process. `graphs`: how many graphs they are of. `pending` are those of the graph that this thread is
     compiling."""
 
     def __init__(self) -> None:
