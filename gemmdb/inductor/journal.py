@@ -59,8 +59,8 @@ class Event:
 
 
 class Journal:
-    """All events of the process. `graphs`: how many graphs they are of. `pending` are those of the graph that this thread is
-    compiling."""
+    """All events of the process. `graphs`: how many graphs they are of. `pending`: those of the graph that this thread
+    is compiling."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
