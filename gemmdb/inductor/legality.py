@@ -143,6 +143,7 @@ _RULES = {
     ("triton", "inductor_mm"): _default,
     ("triton", "inductor_persistent_tma"): _default,
     ("triton", "inductor_scaled_tma"): _default,
+    ("triton", "inductor_sum"): _default,
     ("aten", "int8pack_mm"): _int8pack,
     ("cpp", "packed_gemm"): _packed_gemm,
     ("cutlass", "gemm"): _default,

@@ -30,6 +30,7 @@ _ALL = (
     cutlass.KERNEL,
     cpp.PACKED_GEMM,
     *inductor.TEMPLATES,
+    inductor.SUM,
 )
 
 KERNELS: Mapping[tuple[str, str], Kernel] = {(kernel.backend, kernel.name): kernel for kernel in _ALL}

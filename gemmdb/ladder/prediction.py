@@ -94,11 +94,6 @@ class Prediction:
         """The expected ratio plus a surcharge for its uncertainty."""
         return self.ratios[config] * math.exp(CAUTION * self.spread[config])
 
-    def sure_gain(self, config: Config) -> float:
-        """The gain over ATen that remains if both times are off by two standard deviations."""
-        off = math.exp(2 * math.hypot(self.spread[config], self.spread[ATEN])) + self.far
-        return gain(self.ratios[config] * off)
-
     def candidates(self, count: int) -> list[Config]:
         """The `count` configs other than ATen that are most likely to be the best."""
         return sorted((c for c in self.gains if c != ATEN), key=lambda c: (self.score(c), c.text))[:count]

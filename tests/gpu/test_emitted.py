@@ -21,6 +21,7 @@ def template(kernel: str = "inductor_mm", **changes: int) -> Config:
     return Config.of("triton", kernel, **{**base, **changes})
 
 
+SUM = Config.of("triton", "inductor_sum")
 TMA = template("inductor_persistent_tma")
 TILE = Config.of(
     "triton", "tile", block_m=16, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
@@ -42,6 +43,11 @@ CASES = [
     (gemm("mm", m=72, n=1000, k=520, dtype="fp32"), template(block_k=32)),
     (gemm("int_mm", m=72, n=1000, k=528), template()),
     (gemm("int_mm", m=72, n=1000, k=528, fusion="scale"), template()),
+    *((problem, SUM) for problem in (
+        gemm("mm", m=1, n=1001, k=777), gemm("mm", m=1000, n=1, k=4096, layout="nn"), gemm("mm", m=1, n=4096, k=4096,
+        fusion="pointwise"), gemm("addmm", m=1, n=1000, k=520), gemm("mm", m=1, n=1000, k=520, dtype="fp32"),
+        gemm("mixed_mm", m=1, n=4096, k=14336, fusion="scale"), gemm("mixed_mm", m=1, n=1000, k=520, dtype="fp16",
+        weight_dtype="uint8"))),
 ]  # fmt: skip
 
 

@@ -26,6 +26,8 @@ for kernel in ("inductor_mm", "inductor_persistent_tma"):
     built = Emission(problem, Config.of("triton", kernel, **tile)).build(90)
     print(kernel, built.failure or "ok", context())
 padded = Emission(Problem.gemm("mm", m=72, n=1001, k=777), Config.of("aten", "padded", multiple=8)).build(90)
+summed = Emission(Problem.gemm("mixed_mm", m=1, n=1000, k=520), Config.of("triton", "inductor_sum")).build(90)
+print("inductor_sum", summed.failure or "ok", context())
 print("padded", padded.failure or "ok", context())
 import torch
 torch.ones(1, device="cuda")
@@ -39,5 +41,6 @@ def test_generating_code_takes_no_context(tmp_path, monkeypatch):
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "inductor_mm ok 0", "inductor_persistent_tma ok 0", "padded ok 0", "control 1",
+        "inductor_mm ok 0", "inductor_persistent_tma ok 0", "inductor_sum ok 0", "padded ok 0",
+        "control 1",
     ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Products of one row or one column on a GPU, in every config of Inductor: served what a table says, and torch's own
 code where it says nothing."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,6 +63,22 @@ def test_a_kernel_for_one_row_is_served_in_every_mode(kit: Any, name: str, mode:
     kit.close(found, PROGRAMS[name](x.double(), w.double(), q, s.double()))
     assert kit.served() == [config.text]
     assert gemmdb.inductor.stats()["uncovered"] == {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "heads"])
+def test_multiply_and_sum_is_served_in_every_mode(kit: Any, name: str, mode: str) -> None:
+    given, config = inputs(kit), Config.of("triton", "inductor_sum")
+    with torch.no_grad():
+        found, code = kit.compiled(PROGRAMS[name], *given, config=config, **MODES[mode])
+    x, w, q, s = given
+    kit.close(found, PROGRAMS[name](x.double(), w.double(), q, s.double()))
+    assert kit.served() == [config.text]
+    assert "extern_kernels." not in code.partition("async_compile.wait")[2]
+    # Also with its scale, cast and activation. Where K is long for so few columns, Inductor cuts the sum in two.
+    kernels = re.findall(r"@triton_heuristics\.(\w+)\(", code)
+    assert len(kernels) in (1, 2)
+    assert {*kernels} <= {"reduction", "persistent_reduction"}
 
 
 @pytest.mark.parametrize("mode", ["default", "coordinate descent"])

@@ -15,7 +15,7 @@ from gemmdb.inductor import deciding, legality, outcome
 from gemmdb.inductor.adapter import ir_view, state
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL
-from gemmdb.inductor.lower import cutlass, inductor_templates, padding, triton
+from gemmdb.inductor.lower import cutlass, inductor_templates, padding, summing, triton
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 
@@ -101,6 +101,8 @@ def _lower(config: Config, problem: Problem, operands: triton.Operands, scalars:
         return padding.lower(config, problem, operands, scalars)
     if config.backend == "cutlass":
         return cutlass.lower(config, problem, operands)
+    if config.kernel == "inductor_sum":
+        return summing.lower(problem, operands)
     if config.spec.emitted:
         return inductor_templates.lower(config, problem, operands, scalars)
     return triton.lower(config, problem, operands, scalars)

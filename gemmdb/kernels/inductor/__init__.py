@@ -1,4 +1,4 @@
-"""Inductor's own Triton templates, each generated with one fixed config."""
+"""Inductor's own Triton kernels: its templates, each generated with one fixed config, and its multiply-and-sum."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmdb.kernels.inductor.legality import illegal
+from gemmdb.kernels.inductor.legality import illegal, illegal_sum
 from gemmdb.kernels.kernel import Domain, IntRange, Kernel
 
 if TYPE_CHECKING:
@@ -68,3 +68,8 @@ TEMPLATES = (
     _kernel("inductor_scaled_tma", "triton_epilogue_scaled_mm", ("scaled_mm",), maps=True),
 )
 """Each kernel with the name of torch's template file."""
+SUM = Kernel(
+    "triton", "inductor_sum", ("mm", "addmm", "mixed_mm"), ("cuda",), 1, illegal=illegal_sum, emitted=True
+)  # fmt: skip
+"""Elementwise products and their sum over K in one kernel without the matrix unit, which Inductor generates and tiles.
+With `coordinate_descent_tuning`, torch makes this of every product of one row or one column."""

@@ -40,6 +40,21 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
     return _tile(config, problem, device) or (_maps(config, problem) if config.spec.maps(config) else None)
 
 
+def illegal_sum(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    """Why Inductor's multiply-and-sum is not taken, None when it is."""
+    if reason := rules.unsolved(config, problem, device) or rules.empty(problem):
+        return reason
+    if symbolic:
+        return "how the sum is cut is decided for fixed sizes"
+    if 1 not in (problem.m, problem.n):
+        return "elementwise products are summed for one row or one column"
+    if problem.k == 1:
+        return "Inductor multiplies elements where K is 1"
+    if problem.scalars != "unit":
+        return "the sum has no alpha and beta"
+    return rules.unstepped(problem)
+
+
 def _batch(problem: Problem) -> str | None:
     if problem.batch > _MOST_MATRICES:
         return f"the grid has room for {_MOST_MATRICES} matrices"

@@ -1,5 +1,5 @@
 """Inductor's own candidates besides our kernels: a few configs of its templates, the first that its heuristics list for
-a size class, and padding if rows are misaligned."""
+a size class, padding if rows are misaligned, and the multiply-and-sum for one row or column."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from gemmdb.kernels.aten import PADDED, misaligned
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import BAND_ROWS, SKINNY_ROWS
+from gemmdb.kernels.inductor import SUM
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
@@ -86,7 +87,7 @@ def configs(problem: Problem, device: Device) -> list[Config]:
     then cannot be generated without the weight."""
     if problem.constant:
         return []
-    found = dict.fromkeys((*_padded(problem), *_templates(problem)))
+    found = dict.fromkeys((*_padded(problem), *_templates(problem), *_sum(problem)))
     return [config for config in found if not illegal(config, problem, device)]
 
 
@@ -121,6 +122,11 @@ def _templates(problem: Problem) -> Iterator[Config]:
     for kernel, tiles, few in lists:
         for m, n, k, stages, warps in tiles[row_class][: few if aligned else None]:
             yield _config(kernel, (m, n, k // shrink, stages, warps))
+
+
+def _sum(problem: Problem) -> Iterator[Config]:
+    if problem.op in SUM.ops and 1 in (problem.m, problem.n):
+        yield Config.of(SUM.backend, SUM.name)
 
 
 def _batched(problem: Problem) -> Iterator[Tile]:

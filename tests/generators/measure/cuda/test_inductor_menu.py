@@ -15,12 +15,14 @@ from gemmdb.generators.measure.cuda.emitted import share_gpus
 from gemmdb.generators.measure.cuda.emitted_config import Emitted, only_emitted
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
+from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.aten import misaligned, padded_sizes
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.inductor import menu as inductor_menu
 from gemmdb.kernels.legality import illegal
 
 gemm = Problem.gemm
+SUM = Config.of("triton", "inductor_sum")
 TILE = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "stages": 3, "warps": 4}
 
 
@@ -42,6 +44,23 @@ def test_misaligned_products_are_padded_and_not_copied_by_tma() -> None:
     assert "inductor_persistent_tma" not in found
     assert set(names(gemm("mm", m=16, n=1001, k=4096))) == {"padded", "inductor_mm"}
     assert len(names(gemm("mm", m=4096, n=1001, k=4096))) <= 9
+
+
+@pytest.mark.parametrize("sizes", [{"m": 1, "n": 4096}, {"m": 4096, "n": 1}])
+@pytest.mark.parametrize(("op", "tried"), [("mm", 1), ("addmm", 1), ("mixed_mm", 1), ("int_mm", 0)])
+def test_one_row_or_column_may_be_multiplied_and_summed(op: str, tried: int, sizes: dict[str, int]) -> None:
+    assert names(gemm(op, k=4096, **sizes)).count("inductor_sum") == tried
+    assert "inductor_sum" not in names(gemm(op, m=2, n=4096, k=4096))
+
+
+def test_a_build_tries_multiply_and_sum_unless_it_is_quick() -> None:
+    tried = {
+        effort: [
+            c.config.kernel for c in CudaSpace().candidates(gemm("mixed_mm", m=1, n=4096, k=4096), H200, named(effort))
+        ]
+        for effort in ("quick", "standard", "full")
+    }
+    assert [found.count("inductor_sum") for found in tried.values()] == [0, 1, 1]
 
 
 def test_a_constant_weight_has_no_code_apart_from_its_graph() -> None:
@@ -79,6 +98,9 @@ def test_only_lengths_of_rows_in_memory_are_padded(layout: str, sizes: tuple[int
     [
         (Config.of("aten", "padded", multiple=8), gemm("mm", m=64, n=64, k=64), "nothing to pad"),
         (Config.of("triton", "inductor_mm", **TILE), gemm("mixed_mm", m=64, n=64, k=64), "does not solve"),
+        (SUM, gemm("mm", m=2, n=64, k=64), "one row or one column"),
+        (SUM, gemm("mm", m=1, n=64, k=1), "multiplies elements"),
+        (SUM, replace(gemm("addmm", m=1, n=64, k=64), scalars="general"), "alpha and beta"),
         (Config.of("triton", "inductor_persistent_tma", **TILE), gemm("mm", m=64, n=60, k=60), "16 bytes"),
         (Config.of("triton", "inductor_persistent_tma", **TILE), gemm("mm", m=1, n=64, k=64), "size of 1"),
         (
