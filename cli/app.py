@@ -8,7 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ import gemmdb
 from gemmdb.cli import build, compare, coverage, diff, doctor, explain, lookup, merge, record, tables, verify
 from gemmdb.cli.output import note, one_line
 from gemmdb.errors import GemmdbError
+from gemmdb.settings import log_level
 
 INTERRUPTED = 130
 BAD_INPUT = 2
@@ -87,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
             context.command.invoke(context)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
-        return _exit_code(error)
+        return _exit_code(error, arguments)
     return 0
 
 
@@ -96,8 +97,8 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def _exit_code(error: BaseException) -> int:
-    """The exit code for the exception that ended a command. Prints its message."""
+def _exit_code(error: BaseException, arguments: Sequence[str]) -> int:
+    """The exit code for the exception that ended the command of `arguments`. Prints its message."""
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):
@@ -113,7 +114,7 @@ def _exit_code(error: BaseException) -> int:
     if hasattr(error, "format_message"):
         # A usage error, from click or from the copy of click inside newer versions of Typer.
         command = getattr(getattr(error, "ctx", None), "command_path", "gemmdb")
-        note(f"{str(error.format_message()).rstrip('.')}; see {command} --help")
+        note(f"{_usage(error, arguments)}; see {command} --help")
         return BAD_INPUT
     if isinstance(error, OSError) and error.filename is not None:
         note(f"{error.filename}: {error.strerror}")
@@ -121,6 +122,19 @@ def _exit_code(error: BaseException) -> int:
     note(f"unexpected {type(error).__name__}: {one_line(str(error))[:300]} (GEMMDB_LOG=DEBUG shows the traceback)")
     logging.getLogger("gemmdb").debug("traceback", exc_info=error)
     return UNEXPECTED
+
+
+def _usage(error: Any, arguments: Sequence[str]) -> str:
+    """The message of a usage error, with the value that the option was given, which newer versions of Typer omit."""
+    message = str(error.format_message()).rstrip(".")
+    given = None
+    for option in getattr(getattr(error, "param", None), "opts", ()):
+        for place, word in enumerate(arguments):
+            if word == option and place + 1 < len(arguments):
+                given = arguments[place + 1]
+            elif word.startswith(f"{option}="):
+                given = word.removeprefix(f"{option}=")
+    return message if given is None or repr(given) in message else f"{message}, got {given!r}"
 
 
 class _Notes(logging.Handler):
@@ -134,10 +148,10 @@ class _Notes(logging.Handler):
 
 def _route_warnings() -> None:
     """Print warnings and log records of the library as lines like the command's own. GEMMDB_LOG sets the level."""
-    level = logging.getLevelName(os.environ.get("GEMMDB_LOG", "").upper() or "WARNING")
+    level = log_level(os.environ.get("GEMMDB_LOG", ""))
     logger = logging.getLogger("gemmdb")
     if not any(isinstance(handler, _Notes) for handler in logger.handlers):
         logger.addHandler(_Notes())
         logger.propagate = False
-    logger.setLevel(level if isinstance(level, int) else logging.WARNING)
+    logger.setLevel(level or logging.WARNING)
     warnings.showwarning = lambda message, *_, **__: note(str(message))

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmdb.devices import detect
-from gemmdb.errors import GemmdbError
+from gemmdb.errors import GemmdbError, InputError
 from gemmdb.kernels import cutlass
-from gemmdb.settings import ENVIRONMENT, Settings
+from gemmdb.settings import ENVIRONMENT, ON_MISS, Settings, log_level
 from gemmdb.table.catalog import Catalog
 
 OK, MISSING, BROKEN = "ok", "missing", "broken"
@@ -126,6 +126,8 @@ def _compiler() -> Check:
 def _nvcc() -> Check:
     path = cutlass.compiler()
     if path is None:
+        if detect.cuda() is None:
+            return Check("nvcc", MISSING, "only CUTLASS kernels need it, on a GPU")
         detail = "CUTLASS kernels need it; without it, ATen or a Triton kernel is served"
         return Check("nvcc", MISSING, detail, "install the CUDA toolkit, then set CUDA_HOME or PATH")
     done = _probe([path, "--version"])
@@ -146,13 +148,25 @@ def _packages() -> list[Check]:
         try:
             found.append(Check(package, OK, importlib.metadata.version(package)))
         except importlib.metadata.PackageNotFoundError:
+            if extra == "cutlass" and detect.cuda() is None:
+                found.append(Check(package, MISSING, "only CUTLASS kernels need it, on a GPU"))
+                continue
             remedy = f"pip install 'gemmdb[{extra}]'" if extra else f"pip install {package}"
             found.append(Check(package, MISSING, f"the extra '{extra}' brings it" if extra else "", remedy))
     return found
 
 
 def _environment() -> list[Check]:
-    return [Check(name, OK, os.environ[name]) for name in ENVIRONMENT if os.environ.get(name)]
+    return [_variable(name, os.environ[name]) for name in ENVIRONMENT if os.environ.get(name)]
+
+
+def _variable(name: str, value: str) -> Check:
+    """What a variable is set to, and whether gemmdb understands it. The tables that it names are checked apart."""
+    known = {"GEMMDB_LOG": ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), "GEMMDB_ON_MISS": ON_MISS}.get(name)
+    if known is None or value in known or (name == "GEMMDB_LOG" and log_level(value) is not None):
+        return Check(name, OK, value)
+    remedy = f"set {name} to one of these, or unset it"
+    return Check(name, BROKEN, f"{value!r} is not one of {', '.join(known)}", remedy)
 
 
 def _catalog() -> list[Check]:
@@ -161,6 +175,8 @@ def _catalog() -> list[Check]:
     try:
         catalog = Catalog.load(Settings.read(), strict=True)
     except GemmdbError as error:
+        if isinstance(error, InputError):
+            return []  # The environment cannot be read: the check of that variable has said so.
         found.append(Check("catalog", BROKEN, str(error), "move the file away, or take it out of GEMMDB_TABLES"))
         catalog = Catalog.load(Settings.read())
     for table in catalog.tables:

@@ -9,7 +9,8 @@ import typer
 
 from gemmdb.api import current_catalog
 from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import count, microseconds, note, one_line, say, say_json, say_table
+from gemmdb.cli.output import count, microseconds, one_line, say, say_json, say_table
+from gemmdb.errors import InputError
 from gemmdb.generators.coverage import Coverage, Miss
 from gemmdb.generators.coverage import coverage as coverage_of
 from gemmdb.settings import Policy
@@ -23,7 +24,8 @@ def coverage(
     """Show how much of a recorded workload the tables answer.
 
     Hits are counted per rung. Misses are ranked by their share of the time, which is estimated for a miss. GEMMs that
-    gemmdb does not steer (baddbmm, fp8 with block scales, convolutions) are named and counted.
+    gemmdb does not steer (baddbmm, fp8 with block scales, 1x1 convolutions) are named and counted. Convolutions with
+    larger kernels are not recorded.
 
     \b
     Examples:
@@ -33,11 +35,12 @@ def coverage(
     \b
     Exit codes: 0 done, even if there are misses; 2 bad usage or bad input.
     """
-    found = coverage_of(workloads.read(workload), current_catalog(), Policy())
+    recorded = workloads.read(workload)
+    if not recorded.entries and not recorded.uncovered:
+        raise InputError(f"{workload} holds no problems: gemmdb record --out {workload} -- COMMAND... records some")
+    found = coverage_of(recorded, current_catalog(), Policy())
     if json:
         say_json(found.as_dict())
-    elif not found.problems and not found.uncovered:
-        note(f"{workload} is empty: gemmdb record -- COMMAND... writes one")
     else:
         _say(found)
 

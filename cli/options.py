@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from gemmdb.errors import InputError
+from gemmdb.key import epilogue
 from gemmdb.key.ops import OPS
 from gemmdb.key.problem import Problem
 
@@ -55,7 +56,11 @@ class ProblemOptions:
         ),
     ] = None
     fusion: Annotated[
-        str, typer.Option(help="What is fused into the kernel: none, scale, pointwise or another class of epilogues.")
+        str,
+        typer.Option(
+            help="What is fused into the kernel: none, scale, pointwise (such as relu), pointwise:math (such as gelu or"
+            f" silu); all classes: {epilogue.GRAMMAR}."
+        ),
     ] = "none"
     constant_weight: Annotated[
         bool, typer.Option("--constant-weight", help="The weight is a constant (freezing) and can be packed.")
@@ -90,6 +95,10 @@ class ProblemOptions:
         if self.weight_dtype is not None and not problem.spec.b:
             named = f"--weight-dtype is for {' and '.join(op.name for op in OPS.values() if len(op.b) > 1)} only"
             raise InputError(f"{named}; both operands of {self.op} have the same dtype")
+        if problem.empty:
+            sizes = {"--batch": problem.batch, "--m": problem.m, "--n": problem.n, "--k": problem.k}
+            flag = next(flag for flag, size in sizes.items() if size == 0)
+            raise InputError(f"{flag} 0: there is nothing to compute; name a size of at least 1")
         return problem
 
 

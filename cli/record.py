@@ -23,8 +23,9 @@ def record(
 ) -> None:
     """Record the GEMMs that a program compiles.
 
-    Every Python process that COMMAND starts is recorded. The program needs no change. Each line of the workload holds
-    one problem and how often it occurs. `gemmdb build --shapes` and `gemmdb coverage` read the file.
+    Every Python process that COMMAND starts is recorded. The program needs no change. A line of the workload holds a
+    problem and how often a process met it, or the name of a GEMM that gemmdb does not steer. Several lines may hold the
+    same problem: `gemmdb build --shapes` and `gemmdb coverage`, which read the file, add them up.
 
     \b
     Examples:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
@@ -50,7 +51,7 @@ class Policy:
     `model_gain`: the gain that the cost model must expect of an unmeasured config. `allow`, `deny`: regular expressions
     searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order depends on
     M. `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second; 10: a
-    CUTLASS kernel, 10 to 20 s of nvcc). `cutlass_size`: no CUTLASS kernel for products with a smaller M x N x K.
+    CUTLASS kernel, half a minute of nvcc). `cutlass_size`: no CUTLASS kernel for products with a smaller M x N x K.
     `confirm`: whether an answer that was not measured for this very problem is timed beside ATen before it is served;
     None means GEMMDB_CONFIRM. `confirm_s`: the most seconds that this may delay the compile of one graph; 0 means 3.
     """
@@ -143,7 +144,7 @@ class Settings:
         on_miss = asked or "live"
         if on_miss not in ON_MISS:
             raise InputError(f"GEMMDB_ON_MISS={on_miss!r}: known are {', '.join(ON_MISS)}")
-        named = (part for part in env.get("GEMMDB_TABLES", "").split(os.pathsep) if part)
+        named = (part for part in _split(env.get("GEMMDB_TABLES", "")) if part)
         user = env.get("GEMMDB_USER_TABLE") or str(data_home(env) / "user.db")
         return cls(
             tuple(map(_expanded, named)),
@@ -161,6 +162,26 @@ def data_home(environ: Mapping[str, str] | None = None) -> Path:
     env = os.environ if environ is None else environ
     base = env.get("XDG_DATA_HOME")
     return (Path(base) if base else _home() / ".local" / "share") / "gemmdb"
+
+
+def log_level(text: str) -> int | None:
+    """The level that GEMMDB_LOG names, in either case; None for anything else, and for `NOTSET`."""
+    level = logging.getLevelName(text.strip().upper())
+    return level if isinstance(level, int) and level != logging.NOTSET else None
+
+
+def is_url(path: str | Path) -> bool:
+    """Whether a path, or what Path made of it, begins like a URL: `https:`."""
+    return _URL.match(str(path)) is not None
+
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+-]+:/")
+_LISTED = re.compile(rf"(?:[A-Za-z][A-Za-z0-9+-]+://[^/{os.pathsep}]*(?::\d+(?=/))?)?[^{os.pathsep}]*")
+
+
+def _split(text: str) -> list[str]:
+    """The paths of a list that is separated as PATH is. A URL stays whole, so that a message can name it."""
+    return _LISTED.findall(text)
 
 
 def _home() -> Path:

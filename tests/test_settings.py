@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
-from gemmdb.settings import ASKED_CALLS, ASKED_S, CONFIRM_S, LIVE_CALLS, LIVE_S, ON_MISS, Policy, Settings, data_home
+from gemmdb.settings import (
+    ASKED_CALLS,
+    ASKED_S,
+    CONFIRM_S,
+    LIVE_CALLS,
+    LIVE_S,
+    ON_MISS,
+    Policy,
+    Settings,
+    data_home,
+    log_level,
+)
 
 
 def test_the_defaults_of_an_empty_environment():
@@ -166,3 +177,37 @@ POLICIES = st.builds(
 @given(one=POLICIES, other=POLICIES)
 def test_policies_differ_in_text_when_they_differ(one, other):
     assert (one.text == other.text) == (one == other)
+
+
+URL = "https://example.com:8443/tables/h200.db"
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        ([URL, "/b.db"], [URL, "/b.db"]),
+        (["/a.db", "s3://bucket/x.db", "", URL], ["/a.db", "s3://bucket/x.db", URL]),
+        (["file:///tmp/a.db", "b.db"], ["file:///tmp/a.db", "b.db"]),
+        (["memory://x.db", "gs://y:z"], ["memory://x.db", "gs://y", "z"]),
+        (["a.db", "//host/b.db"], ["a.db", "//host/b.db"]),
+        (["~/a b.db", "./c:"], ["~/a b.db", "./c"]),
+    ],
+)
+@pytest.mark.skipif(os.pathsep != ":", reason="another separator does not occur in URLs")
+def test_a_url_in_a_list_is_one_item(paths, expected):
+    found = Settings.read({"GEMMDB_TABLES": ":".join(paths)}).tables
+    assert found == tuple(Path(path).expanduser() for path in expected)
+
+
+@given(st.lists(st.text("ab/.~-", min_size=1), max_size=5))
+def test_a_list_of_paths_is_split_as_path_is(paths):
+    found = Settings.read({"GEMMDB_TABLES": os.pathsep.join(paths)}).tables
+    assert len(found) == len(paths)
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [("INFO", 20), ("debug", 10), (" Warn ", 30), ("", None), ("verbose", None), ("NOTSET", None), ("10", None)],
+)
+def test_a_log_level_is_a_name_of_logging(text, level):
+    assert log_level(text) == level

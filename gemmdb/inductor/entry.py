@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -36,11 +37,16 @@ def enable(
 
     `on_miss`: `aten`, `live` or `error`; default GEMMDB_ON_MISS, else `live` where that is short. `tables`: files to
     ask before all others, or one. `policy`: everything else that may be set. The tables are opened at the first
-    compile. Raises InputError.
+    compile; the warning that a file is missing comes at once. Raises InputError.
     """
     settings = Settings.read()
     chosen = policy_of(on_miss, policy, settings)
     paths = paths_of(tables)
+    session.set_up_log()
+    if not settings.disabled and not all(map(os.path.exists, (*paths, *settings.tables))):
+        from gemmdb.table.catalog import warn_of_missing
+
+        warn_of_missing(settings, paths)
     session.set_enabled(lambda: _sessions().from_tables(chosen, paths, Settings.read()))
     install()
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmdb.settings import Policy, Settings
+from gemmdb.settings import Policy, Settings, log_level
 
 if TYPE_CHECKING:
     from gemmdb.hit import Hit
@@ -146,8 +146,7 @@ def held() -> bool:
 def set_up_log() -> None:
     """Apply GEMMDB_LOG: its level, and a handler that prints to stderr while the program has set up no logging of its
     own. An unknown level is ignored, and without the variable nothing is changed."""
-    level = logging.getLevelName(os.environ.get("GEMMDB_LOG", "").upper() or "NOTSET")
-    if isinstance(level, int) and level != logging.NOTSET:
+    if level := log_level(os.environ.get("GEMMDB_LOG", "")):
         log.setLevel(level)
         if not any(isinstance(handler, _Stderr) for handler in log.handlers):
             log.addHandler(_Stderr())

@@ -14,6 +14,18 @@ READS = (0, 1, 2)
 ORDERS = ("own", "permuted", "transposed")
 STORED = {8: "fp64", 4: "fp32", 2: "bf16", 1: "int8"}
 """The dtype that stands for all dtypes of so many bytes per element."""
+GRAMMAR = "pointwise" + "".join(
+    f"[{'|'.join(f':{word}' for word in words)}]"
+    for words in (ARITHMETIC[1:], ("reads1", "reads2"), ("kept",), ORDERS[1:], STORED.values())
+)
+"""What a class may be, for messages and help."""
+EXAMPLES = {
+    "relu": "pointwise", "clamp": "pointwise", "gelu": "pointwise:math", "silu": "pointwise:math",
+    "swish": "pointwise:math", "sigmoid": "pointwise:math", "tanh": "pointwise:math", "softplus": "pointwise:math",
+    "swiglu": "pointwise:math:reads1", "geglu": "pointwise:math:reads1", "residual": "pointwise:reads1",
+    "add": "pointwise:reads1", "dropout": "pointwise:random",
+}  # fmt: skip
+"""Common names of epilogues, and the class of each as it follows a product by itself."""
 _TEXT = re.compile(
     rf"pointwise(?::(?P<arithmetic>{'|'.join(ARITHMETIC[1:])}))?(?::reads(?P<reads>[12]))?(?P<kept>:kept)?"
     rf"(?::(?P<order>{'|'.join(ORDERS[1:])}))?(?::(?P<stored>{'|'.join(STORED.values())}))?"
@@ -68,12 +80,19 @@ def parse(text: str) -> Epilogue:
     """The Epilogue of a canonical form; raises InputError unless `text` is exactly what `Epilogue.text` writes."""
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise InputError(f"no such fusion: {text[:80]!r}; known: none, scale, pointwise and classes of epilogues")
+        raise InputError(unknown(text))
     part = match.groupdict()
     return Epilogue(
         part["arithmetic"] or "light", int(part["reads"] or 0), bool(part["kept"]), part["order"] or "own",
         part["stored"] or "",
     )  # fmt: skip
+
+
+def unknown(text: str) -> str:
+    """The message for a text that is no fusion context. It names the class if the text is a common epilogue."""
+    name = text.strip().lower()
+    meant = f" {name} belongs to the class {EXAMPLES[name]};" if name in EXAMPLES else ""
+    return f"no such fusion: {text[:80]!r};{meant} known: none, scale, {GRAMMAR}"
 
 
 def stored_as(size: int, out: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,16 @@ def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:
     for source in _all_sources(settings, tables):
         found.setdefault(dbfile.real(source.path), source)
     return list(found.values())
+
+
+def warn_of_missing(settings: Settings, tables: Sequence[Path]) -> None:
+    """Give the warning that `Catalog.load` would give for each named file that does not exist. It is given once."""
+    for source in sources(settings, tables):
+        if source.origin == "explicit" and not os.path.exists(source.path):  # noqa: PTH110 - Path.exists may raise
+            try:
+                dbfile.check_file(source.path)
+            except TableError as error:
+                _warn(str(error))
 
 
 def _all_sources(settings: Settings, tables: Sequence[Path]) -> Iterator[Source]:

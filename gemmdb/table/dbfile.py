@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from gemmdb.errors import TableError
+from gemmdb.settings import is_url
 from gemmdb.table import schema
 from gemmdb.table.measurement import one_line
 
@@ -41,7 +42,7 @@ def connect(path: Path, immutable: bool = False) -> sqlite3.Connection:
     `immutable` is for the shipped files, which nobody writes: SQLite takes no locks and maps the file. Only SQLite
     opens the file, because closing any other descriptor of it would drop the process's locks.
     """
-    _check_file(path)
+    check_file(path)
     if not immutable:
         check_journal(path, writes=False)
     for pause in _PAUSES:
@@ -139,10 +140,13 @@ def _check_mode(db: sqlite3.Connection, path: Path) -> None:
     db.execute("PRAGMA locking_mode=NORMAL")  # The next statement releases the lock.
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
+    """Raise TableError for a path at which no file lies that could be a table."""
     try:
         found = path.stat()
     except FileNotFoundError as error:
+        if is_url(path):
+            raise TableError(f"{path} is a URL, and a table is a file; download it, and name the file") from error
         raise TableError(f"{path} does not exist; make it with `gemmdb build --out {path}`") from error
     except (OSError, ValueError) as error:
         raise TableError(f"{path} cannot be read ({error}); check the path and its permissions") from error

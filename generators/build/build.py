@@ -26,7 +26,8 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
     good order, and the report says so. With `modelled` and no such device here, the rows are the cost model's. Raises
     InputError for a request that cannot be met, TableError for an output file that is no table.
     """
-    effort.named(request.effort)  # Reject a bad name before looking for a device.
+    effort.named(request.effort)  # Reject bad input before looking for a device, and before a file is made.
+    candidate_filter.compiled(request.allow, request.deny)
     warnings: tuple[str, ...] = ()
     if backend is None and request.modelled and not backends.is_here(request.arch):
         from gemmdb.generators.modelled import table as modelled  # Needs the renderer; a measured build does not.
@@ -39,7 +40,7 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
     listed = loading.load(request.shapes, backend.device.kind)
     problems = loading.select(listed, request.ops, request.dtypes)
     if not problems:
-        raise InputError("no problem is left to build: --ops or --dtypes exclude all shapes")
+        raise InputError(loading.nothing_left("build", listed, request.shapes))
     out = request.out or data_home() / f"{backend.device.slug}.db"
     with Store.open(out) as store:
         jobs = candidate_filter.select(queue.jobs(problems, backend, chosen), request.allow, request.deny)

@@ -17,7 +17,7 @@ def select(jobs: Sequence[Job], allow: str, deny: str) -> list[Job]:
 
     Raises InputError for an invalid regular expression.
     """
-    allowed, denied = (_compiled(option, pattern) for option, pattern in (("--allow", allow), ("--deny", deny)))
+    allowed, denied = compiled(allow, deny)
 
     def wanted(candidate: Candidate) -> bool:
         text = candidate.config.text
@@ -26,6 +26,11 @@ def select(jobs: Sequence[Job], allow: str, deny: str) -> list[Job]:
         return not (denied and denied.search(text)) and not (allowed and not allowed.search(text))
 
     return [replace(job, candidates=tuple(filter(wanted, job.candidates))) for job in jobs]
+
+
+def compiled(allow: str, deny: str) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
+    """Both expressions, None for an empty one. Raises InputError for an invalid one."""
+    return _compiled("--allow", allow), _compiled("--deny", deny)
 
 
 def _compiled(option: str, pattern: str) -> re.Pattern[str] | None:

@@ -66,7 +66,7 @@ def load(name: str | None, kind: str) -> list[Problem]:
     if isinstance(whole, dict) and "problems" in whole:
         return _unique(_document(Path(name).read_text(encoding="utf-8"), name))
     if whole is None:
-        raise InputError(f"{name}: holds no problems")
+        raise InputError(f"{name} holds no problems: gemmdb record --out {name} -- COMMAND... records some")
     return _unique([(numbered[0][0], whole)])
 
 
@@ -77,6 +77,13 @@ def select(problems: Sequence[Problem], ops: Sequence[str], dtypes: Sequence[str
             if name not in known:
                 raise InputError(f"unknown {what} {name!r}; known: {', '.join(known)}")
     return [p for p in problems if (not ops or p.op in ops) and (not dtypes or p.a.dtype in dtypes)]
+
+
+def nothing_left(verb: str, listed: Sequence[Problem], name: str | None) -> str:
+    """The message when no problem is left of those `listed` in the preset or file `name`."""
+    if not listed:
+        return f"{name} holds no problems that gemmdb can {verb}, only GEMMs that it does not steer"
+    return f"no problem is left to {verb}: --ops or --dtypes exclude all shapes"
 
 
 def _document(text: str, name: str) -> Iterator[tuple[str, Any]]:

@@ -135,6 +135,5 @@ def test_a_file_that_is_no_workload(gemmdb, text, words):
 def test_an_empty_workload(gemmdb):
     Path("w.jsonl").write_text("")
     done = gemmdb("coverage", "w.jsonl")
-    assert (done.code, done.out) == (0, "")
+    assert (done.code, done.out) == (2, "")
     assert "gemmdb record" in done.err
-    assert json.loads(gemmdb("coverage", "w.jsonl", "--json").out)["problems"] == 0

@@ -167,6 +167,30 @@ def test_one_table_may_be_named_alone(kit, table, linear, wrapped, caplog):
     assert not [record for record in caplog.records if record.name == "gemmdb" and record.levelno >= logging.WARNING]
 
 
+@pytest.mark.parametrize("how", ["argument", "environment"])
+def test_a_table_that_is_missing_is_said_at_once_and_once(kit, linear, tmp_path, caplog, monkeypatch, how):
+    model, x = linear
+    missing = tmp_path / f"{how}.db"
+    if how == "environment":
+        monkeypatch.setenv("GEMMDB_TABLES", str(missing))
+    gemmdb.inductor.enable(tables=[missing] if how == "argument" else ())
+
+    def warnings():
+        return [record.getMessage() for record in caplog.records if missing.name in record.getMessage()]
+
+    (text,) = warnings()
+    assert f"{missing} does not exist" in text
+    with torch.no_grad():
+        kit.close(kit.compiled(model, x), model(x))
+    assert warnings() == [text]
+
+
+def test_the_users_own_table_may_be_missing(tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "own.db"))
+    gemmdb.inductor.enable(tables=[tmp_path / "own.db"])
+    assert not [record for record in caplog.records if "own.db" in record.getMessage()]
+
+
 @pytest.mark.parametrize("given", [{"policy": 3}, {"tables": [None]}, {"tables": 3}, {"on_miss": 3}], ids=str)
 def test_what_is_no_setting_is_bad_input(linear, given):
     from gemmdb.inductor import backend

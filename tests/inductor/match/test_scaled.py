@@ -108,7 +108,7 @@ def test_inductor_lowers_them_for_all_sizes(kit, monkeypatch):
     (product,) = stats["products"]
     assert " fusion=scale " in product["problem"]
     assert "m" in product["ranges"]
-    assert "the scale is no tensor" not in product["note"]
+    assert "the scale is not a tensor" not in product["note"]
 
 
 @pytest.mark.parametrize(
