@@ -62,13 +62,8 @@ def _say(found: Coverage) -> None:
         say_table(
             ("of the time", "calls", "one call", "miss"),
             (
-                (
-                    f"{miss.share:.1%}",
-                    str(miss.calls),
-                    f"~{microseconds(miss.time_us)}",
-                    ranged(miss.problem, miss.ranges),
-                )
-                for miss in found.misses
+                (f"{miss.share:.1%}", str(miss.calls), f"~{microseconds(miss.time_us)}", text)
+                for miss, text in ((miss, ranged(miss.problem, miss.ranges)) for miss in found.misses)
             ),
             right=("of the time", "calls", "one call"),
         )

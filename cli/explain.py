@@ -67,6 +67,7 @@ def _say_step(step: Step) -> None:
 def _document(query: Query, catalog: Catalog, steps: list[Step], answer: str) -> dict[str, object]:
     return {
         "problem": query.problem.text,
+        "ranges": query.ranges,
         "device": query.device.text,
         "tables": [str(table.path) for table in catalog.tables],
         "steps": [

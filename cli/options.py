@@ -129,7 +129,9 @@ class ProblemOptions:
         for flag, value in (("--op", self.op), ("--m", self.m), ("--n", self.n), ("--k", self.k)):
             if value is None:
                 raise InputError(f"{flag} is missing: name --op, --m, --n and --k, or a PROBLEM as gemmdb prints it")
-        flags: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        flags: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name != "text"
+        }
         problem = Problem.gemm(**flags)
         if self.weight_dtype is not None and not problem.spec.b:
             named = f"--weight-dtype is for {' and '.join(op.name for op in OPS.values() if len(op.b) > 1)} only"

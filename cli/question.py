@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Entry, Ranges
 
-_LINE = re.compile(r"(?P<path>[^={}]+):(?P<number>[1-9]\d{0,17})")
+_LINE = re.compile(r"(?P<path>[^\0]+):(?P<number>[1-9]\d{0,17})")
 _RANGE = r"[mnk] \d{1,10}\.\.(?:\d{1,10})?"
 _RANGED = re.compile(rf"(?P<text>.*\S) ?\((?P<ranges>{_RANGE}(?:, {_RANGE})*)\)")
 _AROUND = "`'\";,. "
@@ -33,7 +34,8 @@ def read(words: Sequence[str]) -> Entry:
     text = " ".join(" ".join(words).split())
     if text.startswith("{"):
         return entries.entry(entries.as_object(text, "PROBLEM"), "PROBLEM")
-    if (place := _LINE.fullmatch(text)) is not None:
+    place = _LINE.fullmatch(text)
+    if place is not None and ("=" not in text or os.path.isfile(place["path"])):  # noqa: PTH113 - as below
         return _line(Path(place["path"]), int(place["number"]))
     text = text.strip(_AROUND).removeprefix("problem ").strip()
     found = _RANGED.fullmatch(text)
@@ -71,7 +73,7 @@ def _ranges(text: str) -> Ranges:
 def _not_a_problem(text: str, error: InputError) -> str:
     """The message for a text that is no problem."""
     if "=" not in text:
-        if "\0" not in text and Path(text).is_file():
+        if os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a long name
             return f"{text} is a file: name a line of it, {text}:1"
         return f"not a problem: {text[:80]!r}; paste one as `gemmdb explain` prints it, or name WORKLOAD.jsonl:LINE"
     return f"{error}; paste all of the text, from the op to the last field"

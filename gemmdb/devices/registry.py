@@ -6,7 +6,6 @@ name says; bandwidth in GB/s; `tc_tflops`: dense bf16 (fp16 on sm75) tensor-core
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 
@@ -53,6 +52,8 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
     whole = [one for one in names if words and words <= set(_words(one))]
     if whole:
         return whole[:3]
+    import difflib  # Only a wrong name needs it.
+
     by_lower = {one.lower(): one for one in names}
     return [by_lower[one] for one in difflib.get_close_matches(name[:120].lower(), by_lower, 3, 0.8)]
 

@@ -176,6 +176,8 @@ def test_a_name_is_resolved_to_the_device_of_the_tables(kit, home, monkeypatch):
     assert found.resolve("sm75").sku == "Tesla T4", "known although no table has it"
     with pytest.raises(InputError, match=r"unknown device 'sm11'; known: .*Test CPU, This CPU, cpu, sm"):
         found.resolve("sm11")
+    with pytest.raises(InputError, match=r"unknown device 'H200'; did you mean 'NVIDIA H200'\?$"):
+        Catalog.load(tables=[]).resolve("H200")
 
 
 def test_of_one_arch_this_machines_own_device_comes_first(kit, home, monkeypatch):
