@@ -31,9 +31,9 @@ class ProblemOptions:
     text: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PROBLEM]",
-            help="Instead of flags: a problem as gemmdb prints it, or WORKLOAD.jsonl:LINE. Only --device, --arch and"
-            " --l2 may be added.",
+            metavar="PROBLEM",
+            help="A problem as gemmdb prints it, or WORKLOAD.jsonl:LINE. Only --device, --arch and --l2 may be added."
+            " Without it, --op, --m, --n and --k are required.",
             show_default=False,
         ),
     ] = None
@@ -44,8 +44,8 @@ class ProblemOptions:
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="Dtype of the activation: fp32, fp16, bf16 or int8; fp8_e4m3 or fp8_e5m2 for scaled_mm [default: bf16;"
-            " int8 for int_mm, fp8_e4m3 for scaled_mm]."
+            help="Dtype of the activation: fp32, fp16, bf16 or int8; fp8_e4m3 or fp8_e5m2 for scaled_mm; or torch's"
+            " name, bfloat16 [default: bf16; int8 for int_mm, fp8_e4m3 for scaled_mm]."
         ),
     ] = None
     layout: Annotated[

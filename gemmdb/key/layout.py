@@ -27,8 +27,8 @@ ITEM_SIZES = {
 """Bytes per element of each dtype name that the key knows."""
 
 ALIASES = {
-    "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "float64": "fp64",
-    "double": "fp64", "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2",
+    "bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "float8_e4m3fn": "fp8_e4m3",
+    "float8_e5m2": "fp8_e5m2",
 }  # fmt: skip
 """torch's names of dtypes that the key names differently."""
 

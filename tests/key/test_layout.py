@@ -111,6 +111,6 @@ def test_the_keys_own_names_stay(name):
     assert dtype_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", "fp7", "torch.fp7", "torch.", "BF16", "torch.torch.bfloat16"])
+@pytest.mark.parametrize("name", ["", "fp7", "float", "torch.fp7", "torch.", "BF16", "torch.torch.bfloat16"])
 def test_other_names_of_dtypes_are_left_for_the_error_to_name(name):
     assert dtype_name(name) == name
