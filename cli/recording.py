@@ -34,7 +34,8 @@ class Recorded:
         if self.failures:
             return f"recording could not start in {self.failures[0]}"
         if not self.pythons:
-            return "no Python of COMMAND read PYTHONPATH: python -I, -E and -S ignore it, sudo and containers drop it"
+            ignore = "python -I, -E and -S ignore it, sudo and containers drop it"
+            return f"no Python process of COMMAND read PYTHONPATH: {ignore}"
         if not self.torches:
             return f"{self.pythons} Python process(es) ran, none imported torch"
         if self.exit_code > _SHELL_SIGNAL_BASE:

@@ -51,7 +51,7 @@ class Policy:
     `model_gain`: the gain that the cost model must expect of an unmeasured config. `allow`, `deny`: regular expressions
     searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order depends on
     M. `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second; 10: a
-    CUTLASS kernel, 10 to 20 s of nvcc). `cutlass_size`: no CUTLASS kernel for products with a smaller M x N x K.
+    CUTLASS kernel, half a minute of nvcc). `cutlass_size`: no CUTLASS kernel for products with a smaller M x N x K.
     `confirm`: whether an answer that was not measured for this very problem is timed beside ATen before it is served;
     None means GEMMDB_CONFIRM. `confirm_s`: the most seconds that this may delay the compile of one graph; 0 means 3.
     """

@@ -29,7 +29,7 @@ KINDS = {
     "mostly": ("#fef7e0", "#f9ab00", "some modules need more"),
     "rest": ("#e8f0fe", "#4285f4", "needs torch, sqlite-utils, typer or others"),
 }
-"""Fill, border and legend of a room, by what it needs."""
+"""Fill, border and legend of a box, by what it needs."""
 STYLE = (
     "text{font-family:Helvetica,Arial,sans-serif;font-size:12px;fill:#333}"
     ".title{font-family:Menlo,Consolas,monospace;font-size:14px;font-weight:bold;fill:#111}"
@@ -39,7 +39,7 @@ STYLE = (
 
 
 @dataclass(frozen=True)
-class Room:
+class Box:
     """A package or a module: its title, what it is about, the packages in it, and its kind in KINDS."""
 
     title: str
@@ -53,7 +53,7 @@ class Room:
         return textwrap.wrap(self.about, characters), textwrap.wrap(", ".join(self.inside), characters)
 
     def height(self, width: float) -> float:
-        """Of its box, in pixels."""
+        """In pixels."""
         return TITLE + LINE * sum(map(len, self.lines(width))) + 12
 
 
@@ -76,11 +76,11 @@ def pictures() -> dict[str, str]:
     }
 
 
-def rows(contract: Mapping[str, Any], container: str, core: Set[str]) -> list[list[Room]]:
-    """The layers that a contract orders in a package, from the top, each with its rooms. `core`: the modules that a
+def rows(contract: Mapping[str, Any], container: str, core: Set[str]) -> list[list[Box]]:
+    """The layers that a contract orders in a package, from the top, each with its boxes. `core`: the modules that a
     contract keeps from importing third-party packages."""
     prefix = f"{container}." if "containers" in contract else ""
-    return [[room(name, prefix + name, core) for name in names(layer)] for layer in contract["layers"]]
+    return [[box_of(name, prefix + name, core) for name in names(layer)] for layer in contract["layers"]]
 
 
 def names(layer: str) -> list[str]:
@@ -88,13 +88,13 @@ def names(layer: str) -> list[str]:
     return re.split(r"\s*[|:]\s*", layer)
 
 
-def room(title: str, name: str, core: Set[str]) -> Room:
-    """The room of a dotted name, shown under a title."""
+def box_of(title: str, name: str, core: Set[str]) -> Box:
+    """The box of a dotted name, shown under a title."""
     path = ROOT / name.replace(".", "/")
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     inside = sorted(child.parent.name for child in path.glob("*/__init__.py"))
     partly = any(one.startswith(f"{name}.") for one in core)
-    return Room(title, sentence(source), tuple(inside), "core" if name in core else "mostly" if partly else "rest")
+    return Box(title, sentence(source), tuple(inside), "core" if name in core else "mostly" if partly else "rest")
 
 
 def sentence(source: Path) -> str:
@@ -103,7 +103,7 @@ def sentence(source: Path) -> str:
     return re.split(r"(?<=\.)\s", " ".join(text.replace("`", "").split()))[0]
 
 
-def svg(title: str, layers: Sequence[Sequence[Room]]) -> str:
+def svg(title: str, layers: Sequence[Sequence[Box]]) -> str:
     """The picture: a row of boxes per layer, the uppermost layer first."""
     drawn: list[str] = []
     y = float(TOP)
@@ -135,8 +135,8 @@ def head(title: str, height: float, kinds: Set[str]) -> Iterator[str]:
     yield f'<text transform="translate(50 {TOP + 4}) rotate(90)">{rule}</text>'
 
 
-def box(one: Room, x: float, y: float, width: float, height: float) -> Iterator[str]:
-    """One room."""
+def box(one: Box, x: float, y: float, width: float, height: float) -> Iterator[str]:
+    """One box."""
     fill, border, _ = KINDS[one.kind]
     about, inside = one.lines(width)
     yield (f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6" fill="{fill}" stroke="{border}"/>')

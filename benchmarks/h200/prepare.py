@@ -56,7 +56,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def needed(options: argparse.Namespace) -> list[Artifact]:
-    """The artifacts that nvcc takes a minute for. Those that are needed first come first."""
+    """The artifacts that nvcc compiles. Those that are needed first come first."""
     with Table.open(options.table) as table:
         groups = [
             list(picks(table, read_shapes(options.shapes))),

@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.h200 import sleeping
 from benchmarks.h200.scaling import Finishes
+from gemmdb.devices import registry
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cuda import requirements
@@ -28,7 +29,6 @@ from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import Config
-from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 
@@ -47,10 +47,12 @@ class Simulated(CudaBackend):
             took = seconds.get(requirements.compiler(config), 0.0)
             return [sleeping.Sleeping(one.key, took, one.work) for one in requirements.required(problem, config)]
 
-        self.device = Device("cuda", "sm90", "NVIDIA H200", 132, 140, figures={"smem_bytes": 232448.0})
+        device = registry.find("NVIDIA H200")
+        assert device is not None
+        self.device = device
         self.toolchain, self.space = Toolchain(torch="2.11.0", gemmdb="0"), CudaSpace()
         self._gpus = list(range(gpus))
-        self.compilers = Precompiler(90, 232448, cores - 2, needs)
+        self.compilers = Precompiler(90, int(device.figures["smem_bytes"]), cores - 2, needs)
 
     def measurer(self, worker: int, effort: Effort) -> CudaMeasurer:
         return CudaMeasurer(worker, effort, self.compilers, sleeping).start()

@@ -35,6 +35,7 @@ from benchmarks.common import SHIPPED
 from benchmarks.offtable import held_out
 from benchmarks.offtable.folds import FOLDS, fitted_to, fold_of
 from benchmarks.offtable.held_out import Truth
+from benchmarks.offtable.ways import WAYS
 from gemmdb.generators.fit import cost_model, write
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
@@ -43,12 +44,10 @@ from gemmdb.ladder.certainty import Certainty
 from gemmdb.ladder.model import model, rank
 from gemmdb.ladder.near import near, predict_near
 from gemmdb.ladder.tree_correction import corrected
-from gemmdb.settings import Policy
 from gemmdb.table.reader import Table
 
 FOLDERS = tuple(Path("benchmarks/results/h200") / name for name in ("2026-11-20b", "2026-11-22"))
 OUT = Path("benchmarks/results/offtable/against-aten.jsonl.gz")
-WAYS = {"certain": Policy(on_miss="aten", confirm=False), "confirming": Policy(on_miss="aten", confirm=True)}
 CLASSES, LAST = 4, 14
 """Every how many classes of M one is held out, and the last class, which begins at 8,193."""
 THIRD = 3

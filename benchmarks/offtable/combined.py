@@ -46,10 +46,9 @@ from gemmdb.ladder import model
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates
 from gemmdb.ladder.near import near
+from gemmdb.settings import QUICKLY
 from gemmdb.table.reader import Table
 
-QUICKLY = 9
-"""The limit of live tuning: it leaves out kernels that cost more to compile."""
 DEEP = 400
 """How far down the model's ranking timed configs are looked for."""
 PROMISE = 0.05

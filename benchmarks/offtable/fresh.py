@@ -28,6 +28,7 @@ from typing import Any
 from benchmarks.common import gpu_states, json_lines, software
 from benchmarks.offtable import fresh_report
 from benchmarks.offtable.fresh_problems import draw
+from benchmarks.offtable.ways import WAYS
 from gemmdb.generators import effort
 from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Measurer, Outcome
 from gemmdb.generators.measure import backends
@@ -37,12 +38,10 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import lookup
 from gemmdb.processes.pool import Stopped
-from gemmdb.settings import Policy, Settings
+from gemmdb.settings import Settings
 from gemmdb.table.catalog import Catalog
 from gemmdb.workload.appending import append_lines
 
-WAYS = {"certain": Policy(on_miss="aten", confirm=False), "confirming": Policy(on_miss="aten", confirm=True)}
-"""The two ways to ask, by the names that the lines give them."""
 POLL_S = 0.2
 GRACE_S = 10.0
 """How long a problem that is being timed may take after the time is up."""

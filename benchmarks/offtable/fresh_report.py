@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import json_lines
+from benchmarks.offtable.ways import WAYS
 
-WAYS = ("certain", "confirming")
 LISTED = 30
 """How many of the slowest answers are listed."""
 ATEN = "aten:default"

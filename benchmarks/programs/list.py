@@ -22,5 +22,5 @@ def main(options: argparse.Namespace) -> None:
     """Print a line per program."""
     found = chosen(options.programs)
     for program in found:
-        print(f"{program.name:28} {program.family:10} {program.kind:9} {missing(program.needs)}".rstrip())
+        print(f"{program.name:28} {program.collection:10} {program.kind:9} {missing(program.needs)}".rstrip())
     print(f"{len(found)} programs")

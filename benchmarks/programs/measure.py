@@ -124,7 +124,7 @@ def everything(options: argparse.Namespace, names: list[str], programs: Sequence
 def measured(program: Program, names: list[str], place: Place, options: argparse.Namespace) -> dict[str, Any]:
     """The row of one program."""
     began = time.monotonic()
-    about = {"program": program.name, "family": program.family, "kind": program.kind, "size": options.size}
+    about = {"program": program.name, "collection": program.collection, "kind": program.kind, "size": options.size}
     row: dict[str, Any] = {
         **about,
         "device_kind": place.device,

@@ -51,4 +51,4 @@ class Program:
     gpu_only: str = ""
     arch: tuple[int, int] = (0, 0)
     tolerance: float = 0.02
-    family: str = ""
+    collection: str = ""

@@ -9,7 +9,7 @@ import importlib
 from benchmarks.programs.program import Program
 from gemmdb.errors import InputError
 
-FAMILIES = (
+COLLECTIONS = (
     "fast", "quantized", "decoders", "generating", "experts", "encoders", "vision", "images", "diffusion", "training",
 )  # fmt: skip
 """The modules that have programs, in the order in which a suite runs."""
@@ -18,11 +18,11 @@ FAMILIES = (
 def suite() -> dict[str, Program]:
     """All programs by name."""
     found: dict[str, Program] = {}
-    for family in FAMILIES:
-        for program in importlib.import_module(f"benchmarks.programs.{family}").programs():
+    for collection in COLLECTIONS:
+        for program in importlib.import_module(f"benchmarks.programs.{collection}").programs():
             if program.name in found:
                 raise InputError(f"two programs are named {program.name}")
-            found[program.name] = dataclasses.replace(program, family=family)
+            found[program.name] = dataclasses.replace(program, collection=collection)
     return found
 
 

@@ -100,7 +100,8 @@ def _fitted(config: Config, tile: Tile, machine: Machine, a: int, b: int) -> _En
     grouped = hardware.by_warp_groups(tile.n if tile.swap else tile.m, tile.warps)
     together = max(hardware.SHARED_BYTES // (stage * max(tile.stages - 1 + grouped, 1)), 1)
     together = min(together, machine.warps // tile.warps)
-    stages = min(machine.smem // together // (stage + 512) + (not (grouped and machine.groups)), hardware.MOST_STAGES)
+    buffers = machine.smem // together // (stage + hardware.BARRIER_BYTES)
+    stages = min(buffers + (not (grouped and machine.groups)), hardware.MOST_STAGES)
     if stages < 2:
         return None
     if tile.reduce == "none":

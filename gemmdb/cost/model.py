@@ -47,7 +47,7 @@ def microseconds(w: Work, c: Sequence[float]) -> Any:
 @dataclass(frozen=True, slots=True)
 class Formula:
     """The cost model of a group of kernels in a setting, with everything that does not depend on the tile. `own`: the
-    coefficients of the `telling` traits. `level`: the contribution of the `kinds`."""
+    coefficients of the `nonzero_traits`. `level`: the contribution of the `kinds`."""
 
     setting: Setting
     rates: Sequence[float]
@@ -56,7 +56,7 @@ class Formula:
 
     def us(self, tile: Tile, w: Work) -> float:
         """Microseconds of a tile with its Work."""
-        log = dot(telling(self.setting, tile, w), self.own) + self.level
+        log = dot(nonzero_traits(self.setting, tile, w), self.own) + self.level
         return float(microseconds(w, self.rates)) * math.exp(log)
 
 
@@ -129,7 +129,7 @@ def kinds(p: Problem) -> tuple[float, ...]:
 
 def traits(setting: Setting, tile: Tile, w: Work) -> tuple[float, ...]:
     """The features that set the order of the configs of one problem."""
-    found, op = telling(setting, tile, w), setting.problem.op
+    found, op = nonzero_traits(setting, tile, w), setting.problem.op
     if tile.group != "tile":
         return found
     plain, block = (found[:-BLOCK], found[-BLOCK:]) if op in BLOCKS else (found, ())
@@ -137,14 +137,14 @@ def traits(setting: Setting, tile: Tile, w: Work) -> tuple[float, ...]:
 
 
 def _of_op(own: Sequence[float], op: str) -> Sequence[float]:
-    """The coefficients of the `telling` traits of a tile."""
+    """The coefficients of the `nonzero_traits` of a tile."""
     plain = len(own) - BLOCK * len(BLOCKS)
     begin = plain + BLOCK * BLOCKS.index(op) if op in BLOCKS else len(own)
     return (*own[:plain], *own[begin : begin + BLOCK])
 
 
-def telling(setting: Setting, tile: Tile, w: Work) -> tuple[float, ...]:
-    """The traits without the zeros of other ops."""
+def nonzero_traits(setting: Setting, tile: Tile, w: Work) -> tuple[float, ...]:
+    """The traits that can be nonzero for this op."""
     group = tile.group
     if group == "gemv":
         n, k, warps = log2(tile.n), log2(tile.k * setting.b), log2(tile.warps)

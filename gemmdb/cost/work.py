@@ -17,6 +17,7 @@ from gemmdb.kernels.hardware import (
     MOST_RESIDENT,
     REGISTERS,
     THREAD_REGISTERS,
+    WARP_THREADS,
     by_warp_groups,
     item_sizes,
     stage_bytes,
@@ -188,7 +189,7 @@ def is_wide(setting: Setting, tile: Tile) -> bool:
 
 def residency(setting: Setting, tile: Tile, wide: bool) -> int:
     """How many programs share an SM, limited by shared memory, warps and registers."""
-    machine, threads = setting.machine, 32 * tile.warps
+    machine, threads = setting.machine, WARP_THREADS * tile.warps
     if tile.kernel == "gemm":
         return 1
     if tile.kernel == "gemv":

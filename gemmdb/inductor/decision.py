@@ -1,4 +1,4 @@
-"""Decision: what was decided for one product of a graph. Every room from the passes to the lowering reads it."""
+"""Decision: what was decided for one product of a graph. All steps from the passes to the lowering read it."""
 
 from __future__ import annotations
 

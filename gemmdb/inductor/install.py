@@ -67,7 +67,7 @@ def bodies() -> Mapping[str, Any] | None:
         raise
     except Exception as error:
         JOURNAL.error(f"session: {type(error).__name__}: {error}")
-        session.log.warning("gemmdb is out of action: %s", error)
+        session.log.warning("gemmdb is off for this compile: %s", error)
         return None
     if found is None:
         return None

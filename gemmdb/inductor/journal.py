@@ -59,8 +59,8 @@ class Event:
 
 
 class Journal:
-    """All events of the process, of so many `graphs`. `pending` are those of the graph that this thread is
-    compiling."""
+    """All events of the process. `graphs`: how many graphs they are of. `pending`: those of the graph that this thread
+    is compiling."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -145,7 +145,7 @@ class Journal:
         """Note an exception inside gemmdb, here and in the log; the compile goes on without gemmdb."""
         text = f"{where}: {type(error).__name__}: {error}"
         self.error(text)
-        log.warning("gemmdb stepped aside: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
+        log.warning("gemmdb failed, Inductor goes on without it: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
 
     def clear(self) -> None:
         """Start over."""

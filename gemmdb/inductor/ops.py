@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 _SCHEMA = "mixed_mm(Tensor a, Tensor w, Tensor? scale=None, bool scale_first=False) -> Tensor"
-_SCALED_SCHEMA = "int_mm_scaled(Tensor a, Tensor b, Tensor? scale, ScalarType dtype, Tensor? rows=None) -> Tensor"
+_SCALED_SCHEMA = (
+    "int_mm_scaled(Tensor a, Tensor b, Tensor? scale, ScalarType dtype, Tensor? rows=None, Tensor? bias=None) -> Tensor"
+)
 _library: Any = None
 
 
@@ -28,14 +30,14 @@ def _fake(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
     return a.new_empty((a.shape[0], w.shape[1]))
 
 
-def _eager_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None) -> Any:
+def _eager_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
     result = torch._int_mm(a, b).float()
     for factor in (None if rows is None else rows[:, None], scale):
         result = result if factor is None else result * factor
-    return result.to(dtype)
+    return (result if bias is None else result + bias).to(dtype)
 
 
-def _fake_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None) -> Any:
+def _fake_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
     return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
 
 
@@ -58,8 +60,9 @@ def register() -> Any:
 def register_scaled() -> Any:
     """Define the operators once per process; returns the overload of `int_mm_scaled`.
 
-    int_mm_scaled(a [M, K] int8, b [K, N] int8, scale [N] float or None, dtype, rows [M] float or None) -> [M, N] of
-    dtype: a @ b, each column times its number in `scale`, each row times its number in `rows`. In fp32, rounded once.
+    int_mm_scaled(a [M, K] int8, b [K, N] int8, scale [N], dtype, rows [M], bias [N]) -> [M, N] of dtype: a @ b, each
+    column times its number in `scale`, each row times its number in `rows`, plus the bias. In fp32, rounded once. Each
+    of these vectors is of floats, or None.
     """
     _define()
     return torch.ops.gemmdb.int_mm_scaled.default

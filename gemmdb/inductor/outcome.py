@@ -37,7 +37,7 @@ def left_alone(decision: Decision) -> None:
 
 
 def fallback(decision: Decision) -> AbstractContextManager[None]:
-    """Inside, the lowerings of a product that was not carried out make what its event says: ATen, or a search."""
+    """Within this block the lowering of a product makes what its event says: ATen, or a search."""
     event = JOURNAL.read(decision.entry)
     return nullcontext() if event is not None and event.config == SEARCH else state.only_aten()
 

@@ -190,7 +190,7 @@ class PostGradPass:
                 found.meta[DECISION] = decision
                 return
             if decision.config is not None and decision.config.backend == "cutlass":
-                outcome.refuse(decision, "the scale is no tensor over the columns or rows")
+                outcome.refuse(decision, "the scale is not a tensor over the columns or rows")
                 decision = replace(decision, config=ATEN, refused=True)
         if decision.unanswered and node.target not in (ops.register(), ops.register_scaled()):
             outcome.left_alone(decision)

@@ -29,7 +29,7 @@ def summary() -> Summary:
 
 
 def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) -> Summary:
-    """The summary of the events of so many graphs."""
+    """The summary of the events of `graphs` graphs."""
     answers = {rung: Answers(rung) for rung in ORDER}
     alike: dict[tuple[str, ...], list[Event]] = defaultdict(list)
     uncovered: Counter[str] = Counter()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from gemmdb.errors import InputError
 from gemmdb.kernels.kernel import Kernel
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.key import canonical
+from gemmdb.key.canonical import lazy
 
 Value = str | int
 
@@ -56,17 +56,17 @@ class Config:
         """The kernel's record in the registry."""
         return KERNELS[self.backend, self.kernel]
 
-    @cached_property
+    @lazy
     def values(self) -> Mapping[str, Value]:
         """The parameters by name."""
         return dict(self.params)
 
-    @cached_property
+    @lazy
     def text(self) -> str:
         """The canonical form, `cpp:packed_gemm blocks_k=4 ...`; `parse` reads it back."""
         return canonical.encode(self.name, self.params)
 
-    @cached_property
+    @lazy
     def key(self) -> int:
         """The 64-bit key of the canonical form."""
         return canonical.key(self.text)

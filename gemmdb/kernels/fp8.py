@@ -22,7 +22,7 @@ def unmultiplied(problem: Problem, device: Device) -> str | None:
     if device.capability < FIRST_FP8:
         return f"{device.arch} cannot multiply fp8, which needs compute capability 8.9"
     if problem.a.dtype == problem.b.dtype == "fp8_e5m2":
-        return "cuBLAS multiplies no two e5m2 operands"
+        return "cuBLAS cannot multiply two e5m2 operands"
     if problem.k % MULTIPLE or problem.n % MULTIPLE:
         return f"torch wants K and N that are multiples of {MULTIPLE}"
     if any(operand.layout.align < VECTOR_BYTES for operand in (problem.a, problem.b)):

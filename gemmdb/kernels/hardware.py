@@ -13,6 +13,8 @@ from gemmdb.key.operands import Operand
 
 SHARED_BYTES = 227 * 1024
 """Shared memory of a block on Hopper. It also stands for a device that does not say how much it has."""
+BARRIER_BYTES = 512
+"""Shared memory that is set aside for the barriers of a pipeline stage."""
 REGISTERS = 65_536
 """32-bit registers of a multiprocessor, of every arch so far."""
 THREAD_REGISTERS = 255

@@ -31,7 +31,7 @@ def unsolved(config: Config, problem: Problem, device: Device) -> str | None:
 def unsigned(problem: Problem, device: Device) -> str | None:
     """torch multiplies uint8 by int8 on CPUs alone."""
     if problem.spec.integer and problem.a.dtype == "uint8" and device.kind != "cpu":
-        return f"torch multiplies no uint8 by int8 on {device.kind}"
+        return f"torch cannot multiply uint8 by int8 on {device.kind}"
     return None
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from gemmdb.errors import InputError
 from gemmdb.key import canonical
+from gemmdb.key.canonical import lazy
 
 KINDS = ("cpu", "cuda", "hip")
 _MOST = 2**31 - 1
@@ -42,7 +42,7 @@ class Device:
         if not words or not 0 < self.units <= _MOST or not 0 <= self.memory_gib <= _MOST:
             raise InputError(f"no such device: {self.sku[:120]!r} with {self.units} units, {self.memory_gib} GiB")
 
-    @cached_property
+    @lazy
     def text(self) -> str:
         """The canonical form of the identity; `parse` reads it back."""
         return canonical.encode("device", (
@@ -50,7 +50,7 @@ class Device:
             ("memory_gib", self.memory_gib), ("mig", self.mig), ("isa", self.isa),
         ))  # fmt: skip
 
-    @cached_property
+    @lazy
     def key(self) -> int:
         """The 64-bit key of the canonical form."""
         return canonical.key(self.text)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from gemmdb.errors import InputError
 from gemmdb.key import canonical
+from gemmdb.key.canonical import lazy
 
 _FIELDS = ("torch", "triton", "cuda", "cutlass", "driver", "gemmdb", "source")
 
@@ -32,12 +32,12 @@ class Toolchain:
             if len(getattr(self, name)) > 80:
                 raise InputError(f"toolchain: {name} is longer than 80 characters")
 
-    @cached_property
+    @lazy
     def text(self) -> str:
         """The canonical form; `parse` reads it back."""
         return canonical.encode("toolchain", ((name, getattr(self, name)) for name in _FIELDS))
 
-    @cached_property
+    @lazy
     def key(self) -> int:
         """The 64-bit key of the canonical form."""
         return canonical.key(self.text)
@@ -53,7 +53,7 @@ class Toolchain:
             raise InputError(f"not a canonical toolchain: {text[:200]!r}")
         return toolchain
 
-    @cached_property
+    @lazy
     def klass(self) -> str:
         """The toolchain class that verdicts are pooled in.
 

@@ -89,7 +89,7 @@ def predict_near(ask: Ask) -> Prediction | str:
     neighbours = _neighbours(ask)
     if not neighbours:
         return (
-            "no problem of this op and family, with sizes of 1 where this has them, was measured near this one"
+            "no similar problem (same op, dtypes and layouts, and the same sizes of 1) was measured near this one"
             f" on {ask.device.sku}"
         )
     used = _timings(ask, neighbours)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from gemmdb.cost.transfer import ConfigGroup, Scale, group_of, members
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.canonical import lazy
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.exact import barred, find
@@ -80,7 +80,7 @@ class Prediction:
         """How much slower than the best config this one is expected to be: 0.03 is 3%."""
         return self.ratios[config] / min(self.ratios.values()) - 1
 
-    @functools.cached_property
+    @lazy
     def doubt(self) -> Mapping[Config, float]:
         """How far off the expected time of each config may be, relative."""
         return {c: math.expm1(2 * BOUND * spread) + self.far for c, spread in self.spread.items()}
@@ -93,11 +93,6 @@ class Prediction:
     def score(self, config: Config) -> float:
         """The expected ratio plus a surcharge for its uncertainty."""
         return self.ratios[config] * math.exp(CAUTION * self.spread[config])
-
-    def sure_gain(self, config: Config) -> float:
-        """The gain over ATen that remains if both times are off by two standard deviations."""
-        off = math.exp(2 * math.hypot(self.spread[config], self.spread[ATEN])) + self.far
-        return gain(self.ratios[config] * off)
 
     def candidates(self, count: int) -> list[Config]:
         """The `count` configs other than ATen that are most likely to be the best."""

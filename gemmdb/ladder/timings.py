@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from weakref import WeakKeyDictionary
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.cost.transfer import ConfigGroup, Scale, group_of
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
@@ -55,27 +55,27 @@ class Timings:
         """Whether `config` has a time here that is steady enough to predict from."""
         return config in self.pooled and self.pooled[config].spread <= NOISY
 
-    @functools.cached_property
+    @lazy
     def level(self) -> float:
         """The smallest logarithm of a time over the time that `Scale` expects."""
         return min(value for value, *_ in self._logs.values())
 
-    @functools.cached_property
+    @lazy
     def groups(self) -> Mapping[ConfigGroup, Timed]:
         """Every group that has a steady time."""
         return {key: Timed(value - self.level, behind, full) for key, (value, behind, full) in self._logs.items()}
 
-    @functools.cached_property
+    @lazy
     def aten(self) -> Timed:
         """The group of ATen, which has a steady time if `knows(ATEN)`."""
         return self.groups[group_of(ATEN, self.problem, self.device)]
 
-    @functools.cached_property
+    @lazy
     def roof_us(self) -> float:
         """The roofline of the problem, in microseconds."""
         return roofline_us(self.problem, self.device)
 
-    @functools.cached_property
+    @lazy
     def likes(self) -> Mapping[object, float]:
         """The smallest excess among groups of the same tile."""
         least: dict[object, float] = {}
@@ -83,12 +83,12 @@ class Timings:
             least[key.like] = min(one.excess, least.get(key.like, one.excess))
         return least
 
-    @functools.cached_property
+    @lazy
     def unsafe(self) -> frozenset[ConfigGroup]:
         """The groups of the configs that were wrong or crashed here."""
         return frozenset(group_of(config, self.problem, self.device) for config in self.banned)
 
-    @functools.cached_property
+    @lazy
     def _logs(self) -> Mapping[ConfigGroup, tuple[float, float, bool]]:
         scale = Scale.of(self.problem, self.device)
         steady = {config: one for config, one in self.pooled.items() if one.spread <= NOISY}

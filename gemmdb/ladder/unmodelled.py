@@ -17,7 +17,7 @@ from gemmdb.ladder.policy_filter import objection
 
 
 def kind(problem: Problem) -> str:
-    """The kind of an uncovered problem: its family of ops, with the multiplication mode for fp32, else "unaligned"."""
+    """The kind of an uncovered problem: its menu, with the multiplication mode for fp32, else "unaligned"."""
     how = problem.numerics.fp32 if problem.a.dtype == "fp32" else "unaligned"
     return f"{MENU_OF[problem.op]} {how}"
 

@@ -71,7 +71,7 @@ class Catalog:
         native = detect.native()
         if name is None:
             return native
-        known = [device for table in self.tables for device in table.devices()]
+        known = [device for table in self.tables for device in _devices(table)]
         named = [device for device in (native, *known) if device.named(name)]
         by_sku = [device for device in named if device.sku.lower() == name.lower()]
         found = _preferred(by_sku, native, known) or _preferred(named, native, known) or registry.find(name)
@@ -86,6 +86,15 @@ class Catalog:
         """Close every table."""
         for table in self.tables:
             table.close()
+
+
+def _devices(table: Table) -> Sequence[Device]:
+    """The devices of a table; none, and one warning, if it cannot say."""
+    try:
+        return table.devices()
+    except TableError as error:
+        _warn(str(error))
+        return ()
 
 
 def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:

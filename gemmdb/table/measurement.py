@@ -6,11 +6,11 @@ import enum
 import math
 import re
 from dataclasses import dataclass
-from functools import cached_property
 
 from gemmdb.errors import InputError
 from gemmdb.kernels.config import Config
 from gemmdb.key import canonical
+from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
@@ -83,7 +83,7 @@ class Protocol:
         if not 0 < len(self.reference) <= 80 or not self.reference.isprintable():
             raise InputError(f"no such protocol: reference {self.reference[:80]!r}")
 
-    @cached_property
+    @lazy
     def text(self) -> str:
         """The canonical form; `parse` reads it back."""
         return canonical.encode("protocol", (
@@ -91,7 +91,7 @@ class Protocol:
             ("reference", self.reference), ("version", self.version),
         ))  # fmt: skip
 
-    @cached_property
+    @lazy
     def key(self) -> int:
         """The 64-bit key of the canonical form."""
         return canonical.key(self.text)
@@ -181,7 +181,7 @@ class Measurement:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _float(name, value))
 
-    @cached_property
+    @lazy
     def text(self) -> str:
         """The canonical form. It names problem, config, device, protocol and toolchain by their 64-bit keys."""
         t = self.times
@@ -194,7 +194,7 @@ class Measurement:
             ("error", self.error), ("compile_s", self.compile_s), ("detail", self.detail),
         ))  # fmt: skip
 
-    @cached_property
+    @lazy
     def key(self) -> int:
         """The 64-bit key of the canonical form: the same row has the same key in every table."""
         return canonical.key(self.text)

@@ -94,9 +94,11 @@ class Table:
         if known is None:
             return []
         args = (problem.key, known.key)
-        rows = sorted(self._file.fetch_few(schema.VERDICT_SQL, args, schema.MOST_VERDICTS, "verdicts"))
-        found = (self._verdict(row, self._cache.context(known.kind, row[0]), problem, known) for row in rows)
-        return [verdict for verdict in found if verdict is not None]
+        rows = self._file.fetch_few(schema.VERDICT_SQL, args, schema.MOST_VERDICTS, "verdicts")
+        found = [(row, self._verdict(row, self._cache.context(known.kind, row[0]), problem, known)) for row in rows]
+        # Values of other types, which cannot be compared, have raised TableError by now.
+        kept = sorted((pair for pair in found if pair[1] is not None), key=lambda pair: pair[0])
+        return [verdict for _, verdict in kept if verdict is not None]
 
     def neighbours(
         self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64, within: Sequence[float] = ()

@@ -1,7 +1,7 @@
 """SQL names and data definitions of a table file, and the check that a file has exactly these.
 
-A file may hold nothing but the statements below. A view, a trigger, a virtual table or a generated column would run SQL
-of a stranger, and a missing index would turn a lookup into a scan.
+A file may hold nothing but the statements below. A view, a trigger, a virtual table or a generated column would run
+untrusted SQL, and a missing index would turn a lookup into a scan.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ TOO_GOOD = 0.5
 CONFIRMED = 5
 """The most configs of a problem that are confirmed one after another."""
 CHEAP = 1
-"""Configs other than the pick are confirmed only up to this compile cost (`Kernel.cost`): nvcc takes a minute."""
+"""Configs other than the pick are confirmed only up to this compile cost (`Kernel.cost`): nvcc takes half a minute."""
 CLOSE, CLOSE_US, CLOSEST = 0.02, 0.4, 0.1
 """How much slower than the fastest a rival may be (relative): CLOSE plus CLOSE_US microseconds, at most CLOSEST. That
 is about two standard deviations of the difference between emitted code and the kernel alone. Of 2,600 configs on an

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gemmdb.cost.menu import MENU_OF
 from gemmdb.cost.work import tile_of
 from gemmdb.generators.fit.cost_model import Sample
+from gemmdb.kernels import hardware
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.ladder.unmodelled import kind
 
@@ -28,16 +29,16 @@ MISSING = math.log(2.0)
 
 
 def menus(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
-    """By family of ops and largest M, the chosen tiles as the text of one config each. The stages and the split come
-    from one problem; `gemmdb.cost.menu` fits them to others."""
+    """By name of the menu, which several ops share, and largest M, the chosen tiles as the text of one config each. The
+    stages and the split come from one problem; `gemmdb.cost.menu` fits them to others."""
     classes: dict[tuple[str, int], list[Sample]] = defaultdict(list)
     for sample in found:
         if tile_of(sample.config) is not None:
             limit = next(rows for rows in ROWS if sample.problem.m <= rows)
             classes[MENU_OF[sample.problem.op], limit].append(sample)
     menus: dict[str, dict[int, tuple[str, ...]]] = {}
-    for family, limit in sorted(classes):
-        menus.setdefault(family, {})[limit] = _menu(classes[family, limit])
+    for name, limit in sorted(classes):
+        menus.setdefault(name, {})[limit] = _menu(classes[name, limit])
     for by_rows in menus.values():
         largest = max(by_rows)
         by_rows.setdefault(ROWS[-1], by_rows[largest])
@@ -108,5 +109,5 @@ def shape(config: Config) -> str:
         return config.text
     kept = [f"{name}={value}" for name, value in config.params if name not in ("split_k", "stages", "dequant")]
     stage = tile.k * (tile.m + tile.n)
-    together = 227 * 1024 // (stage * max(tile.stages - 1, 1))
+    together = hardware.SHARED_BYTES // (stage * max(tile.stages - 1, 1))
     return f"{config.name} {' '.join(kept)} {'split' if tile.split > 1 else 'whole'} {min(together, 16).bit_length()}"

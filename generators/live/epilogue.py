@@ -1,9 +1,9 @@
 """Products with a pointwise epilogue: what of a measurement holds for an epilogue that was not measured.
 
 The measured epilogue is a relu. The program's may be an exact GELU, or a store to another layout, and ATen's separate
-kernel for it may have other work to do anyway. So that a candidate beats ATen with its relu kernel does not say that it
-beats ATen in the program. That it takes no longer, relu included, than ATen's product alone, is better evidence: then
-the epilogue has to cost more inside the kernel than outside for ATen to win.
+kernel for it may have other work to do anyway. A candidate that beats ATen plus a relu kernel may still lose to ATen in
+the program. A candidate that takes no longer, relu included, than ATen's product alone is better evidence: ATen wins
+then only if the epilogue costs more inside the kernel than outside.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kit.devices import H200
 
 from benchmarks.offtable import fresh, fresh_problems, fresh_report
 from gemmdb.generators.interfaces.backend import Job, Outcome
@@ -78,17 +79,27 @@ class Measurer:
         self.closed = True
 
 
-def backend() -> Any:
-    protocol = Protocol("graph", "cold", 20, 30, version=3)
-    made: list[Measurer] = []
+@dataclass(frozen=True)
+class Machine:
+    """A backend of two GPUs that need not be here. `made`: its measurers; `begun`: the problems that it announced."""
 
-    def measurer(worker: int, effort: object) -> Measurer:
-        made.append(Measurer())
-        return made[-1]
+    device = H200
+    workers = 2
+    made: list[Measurer] = field(default_factory=list)
+    begun: list[Problem] = field(default_factory=list)
 
-    return SimpleNamespace(
-        workers=2, made=made, prompt_measurer=measurer, begin=lambda jobs: None, protocols=lambda effort: [protocol]
-    )
+    def protocols(self, effort: object) -> list[Protocol]:
+        return [Protocol("graph", "cold", 20, 30, version=3)]
+
+    def begin(self, jobs: Sequence[Job]) -> None:
+        self.begun.extend(job.problem for job in jobs)
+
+    def prompt_measurer(self, gpu: int, effort: object) -> Measurer:
+        self.made.append(Measurer())
+        return self.made[-1]
+
+    def close(self) -> None:
+        """Its measurers share nothing."""
 
 
 def hit(config: Config, speedup: float = 1.3) -> Hit:
@@ -101,7 +112,7 @@ PROBLEMS = [Problem.gemm("mm", m=m, n=1024, k=1032) for m in (3, 5, 77)]
 def test_every_kernel_is_timed_and_becomes_a_line(tmp_path: Path) -> None:
     options = argparse.Namespace(samples=5, gpus=None, out=tmp_path / "lines.jsonl")
     answers: dict[Problem, fresh.Answers] = {p: {"certain": None, "confirming": hit(TILE)} for p in PROBLEMS}
-    machine = backend()
+    machine = Machine()
     fresh.measure(machine, answers, options, time.monotonic() + 30)
     lines = [json.loads(text) for text in options.out.read_text().splitlines()]
     assert {one["problem"] for one in lines} == {problem.text for problem in PROBLEMS}
@@ -113,7 +124,7 @@ def test_every_kernel_is_timed_and_becomes_a_line(tmp_path: Path) -> None:
 def test_nothing_begins_after_the_time_is_up(tmp_path: Path) -> None:
     options = argparse.Namespace(samples=5, gpus=1, out=tmp_path / "lines.jsonl")
     answers: dict[Problem, fresh.Answers] = {p: {"certain": hit(TILE), "confirming": hit(TILE)} for p in PROBLEMS}
-    machine = backend()
+    machine = Machine()
     fresh.measure(machine, answers, options, time.monotonic() - 1)
     assert [one.closed for one in machine.made] == [True]
 
@@ -125,22 +136,20 @@ def test_what_is_served_without_a_confirmation_comes_first(tmp_path: Path, monke
         sure: {"certain": hit(TILE), "confirming": hit(TILE)},
         none: {"certain": None, "confirming": None},
     }
-    machine, order = backend(), []
-    machine.device, machine.close = None, lambda: None
+    machine = Machine()
     monkeypatch.setattr(fresh.backends, "device_for", lambda arch: None)
     monkeypatch.setattr(fresh.backends, "backend_for", lambda device: machine)
     monkeypatch.setattr(fresh, "draw", lambda count, seed: list(PROBLEMS))
     monkeypatch.setattr(fresh, "answers", lambda problem, device: given[problem])
     monkeypatch.setattr(fresh, "software", dict)
     monkeypatch.setattr(fresh, "gpu_states", list)
-    monkeypatch.setattr(machine, "begin", lambda jobs: order.extend(job.problem for job in jobs))
     options = argparse.Namespace(
         samples=5, gpus=1, out=tmp_path / "lines.jsonl", seconds=30.0, count=3, seed=1, skip_cutlass=False
     )
     fresh.main(options)
-    assert order == [sure, first]
+    assert machine.begun == [sure, first]
     fresh.main(options)
-    assert order == [sure, first]
+    assert machine.begun == [sure, first]
     lines = [json.loads(text) for text in options.out.read_text().splitlines()]
     assert sorted(one["problem"] for one in lines if "problem" in one) == sorted(problem.text for problem in PROBLEMS)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from kit.devices import H200
 
 from gemmdb.cli.app import app
 from gemmdb.cli.reference import render
@@ -18,7 +19,6 @@ from gemmdb.cost import data
 from gemmdb.cost.features import FEATURES
 from gemmdb.devices.registry import KNOWN
 from gemmdb.generators.shapes import loading
-from gemmdb.key.device import Device
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "cli.md"
@@ -48,7 +48,7 @@ def test_example_runs(gemmdb, table, make_table, workload, monkeypatch, example)
     """Exit code 0 or 1: the files and the device that the examples name are there."""
     for name in ("monday.db", "tuesday.db"):
         make_table(name)
-    h200 = make_table("h200.db", device=Device("cuda", "sm90", "NVIDIA H200", 132, 140))
+    h200 = make_table("h200.db", device=H200)
     monkeypatch.setenv("GEMMDB_TABLES", f"{table}{os.pathsep}{h200}")
     Path("train.py").write_text("print('trained')")
     Path("serve.py").write_text("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kit.devices import H200
 from kit.guide import run
 
 from gemmdb.errors import InputError
@@ -10,12 +11,10 @@ from gemmdb.generators.effort import named
 from gemmdb.generators.measure import spelling
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN
-from gemmdb.key.device import Device
 from gemmdb.key.ops import OPS
 from gemmdb.key.problem import Problem
 
 GUIDE = "op.md"
-H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from gemmdb.cost import menu
 from gemmdb.cost.library import bound, library
 from gemmdb.cost.machine import machine
 from gemmdb.cost.menu import choices
-from gemmdb.cost.model import FITTED, telling, traits
+from gemmdb.cost.model import FITTED, nonzero_traits, traits
 from gemmdb.cost.work import Setting, tile_of, work
 from gemmdb.devices import registry
 from gemmdb.generators.measure.cuda.space import from_menu
@@ -94,7 +94,7 @@ def test_every_trait_has_a_coefficient_and_what_is_left_out_is_zero(op, kernel):
         tile_of(LOOP)._replace(kernel=kernel),
     )
     w, own = work(setting, tile), FITTED.own[tile.group]
-    values, told = traits(setting, tile, w), telling(setting, tile, w)
+    values, told = traits(setting, tile, w), nonzero_traits(setting, tile, w)
     assert len(values) == len(own)
     assert len(told) == len(FITTED.at(setting, tile.group).own)
     assert [value for value in values if value] == [value for value in told if value]

@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit.devices import H200  # noqa: E402
+from kit.inductor_ir import Operand  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._inductor.kernel import bmm  # noqa: E402
 
@@ -48,7 +48,7 @@ def test_every_name_that_the_template_reads_is_given(monkeypatch):
     monkeypatch.setattr(bmm.bmm_template, "generate", generate)
     problem = Problem.gemm("bmm", batch=3, m=64, n=64, k=64)
     choice = inductor_templates.Choice("inductor_bmm", constants(TEMPLATE, problem), 4, 3)
-    operands = [SimpleNamespace(get_device=lambda: torch.device("cuda"), get_size=lambda: [3, 64, 64])] * 2
+    operands = [Operand((3, 64, 64))] * 2
     with pytest.raises(RuntimeError, match="cannot be generated"):
         inductor_templates.product(choice, operands, torch.bfloat16, None)
     source = Path(inspect.getfile(bmm)).with_name("templates").joinpath("triton_bmm.py.jinja").read_text()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.inductor_ir import Operand  # noqa: E402
 from torch._inductor.kernel import mm  # noqa: E402
 
 from gemmdb import Config, Problem  # noqa: E402
@@ -37,7 +37,7 @@ def test_every_name_that_a_template_reads_is_given(monkeypatch, config, name):
     monkeypatch.setattr(inductor_templates, "get_num_sms", lambda: 132)
     problem = Problem.gemm("scaled_mm", m=64, n=64, k=64, scales="row", fast_accum=True)
     choice = inductor_templates.Choice(config.kernel, constants(config, problem), 4, 3)
-    nodes = [SimpleNamespace(get_device=lambda: torch.device("cuda"), get_size=lambda: [64, 64])] * 4
+    nodes = [Operand((64, 64))] * 4
     with pytest.raises(RuntimeError, match="cannot be generated"):
         inductor_templates.scaled_product(choice, nodes[:2], BF16, nodes[2:])
     assert len(given["input_nodes"]) == 4

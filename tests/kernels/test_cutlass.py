@@ -52,11 +52,11 @@ def test_only_a_bare_integer_product_stays_integer():
 @pytest.mark.parametrize("columns", ["", "fp32"])
 @pytest.mark.parametrize("rows", ["", "bf16"])
 def test_columns_and_rows_are_scaled_in_dtypes_of_their_own(rows, columns):
-    names = cutlass.macros(CONFIG, PROBLEMS[2], cutlass.Scales(columns, rows))
+    names = cutlass.macros(CONFIG, PROBLEMS[2], cutlass.Vectors(columns, rows))
     assert (names["SCALE"], names["ROW_SCALE"], names["COMPUTE"]) == (int(columns != ""), int(rows != ""), "float")
     assert names["SCALE_TYPE"] == "float"
     assert names["ROW_SCALE_TYPE"] == ("cutlass::bfloat16_t" if rows else "float")
-    assert cutlass.macros(CONFIG, PROBLEMS[1], cutlass.Scales(columns, rows))["ROW_SCALE"] == 0
+    assert cutlass.macros(CONFIG, PROBLEMS[1], cutlass.Vectors(columns, rows))["ROW_SCALE"] == 0
 
 
 def test_rows_of_the_source_before_scales_of_rows_stay_valid():

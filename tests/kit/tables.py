@@ -14,6 +14,7 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import EMITTED, TIMED, Times
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
+from kit.devices import H200
 
 
 def packed(threads_k: int) -> Config:
@@ -24,7 +25,7 @@ def packed(threads_k: int) -> Config:
 @dataclass(frozen=True)
 class Kit:
     device = Device("cpu", "cpu", "Test CPU", 2, figures={"copy_gb_per_s": 20.5})
-    other = Device("cuda", "sm90", "NVIDIA H200", 132, 141)
+    other = H200
     cold = Protocol("host", "cold", 10, 30)
     hot = Protocol("host", "hot", 10, 30)
     old = Toolchain(torch="2.9.1+cpu")

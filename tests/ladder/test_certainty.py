@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -16,6 +15,7 @@ from gemmdb.ladder import calibration
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.certainty import FEATURES, Certainty, certain, margin
 from gemmdb.ladder.prediction import Prediction, Support
+from gemmdb.ladder.timings import Timings
 from gemmdb.settings import Policy
 
 TILE = Config.of(
@@ -29,8 +29,8 @@ def ask(problem=PROBLEM, device=H200):
     return Ask(Query(problem, device), (), Policy(), None)
 
 
-def neighbour(m=16, n=4096, k=4096, aten_us=20.0, roof_us=8.0):
-    return SimpleNamespace(problem=PROBLEM.resized(m, n, k), aten_us=aten_us, roof_us=roof_us)
+def neighbour(m=16, n=4096, k=4096, aten_us=20.0):
+    return Timings(PROBLEM.resized(m, n, k), H200, "table", {}, frozenset(), aten_us, verified=None)
 
 
 GOOD, BESIDE = Support(3, math.log(0.8), math.log(0.8)), (neighbour(),)
@@ -87,10 +87,11 @@ def test_the_bound_is_above_what_is_expected(ratio):
     assert most(prediction(ratio)) >= math.log(ratio) + min(calibration.NEAR["mm"], 0.0)
 
 
-def test_aten_that_could_be_as_fast_as_nearby_makes_it_less_sure():
-    near = neighbour(m=16, aten_us=20.0, roof_us=8.0)
-    slow = prediction(around=(near,))
-    assert Certainty.of(ask(), slow).common[2] == pytest.approx(math.log(20 * 10 / (20 * (8.0 + 2))), abs=0.3)
+@pytest.mark.parametrize(("nearby_us", "less_sure"), [(10.0, math.log(2)), (20.0, 0.0), (40.0, 0.0)])
+def test_aten_that_could_be_as_fast_as_nearby_makes_it_less_sure(nearby_us, less_sure):
+    """The prediction expects 20 us of ATen. The neighbour has the same sizes, so the same roofline."""
+    found = prediction(around=(neighbour(aten_us=nearby_us),))
+    assert Certainty.of(ask(), found).common[2] == pytest.approx(less_sure)
 
 
 def test_where_nothing_was_calibrated_two_standard_deviations_count():

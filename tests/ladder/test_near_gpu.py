@@ -1,7 +1,6 @@
 """Rung `near` on a GPU: splits of K are set anew, what was wrong nearby is not served, and new rows are seen."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +10,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import lookup
 from gemmdb.settings import Policy
+from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.measurement import Status
 from gemmdb.table.writer import record_live
 
@@ -71,7 +71,7 @@ def test_rows_that_are_written_later_are_seen(lab):
     slow, fast = tile(), tile(n=32)
     catalog = lab.catalog(rows(lab, KNOWN, {slow: 0.6}))
     query = lab.query(KNOWN.resized(16, 2112, 4096), GPU)
-    mutable = SimpleNamespace(tables=catalog.tables[:1])
+    mutable = Catalog([(Source(catalog.tables[0].path, "user"), catalog.tables[0])])
     assert lookup(query, mutable, POLICY).config == slow
     record_live(catalog.tables[0].path, rows(lab, KNOWN, {fast: 0.4}, run="later"))
     assert lookup(query, mutable, POLICY).config == fast

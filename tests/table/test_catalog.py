@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -178,6 +180,17 @@ def test_a_name_is_resolved_to_the_device_of_the_tables(kit, home, monkeypatch):
         found.resolve("sm11")
     with pytest.raises(InputError, match=r"unknown device 'H200'; did you mean 'NVIDIA H200'\?$"):
         Catalog.load(tables=[]).resolve("H200")
+
+
+def test_a_table_that_cannot_name_its_devices_is_left_out_with_one_warning(kit, home, caplog):
+    broken = kit.write(home / "a.db", [kit.row()])
+    with closing(sqlite3.connect(broken)) as db:
+        db.execute("UPDATE device SET text = 'nothing like a device'")
+        db.commit()
+    found = Catalog.load(tables=[broken, kit.write(home / "b.db", [kit.row(device=kit.other)])])
+    assert found.resolve("nvidia h200") == kit.other
+    assert found.resolve("nvidia h200") == kit.other
+    assert len([record for record in caplog.records if str(broken) in record.getMessage()]) == 1
 
 
 def test_of_one_arch_this_machines_own_device_comes_first(kit, home, monkeypatch):

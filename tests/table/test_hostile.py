@@ -129,6 +129,16 @@ def test_a_tampered_value_is_a_table_error(kit, path, statement):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("changed", ["keys = 'text'", "ratio = 'a'", "head = x'00'", "klass = x'00', spread = ''"])
+def test_rows_of_mixed_types_are_a_table_error_or_left_out(kit, path, changed):
+    """Rows that cannot be compared raised TypeError, which silenced every other table too."""
+    edit(path, f"UPDATE verdict SET {changed} WHERE protocol = (SELECT min(protocol) FROM verdict)")
+    with Table.open(path) as table:
+        for ask in (table.verdict, table.verdicts):
+            with suppress(TableError):
+                ask(kit.problem, kit.device)
+
+
 def test_a_config_of_another_op_or_device_is_not_served(kit, path):
     edit(path, ("UPDATE verdict SET keys = CAST(substr(keys, 1, 24) || ? AS BLOB)", (_int8(path),)))
     with Table.open(path) as table, pytest.raises(TableError, match="does not solve mm"):

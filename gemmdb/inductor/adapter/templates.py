@@ -96,7 +96,7 @@ class _KernelWithWorkspace(TritonTemplateKernel):  # type: ignore[misc]
 
     The counters come first and take the same number of words in every kernel. They are zeroed once per call of the
     graph, and each kernel leaves them at zero. The partial sums after them are never zeroed. The workspace's name
-    begins like Inductor's own names: from that Inductor knows, when it writes C++, that it is no tensor of the graph.
+    begins like Inductor's own names, so that Inductor, when it writes C++, does not take it for a tensor of the graph.
     """
 
     def __init__(self, *args: Any, workspace_arg: Any = None, **options: Any) -> None:

@@ -153,7 +153,7 @@ def _check(node: Any) -> None:
     try:
         value = extract.value(node)
     except extract.Unsupported as error:
-        raise Uncut(f"{node.name} is no tensor") from error
+        raise Uncut(f"{node.name} is not a tensor") from error
     if value.layout is torch.strided:
         steps = (*value.shape, *value.stride(), value.storage_offset())
         if not all(type(step) is int for step in steps):

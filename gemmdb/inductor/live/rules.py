@@ -26,11 +26,11 @@ def objection(query: Query, policy: Policy) -> str:
     op = query.problem.op
     if op in GPU_ALONE and (query.device.kind != "cuda" or symbolic or missing()):
         # Only Inductor's search is left, and no table could name its kernels.
-        return f"{GPU_ALONE[op]} are measured on GPUs alone, at fixed sizes, by gemmdb[build]"
+        return f"{GPU_ALONE[op]} can be tuned only on a GPU, at fixed sizes, with gemmdb[build]"
     if reason := unmeasured(query.problem):
         return reason
     if trivial(query.problem):
-        return "there is nothing to save: each of its sums has one term"
+        return "there is nothing to save: K is 1, or a size is 0"
     if patient(policy):
         return ""
     if query.device.kind != "cuda":
@@ -40,7 +40,7 @@ def objection(query: Query, policy: Policy) -> str:
         return "its sizes are symbolic"
     emitted = _emitted(query.problem)
     if emitted:
-        return f"{emitted}, and what compiles that has to load torch first; GEMMDB_ON_MISS=live allows it"
+        return f"{emitted}, and compiling it means loading torch first; GEMMDB_ON_MISS=live allows it"
     if ranks.several():
         return "the ranks of a job could come to different kernels; GEMMDB_ON_MISS=live with one user table allows it"
     library = missing()

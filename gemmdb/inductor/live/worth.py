@@ -40,8 +40,8 @@ def pace(policy: Policy) -> Pace:
 
 
 def limit_s(policy: Policy, problems: int, ready: bool) -> float:
-    """The most seconds that tuning so many problems may hold up a graph. `ready`: the measuring process runs already.
-    Whoever asks for `live` by name waits for as long as it takes, up to the policy's limit."""
+    """The most seconds that tuning this number of problems may hold up a graph. `ready`: the measuring process runs
+    already. Whoever asks for `live` by name waits for as long as it takes, up to the policy's limit."""
     most = policy.live_s or ASKED_S
     return most if rules.patient(policy) else min(most, _first_s(ready) + FURTHER_S * (problems - 1))
 

@@ -40,14 +40,17 @@ def constant_product(a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
     return product(a, ir_view.cast_constant(w, a.get_dtype()), scale)
 
 
-def scaled_integers(integers: Any, scale: Any, rows: Any, dtype: torch.dtype) -> Any:
-    """`integers` [M, N] times `scale` [N] and `rows` [M] as `dtype`, computed in fp32. Each scale may be None."""
+def scaled_integers(integers: Any, vectors: tuple[Any, Any, Any], dtype: torch.dtype) -> Any:
+    """`integers` [M, N] times scales [M] and [N], plus a bias [N], as `dtype`, computed in fp32. Each may be None."""
+    rows, scale, bias = vectors
     convert, times = state.lowering_of(torch.ops.prims.convert_element_type.default), state.lowering_of(aten.mul.Tensor)
     result = convert(integers, torch.float32)
     if rows is not None:
         result = times(result, state.lowering_of(aten.unsqueeze.default)(rows, 1))
     if scale is not None:
         result = times(result, scale)
+    if bias is not None:
+        result = state.lowering_of(aten.add.Tensor)(result, bias)
     return convert(result, dtype)
 
 

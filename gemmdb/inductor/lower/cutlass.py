@@ -36,17 +36,18 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     for name, vector, length in (("scale", operands.scale, n), ("row_scale", operands.rows, m)):
         if vector is not None:
             nodes[name] = _vector(vector, length)
-    scales = kernels_cutlass.Scales(*(_dtype(nodes.get(name)) for name in ("scale", "row_scale")))
-    if problem.bias is not None:
-        nodes["bias"] = _vector(operands.bias, _BIASES[problem.bias.kind](m, n))
+    if problem.bias is not None or operands.bias is not None:
+        kind = problem.bias.kind if problem.bias is not None else "1d"
+        nodes["bias"] = _vector(operands.bias, _BIASES[kind](m, n))
+    vectors = kernels_cutlass.Vectors(*(_dtype(nodes.get(name)) for name in ("scale", "row_scale", "bias")))
     bytes_ = _workspace(config, problem, operands)
     for node in nodes.values():
         if ir_view.anywhere(node):
             raise Refused(ANYWHERE)
         offset = int(node.get_layout().offset) * node.get_dtype().itemsize
         if offset % VECTOR_BYTES or offset >= LARGEST_OFFSET:
-            raise Refused("an operand begins at no multiple of 16 bytes, or over 2 GiB into its storage")
-    source = kernels_cutlass.render(config, problem, scales)
+            raise Refused("an operand is not aligned to 16 bytes, or over 2 GiB into its storage")
+    source = kernels_cutlass.render(config, problem, vectors)
     leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
     kernel = cutlass.Kernel(source, kernels_cutlass.order(config), leading, bytes_)
     dtype = getattr(torch, TL[problem.out])

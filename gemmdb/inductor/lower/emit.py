@@ -69,12 +69,12 @@ def generated(
     args: tuple[Any, ...],
     scale: Any = None,
     scalars: tuple[float, float] = (1, 1),
-    rows: Any = None,
+    **vectors: Any,
 ) -> Any:
-    """The product as a generated kernel or on padded operands, for the final layouts of its operands. `rows`: a scale
-    [M] of the rows of an integer product. If that is not possible, returns None and leaves a note in the journal."""
+    """The product as a generated kernel or on padded operands, for the final layouts of its operands. `vectors`: `rows`
+    and `bias` of an integer product. If that is not possible, returns None and leaves a note in the journal."""
     try:
-        operands = triton.Operands.of(decision.query, args, scale, rows)
+        operands = triton.Operands.of(decision.query, args, scale, **vectors)
         pair = (operands.a, operands.b)
         problem = ir_view.confirm(decision.problem, pair)
         config = confirmed(decision, pair)

@@ -95,15 +95,15 @@ def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) ->
         return casting.cast_product(a, w, scale, scale_first)
 
 
-def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None) -> Any:
+def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
     """Lower `gemmdb::int_mm_scaled`. The output code never calls our operator."""
     decision = decision_of(state.current_node())
-    result = emit.generated(decision, (a, b), scale, rows=rows) if decision is not None else None
+    result = emit.generated(decision, (a, b), scale, rows=rows, bias=bias) if decision is not None else None
     if result is not None:
         return result
     with outcome.fallback(decision) if decision is not None else state.only_aten():
         product = state.lowering_of(aten._int_mm.default)(a, b)
-    return casting.scaled_integers(product, scale, rows, dtype)
+    return casting.scaled_integers(product, (rows, scale, bias), dtype)
 
 
 def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: bool) -> Any:

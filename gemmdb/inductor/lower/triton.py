@@ -41,14 +41,14 @@ class Operands:
     rows: Any = None
 
     @classmethod
-    def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None, rows: Any = None) -> Operands:
+    def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None, rows: Any = None, bias: Any = None) -> Operands:
         """The operands from an operator's arguments. Settles the layouts of A and B. The arguments of a scaled_mm are
         A, B, their scales and the bias."""
         if query.problem.spec.scaled:
             a, b, *scales, bias = args
             settled = (templates.settled(a), templates.settled(b))
             return cls(*settled, None, bias, query.ranges, tuple(scales))
-        bias, a, b = args if query.problem.spec.bias == "always" else (None, *args)
+        bias, a, b = args if query.problem.spec.bias == "always" else (bias, *args)
         return cls(templates.settled(a), templates.settled(b), scale, bias, query.ranges, rows=rows)
 
     @property
@@ -153,7 +153,7 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
     hints; the caller then checks the offsets of those."""
     nodes = (operands.a, operands.b, operands.scale, operands.rows, operands.bias, *operands.scales)
     if any(ir_view.misplaced(node) for node in nodes if node is not None):
-        raise Refused("a constant begins at no multiple of 16 bytes")
+        raise Refused("a constant is not aligned to 16 bytes")
     first, second, _ = problem.shapes
     wanted = ((operands.a, problem.a, first), (operands.b, problem.b, second))
     for node, operand, sizes in wanted:

@@ -81,7 +81,7 @@ def base(node: Any) -> Any:
 
 
 def elements(node: Any) -> int:
-    """The number of elements of a node's value; 0 if it is no tensor, or if nothing is known of its size."""
+    """The number of elements of a node's value; 0 if it is not a tensor, or if nothing is known of its size."""
     try:
         return math.prod(map(extract.hint, value(node).shape))
     except extract.Unsupported:

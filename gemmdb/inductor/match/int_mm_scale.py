@@ -26,31 +26,34 @@ _ROW, _COLUMN, _NUMBER, _PYTHON = "row", "column", "number", "Python number"
 
 @dataclass(frozen=True)
 class Scaling:
-    """The multiplications of an integer product [M, N] by vectors, as quantised programs write them.
+    """The multiplications of an integer product [M, N] by vectors, and the bias after them, as quantised programs write
+    them.
 
-    `steps`: the operators from the product to the scaled result, in order: views, casts and multiplications. `rows`:
+    `steps`: the operators from the product to the result, in order: views, casts, multiplications, a sum. `rows`:
     the node of the scale that has one number per row, `columns`: of the one with one number per column; each may hold a
-    single number, and is None if there is none. Both are None for a Python number, which no node can hold.
+    single number, and is None if there is none. Both are None for a Python number, which no node can hold. `bias`: the
+    node of what is added, one number per column; None without one.
     """
 
     steps: tuple[Any, ...]
     rows: Any
     columns: Any
+    bias: Any = None
 
     @property
     def last(self) -> Any:
-        """The node of the scaled result."""
+        """The node of the result."""
         return self.steps[-1]
 
     @property
-    def multiplied(self) -> Any:
-        """The node of the last multiplication."""
-        return next(step for step in reversed(self.steps) if step.target is aten.mul.Tensor)
+    def applied(self) -> Any:
+        """The node of the last multiplication or sum."""
+        return next(step for step in reversed(self.steps) if step.target in (aten.mul.Tensor, aten.add.Tensor))
 
 
 def find(product: Any) -> Scaling | None:
     """The scales of the `_int_mm` at `product`: at most one over the rows and one over the columns, in any order, with
-    casts to floats in between, and the cast after them. None if there is none."""
+    casts to floats in between; the bias, and the cast after them. None if there is no scale."""
     try:
         return _find(product)
     except extract.Unsupported:
@@ -60,13 +63,17 @@ def find(product: Any) -> Scaling | None:
 def _find(product: Any) -> Scaling | None:
     steps: list[Any] = []
     scales: list[tuple[str, Any]] = []
+    bias: Any = None
     end, cast, node = 0, False, product
     while (step := _only_user(node)) is not None:
-        if step.target is aten.mul.Tensor:
-            scale = _scale(step, node, product)
-            if scale is None or not _fits(scale[0], scales):
+        if step.target in (aten.mul.Tensor, aten.add.Tensor):
+            vector = _vector(step, node, product) if bias is None else None
+            if vector is None or not (_adds(step, vector, scales) or _scales(step, vector, scales)):
                 break
-            scales.append(scale)
+            if step.target is aten.mul.Tensor:
+                scales.append(vector)
+            else:
+                bias = vector[1]
             end, cast = len(steps) + 1, False
         elif _to_float(step):
             # The first cast after a scale says what is stored. Further casts are work that follows.
@@ -76,9 +83,9 @@ def _find(product: Any) -> Scaling | None:
             break
         steps.append(step)
         node = step
-    if not scales or value(steps[end - 1]).numel() != value(product).numel():
+    if not scales or not extract.known(value(steps[end - 1]).numel() == value(product).numel()):
         return None
-    return Scaling(tuple(steps[:end]), *_placed(scales))
+    return Scaling(tuple(steps[:end]), *_placed(scales), bias)
 
 
 def _only_user(node: Any) -> Any:
@@ -90,12 +97,12 @@ def _to_float(step: Any) -> bool:
     return step.target is _CAST and value(step).dtype in _FLOATS
 
 
-def _scale(multiply: Any, node: Any, product: Any) -> tuple[str, Any] | None:
-    """(what it runs over, the node of the scale) if `multiply` scales `node`, a product of which views keep the
+def _vector(step: Any, node: Any, product: Any) -> tuple[str, Any] | None:
+    """(what it runs over, the node of a vector) if `step` joins a vector with `node`, a product of which views keep the
     columns; else None."""
-    nodes = [arg for arg in multiply.args if isinstance(arg, torch.fx.Node)]
+    nodes = [arg for arg in step.args if isinstance(arg, torch.fx.Node)]
     columns = value(product).shape[1]
-    if nodes.count(node) != 1 or not extract.keeps_columns(node, columns):
+    if nodes.count(node) != 1 or step.kwargs or not extract.keeps_columns(node, columns):
         return None
     if len(nodes) == 1:
         return _PYTHON, None
@@ -104,7 +111,7 @@ def _scale(multiply: Any, node: Any, product: Any) -> tuple[str, Any] | None:
     # No kernel on a GPU can read a number in CPU memory.
     if found.dtype not in _FLOATS or found.device != value(product).device:
         return None
-    if found.numel() == 1:
+    if extract.known(found.numel() == 1):
         return _NUMBER, scale
     if extract.over_columns(found, columns):
         return _COLUMN, scale
@@ -129,8 +136,17 @@ def _over_rows(scale: Any, product: Any) -> bool:
     return all(extract.known(one == other) for one, other in zip(scale.shape[:-1], product.shape[:-1], strict=True))
 
 
-def _fits(kind: str, scales: list[tuple[str, Any]]) -> bool:
-    """Whether a kernel with one vector per dimension has a place for one more scale."""
+def _adds(step: Any, vector: tuple[str, Any], scales: list[tuple[str, Any]]) -> bool:
+    """Whether `step` adds a bias to what vectors have scaled."""
+    scaled = any(kind != _PYTHON for kind, _ in scales)
+    return scaled and step.target is aten.add.Tensor and vector[0] in (_COLUMN, _NUMBER)
+
+
+def _scales(step: Any, vector: tuple[str, Any], scales: list[tuple[str, Any]]) -> bool:
+    """Whether `step` multiplies, and a kernel with one vector per dimension has a place for one more scale."""
+    if step.target is not aten.mul.Tensor:
+        return False
+    kind = vector[0]
     kinds = {kind, *(other for other, _ in scales)}
     if _PYTHON in kinds:
         return not scales
@@ -155,17 +171,18 @@ def wanted(decision: Decision) -> bool:
 
 
 def absorb(node: Any) -> Any:
-    """Replace the `_int_mm` at `node`, its scales and the cast after them by one `gemmdb::int_mm_scaled`, and return
-    that. The old nodes stay in the graph, unused. If no tensor scales it, changes nothing and returns None."""
+    """Replace the `_int_mm` at `node`, its scales, the bias and the cast after them by one `gemmdb::int_mm_scaled`, and
+    return that. The old nodes stay in the graph, unused. If no tensor scales it, changes nothing and returns None."""
     scaling = find(node)
     if scaling is None or (scaling.rows is None and scaling.columns is None):
         return None
     graph = node.graph
-    with graph.inserting_before(scaling.multiplied):
+    with graph.inserting_before(scaling.applied):
         a, b = node.args[:2]
         columns = None if scaling.columns is None else rewriting.vector(graph, scaling.columns, b, 1)
         rows = None if scaling.rows is None else rewriting.vector(graph, scaling.rows, a, 0)
-        args = (a, b, columns, value(scaling.last).dtype, rows)
+        bias = None if scaling.bias is None else rewriting.vector(graph, scaling.bias, b, 1)
+        args = (a, b, columns, value(scaling.last).dtype, rows, bias)
         new = rewriting.call(graph, ops.register_scaled(), args, node.meta)
     with graph.inserting_before(scaling.last):
         scaling.last.replace_all_uses_with(_viewed(graph, new, scaling.steps))

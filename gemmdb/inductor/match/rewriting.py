@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
-from gemmdb.inductor.match.extract import value
+from gemmdb.inductor.match.extract import known, value
 
 aten = torch.ops.aten
 
@@ -39,10 +39,11 @@ def size(graph: Any, node: Any, dim: int) -> Any:
 def vector(graph: Any, scale: Any, matrix: Any, dim: int = 1) -> Any:
     """`scale` as a vector. It holds one number, or one for each step along dimension `dim` of `matrix`: the columns of
     a weight [K, N] for 1, the rows of an activation [M, K] for 0."""
-    if value(scale).dim() == 1 and value(scale).numel() != 1:
+    single = known(value(scale).numel() == 1)
+    if value(scale).dim() == 1 and not single:
         return scale
     length = size(graph, matrix, dim)
-    if value(scale).numel() != 1:
+    if not single:
         return call(graph, aten.reshape.default, (scale, [length]), scale.meta)
     one = call(graph, aten.reshape.default, (scale, [1]), scale.meta)
     return call(graph, aten.expand.default, (one, [length]), scale.meta)

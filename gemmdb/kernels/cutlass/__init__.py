@@ -58,18 +58,20 @@ def digest(kernel: str) -> str:
 
 
 @dataclass(frozen=True)
-class Scales:
-    """The dtypes of the vectors that scale a product, with one number per column or per row; empty without one."""
+class Vectors:
+    """The dtypes of what a product is joined with: a scale per column, a scale per row, a bias; empty without one. A
+    bias that is not in the problem has one number per column."""
 
     columns: str = ""
     rows: str = ""
+    bias: str = ""
 
 
-def macros(config: Config, problem: Problem, scales: Scales | None = None) -> dict[str, int | str]:
+def macros(config: Config, problem: Problem, vectors: Vectors | None = None) -> dict[str, int | str]:
     """The macros for a legal config on a problem, by name without GEMMDB_.
 
-    Only the part of the problem that `inside` keeps counts. `scales`: of a problem with a scale; by default one of
-    columns, in the dtype of a bf16 or fp16 output, and in fp32 for other outputs.
+    Only the part of the problem that `inside` keeps counts. `vectors`: of a problem with a scale; by default a scale of
+    the columns, in the dtype of a bf16 or fp16 output, and in fp32 for other outputs.
     """
     problem, value, swap = inside(problem), config.values, config.values["swap"] == 1
     # Each pair is the value for A or the product's rows, then the value for B or its columns.
@@ -82,10 +84,11 @@ def macros(config: Config, problem: Problem, scales: Scales | None = None) -> di
     )
     types, tile, cluster, along = (pair[::-1] if swap else pair for pair in pairs)
     scaled = problem.fusion == "scale"
-    if scales is None or not scaled:
-        scales = Scales(scale_dtype(problem) if scaled else "")
+    if vectors is None or not scaled:
+        vectors = Vectors(scale_dtype(problem) if scaled else "")
     bare = problem.spec.integer and not scaled
     bias = problem.bias
+    kind = bias.kind if bias else "1d" if vectors.bias else None
     return {
         "LEFT": types[0], "RIGHT": types[1], "OUT": TYPES[problem.out],
         "ACCUMULATOR": TYPES["int32" if problem.spec.integer else "fp32"],
@@ -94,9 +97,9 @@ def macros(config: Config, problem: Problem, scales: Scales | None = None) -> di
         "CLUSTER_ROWS": cluster[0], "CLUSTER_COLUMNS": cluster[1],
         "LEFT_ALONG_DEPTH": along[0], "RIGHT_ALONG_DEPTH": along[1], "SWAP": int(swap),
         "COOPERATIVE": int(value["schedule"] == "cooperative"), "STREAM_K": int(streams(config)),
-        "SCALE": int(bool(scales.columns)), "SCALE_TYPE": TYPES[scales.columns or scale_dtype(problem)],
-        "ROW_SCALE": int(bool(scales.rows)), "ROW_SCALE_TYPE": TYPES[scales.rows or scale_dtype(problem)],
-        "BIAS": BIASES[bias.kind if bias else None], "BIAS_TYPE": TYPES[bias.dtype if bias else problem.out],
+        "SCALE": int(bool(vectors.columns)), "SCALE_TYPE": TYPES[vectors.columns or scale_dtype(problem)],
+        "ROW_SCALE": int(bool(vectors.rows)), "ROW_SCALE_TYPE": TYPES[vectors.rows or scale_dtype(problem)],
+        "BIAS": BIASES[kind], "BIAS_TYPE": TYPES[bias.dtype if bias else vectors.bias or problem.out],
     }  # fmt: skip
 
 
@@ -150,9 +153,9 @@ def workspace_bound(config: Config, problem: Problem) -> int:
     return tiles * math.prod(tile) * 4 + tiles * 8 + 2 * 128
 
 
-def render(config: Config, problem: Problem, scales: Scales | None = None) -> str:
-    """The source of the kernel for `config` on `problem`, without an entry point; `scales` as in `macros`."""
-    lines = (f"#define GEMMDB_{name} {value}\n" for name, value in macros(config, problem, scales).items())
+def render(config: Config, problem: Problem, vectors: Vectors | None = None) -> str:
+    """The source of the kernel for `config` on `problem`, without an entry point; `vectors` as in `macros`."""
+    lines = (f"#define GEMMDB_{name} {value}\n" for name, value in macros(config, problem, vectors).items())
     return "".join(lines) + source()
 
 

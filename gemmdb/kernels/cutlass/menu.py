@@ -1,4 +1,4 @@
-"""The configs of our CUTLASS kernel that are tried: few kernels, since each takes nvcc 20 seconds, in several orders.
+"""The configs of our CUTLASS kernel that are tried: few kernels (nvcc takes half a minute for each) in several orders.
 
 The split of K and the order of tiles are arguments of a compiled kernel: trying them needs no compiling.
 """

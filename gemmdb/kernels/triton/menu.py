@@ -73,7 +73,7 @@ def stages(problem: Problem, device: Device, shape: Shape, load: str, swap: int)
     room = hardware.shared_bytes(device) // shape.resident
     if load == "tma":
         room -= memory.turned_bytes(problem, (shape.m, shape.n, shape.k), swap)
-    buffers = max(room, 0) // (stage + 512)
+    buffers = max(room, 0) // (stage + hardware.BARRIER_BYTES)
     grouped = memory.warpgroup(problem, shape.n if swap else shape.m, shape.warps)
     return min(hardware.MOST_STAGES, buffers + (0 if grouped else 1)) if buffers else 0
 

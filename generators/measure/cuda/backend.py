@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import subprocess
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.generators.measure.cuda.units import Triton
 from gemmdb.kernels import cutlass
+from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.table.measurement import Protocol
@@ -50,7 +50,7 @@ class CudaBackend:
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
         self.compilers = Precompiler(found.capability, shared)
 
-    @functools.cached_property
+    @lazy
     def _gpus(self) -> list[int]:
         # Asking nvidia-smi may take a second, and live tuning knows its GPU.
         return [index for index in range(_count()) if cuda(index) == self.device]

@@ -17,6 +17,7 @@ from gemmdb.generators.measure.cuda.artifact import Built
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import HOPPER
+from gemmdb.key.canonical import lazy
 from gemmdb.key.problem import Problem
 
 LIMIT_S = 600
@@ -42,7 +43,7 @@ class Library:
 
     source: str
 
-    @functools.cached_property
+    @lazy
     def key(self) -> str:
         """Changes with the source and the flags."""
         text = "\n".join((self.source, *cutlass.FLAGS, *_OPTIONS))

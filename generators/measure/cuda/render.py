@@ -18,6 +18,7 @@ from gemmdb.generators.measure.cuda import epilogue
 from gemmdb.generators.measure.cuda.epilogue import POINTERS
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
+from gemmdb.key.canonical import lazy
 from gemmdb.key.problem import Problem
 
 HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
@@ -35,7 +36,7 @@ class Unit:
     warps: int
     stages: int
 
-    @functools.cached_property
+    @lazy
     def key(self) -> str:
         """16 hexadecimal digits that name the unit."""
         text = repr((self.source, self.args, self.divisible, self.warps, self.stages))

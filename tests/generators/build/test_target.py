@@ -4,17 +4,16 @@ import json
 from dataclasses import replace
 
 import pytest
+from kit.devices import H200
 
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators.build import target
 from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table.reader import Table
 from gemmdb.workload import entries
 
-GPU = Device("cuda", "sm90", "NVIDIA H200", 132, 141)
 PROBLEM = Problem.gemm("mm", m=4, n=64, k=64, dtype="fp32")
 
 
@@ -52,7 +51,7 @@ def test_a_workload_without_devices_and_a_shapes_file_leave_the_device_alone(cpu
 
 
 def test_other_devices_are_a_warning(cpu, recorded):
-    device, (warning,) = target.choose("cpu", recorded(cpu, replace(cpu, units=1), GPU))
+    device, (warning,) = target.choose("cpu", recorded(cpu, replace(cpu, units=1), H200))
     assert device == cpu
     assert f"names {cpu.sku} with 1 threads, NVIDIA H200 too" in warning
     device, (warning,) = target.choose("cpu", recorded(replace(cpu, sku="Another CPU")))
@@ -66,7 +65,7 @@ def test_what_cannot_be_told_is_an_error(cpu, recorded, monkeypatch):
         target.choose("cpu", several)
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert target.choose("cpu", several)[0].units == 4
-    monkeypatch.setattr(detect, "cuda", lambda index=0: GPU)
+    monkeypatch.setattr(detect, "cuda", lambda index=0: H200)
     with pytest.raises(InputError, match="say --arch cpu or --arch sm90"):
         target.choose("native", several)
 
@@ -84,7 +83,7 @@ def test_a_build_measures_with_the_threads_of_the_workload(cpu, recorded, tmp_pa
     pytest.importorskip("torch")
     one = replace(cpu, units=1)
     out = tmp_path / "table.db"
-    report = build(BuildRequest(arch="cpu", shapes=recorded(one, GPU), out=out, deny="cpp"))  # ATen is enough
+    report = build(BuildRequest(arch="cpu", shapes=recorded(one, H200), out=out, deny="cpp"))  # ATen is enough
     assert report.device == one
     assert "NVIDIA H200" in report.warnings[0]
     with Table.open(out) as table:

@@ -5,13 +5,14 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torch")
 
-from gemmdb.devices import detect, registry
+from kit.devices import H200
+
+from gemmdb.devices import detect
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.live import planning
 from gemmdb.generators.measure import backends
@@ -25,7 +26,6 @@ from gemmdb.table.measurement import Protocol
 from gemmdb.table.reader import Table
 
 CPU = detect.cpu()
-H200 = registry.find("sm90")
 SMALL = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32", constant_weight=True)
 LARGE = SMALL.resized(4096, 4096, 4096)
 
@@ -60,7 +60,7 @@ def test_what_nvcc_has_to_compile_is_not_tried():
         split_k=1, swizzle=1, raster="auto", swap=0,
     )  # fmt: skip
     large = Problem.gemm("mm", m=512, n=1024, k=1024)
-    backend = SimpleNamespace(device=H200, protocols=lambda chosen: [Protocol("graph", "cold", 10, 10)])
+    backend = Gpu()
     request = client.Request(large, H200, Path("user.db"), (slow,))
     assert planning.job(request, backend).legal == (ATEN,)
     patient = replace(request, policy=Policy(live_cost=slow.spec.cost))

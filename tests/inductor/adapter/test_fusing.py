@@ -1,15 +1,14 @@
 """What shares memory with the output of a choice, for Inductor's scheduler: the places, in whatever loops."""
 
-from types import SimpleNamespace
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import sympy  # noqa: E402
-from torch._inductor import scheduler  # noqa: E402
+from kit.inductor_ir import Scheduler, SchedulerNode, Template  # noqa: E402
+from torch._inductor import ir, scheduler  # noqa: E402
 from torch._inductor.dependencies import MemoryDep, StarDep  # noqa: E402
-from torch._inductor.sizevars import SizeVarAllocator  # noqa: E402
+from torch._inductor.graph import GraphLowering  # noqa: E402
 from torch._inductor.virtualized import V  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
@@ -25,16 +24,16 @@ OTHER = MemoryDep("residual", 3072 * A + 256 * B + C, (A, B, C), (2, 12, 256))
 @pytest.fixture(autouse=True)
 def graph():
     """What Inductor asks for the sizes of loops."""
-    with V.set_graph_handler(SimpleNamespace(sizevars=SizeVarAllocator())):
+    with V.set_graph_handler(GraphLowering(torch.fx.symbolic_trace(lambda x: x))):
         yield
 
 
-def node(*, reads=(), writes=(), template=None):
-    return SimpleNamespace(
-        read_writes=SimpleNamespace(reads={*reads}, writes={*writes}),
-        is_template=lambda: template is not None,
-        get_template_node=lambda: template,
-    )
+node = SchedulerNode.of
+
+
+def boxed(template):
+    """The output of a template as a lowering returns it."""
+    return ir.TensorBox(ir.StorageBox(template))
 
 
 def test_the_same_places_in_other_loops_are_shared():
@@ -55,13 +54,12 @@ def score(monkeypatch):
         return (found, False) if both else found
 
     monkeypatch.setattr(scheduler.Scheduler, "score_fusion_memory", fusing.through_views(exact))
-    inductor = SimpleNamespace(dep_size_hint=lambda dep: 2 * int(sympy.prod(dep.size)))
-    return lambda *args, **options: scheduler.Scheduler.score_fusion_memory(inductor, *args, **options)
+    return lambda *args, **options: scheduler.Scheduler.score_fusion_memory(Scheduler(2), *args, **options)
 
 
 def test_only_our_choices_are_seen_through(score):
-    template = SimpleNamespace()
-    box = SimpleNamespace(data=SimpleNamespace(data=template))
+    template = Template()
+    box = boxed(template)
     consumer = node(reads=[BATCHED, OTHER])
     assert score(node(writes=[ROWS], template=template), consumer) == 0
     assert fusing.choice(box) is box
@@ -73,7 +71,9 @@ def test_only_our_choices_are_seen_through(score):
 
 
 def test_what_inductor_finds_by_itself_is_left(score):
-    product = node(writes=[ROWS], template=SimpleNamespace(_gemmdb_choice=True))
+    template = Template()
+    fusing.choice(boxed(template))
+    product = node(writes=[ROWS], template=template)
     assert score(product, node(reads=[ROWS, BATCHED])) == 2 * 24 * 256
 
 

@@ -8,6 +8,7 @@ from torch._inductor.fx_passes import pad_mm
 
 import gemmdb.inductor
 from gemmdb.inductor.adapter import patches
+from gemmdb.inductor.match import products
 
 SNAPSHOT = """
     import torch, gemmdb.inductor
@@ -155,3 +156,9 @@ def test_a_function_that_torch_no_longer_has_is_reported_once_and_not_made_up(mo
     ]
     gemmdb.inductor.disable()
     assert not hasattr(pad_mm, "_renamed")
+
+
+def test_every_call_that_is_read_as_a_product_is_lowered_as_its_decision_says():
+    """A call in one list alone would get an answer that nothing carries out."""
+    lowered = patches._STEERED
+    assert [name for name in products._PLAIN if not any(f"{name}.".startswith(f"{one}.") for one in lowered)] == []

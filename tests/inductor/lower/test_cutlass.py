@@ -80,6 +80,28 @@ def test_the_source_is_ours_and_its_arguments_are_the_operands(tensor):
     assert kernel.args.python_argdefs()[1][:3] == ["x", "w", "s"]
 
 
+@pytest.mark.parametrize("columns", [True, False])
+def test_the_scales_of_rows_and_a_bias_that_no_problem_names(tensor, columns):
+    problem = Problem.gemm("int_mm", m=24, n=256, k=512, fusion="scale")
+    a, w = tensor("x", [24, 512], [512, 1], torch.int8), tensor("w", [512, 256], [1, 512], torch.int8)
+    s, r = tensor("s", [256], [1], torch.float32), tensor("r", [24], [1], torch.bfloat16, offset=8)
+    b = tensor("b", [256], [1], torch.float16)
+    operands = Operands(a, w, s if columns else None, None if columns else b, rows=r)
+    kernel, source = rendered(cutlass_kernels.lower(CONFIG, problem, operands))
+    assert f"#define GEMMDB_SCALE {int(columns)}\n" in source
+    assert "#define GEMMDB_ROW_SCALE 1\n#define GEMMDB_ROW_SCALE_TYPE cutlass::bfloat16_t\n" in source
+    scale = "place(scale, scale_offset)" if columns else "nullptr"
+    bias = "nullptr" if columns else "place(bias, bias_offset)"
+    assert f"#define GEMMDB_BIAS {int(not columns)}\n" in source
+    assert columns or "#define GEMMDB_BIAS_TYPE cutlass::half_t\n" in source
+    pointers = f"place(a, a_offset), place(b, b_offset), {scale}, {bias}, place(out, out_offset)"
+    assert f"Product product{{{pointers}, m, n, k, lda, ldb, place(row_scale, row_scale_offset)}};" in source
+    assert kernel.get_offset_args() == [0, 0, *([0, 16] if columns else [16, 0]), 0]
+    assert kernel.args.python_argdefs()[1][:-1] == (["x", "w", "s", "r"] if columns else ["x", "w", "r", "b"])
+    with pytest.raises(Refused, match="24 elements"):
+        cutlass_kernels.lower(CONFIG, problem, Operands(a, w, None, rows=s))
+
+
 def test_a_tensor_may_be_both_operands(tensor):
     problem = Problem.gemm("mm", m=512, n=512, k=512)
     x = tensor("x", [512, 512], [512, 1], torch.bfloat16)

@@ -341,7 +341,11 @@ def torchao(a: Any, b: Any, rows: Any, columns: Any) -> Any:
 
 
 def biased(a: Any, b: Any, rows: Any, columns: Any) -> Any:
-    return torchao(a, b, rows, columns) + columns.flatten().bfloat16()
+    """What is stored is of the dtype after the bias."""
+    product = torch._int_mm(a.reshape(-1, a.shape[-1]), b.t())
+    product = (product * rows.reshape(-1, 1).expand(product.shape)).bfloat16()
+    product = (product * columns.flatten()).reshape(*a.shape[:-1], -1)
+    return (product + columns.flatten().bfloat16()).bfloat16()
 
 
 def normed(a: Any, b: Any, rows: Any, columns: Any) -> Any:
@@ -377,17 +381,18 @@ def test_the_scales_of_an_integer_product_are_the_kernels(
 ) -> None:
     """Whatever follows: the kernel itself stores two bytes per element."""
     stored, scales = [], []
+    macros = {"row_scale": "ROW_SCALE 1", "scale": "SCALE 1", "bias": "BIAS 1"}
 
     def stop(kernel: Any, operands: Any, *rest: Any, **options: Any) -> Any:
         if config is CUTLASS:
             stored.append(rest[1])
-            scales.append([name for name in ("row_scale", "scale") if name in operands])
-            macros = {"row_scale": "ROW_SCALE 1", "scale": "SCALE 1"}
+            scales.append([name for name in macros if name in operands])
             assert all((f"GEMMDB_{macros[name]}\n" in kernel.source) == (name in scales[0]) for name in macros)
         else:
             out, epilogue = (rest[0], options["epilogue"]) if config is INDUCTOR else (rest[0][0], rest[1])
             stored.append(out)
             scales.append(["row_scale" if node.get_size()[-1] == 1 else "scale" for node in epilogue.scales])
+            scales[0] += [] if epilogue.bias is None else ["bias"]
             assert epilogue.integer
         raise triton.Refused("that far")
 
@@ -402,7 +407,8 @@ def test_the_scales_of_an_integer_product_are_the_kernels(
     assert " out=bf16 bias=none scalars=unit fusion=scale " in product["problem"]
     assert product["note"] == "that far"
     assert stored == [torch.bfloat16]
-    assert scales == [["row_scale"] if model is with_zero_points else ["row_scale", "scale"]]
+    both = ["row_scale", "scale"]
+    assert scales == [{with_zero_points: ["row_scale"], biased: [*both, "bias"]}.get(model, both)]
 
 
 def test_partial_sums_of_integers_are_scaled_as_floats(reached: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

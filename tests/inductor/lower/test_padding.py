@@ -1,11 +1,10 @@
 """Padded products: right, with Inductor's own means, and no benchmark of Inductor's where a table answers."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.fx_passes import pad_mm
+from torch._inductor.pattern_matcher import CallFunction, Match, MatchContext
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
@@ -71,6 +70,12 @@ def node(function, *shapes):
     return next(node for node in graph.nodes if "mm" in str(node.target))
 
 
+def matched(product):
+    """What Inductor's pattern matcher finds if its pattern is that one node."""
+    pattern = CallFunction(product.target)
+    return Match(MatchContext([pattern], {pattern: product}, graph=product.graph), pattern)
+
+
 @pytest.fixture
 def asked(monkeypatch):
     """What Inductor's own decision was asked for, in place of its benchmark, which needs a GPU."""
@@ -81,8 +86,7 @@ def asked(monkeypatch):
 
 
 def test_what_is_answered_is_not_padded_with_a_benchmark(asked):
-    match = SimpleNamespace(output_node=lambda: product)
-    product = node(torch.mm, (33, 77), (77, 99))
+    match = matched(node(torch.mm, (33, 77), (77, 99)))
     for config in (PADDED, ATEN):
         with gemmdb.inductor.force(config):
             assert pad_mm._should_pad(match) is False
@@ -101,8 +105,7 @@ def test_what_is_answered_is_not_padded_with_a_benchmark(asked):
 )
 def test_what_will_be_tuned_live_is_not_padded_with_a_benchmark(asked, monkeypatch, declines, hindered, padded):
     monkeypatch.setattr(live, "_late", hindered)
-    product = node(torch.mm, (33, 77), (77, 99))
-    match = SimpleNamespace(output_node=lambda: product)
+    match = matched(node(torch.mm, (33, 77), (77, 99)))
     tuning = Session(lambda query: None, Policy(on_miss="live"), None, declines=lambda query: declines)
     with session.use(tuning):
         assert pad_mm._should_pad(match) is padded
@@ -110,8 +113,7 @@ def test_what_will_be_tuned_live_is_not_padded_with_a_benchmark(asked, monkeypat
 
 
 def test_an_addmm_is_answered_by_what_will_be_left_of_it(asked):
-    product = node(torch.addmm, (99,), (33, 77), (77, 99))
-    match = SimpleNamespace(output_node=lambda: product)
+    match = matched(node(torch.addmm, (99,), (33, 77), (77, 99)))
 
     def pointwise_mm(problem):
         return PADDED if (problem.op, problem.fusion) == ("mm", "pointwise") else None

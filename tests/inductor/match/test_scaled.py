@@ -48,12 +48,17 @@ CHAINS = {
     "rows of sequences": lambda a, b, s, r: torch._int_mm(a, b).view(2, 8, 24) * r.view(2, 8, 1) * s,
     "two numbers": lambda a, b, s, r: torch._int_mm(a, b) * s[0] * s[1],
     "a number and columns": lambda a, b, s, r: torch._int_mm(a, b) * s[0] * s,
+    "a bias": lambda a, b, s, r: torch._int_mm(a, b) * r[:, None] + s,
+    "a number as the bias": lambda a, b, s, r: s[0] + torch._int_mm(a, b) * s,
     "rows and a number": lambda a, b, s, r: torch._int_mm(a, b) * r[:, None] * s[0],
 }
 ROUNDED = {
     "torchao": lambda a, b, s, r: cast(cast(torch._int_mm(a, b) * r[:, None], torch.bfloat16) * s, torch.bfloat16),
     "with a zero point": lambda a, b, s, r: cast(torch._int_mm(a, b) * r[:, None], torch.bfloat16) - s.bfloat16() * s,
-    "with a bias": lambda a, b, s, r: cast(cast(torch._int_mm(a, b) * s, torch.bfloat16), torch.float32) + s,
+    "with a bias": lambda a, b, s, r: cast(
+        cast(cast(torch._int_mm(a, b) * r[:, None], torch.bfloat16) * s, torch.float32).view(2, 8, 24) + s,
+        torch.bfloat16,
+    ),
 }
 """Those that round in between."""
 
@@ -103,7 +108,7 @@ def test_inductor_lowers_them_for_all_sizes(kit, monkeypatch):
     (product,) = stats["products"]
     assert " fusion=scale " in product["problem"]
     assert "m" in product["ranges"]
-    assert "the scale is no tensor" not in product["note"]
+    assert "the scale is not a tensor" not in product["note"]
 
 
 @pytest.mark.parametrize(
@@ -140,8 +145,11 @@ def test_a_number_that_is_on_the_cpu_scales_no_product_of_a_gpu():
 
 @pytest.mark.parametrize("columns", [VECTOR, None])
 @pytest.mark.parametrize("rows", [ROWS, None])
-def test_the_operator_of_its_own(rows, columns):
-    result = torch.ops.gemmdb.int_mm_scaled(A, B, columns, torch.bfloat16, rows)
+@pytest.mark.parametrize("bias", [VECTOR, None])
+def test_the_operator_of_its_own(rows, columns, bias):
+    result = torch.ops.gemmdb.int_mm_scaled(A, B, columns, torch.bfloat16, rows, bias)
     factors = (torch.ones(24) if columns is None else columns) * (torch.ones(16) if rows is None else rows)[:, None]
-    torch.testing.assert_close(result, (torch._int_mm(A, B) * factors).bfloat16())
-    torch.library.opcheck(ops.register_scaled(), (A, B, columns, torch.bfloat16, rows), test_utils="test_faketensor")
+    torch.testing.assert_close(result, (torch._int_mm(A, B) * factors + (0 if bias is None else bias)).bfloat16())
+    torch.library.opcheck(
+        ops.register_scaled(), (A, B, columns, torch.bfloat16, rows, bias), test_utils="test_faketensor"
+    )

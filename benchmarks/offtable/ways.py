@@ -1,0 +1,6 @@
+"""The two ways to ask the ladder for what the table does not hold."""
+
+from gemmdb.settings import Policy
+
+WAYS = {"certain": Policy(on_miss="aten", confirm=False), "confirming": Policy(on_miss="aten", confirm=True)}
+"""`certain`: only what is faster than ATen for certain is served. `confirming`: as before an answer is timed."""
