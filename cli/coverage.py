@@ -10,8 +10,9 @@ import typer
 from gemmdb.api import current_catalog
 from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import count, microseconds, one_line, say, say_json, say_table
+from gemmdb.cli.question import ranged
 from gemmdb.errors import InputError
-from gemmdb.generators.coverage import Coverage, Miss
+from gemmdb.generators.coverage import Coverage
 from gemmdb.generators.coverage import coverage as coverage_of
 from gemmdb.settings import Policy
 from gemmdb.workload import entries as workloads
@@ -61,8 +62,8 @@ def _say(found: Coverage) -> None:
         say_table(
             ("of the time", "calls", "one call", "miss"),
             (
-                (f"{miss.share:.1%}", str(miss.calls), f"~{microseconds(miss.time_us)}", _named(miss))
-                for miss in found.misses
+                (f"{miss.share:.1%}", str(miss.calls), f"~{microseconds(miss.time_us)}", text)
+                for miss, text in ((miss, ranged(miss.problem, miss.ranges)) for miss in found.misses)
             ),
             right=("of the time", "calls", "one call"),
         )
@@ -70,9 +71,3 @@ def _say(found: Coverage) -> None:
         say()
         names = ", ".join(f"{name} ({times} in graphs)" for name, (times, _) in found.uncovered.items())
         say(f"not steered by gemmdb: {one_line(names)}")
-
-
-def _named(miss: Miss) -> str:
-    """The problem, with the ranges of its symbolic sizes."""
-    ranges = ", ".join(f"{name} {low}..{'' if high is None else high}" for name, (low, high) in miss.ranges.items())
-    return f"{miss.problem} ({ranges})" if ranges else miss.problem

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from gemmdb.api import current_catalog
+from gemmdb.cli import question
 from gemmdb.cli.lookup import hit_facts
 from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
 from gemmdb.cli.output import evidence_facts, one_line, say, say_facts, say_json
@@ -20,19 +21,19 @@ from gemmdb.table.catalog import Catalog
 def explain(options: ProblemOptions, json: JsonFlag = False) -> None:
     """Show what every rung says about one problem, and why.
 
-    All rungs are shown, also those after the one that answers. The flags are the same as for `gemmdb lookup`.
+    All rungs are shown, also those after the one that answers. The arguments are the same as for `gemmdb lookup`.
 
     \b
     Examples:
       gemmdb explain --op mm --m 16 --n 4096 --k 4096 --dtype bf16
       gemmdb explain --op int_mm --m 32 --n 4096 --k 4096 --arch sm90 --json
+      gemmdb explain workload.jsonl:3
 
     \b
     Exit codes: 0 a rung answers, 1 none does, 2 bad usage or bad input.
     """
-    problem = options.problem()
     catalog = current_catalog()
-    query = Query(problem, catalog.resolve(problem.device), l2=problem.l2)
+    query = options.query(catalog)
     steps = explain_query(query, catalog, Policy(), installed(query.device.kind))
     answer = next((step.rung for step in steps if step.hit is not None), "miss")
     if json:
@@ -50,7 +51,7 @@ def _question(query: Query, catalog: Catalog) -> list[tuple[str, str]]:
     named = ", ".join(str(table.path) for table in catalog.tables)
     device = query.device
     return [
-        ("problem", query.problem.text),
+        ("problem", question.ranged(query.problem.text, query.ranges)),
         ("device", f"{device.sku} ({device.arch}, {device.units} units)"),
         ("tables", named or "none"),
     ]
@@ -66,6 +67,7 @@ def _say_step(step: Step) -> None:
 def _document(query: Query, catalog: Catalog, steps: list[Step], answer: str) -> dict[str, object]:
     return {
         "problem": query.problem.text,
+        "ranges": query.ranges,
         "device": query.device.text,
         "tables": [str(table.path) for table in catalog.tables],
         "steps": [

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import typer
 
-import gemmdb
+from gemmdb import ladder
+from gemmdb.api import current_catalog
+from gemmdb.cli import question
 from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
 from gemmdb.cli.output import evidence_facts, microseconds, note, say, say_facts, say_json
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.toolchain import installed
+from gemmdb.settings import Policy
 
 
 @takes(ProblemOptions)
 def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
     """Look up the kernel for one problem.
+
+    Name the problem by flags, or paste it as gemmdb prints it, or name a line of a workload. The line's ranges count,
+    and its device, unless --device or --arch names one.
 
     Prints the kernel, its expected time and the rung of the ladder that answered. Nothing is timed, and torch is not
     needed. The rungs are tried in order, and each may decline; `gemmdb explain` shows what each one said.
@@ -23,17 +30,20 @@ def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
       gemmdb lookup --op mm --m 16 --n 4096 --k 4096 --dtype bf16
       gemmdb lookup --op mixed_mm --m 8 --n 28672 --k 8192 --weight-dtype int8 --device "NVIDIA H200" --json
       gemmdb lookup --op scaled_mm --m 512 --n 28672 --k 8192 --scales row --fast-accum --arch sm90
+      gemmdb lookup workload.jsonl:3
 
     \b
     Exit codes: 0 found, 1 a miss, 2 bad usage or bad input.
     """
-    problem = options.problem()
-    hit = gemmdb.lookup(problem)
+    catalog = current_catalog()
+    query = options.query(catalog)
+    hit = ladder.lookup(query, catalog, Policy(), installed(query.device.kind))
     if json:
         say_json({"rung": "miss"} if hit is None else hit.as_dict())
     elif hit is None:
         say("miss")
-        note(f"no table answers {problem.text}; `gemmdb explain` with the same flags says why")
+        text = question.ranged(query.problem.text, query.ranges)
+        note(f"no table answers {text}; `gemmdb explain` with the same arguments says why")
     else:
         say_facts(hit_facts(hit))
     if hit is None:

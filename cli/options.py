@@ -11,27 +11,41 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from gemmdb.cli import question
 from gemmdb.errors import InputError
 from gemmdb.key import epilogue
+from gemmdb.key.device import Device
 from gemmdb.key.ops import OPS
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem, Query
+from gemmdb.table.catalog import Catalog
+from gemmdb.workload.entries import Entry
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print a single JSON document on stdout.")]
 
 
 @dataclass(frozen=True)
 class ProblemOptions:
-    """The flags of `gemmdb lookup` and `gemmdb explain`, which are the keyword arguments of `Problem.gemm`."""
+    """The argument and flags of `gemmdb lookup` and `gemmdb explain`. The flags are the keyword arguments of
+    `Problem.gemm`."""
 
-    op: Annotated[str, typer.Option(help="mm, addmm, int_mm, mixed_mm, bmm or scaled_mm (fp8).")]
-    m: Annotated[int, typer.Option(help="Rows of the activation.")]
-    n: Annotated[int, typer.Option(help="Columns of the weight.")]
-    k: Annotated[int, typer.Option(help="The inner size: columns of the activation, rows of the weight.")]
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PROBLEM",
+            help="A problem as gemmdb prints it, or WORKLOAD.jsonl:LINE. Only --device, --arch and --l2 may be added."
+            " Without it, --op, --m, --n and --k are required.",
+            show_default=False,
+        ),
+    ] = None
+    op: Annotated[str | None, typer.Option(help="mm, addmm, int_mm, mixed_mm, bmm or scaled_mm (fp8).")] = None
+    m: Annotated[int | None, typer.Option(help="Rows of the activation.")] = None
+    n: Annotated[int | None, typer.Option(help="Columns of the weight.")] = None
+    k: Annotated[int | None, typer.Option(help="The inner size: columns of the activation, rows of the weight.")] = None
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="Dtype of the activation: fp32, fp16, bf16 or int8; fp8_e4m3 or fp8_e5m2 for scaled_mm [default: bf16;"
-            " int8 for int_mm, fp8_e4m3 for scaled_mm]."
+            help="Dtype of the activation: fp32, fp16, bf16 or int8; fp8_e4m3 or fp8_e5m2 for scaled_mm; or torch's"
+            " name, bfloat16 [default: bf16; int8 for int_mm, fp8_e4m3 for scaled_mm]."
         ),
     ] = None
     layout: Annotated[
@@ -84,22 +98,51 @@ class ProblemOptions:
         bool, typer.Option("--fast-accum", help="For scaled_mm only: use_fast_accum, which sums with fewer bits.")
     ] = False
 
-    def problem(self) -> Problem:
-        """The Problem that the flags describe. Raises InputError."""
+    def query(self, catalog: Catalog) -> Query:
+        """What the argument or the flags ask, of the device that they name or that the workload was recorded on. Raises
+        InputError."""
         if self.device is not None and self.arch is not None:
             raise InputError("--device and --arch exclude each other: both name the device")
         for flag, name in (("--device", self.device), ("--arch", self.arch)):
             if name == "":  # Probably an unset variable of a script. It does not mean this machine.
                 raise InputError(f"{flag} is empty: name a device, or leave {flag} out for this machine")
-        problem = Problem.gemm(**{field.name: getattr(self, field.name) for field in fields(self)})
+        asked = self._pasted(self.text) if self.text else Entry(self._described())
+        where = self.device or self.arch
+        recorded = Device.parse(asked.device) if asked.device and where is None else None
+        ranges = {name: (low, high) for name, low, high in asked.ranges}
+        return Query(asked.problem, recorded or catalog.resolve(where), ranges, self.l2)
+
+    def _pasted(self, words: list[str]) -> Entry:
+        """The problem of the argument."""
+        for field in fields(self):
+            if field.name not in ("text", "device", "arch", "l2") and getattr(self, field.name) != field.default:
+                flag = f"--{field.name.replace('_', '-')}"
+                raise InputError(f"{flag} and PROBLEM exclude each other: PROBLEM says all but the device and --l2")
+        if self.l2 not in ("cold", "hot"):
+            raise InputError(f"unknown l2 state {self.l2!r}; known: cold, hot")
+        found = question.read(words)
+        self._refuse_empty(found.problem, "{}={}")
+        return found
+
+    def _described(self) -> Problem:
+        """The problem of the flags."""
+        for flag, value in (("--op", self.op), ("--m", self.m), ("--n", self.n), ("--k", self.k)):
+            if value is None:
+                raise InputError(f"{flag} is missing: name --op, --m, --n and --k, or a PROBLEM as gemmdb prints it")
+        flags: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name != "text"
+        }
+        problem = Problem.gemm(**flags)
         if self.weight_dtype is not None and not problem.spec.b:
             named = f"--weight-dtype is for {' and '.join(op.name for op in OPS.values() if len(op.b) > 1)} only"
             raise InputError(f"{named}; both operands of {self.op} have the same dtype")
-        if problem.empty:
-            sizes = {"--batch": problem.batch, "--m": problem.m, "--n": problem.n, "--k": problem.k}
-            flag = next(flag for flag, size in sizes.items() if size == 0)
-            raise InputError(f"{flag} 0: there is nothing to compute; name a size of at least 1")
+        self._refuse_empty(problem, "--{} {}")
         return problem
+
+    def _refuse_empty(self, problem: Problem, spelled: str) -> None:
+        for name in ("batch", "m", "n", "k"):
+            if getattr(problem, name) == 0:
+                raise InputError(f"{spelled.format(name, 0)}: there is nothing to compute; name a size of at least 1")
 
 
 def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

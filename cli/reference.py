@@ -47,7 +47,11 @@ def _environment() -> str:
 
 
 def _usage(name: str, command: Any) -> str:
-    arguments = [_placeholder(p) for p in command.params if p.param_type_name == "argument"]
+    arguments = [
+        _placeholder(p) if p.required else f"[{_placeholder(p)}]"
+        for p in command.params
+        if p.param_type_name == "argument"
+    ]
     required = [f"{p.opts[0]} {_placeholder(p)}" for p in command.params if _is_option(p) and p.required]
     separator = ["--"] if name == "record" else []
     return " ".join(["gemmdb", name, *required, "[OPTIONS]", *separator, *arguments])

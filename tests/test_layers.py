@@ -81,6 +81,18 @@ def _processor_s(code: str) -> float:
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
+def test_dir_lists_the_public_names_and_nothing_else() -> None:
+    """In a fresh process, before and after the names are imported."""
+    script = (
+        "import gemmdb, gemmdb.inductor as inductor\n"
+        "for module in (gemmdb, inductor, gemmdb):\n"
+        "    assert dir(module) == sorted(module.__all__), dir(module)\n"
+        "    [getattr(module, name) for name in dir(module)]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_string_names_a_package_above_but_that_of_the_process_for_live_tuning() -> None:
     """A module that is imported by its name evades the contracts. Only another process imports this one."""
     own = [path for path in (ROOT / "gemmdb").iterdir() if not path.is_symlink()]

@@ -6,6 +6,9 @@ name says; bandwidth in GB/s; `tc_tflops`: dense bf16 (fp16 on sm75) tensor-core
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from gemmdb.key.device import Device
 
 KIB = 1024
@@ -40,6 +43,23 @@ KNOWN: tuple[Device, ...] = (
     _gpu("sm120", "NVIDIA GeForce RTX 5090", 170, 31, (99, 96, 1792, 209, 2407)),
 )
 """Every device that a name can stand for on a machine without it, by arch; the first of an arch stands for the arch."""
+
+
+def similar(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that `name` may be meant for, at most three, the likeliest first: those that hold all its words
+    (`NVIDIA H200` for `H200`), else those that differ by a letter or two."""
+    names, words = sorted(set(known)), set(_words(name))
+    whole = [one for one in names if words and words <= set(_words(one))]
+    if whole:
+        return whole[:3]
+    import difflib  # Only a wrong name needs it.
+
+    by_lower = {one.lower(): one for one in names}
+    return [by_lower[one] for one in difflib.get_close_matches(name[:120].lower(), by_lower, 3, 0.8)]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
 
 
 def find(name: str) -> Device | None:

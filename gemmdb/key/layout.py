@@ -26,6 +26,12 @@ ITEM_SIZES = {
 }
 """Bytes per element of each dtype name that the key knows."""
 
+ALIASES = {
+    "bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "float8_e4m3fn": "fp8_e4m3",
+    "float8_e5m2": "fp8_e5m2",
+}  # fmt: skip
+"""torch's names of dtypes that the key names differently."""
+
 VECTOR_BYTES = 16
 """The widest single memory access of the GPUs we know. A kernel that needs more must check it itself."""
 
@@ -62,6 +68,13 @@ def item_size(dtype: str) -> int:
     if dtype not in ITEM_SIZES:
         raise InputError(f"unknown dtype {dtype!r}; known: {', '.join(ITEM_SIZES)}")
     return ITEM_SIZES[dtype]
+
+
+def dtype_name(text: object) -> str:
+    """The key's name of a dtype that may be given by torch's: `bf16` for `bfloat16`, `torch.bfloat16` and the dtype
+    itself. Other names are returned unchanged."""
+    name = str(text).removeprefix("torch.")
+    return ALIASES.get(name, name if name in ITEM_SIZES else str(text))
 
 
 def alignment(sizes: Sequence[int], strides: Sequence[int], offset: int, dtype: str) -> int:

@@ -11,7 +11,7 @@ from gemmdb.key import canonical, epilogue, grammar, rules
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.epilogue import Epilogue
-from gemmdb.key.layout import ITEM_SIZES, contiguous, item_size
+from gemmdb.key.layout import ITEM_SIZES, contiguous, dtype_name, item_size
 from gemmdb.key.operands import (
     IEEE,
     Bias,
@@ -140,7 +140,8 @@ class Problem:
         `m`, `n`, `k`: sizes in elements; `batch` of them for bmm.
         `layout`: two letters, for A and for B. `n`: stored row-major. `t`: stored transposed. `nt` is an [M, K]
         activation times the transpose of an [N, K] weight.
-        `dtype`: of the activation. Default bf16; int8 for int_mm; fp8_e4m3 for scaled_mm.
+        `dtype`: of the activation. Default bf16; int8 for int_mm; fp8_e4m3 for scaled_mm. Torch's names are understood
+        here and below: `bfloat16`, `torch.float16`.
         `weight_dtype`: only for mixed_mm (default int8) and scaled_mm (default `dtype`).
         `bias`: defaults to `1d` for addmm. The bias of a scaled_mm has the output's dtype.
         `scales` (default `tensor`), `fast_accum`: only for scaled_mm.
@@ -153,6 +154,9 @@ class Problem:
         if l2 not in ("cold", "hot"):
             raise InputError(f"unknown l2 state {l2!r}; known: cold, hot")
         spec = named(op)
+        dtype, weight_dtype, out_dtype = (
+            name if name is None else dtype_name(name) for name in (dtype, weight_dtype, out_dtype)
+        )
         dtype, other = spec.dtypes(dtype, weight_dtype)
         for name in (dtype, other):
             item_size(name)

@@ -77,6 +77,8 @@ class Catalog:
         found = _preferred(by_sku, native, known) or _preferred(named, native, known) or registry.find(name)
         if found is None:
             names = sorted({text for device in (native, *known, *registry.KNOWN) for text in (device.sku, device.arch)})
+            if meant := registry.similar(name, names):
+                raise InputError(f"unknown device {name!r}; did you mean {' or '.join(map(repr, meant))}?")
             raise InputError(f"unknown device {name!r}; known: {', '.join(names)}")
         return found
 

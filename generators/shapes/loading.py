@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.key.layout import ITEM_SIZES
+from gemmdb.key.layout import ITEM_SIZES, dtype_name
 from gemmdb.key.ops import OPS
 from gemmdb.key.problem import Problem
 from gemmdb.workload import entries
@@ -71,7 +71,9 @@ def load(name: str | None, kind: str) -> list[Problem]:
 
 
 def select(problems: Sequence[Problem], ops: Sequence[str], dtypes: Sequence[str]) -> list[Problem]:
-    """The problems with these ops and activation dtypes; empty stands for all. Raises InputError for unknown names."""
+    """The problems with these ops and activation dtypes (torch's names are understood); empty stands for all. Raises
+    InputError for unknown names."""
+    dtypes = [dtype_name(name) for name in dtypes]
     for names, known, what in ((ops, list(OPS), "op"), (dtypes, list(ITEM_SIZES), "dtype")):
         for name in names:
             if name not in known:

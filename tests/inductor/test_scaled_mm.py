@@ -303,5 +303,5 @@ def test_a_constant_scale_that_begins_anywhere_is_refused(kit, generated):
     with torch.no_grad(), force(TEMPLATE), inductor_config.patch(freezing=True):
         kit.close(kit.compiled(model, *inputs), model(*inputs))
     (entry,) = gemmdb.inductor.stats()["products"]
-    assert entry["note"] == "a constant is not 16-byte aligned"
+    assert entry["note"] == "a constant is not aligned to 16 bytes"
     assert generated == []

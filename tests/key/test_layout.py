@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
-from gemmdb.key.layout import ITEM_SIZES, Layout, alignment, classify, contiguous
+from gemmdb.key.layout import ALIASES, ITEM_SIZES, Layout, alignment, classify, contiguous, dtype_name
 
 DTYPES = st.sampled_from(sorted(ITEM_SIZES))
 
@@ -97,3 +97,20 @@ def test_what_is_no_matrix_is_refused(sizes, strides, dtype):
 def test_layouts_outside_the_classes_are_refused(order, align):
     with pytest.raises(InputError, match="no such layout"):
         Layout(order, align)
+
+
+@pytest.mark.parametrize(("alias", "name"), sorted(ALIASES.items()))
+def test_torchs_names_of_dtypes_are_those_of_the_key(alias, name):
+    torch = pytest.importorskip("torch")
+    assert dtype_name(alias) == dtype_name(f"torch.{alias}") == dtype_name(getattr(torch, alias)) == name
+    assert getattr(torch, alias).itemsize == ITEM_SIZES[name]
+
+
+@given(DTYPES)
+def test_the_keys_own_names_stay(name):
+    assert dtype_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "fp7", "float", "torch.fp7", "torch.", "BF16", "torch.torch.bfloat16"])
+def test_other_names_of_dtypes_are_left_for_the_error_to_name(name):
+    assert dtype_name(name) == name

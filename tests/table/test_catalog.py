@@ -178,6 +178,8 @@ def test_a_name_is_resolved_to_the_device_of_the_tables(kit, home, monkeypatch):
     assert found.resolve("sm75").sku == "Tesla T4", "known although no table has it"
     with pytest.raises(InputError, match=r"unknown device 'sm11'; known: .*Test CPU, This CPU, cpu, sm"):
         found.resolve("sm11")
+    with pytest.raises(InputError, match=r"unknown device 'H200'; did you mean 'NVIDIA H200'\?$"):
+        Catalog.load(tables=[]).resolve("H200")
 
 
 def test_a_table_that_cannot_name_its_devices_is_left_out_with_one_warning(kit, home, caplog):

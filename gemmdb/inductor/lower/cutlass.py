@@ -46,7 +46,7 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
             raise Refused(ANYWHERE)
         offset = int(node.get_layout().offset) * node.get_dtype().itemsize
         if offset % VECTOR_BYTES or offset >= LARGEST_OFFSET:
-            raise Refused("an operand is not 16-byte aligned, or over 2 GiB into its storage")
+            raise Refused("an operand is not aligned to 16 bytes, or over 2 GiB into its storage")
     source = kernels_cutlass.render(config, problem, vectors)
     leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
     kernel = cutlass.Kernel(source, kernels_cutlass.order(config), leading, bytes_)

@@ -153,7 +153,7 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
     hints; the caller then checks the offsets of those."""
     nodes = (operands.a, operands.b, operands.scale, operands.rows, operands.bias, *operands.scales)
     if any(ir_view.misplaced(node) for node in nodes if node is not None):
-        raise Refused("a constant is not 16-byte aligned")
+        raise Refused("a constant is not aligned to 16 bytes")
     first, second, _ = problem.shapes
     wanted = ((operands.a, problem.a, first), (operands.b, problem.b, second))
     for node, operand, sizes in wanted:
