@@ -14,5 +14,6 @@ def known(name: str) -> Device:
 
 
 H200 = known("NVIDIA H200")
+H100 = known("NVIDIA H100 80GB HBM3")
 A100 = known("NVIDIA A100-SXM4-80GB")
 L4 = known("NVIDIA L4")

@@ -1,0 +1,185 @@
+"""Ops whose products the cost model says nothing about: answered by what was measured of themselves, never by what was
+measured of other ops, classes or numerics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+from kit.devices import A100, H100, H200
+
+import gemmdb
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Operand
+from gemmdb.key.problem import Problem
+from gemmdb.ladder import explain, lookup
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.candidates import candidates
+from gemmdb.settings import Policy
+
+
+def bmm(batch: int = 64, m: int = 64, n: int = 256, k: int = 256, **rest: object) -> Problem:
+    return Problem.gemm("bmm", batch=batch, m=m, n=n, k=k, **rest)  # type: ignore[arg-type]
+
+
+def scaled(m: int = 512, n: int = 4096, k: int = 4096, **rest: object) -> Problem:
+    return Problem.gemm("scaled_mm", m=m, n=n, k=k, **rest)  # type: ignore[arg-type]
+
+
+TILE = Config.of(
+    "triton", "tile", block_m=64, block_n=128, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
+    dequant="cast", warps=4, stages=3,
+)  # fmt: skip
+_FP8 = {"block_m": 128, "block_n": 128, "block_k": 128, "group_m": 8, "stages": 3, "warps": 4}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`problem` makes a problem of the op. `templates`: configs of Inductor's templates that are legal for the default
+    one. `around`: further values of M that the table has where another family is asked about. `simpler`: another op,
+    whose rows lead to no candidates."""
+
+    problem: Callable[..., Problem]
+    templates: tuple[Config, ...]
+    around: tuple[int, ...]
+    simpler: str
+
+
+CASES = {
+    "bmm": Case(
+        bmm,
+        (Config.of("triton", "inductor_bmm", block_m=64, block_n=64, block_k=64, group_m=8, stages=3, warps=4),),
+        (),
+        "mm",
+    ),
+    "scaled_mm": Case(
+        scaled,
+        (Config.of("triton", "inductor_mm", **_FP8), Config.of("triton", "inductor_scaled_tma", **_FP8)),
+        (256, 384, 768, 1024),
+        "int_mm",
+    ),
+}
+TEMPLATES = [pytest.param(one, config, id=config.name) for one in CASES.values() for config in one.templates]
+
+
+@pytest.mark.parametrize(("case", "config"), TEMPLATES)
+def test_the_same_problem_is_answered_exactly(lab, case, config):
+    problem = case.problem()
+    catalog = lab.catalog([*lab.rows(problem, {config: 0.5}, device=H200)])
+    hit = lookup(lab.query(problem, H200), catalog, Policy())
+    assert (hit.rung, hit.config, hit.speedup) == ("exact", config, 2.0)
+
+
+OTHERS = {
+    "bmm": [
+        bmm(batch=63), bmm(m=65), bmm(layout="nn"), bmm(dtype="fp16"), bmm(fusion="pointwise"),
+        replace(bmm(), b=Operand("bf16", Layout("col", 8, "broadcast"))),
+        replace(bmm(), a=Operand("bf16", Layout("row-padded", 8, "interleaved"))),
+        replace(bmm(), a=Operand("bf16", Layout("row", 4))),
+    ],
+    "scaled_mm": [
+        scaled(scales="row"), scaled(fast_accum=True), scaled(dtype="fp8_e5m2", weight_dtype="fp8_e4m3"),
+        scaled(out_dtype="fp16"), scaled(bias="1d"), scaled(fusion="pointwise"),
+        replace(scaled(), a=Operand("fp8_e4m3", Layout("row-padded", 16))),
+        replace(scaled(), b=Operand("fp8_e4m3", Layout("col", 8))),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("other", [one for every in OTHERS.values() for one in every], ids=lambda problem: problem.text)
+def test_nothing_else_is(lab, other):
+    case = CASES[other.op]
+    problems = [case.problem(), *(case.problem(m=m) for m in case.around)]
+    rows = [row for one in problems for row in lab.rows(one, {case.templates[-1]: 0.5}, device=H200)]
+    assert lookup(lab.query(other, H200), lab.catalog(rows), Policy()) is None
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+def test_the_model_says_nothing(lab, case):
+    problem = case.problem()
+    steps = {step.rung: step.reason for step in explain(lab.query(problem, H200), lab.catalog([]), Policy())}
+    assert steps["model"] == f"products of the op {problem.op} are not modelled"
+
+
+@pytest.mark.parametrize(
+    "problem", [bmm(), bmm(dtype="fp32"), bmm(k=255), scaled(), scaled(k=4000, m=7)], ids=lambda problem: problem.text
+)
+def test_live_tuning_is_left_to_the_menu(lab, problem):
+    simpler = Problem.gemm(CASES[problem.op].simpler, m=problem.m, n=problem.n, k=problem.n)
+    catalog = lab.catalog([*lab.rows(simpler, {TILE: 0.5}, device=H200)])
+    assert candidates(Ask(lab.query(problem, H200), catalog.tables, Policy(), None)) == []
+
+
+def test_another_sku_answers_from_its_own_rows(lab, case):
+    problem, template = case.problem(), case.templates[0]
+    catalog = lab.catalog([*lab.rows(problem, {template: 0.5}, device=H100)])
+    assert lookup(lab.query(problem, H200), catalog, Policy()) is None
+    hit = lookup(lab.query(problem, H200), catalog, Policy(sku=True))
+    assert (hit.rung, hit.config) == ("sku", template)
+
+
+@pytest.mark.parametrize(("case", "config"), TEMPLATES)
+def test_a_template_is_generated_for_fixed_sizes(case, config):
+    assert "template is generated for fixed sizes" in str(illegal(config, case.problem(), H200, ("m",)))
+
+
+@pytest.mark.parametrize(
+    ("op", "problem", "device", "reason"),
+    [
+        ("bmm", bmm(batch=65_536, m=1, n=1), H200, "room for 65535 matrices"),
+        ("bmm", bmm(batch=1), H200, "of a batch of one"),
+        ("bmm", bmm(k=1), H200, "where K is 1"),
+        ("bmm", bmm(batch=0), H200, "size zero"),
+        ("bmm", bmm(m=0), H200, "size zero"),
+        ("bmm", bmm(batch=512, m=4096, n=16, k=1024), H200, "within an operand"),
+        ("bmm", bmm(batch=512, m=4096, n=1024, k=16), H200, "within the output"),
+        ("bmm", bmm(dtype="fp64"), H200, "bf16, fp16, int8, and fp32"),
+        ("bmm", replace(bmm(), b=Operand("bf16", Layout("strided", 1))), H200, "no row start"),
+        ("bmm", Problem.gemm("mm", m=64, n=64, k=64), H200, "does not solve mm"),
+        ("scaled_mm", scaled(), A100, "sm80 cannot multiply fp8"),
+        ("scaled_mm", scaled(dtype="fp8_e5m2"), H200, "two e5m2"),
+        ("scaled_mm", scaled(k=4088), H200, "multiples of 16"),
+        ("scaled_mm", scaled(n=4088), H200, "multiples of 16"),
+        ("scaled_mm", replace(scaled(), a=Operand("fp8_e4m3", Layout("row-padded", 8))), H200,
+         "start at multiples of 16 bytes"),
+        ("scaled_mm", replace(scaled(bias="1d"), out="fp16"), H200, "a bias of bf16 is not added to fp16"),
+        ("scaled_mm", scaled(bias="1d", out_dtype="fp32"), H200, "a bias of fp32 is not added to fp32"),
+        ("scaled_mm", scaled(k=16), H200, "Triton fails where K is 16"),
+        ("scaled_mm", scaled(m=0), H200, "size zero"),
+        ("scaled_mm", scaled(m=65536, n=32768), H200, "within the output"),
+        ("scaled_mm", Problem.gemm("bmm", batch=2, m=64, n=64, k=64), H200, "does not solve bmm"),
+    ],
+)  # fmt: skip
+def test_what_no_template_can_run_says_why(op, problem, device, reason):
+    case = CASES[op]
+    for config in case.templates:
+        assert reason in (illegal(config, problem, device) or "")
+        assert illegal(config, case.problem(), H200) is None
+
+
+_FAST = {"scales": "row", "fast_accum": True}
+
+
+@pytest.mark.parametrize(
+    ("problem", "kernel", "gain"),
+    [
+        (bmm(512, 128, 128, 64, layout="nt", device="NVIDIA H200"), "inductor_bmm", 1.15),
+        (bmm(32, 2048, 2048, 128, layout="nt", device="NVIDIA H200"), "default", 1.0),
+        (scaled(1, 4096, 14336, **_FAST, device="NVIDIA H200"), "gemv", 2.0),
+        (scaled(16, 4096, 14336, **_FAST, device="NVIDIA H200"), "narrow", 1.7),
+        (scaled(2048, 28672, 4096, **_FAST, device="NVIDIA H200"), "default", 1.0),
+    ],
+    ids=str,
+)
+def test_the_shipped_table_has_them(monkeypatch, tmp_path, problem, kernel, gain):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    hit = gemmdb.lookup(problem)
+    assert (hit.rung, hit.config.kernel) == ("exact", kernel)
+    assert hit.speedup >= gain
