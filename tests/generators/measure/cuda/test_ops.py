@@ -1,0 +1,144 @@
+"""Ops that only ATen, Inductor's templates and a few of our kernels solve on a GPU: their candidates, what runs around
+ATen's, and their presets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kit.devices import H200
+
+from gemmdb import Problem
+from gemmdb.generators.effort import named
+from gemmdb.generators.measure.cuda import elementwise, requirements
+from gemmdb.generators.measure.cuda.emission import Emission
+from gemmdb.generators.measure.cuda.emitted_config import only_emitted
+from gemmdb.generators.measure.cuda.space import CudaSpace
+from gemmdb.generators.shapes import loading
+from gemmdb.generators.shapes.strata import MOST_BYTES
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Operand
+
+BATCHED = {"triton:inductor_bmm"}
+SCALED = {"triton:inductor_mm", "triton:inductor_scaled_tma"}
+OURS = {"triton:narrow", "triton:gemv"}
+
+
+def bmm(batch: int = 8, m: int = 64, n: int = 64, k: int = 128, **rest: object) -> Problem:
+    return Problem.gemm("bmm", batch=batch, m=m, n=n, k=k, **rest)  # type: ignore[arg-type]
+
+
+def scaled(m: int = 512, n: int = 4096, k: int = 4096, **rest: object) -> Problem:
+    return Problem.gemm("scaled_mm", m=m, n=n, k=k, **rest)  # type: ignore[arg-type]
+
+
+def fast(m: int) -> Problem:
+    return scaled(m, fast_accum=True)
+
+
+@pytest.mark.parametrize(
+    ("problem", "effort", "kernels", "most"),
+    [
+        *((bmm(), effort, BATCHED, 9) for effort in ("quick", "standard", "full")),
+        (fast(1), "quick", OURS, 64), (fast(16), "quick", {"triton:narrow"}, 64), (fast(512), "quick", SCALED, 64),
+        (fast(2), "standard", {*OURS, "triton:inductor_mm"}, 64),
+        (fast(64), "standard", {"triton:narrow", *SCALED}, 64),
+        (fast(65), "standard", SCALED, 64), (fast(512), "standard", SCALED, 64), (fast(512), "full", SCALED, 64),
+    ],
+)  # fmt: skip
+def test_what_is_tried(problem: Problem, effort: str, kernels: set[str], most: int) -> None:
+    found = CudaSpace().candidates(problem, H200, named(effort, "cuda"))
+    assert found[0].config == ATEN
+    assert {one.config.name for one in found[1:]} == kernels
+    assert 3 <= len(found) <= most
+    assert not any(one.illegal or one.estimated for one in found)
+
+
+KINDS = {
+    "bf16": (bmm(), 2),
+    "fp32": (bmm(dtype="fp32"), 2),
+    "fp8": (scaled(), 3),
+    "fp8, scales of rows": (scaled(scales="row"), 3),
+    "fp8, a bias": (scaled(bias="1d"), 3),
+    "fp8, two dtypes": (scaled(dtype="fp8_e5m2", weight_dtype="fp8_e4m3"), 3),
+}
+"""Problems of all kinds, with the least number of candidates besides ATen."""
+SIZES = {
+    "bmm": ([1, 2, 13, 16, 17, 33, 64, 65, 197, 4096], [(64, 2048), (2048, 64), (14336, 4096), (13, 7)]),
+    "scaled_mm": ([1, 2, 16, 17, 33, 64, 65, 512, 8192], [(28672, 4096), (4096, 14336), (16, 32), (48, 4080)]),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_candidates_are_distinct_and_legal(name: str) -> None:
+    like, least = KINDS[name]
+    rows, columns = SIZES[like.op]
+    for problem in (like.resized(m, n, k) for m in rows for n, k in columns):
+        found = [one.config for one in CudaSpace().candidates(problem, H200, named("standard", "cuda"))[1:]]
+        assert len(found) == len(set(found)) >= least
+        assert not any(illegal(config, problem, H200) for config in found)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        bmm(batch=1), bmm(k=1), bmm(batch=0), bmm(m=0), bmm(dtype="fp64"), bmm(constant_weight=True),
+        scaled(constant_weight=True), scaled(m=0), scaled(n=0), scaled(k=16),
+    ],
+    ids=lambda problem: problem.text,
+)  # fmt: skip
+def test_where_there_is_no_template_aten_is_alone(problem: Problem) -> None:
+    assert [one.config for one in CudaSpace().candidates(problem, H200, named("full", "cuda"))] == [ATEN]
+
+
+@pytest.mark.parametrize(
+    ("problems", "templates"),
+    [
+        ([bmm(), bmm(batch=9)], BATCHED),
+        ([scaled(), scaled(scales="row"), scaled(fast_accum=True)], SCALED),
+    ],
+    ids=["bmm", "scaled_mm"],
+)
+def test_templates_are_parts_of_emitted_code(problems: list[Problem], templates: set[str]) -> None:
+    for candidate in CudaSpace().candidates(problems[0], H200, named("standard", "cuda"))[1:]:
+        assert candidate.config.name in templates
+        assert only_emitted(candidate.config)
+        assert requirements.required(problems[0], candidate.config) == [Emission(problems[0], candidate.config)]
+        assert len({Emission(one, candidate.config).key for one in problems}) == len(problems)
+
+
+INTERLEAVED = Operand("bf16", Layout("row-padded", 8, "interleaved"))
+ROWS = {"scales": "row", "fast_accum": True, "bias": "1d"}
+
+
+@pytest.mark.parametrize(
+    ("bare", "followed", "plain"),
+    [
+        (bmm(), replace(bmm(fusion="pointwise"), a=INTERLEAVED), Problem.gemm("mm", m=8 * 64, n=64, k=128)),
+        *(
+            (scaled(**rest), scaled(fusion="pointwise", out_dtype="fp16", **rest),
+             Problem.gemm("mm", m=512, n=4096, k=4096, dtype="fp16"))
+            for rest in ({}, ROWS)
+        ),
+    ],
+    ids=["bmm", "scaled_mm", "scaled_mm of rows"],
+)  # fmt: skip
+def test_what_follows_is_that_of_one_product_in_the_outputs_dtype(
+    bare: Problem, followed: Problem, plain: Problem
+) -> None:
+    assert elementwise.around(bare) == (None, None)
+    before, after = elementwise.around(followed)
+    assert before is None
+    assert after == elementwise.after(replace(plain, fusion="pointwise"), plain.out)
+
+
+@pytest.mark.parametrize(("name", "op", "number"), [("h200-bmm", "bmm", 59), ("h200-scaled", "scaled_mm", 115)])
+def test_a_preset_has_problems_of_the_op_alone_that_can_be_measured(name: str, op: str, number: int) -> None:
+    problems = loading.load(name, "cuda")
+    assert len(problems) == number
+    assert {problem.op for problem in problems} == {op}
+    for problem in problems:
+        assert problem.bytes <= MOST_BYTES
+        assert len(CudaSpace().candidates(problem, H200, named(None, "cuda"))) >= 4
