@@ -57,25 +57,25 @@ def test_what_is_tried(problem: Problem, effort: str, kernels: set[str], most: i
 
 
 KINDS = {
-    "bf16": (bmm(), 2),
-    "fp32": (bmm(dtype="fp32"), 2),
-    "fp8": (scaled(), 3),
-    "fp8, scales of rows": (scaled(scales="row"), 3),
-    "fp8, a bias": (scaled(bias="1d"), 3),
-    "fp8, two dtypes": (scaled(dtype="fp8_e5m2", weight_dtype="fp8_e4m3"), 3),
+    "bf16": (bmm, {}, 2),
+    "fp32": (bmm, {"dtype": "fp32"}, 2),
+    "fp8": (scaled, {}, 3),
+    "fp8, scales of rows": (scaled, {"scales": "row"}, 3),
+    "fp8, a bias": (scaled, {"bias": "1d"}, 3),
+    "fp8, two dtypes": (scaled, {"dtype": "fp8_e5m2", "weight_dtype": "fp8_e4m3"}, 3),
 }
 """Problems of all kinds, with the least number of candidates besides ATen."""
 SIZES = {
-    "bmm": ([1, 2, 13, 16, 17, 33, 64, 65, 197, 4096], [(64, 2048), (2048, 64), (14336, 4096), (13, 7)]),
-    "scaled_mm": ([1, 2, 16, 17, 33, 64, 65, 512, 8192], [(28672, 4096), (4096, 14336), (16, 32), (48, 4080)]),
+    bmm: ([1, 2, 13, 16, 17, 33, 64, 65, 197, 4096], [(64, 2048), (2048, 64), (14336, 4096), (13, 7)]),
+    scaled: ([1, 2, 16, 17, 33, 64, 65, 512, 8192], [(28672, 4096), (4096, 14336), (16, 32), (48, 4080)]),
 }
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_candidates_are_distinct_and_legal(name: str) -> None:
-    like, least = KINDS[name]
-    rows, columns = SIZES[like.op]
-    for problem in (like.resized(m, n, k) for m in rows for n, k in columns):
+    made, rest, least = KINDS[name]
+    rows, columns = SIZES[made]
+    for problem in (made(m=m, n=n, k=k, **rest) for m in rows for n, k in columns):
         found = [one.config for one in CudaSpace().candidates(problem, H200, named("standard", "cuda"))[1:]]
         assert len(found) == len(set(found)) >= least
         assert not any(illegal(config, problem, H200) for config in found)
