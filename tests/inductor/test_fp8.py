@@ -1,104 +1,130 @@
-"""Products of fp8 operands without a compile: how their arguments are read, and what a template is given."""
+"""Products of fp8 operands with scales in real compiles: models, versions, constants, and kernels that take none."""
 
 from __future__ import annotations
 
-import inspect
-import re
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.inductor_ir import Operand  # noqa: E402
-from torch._inductor.kernel import mm  # noqa: E402
+from kit.products import BF16, E4M3, ROWS, A, W, number, scaled  # noqa: E402
+from torch._inductor import config as inductor_config  # noqa: E402
+from torch._inductor.lowering import lowerings  # noqa: E402
 
+import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.inductor.adapter import inductor_templates  # noqa: E402
-from gemmdb.inductor.lower.inductor_templates import constants  # noqa: E402
-from gemmdb.inductor.match import extract, products  # noqa: E402
-from gemmdb.inductor.match import scaled_mm as reading  # noqa: E402
+from gemmdb.inductor import force  # noqa: E402
 
-VALUES = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "stages": 3, "warps": 4}
-TEMPLATE = Config.of("triton", "inductor_mm", **VALUES)
-MAPPED = Config.of("triton", "inductor_scaled_tma", **VALUES)
-BF16 = torch.bfloat16
-A, B = torch.randn(8, 32).to(torch.float8_e4m3fn), torch.randn(16, 32).to(torch.float8_e4m3fn).t()
+NOTHING: Callable[[Problem], None] = lambda problem: None  # noqa: E731
 
 
-@pytest.mark.parametrize(("config", "name"), [(TEMPLATE, "mm_template"),
-                                              (MAPPED, "scaled_mm_device_tma_epilogue_scaling_template")])  # fmt: skip
-def test_every_name_that_a_template_reads_is_given(monkeypatch, config, name):
-    """That differs from one torch to the other, and what is missing is found out by Triton alone, too late."""
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(getattr(mm, name), "generate", lambda **options: given.update(options))
-    monkeypatch.setattr(inductor_templates, "get_tma_workspace_arg", lambda **options: "workspace")
-    monkeypatch.setattr(inductor_templates, "get_num_sms", lambda: 132)
-    problem = Problem.gemm("scaled_mm", m=64, n=64, k=64, scales="row", fast_accum=True)
-    choice = inductor_templates.Choice(config.kernel, constants(config, problem), 4, 3)
-    nodes = [Operand((64, 64))] * 4
-    with pytest.raises(RuntimeError, match="cannot be generated"):
-        inductor_templates.scaled_product(choice, nodes[:2], BF16, nodes[2:])
-    assert len(given["input_nodes"]) == 4
-    assert (given["USE_FAST_ACCUM"], given["SCALE_RECIPE_A"], given["SCALE_RECIPE_B"]) == (True, 1, 1)
-    assert ("workspace_arg" in given) == (config == MAPPED)
-    assert given.get("suffix_args") == (2 if config == TEMPLATE else None)
-    file = {"mm_template": "triton_mm"}.get(name, "triton_epilogue_scaled_mm")
-    source = Path(inspect.getfile(mm)).with_name("templates").joinpath(f"{file}.py.jinja").read_text()
-    code = re.sub(r"#.*", "", source.partition("\n@triton.jit")[0])
-    read = set(re.findall(r"\b[A-Z][A-Z0-9_]{3,}\b", code)) - set(re.findall(r"\b([A-Z_]+) = ", code))
-    assert "BLOCK_M" in read
-    # Inductor gives it itself.
-    assert read - {"INDEX_DTYPE"} <= set(given)
+class Linear(torch.nn.Module):
+    """A linear layer in fp8 as torchao's dynamic quantisation has it: the scales of its rows come from the rows."""
+
+    def __init__(self, k: int, n: int) -> None:
+        super().__init__()
+        weight = torch.randn(n, k)
+        scale = weight.abs().amax(1, keepdim=True) / 448
+        self.register_buffer("weight", (weight / scale).to(E4M3))
+        self.register_buffer("scale", scale.t().contiguous())
+        self.register_buffer("bias", torch.randn(n).to(BF16))
+
+    def forward(self, x: Any) -> Any:
+        scale = x.abs().amax(1, keepdim=True).float() / 448
+        return scaled((x / scale).to(E4M3), self.weight, scale, self.scale, bias=self.bias, use_fast_accum=True)
 
 
-@pytest.mark.parametrize("name", ["_scaled_grouped_mm", "_scaled_grouped_mm_v2"])
-def test_products_of_groups_are_counted_by_name(name):
-    if not hasattr(torch.ops.aten, name):
-        pytest.skip("this torch has none")
-    node = torch.fx.Graph().call_function(getattr(torch.ops.aten, name).default)
-    assert products.uncovered(node) == "scaled_grouped_mm"
+@ROWS
+@pytest.mark.skipif(torch.ops.aten._scaled_mm_v2.default not in lowerings, reason="this torch leaves it to ATen")
+def test_the_second_version_says_the_same(kit):
+    from torch.nn.functional import ScalingType, scaled_mm
+
+    rows = (A, W, torch.rand(8, 1), torch.rand(1, 16))
+    one = (A, W, number(), number())
+    for kind, inputs in (("RowWise", rows), ("TensorWise", one)):
+        way = getattr(ScalingType, kind)
+        gemmdb.inductor.reset_stats()
+
+        def model(a, w, s, t, way=way):
+            return scaled_mm(a, w.t(), s, way, t, way, use_fast_accum=True)
+
+        with torch.no_grad(), force(NOTHING):
+            kit.close(kit.compiled(model, *inputs), model(*inputs))
+            (text,) = kit.problems()
+            gemmdb.inductor.reset_stats()
+            kit.compiled(lambda *x: scaled(*x, use_fast_accum=True), *inputs)
+            assert kit.problems() == [text]
 
 
-SCALES = {
-    "blocks": (torch.rand(8, 1), torch.rand(2, 16), {}, "scales of the sizes [8, 1] and [2, 16]"),
-    "one kind each": (torch.rand(8, 1), torch.rand(1, 1), {}, "scales of the sizes [8, 1] and [1, 1]"),
-    "mx": (torch.ones(8, 1).to(torch.float8_e8m0fnu), torch.ones(1, 16).to(torch.float8_e8m0fnu), {},
-           "scales of torch"),
-    "rows with gaps": (torch.rand(8, 3)[:, :1], torch.rand(1, 16), {}, "scales of the sizes"),
-}  # fmt: skip
+@ROWS
+def test_a_table_answers_for_a_model_with_aten(kit, table):
+    model, x = Linear(32, 16), torch.randn(5, 32).to(BF16)
+    problem = Problem.gemm("scaled_mm", m=5, n=16, k=32, scales="row", fast_accum=True, bias="1d")
+    path = table({problem.text: kit.ATEN})
+    gemmdb.inductor.enable(tables=[path], on_miss="error")
+    with torch.no_grad():
+        kit.close(kit.compiled(model, x), model(x))
+        (entry,) = gemmdb.inductor.stats()["products"]
+        assert (entry["problem"], entry["rung"], entry["config"]) == (problem.text, "exact", kit.ATEN.text)
+        assert entry["table"] == str(path)
+        with pytest.raises(Exception, match="MissError: no table answers for scaled_mm m=6 n=16 k=32"):
+            kit.compiled(model, torch.randn(6, 32).to(BF16))
+        gemmdb.inductor.enable(tables=[path], on_miss="aten")
+        gemmdb.inductor.reset_stats()
+        kit.compiled(model, torch.randn(6, 32).to(BF16))
+        kit.compiled(model, torch.randn(600, 32).to(BF16))
+        assert gemmdb.inductor.stats()["rungs"] == {"near": 1, "aten": 1}
 
 
-@pytest.mark.parametrize("name", SCALES)
-def test_scales_of_other_kinds_have_no_problem(name):
-    first, second, rest, reason = SCALES[name]
-    owner = torch.fx.Graph()
-    nodes = [owner.placeholder(f"x{i}") for i in range(4)]
-    for node, value in zip(nodes, (A, B, first, second), strict=True):
-        node.meta["val"] = value
-    call = reading.read(torch.ops.aten._scaled_mm.default, nodes, rest)
-    with pytest.raises(extract.Unsupported, match=re.escape(reason)):
-        reading.kind(call)
+@ROWS
+@pytest.mark.slow
+def test_what_is_recorded_is_built_and_served(kit, tmp_path, monkeypatch):
+    """The whole way on a CPU: a workload, a table of it, and a compile that takes its answer from there."""
+    from gemmdb.generators.build.build import BuildRequest, build
+
+    model, x = Linear(64, 32), torch.randn(8, 64).to(BF16)
+    with gemmdb.inductor.record(tmp_path / "workload.jsonl"), torch.no_grad():
+        kit.compiled(model, x)
+    monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "none.db"))
+    report = build(BuildRequest(arch="cpu", shapes=str(tmp_path / "workload.jsonl"), out=tmp_path / "cpu.db"))
+    assert (report.measured, report.left) == (1, 0)
+    gemmdb.inductor.reset_stats()
+    gemmdb.inductor.enable(tables=[tmp_path / "cpu.db"], on_miss="error")
+    with torch.no_grad():
+        kit.close(kit.compiled(model, x), model(x))
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert (entry["rung"], entry["config"]) == ("exact", kit.ATEN.text)
+    assert entry["problem"].endswith("scales=row fast=1")
 
 
-V2 = {
-    "two levels": ({"scale_a": [1, 2], "recipe_a": [3, 0]}, "several levels"),
-    "a swizzle": ({"swizzle_a": [1]}, "swizzled"),
-    "blocks": ({"recipe_a": [3], "recipe_b": [3]}, "scales of blocks"),
-    "two kinds": ({"recipe_a": [0], "recipe_b": [1]}, "of two kinds"),
-    "another dimension": ({"contraction_dim": [0, 1]}, "other dimensions"),
-}
+def test_a_frozen_weight_is_a_constant(kit):
+    weight = torch.nn.Parameter(W, requires_grad=False)
+
+    class Frozen(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, a, s, t):
+            return scaled(a, self.weight, s, t)
+
+    inputs = (A, number(), number())
+    with torch.no_grad(), force(NOTHING), inductor_config.patch(freezing=True):
+        kit.close(kit.compiled(Frozen().eval(), *inputs), Frozen()(*inputs))
+    (text,) = kit.problems()
+    assert " constant=1 " in text
 
 
-@pytest.mark.parametrize("name", V2)
-def test_what_the_second_version_says_besides_has_no_problem(name):
-    changes, reason = V2[name]
-    target = torch.ops.aten._scaled_mm_v2.default
-    given = {"self": "a", "mat2": "b", "scale_a": ["s"], "recipe_a": [1], "swizzle_a": [0], "scale_b": ["t"],
-             "recipe_b": [1], "swizzle_b": [], "bias": None, "out_dtype": BF16}  # fmt: skip
-    call = reading.read(target, [], given)
-    assert call.operands == ("a", "b", "s", "t", None)
-    assert (call.fast, call.recipes) == (False, (1, 1))
-    with pytest.raises(extract.Unsupported, match=reason):
-        reading.read(target, [], {**given, **changes})
+def test_kernels_of_other_ops_leave_aten_and_a_note(kit):
+    padded = Config.of("aten", "padded", multiple=16)
+    for config in (kit.CPP, kit.INT8PACK, padded):
+        gemmdb.inductor.reset_stats()
+        inputs = (A, W, number(), number())
+        with torch.no_grad(), force(config):
+            kit.close(kit.compiled(scaled, *inputs), scaled(*inputs))
+        stats = gemmdb.inductor.stats()
+        (entry,) = stats["products"]
+        assert (entry["config"], stats["errors"]) == (kit.ATEN.text, [])
+        assert entry["note"]

@@ -1,0 +1,66 @@
+"""Products of fp8 operands without a compile: how their arguments are read."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gemmdb.inductor.match import extract, products  # noqa: E402
+from gemmdb.inductor.match import scaled_mm as reading  # noqa: E402
+
+BF16 = torch.bfloat16
+A, B = torch.randn(8, 32).to(torch.float8_e4m3fn), torch.randn(16, 32).to(torch.float8_e4m3fn).t()
+
+
+@pytest.mark.parametrize("name", ["_scaled_grouped_mm", "_scaled_grouped_mm_v2"])
+def test_products_of_groups_are_counted_by_name(name):
+    if not hasattr(torch.ops.aten, name):
+        pytest.skip("this torch has none")
+    node = torch.fx.Graph().call_function(getattr(torch.ops.aten, name).default)
+    assert products.uncovered(node) == "scaled_grouped_mm"
+
+
+SCALES = {
+    "blocks": (torch.rand(8, 1), torch.rand(2, 16), {}, "scales of the sizes [8, 1] and [2, 16]"),
+    "one kind each": (torch.rand(8, 1), torch.rand(1, 1), {}, "scales of the sizes [8, 1] and [1, 1]"),
+    "mx": (torch.ones(8, 1).to(torch.float8_e8m0fnu), torch.ones(1, 16).to(torch.float8_e8m0fnu), {},
+           "scales of torch"),
+    "rows with gaps": (torch.rand(8, 3)[:, :1], torch.rand(1, 16), {}, "scales of the sizes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_scales_of_other_kinds_have_no_problem(name):
+    first, second, rest, reason = SCALES[name]
+    owner = torch.fx.Graph()
+    nodes = [owner.placeholder(f"x{i}") for i in range(4)]
+    for node, value in zip(nodes, (A, B, first, second), strict=True):
+        node.meta["val"] = value
+    call = reading.read(torch.ops.aten._scaled_mm.default, nodes, rest)
+    with pytest.raises(extract.Unsupported, match=re.escape(reason)):
+        reading.kind(call)
+
+
+V2 = {
+    "two levels": ({"scale_a": [1, 2], "recipe_a": [3, 0]}, "several levels"),
+    "a swizzle": ({"swizzle_a": [1]}, "swizzled"),
+    "blocks": ({"recipe_a": [3], "recipe_b": [3]}, "scales of blocks"),
+    "two kinds": ({"recipe_a": [0], "recipe_b": [1]}, "of two kinds"),
+    "another dimension": ({"contraction_dim": [0, 1]}, "other dimensions"),
+}
+
+
+@pytest.mark.parametrize("name", V2)
+def test_what_the_second_version_says_besides_has_no_problem(name):
+    changes, reason = V2[name]
+    target = torch.ops.aten._scaled_mm_v2.default
+    given = {"self": "a", "mat2": "b", "scale_a": ["s"], "recipe_a": [1], "swizzle_a": [0], "scale_b": ["t"],
+             "recipe_b": [1], "swizzle_b": [], "bias": None, "out_dtype": BF16}  # fmt: skip
+    call = reading.read(target, [], given)
+    assert call.operands == ("a", "b", "s", "t", None)
+    assert (call.fast, call.recipes) == (False, (1, 1))
+    with pytest.raises(extract.Unsupported, match=reason):
+        reading.read(target, [], {**given, **changes})
