@@ -1,0 +1,41 @@
+"""What a GPU would be handed: the lowering as it is, with an H200's rules, up to where a GPU is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit.devices import H200  # noqa: E402
+from torch._inductor import graph, utils  # noqa: E402
+from torch._inductor.fx_passes import mkldnn_fusion  # noqa: E402
+
+from gemmdb.inductor.adapter import cutlass, inductor_templates, templates  # noqa: E402
+from gemmdb.inductor.lower import triton  # noqa: E402
+from gemmdb.inductor.match import extract  # noqa: E402
+
+
+@pytest.fixture
+def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels that would have been generated; what is served instead is ATen. Inductor has to think of
+    inputs on a CPU as it does of those on a GPU, which it copies when they begin at no multiple of 16 bytes although
+    the one did that it compiled for."""
+    found: list[str] = []
+
+    def stop(kernel: Any, *rest: object) -> object:
+        found.append(getattr(kernel, "template", "other"))
+        raise triton.Refused("that far")
+
+    monkeypatch.setattr(graph, "should_assume_input_aligned", utils.tensor_is_aligned)
+    # A CPU with bf16 instructions has a product of its own for frozen weights.
+    monkeypatch.setattr(mkldnn_fusion, "is_mkldnn_bf16_supported", lambda device: False, raising=False)
+    monkeypatch.setattr(extract, "device", lambda of: H200)
+    monkeypatch.setattr(templates, "multiprocessors", lambda node: 132)
+    monkeypatch.setattr(templates, "product", stop)
+    monkeypatch.setattr(inductor_templates, "product", stop)
+    monkeypatch.setattr(inductor_templates, "tma_constants", lambda *orders: {})
+    monkeypatch.setattr(cutlass, "missing", lambda: "")
+    monkeypatch.setattr(cutlass, "product", stop)
+    return found

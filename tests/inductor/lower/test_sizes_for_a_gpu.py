@@ -1,0 +1,142 @@
+"""What a GPU would be handed where sizes and strides are symbolic, come out of data, or may be zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit.for_a_gpu import (  # noqa: E402
+    CUTLASS,
+    NARROW,
+    PERSISTENT,
+    TILE,
+    TMA,
+    asked,
+    ints,
+    linear,
+    rand,
+)
+
+import gemmdb.inductor  # noqa: E402
+from gemmdb import Config  # noqa: E402
+
+
+@pytest.mark.parametrize(("config", "reason"), [(NARROW, "no bound"), (CUTLASS, "depends on N and K")])
+def test_a_symbolic_n_of_an_int8_weight_has_a_range(config: Config, reason: str, reached: list[str]) -> None:
+    w, s = ints(1024, 512), torch.rand(1024).bfloat16()
+    torch._dynamo.mark_dynamic(w, 0)
+    torch._dynamo.mark_dynamic(s, 0)
+    product = asked(lambda x, w, s: linear(x, w.to(x.dtype)) * s, rand(16, 512), w, s, config=config)
+    assert product["ranges"] == {"n": [2, None]}
+    assert reason in product["note"]
+    assert reached == []
+
+
+@pytest.mark.parametrize("config", [TMA, PERSISTENT], ids=lambda config: config.name)
+def test_a_symbolic_stride_has_no_tensor_map(config: Config, reached: list[str]) -> None:
+    """The width that a graph is compiled with may be a multiple of 16 bytes where a later one is not."""
+
+    def left(base: Any, other: Any) -> Any:
+        return base[:, :256] @ other.t()
+
+    def right(base: Any, other: Any) -> Any:
+        return other @ base[:, :256].t()
+
+    narrow, w = rand(48, 264), rand(512, 256)
+    torch._dynamo.mark_dynamic(narrow, 1, min=257, max=4096)
+    for model in (left, right):
+        assert "a symbolic length apart" in asked(model, narrow, w, config=config)["note"]
+    assert reached == []
+    run = torch.compile(lambda x: x @ w.t())
+    torch._dynamo.reset()
+    with gemmdb.inductor.force(config):
+        for width in (264, 272, 259):
+            x = rand(48, width)[:, :256]
+            assert (run(x).double() - (x @ w.t()).double()).abs().max() <= 1
+    assert reached == [config.kernel]
+    # A symbol times a multiple of 16 bytes is a multiple.
+    blocks = rand(48, 33, 8)
+    torch._dynamo.mark_dynamic(blocks, 1, min=33, max=64)
+    asked(lambda x, w: x.view(48, -1)[:, :256] @ w.t(), blocks, w, config=config)
+    assert reached == [config.kernel] * 2
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize("config", [TILE, NARROW, TMA, PERSISTENT, CUTLASS], ids=lambda config: config.text[:40])
+def test_rows_that_come_out_of_data_need_a_bound(config: Config, bounded: bool, reached: list[str]) -> None:
+    """Nothing can be guarded, so offsets of 32 bits, and a workspace, must be enough by what is known."""
+    w = rand(512, 256)
+
+    def chosen(x: Any, which: Any) -> Any:
+        return x[which] @ w.t()
+
+    def repeated(x: Any, which: Any) -> Any:
+        rows = which.sum().item()
+        torch._check(rows >= 1)
+        return x[:1].repeat(rows, 1) @ w.t()
+
+    def at_least_one(x: Any, which: Any) -> Any:
+        x = x[which]
+        torch._check(x.shape[0] >= 1)
+        return x @ w.t()
+
+    bound = at_least_one if config is CUTLASS else chosen
+    which = torch.arange(200) % 3 == 0
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        product = asked(bound if bounded else repeated, rand(200, 256), which, config=config)
+    if bounded or config is CUTLASS:  # Its offsets have 64 bits.
+        assert (product["note"], len(reached)) == ("that far", 1)
+        return
+    reason = "no bound" if config is NARROW else "offsets are 32 bits wide, and what comes out of data has no bound"
+    assert reason in product["note"]
+    assert reached == []
+
+
+@pytest.mark.parametrize(("config", "reason"), [(TILE, "nothing to sum"), (CUTLASS, "size zero")], ids=["k", "m"])
+def test_sizes_that_may_be_zero(config: Config, reason: str, reached: list[str]) -> None:
+    def model(x: Any, which: Any) -> Any:
+        x = x[which]
+        return x.t() @ x if config is TILE else x @ torch.ones(256, 64).bfloat16()
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        product = asked(model, rand(200, 256), torch.arange(200) < 40, config=config)
+    assert reason in product["note"]
+    assert reached == []
+
+
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="a CPU multiplies fp8 with scales of rows from torch 2.12 on")
+def test_a_range_of_an_fp8_product_is_divided(reached: list[str]) -> None:
+    """The shipped table of the H200 has other winners at more rows."""
+
+    def fp8(rows: int) -> Any:
+        return torch.randn(rows, 4096).to(torch.float8_e4m3fn)
+
+    def model(a: Any, b: Any, one: Any, other: Any) -> Any:
+        return torch._scaled_mm(a, b.t(), one, other, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    inputs = fp8(16), fp8(4096), torch.rand(16, 1), torch.rand(1, 4096)
+    for tensor in (inputs[0], inputs[2]):
+        torch._dynamo.mark_dynamic(tensor, 0, min=2, max=48)
+    torch._dynamo.reset()
+    gemmdb.inductor.reset_stats()
+    gemmdb.inductor.enable(tables=[])
+    try:
+        found, wanted = torch.compile(model)(*inputs), model(*inputs)
+    finally:
+        gemmdb.inductor.disable()
+    assert (found.double() - wanted.double()).abs().max() <= 0.02 * wanted.double().abs().max()
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert gemmdb.inductor.stats()["errors"] == []
+    assert product["note"].startswith("m from ")
+    assert product["note"].endswith(": that far")
+    assert {*reached} == {"narrow"}
+
+
+def test_a_symbolic_stride_is_read_by_pointers(reached: list[str]) -> None:
+    narrow, w = rand(48, 264), rand(512, 256)
+    torch._dynamo.mark_dynamic(narrow, 1, min=257, max=4096)
+    asked(lambda x, w: x[:, :256] @ w.t(), narrow, w, config=TILE)
+    assert reached == ["tile"]
