@@ -56,3 +56,13 @@ def table(tmp_path: Path) -> Callable[..., Path]:
 def kit() -> ModuleType:
     """The helpers and configs of kit.inductor, by name."""
     return helpers
+
+
+@pytest.fixture
+def captured() -> Iterator[None]:
+    """Dynamo takes what depends on data into the graph."""
+    from gemmdb.inductor import entry
+
+    entry.install()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        yield

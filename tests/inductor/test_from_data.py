@@ -10,39 +10,19 @@ from typing import Any
 
 import pytest
 import torch
+from kit.from_data import PACK, ROWS, WIDE, Frozen, counts, linear, mask, product
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import run_and_get_code
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.hit import Hit
-from gemmdb.inductor import entry, session, session_factory
+from gemmdb.inductor import session, session_factory
 from gemmdb.kernels.config import ATEN
-from gemmdb.settings import Policy, Settings
+from gemmdb.settings import Policy
 from gemmdb.table.writer import Store
 
-PACK = Config.of("aten", "int8pack_mm")
-WEIGHT = torch.randint(-128, 128, (96, 64), dtype=torch.int8)
-SCALE = (torch.rand(96) / 64).bfloat16()
-ROWS = torch.randn(200, 64).bfloat16()
-WIDE = torch.randn(64, 96)
-
-
-@pytest.fixture(autouse=True)
-def captured():
-    """Dynamo takes what depends on data into the graph."""
-    entry.install()
-    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
-        yield
-
-
-def mask(rows: int) -> torch.Tensor:
-    """One that chooses that many of ROWS, here and there."""
-    return torch.randperm(len(ROWS)).argsort() < rows
-
-
-def linear(x: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.linear(x, WEIGHT.to(x.dtype)) * SCALE
+pytestmark = pytest.mark.usefixtures("captured")
 
 
 def chosen(low: int | None = None, high: int | None = None) -> Any:
@@ -59,29 +39,11 @@ def chosen(low: int | None = None, high: int | None = None) -> Any:
     return model
 
 
-class Frozen(torch.nn.Module):
-    """The rows that a mask chooses, by a weight that is a constant. No float one: torch 2.11 packs none for a number of
-    rows that it does not know."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("w", WEIGHT)
-        self.register_buffer("s", SCALE)
-
-    def forward(self, x: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
-        x = x[which]
-        return torch.nn.functional.linear(x, self.w.to(x.dtype)) * self.s
-
-
 def counted(x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """As many rows as numbers in memory come to, and nothing says how many that may be."""
     rows = counts.sum().item()
     torch._check(rows >= 0)
     return linear(x[:1].repeat(rows, 1))
-
-
-def counts(total: int) -> torch.Tensor:
-    return torch.tensor([total // 2, total - total // 2])
 
 
 @pytest.fixture
@@ -93,15 +55,6 @@ def few(tmp_path: Path, kit: ModuleType) -> session.Session:
             store.add(kit.rows(replace(problem, m=m), {PACK: 50.0 if m <= 16 else 150.0}))
         store.refresh()
     return session_factory.from_tables(Policy(near=False), [tmp_path / "table.db"])
-
-
-def product() -> dict[str, Any]:
-    """The one product that was compiled, once."""
-    stats = gemmdb.inductor.stats()
-    assert (stats["errors"], stats["uncovered"], stats["benchmarked"]) == ([], {}, 0)
-    (found,) = stats["products"]
-    assert found["count"] == 1
-    return found
 
 
 DIVIDED = [(PACK.text, 16), (ATEN.text, None)]
@@ -241,64 +194,6 @@ def test_columns_of_a_weight_may_come_out_of_data(kit):
             which = mask(columns)
             kit.close(run(ROWS[:8], which), model(ROWS[:8], which))
     assert (product()["ranges"], kit.lowered()) == ({"n": [0, 200]}, [PACK])
-
-
-def test_rows_whose_length_comes_out_of_data_are_left_alone(kit):
-    """How they are aligned would be a guess."""
-
-    def model(x, which):
-        return x[:, which] @ torch.ones(200, 8)[which]
-
-    with gemmdb.inductor.force(ATEN):
-        run = torch.compile(model)
-        for columns in (50, 0, 7):
-            which = mask(columns)
-            kit.close(run(ROWS.t().float(), which), model(ROWS.t().float(), which))
-    reason = "aten.mm.default: rows come out of data, and may begin at no multiple of 16 bytes"
-    assert gemmdb.inductor.stats()["uncovered"] == {reason: 1}
-
-
-def test_an_operand_that_begins_where_data_say_stays_whole(kit):
-    def model(x, counts):
-        first = counts.sum().item()
-        torch._check(first >= 0)
-        torch._check(first <= x.shape[0])
-        return x[first:] @ WIDE
-
-    found = session.Session(
-        lambda query: Hit("exact", ATEN, 1.0, 1.0, "", {}, ((16, ATEN), (None, ATEN))), Policy(), None
-    )
-    with session.use(found):
-        run = torch.compile(model)
-        for first in (0, 1, 199, 200):
-            kit.close(run(ROWS.float(), counts(first)), model(ROWS.float(), counts(first)))
-    assert product()["note"] == "an operand begins inside its storage"
-
-
-def test_a_guess_is_not_timed(kit):
-    """Inductor would time it at a guess of its own, and the rows would be kept under ours."""
-    gemmdb.inductor.enable(policy=Policy(on_miss="live", live_s=120.0))
-    model = Frozen()
-    with torch.no_grad(), inductor_config.patch(freezing=True, autotune_local_cache=False):
-        kit.close(torch.compile(model)(ROWS, mask(200)), linear(ROWS))
-    found = product()
-    assert (found["rung"], found["config"]) == ("aten", ATEN.text)
-    assert found["note"].startswith("not tuned: its sizes come out of data; ")
-    assert not Settings.read().user_table.exists()
-
-
-def test_nothing_is_fused_into_an_output_whose_size_comes_out_of_data(kit):
-    """Inductor does not, so the unfused product is the evidence; a sum over such a size is fused as any other."""
-    for model, wanted in (
-        (lambda x, which: torch.relu(x[which] @ WIDE), "none"),
-        (lambda x, which: torch.relu(x[which].t() @ x[which]), "pointwise"),
-    ):
-        torch._dynamo.reset()
-        gemmdb.inductor.reset_stats()
-        with gemmdb.inductor.force(ATEN):
-            which = mask(50)
-            kit.close(torch.compile(model)(ROWS.float(), which), model(ROWS.float(), which))
-        assert f" fusion={wanted} " in product()["problem"]
 
 
 @pytest.mark.slow
