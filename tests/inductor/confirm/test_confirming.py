@@ -1,7 +1,7 @@
 """An answer that no measurement of the problem stands behind is timed beside ATen, and the faster is served."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -161,18 +161,8 @@ def test_strict_mode_serves_what_was_measured_and_times_nothing(kit, compiled, c
     assert len(clock.seen) == timed
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """What the rules ask about the ranks of a job."""
-
-    number: int
-
-    def several(self) -> bool:
-        return self.number > 1
-
-
 def test_ranks_of_a_job_time_nothing(kit, compiled, clock, monkeypatch):
-    monkeypatch.setattr(rules, "ranks", Ranks(2))
+    monkeypatch.setattr(rules, "ranks", kit.Ranks(2))
     assert (compiled()["rungs"], clock.seen) == ({"near": 3}, [])
 
 
