@@ -151,7 +151,8 @@ print(json.dumps([product["problem"].split("fp32=")[1].split()[0], sum(hits)]))
 
 
 def test_another_fp32_mode_misses_both_caches(kit, cache):
-    assert kit.forked(PRECISION, {**cache, "PRECISION": "high"}) == ["tf32", 0]
+    high = "tf32" if torch.cpu._is_amx_fp16_supported() else "ieee"  # Other CPUs multiply in full all the same.
+    assert kit.forked(PRECISION, {**cache, "PRECISION": "high"}) == [high, 0]
     assert kit.forked(PRECISION, {**cache, "PRECISION": "medium"}) == ["bf16", 0]
     assert kit.forked(PRECISION, {**cache, "PRECISION": "medium"})[1] > 0
 

@@ -55,7 +55,7 @@ def sharded_products(kit):
     plain = [
         Problem.gemm("mm", m=m, n=n, k=k, layout=layout, fusion=fusion)
         for layout, m, n, k in kinds
-        for fusion in ("none", "pointwise")
+        for fusion in ("none", "pointwise", "pointwise:math:kept", "pointwise:math:reads1")
     ]
     forward, backward = (
         Problem.gemm("mixed_mm", m=64, n=256, k=256, layout=layout, fusion=fusion)
