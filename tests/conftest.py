@@ -48,11 +48,11 @@ def _folder(config: pytest.Config, prefix: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """`-n auto`: one worker more than cores, since many tests wait for a limit of time or for another process; one
+    """`-n auto`: two workers per core, since many tests wait for a limit of time or for another process; one
     process alone where there is a GPU, whose timings others would disturb."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return 0 if any(Path("/dev").glob("nvidia[0-9]*")) else min((os.cpu_count() or 1) + 1, MOST_WORKERS)
+    return 0 if any(Path("/dev").glob("nvidia[0-9]*")) else min(2 * (os.cpu_count() or 1), MOST_WORKERS)
 
 
 @pytest.fixture(scope="session")

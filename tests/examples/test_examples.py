@@ -54,7 +54,7 @@ def value(lines: list[str], label: str) -> str:
 def test_inference(run) -> None:
     lines = run("inference.py")
     first, second = (problem for *_, problem in products(lines))
-    assert (first.m, first.n, first.k, first.fusion) == (16, 4096, 1024, "pointwise")
+    assert (first.m, first.n, first.k, first.fusion) == (16, 4096, 1024, "pointwise:math")
     assert (second.m, second.n, second.k, second.fusion) == (16, 1024, 4096, "none")
     assert float(value(lines, "largest difference from eager")) < LARGEST
     assert int(value(lines, "kernels benchmarked at compile time")) >= 0

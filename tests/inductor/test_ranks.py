@@ -64,6 +64,7 @@ def sharded_products(kit):
     return {**{problem.text: kit.ATEN for problem in (*plain, backward)}, forward.text: kit.INT8PACK}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("how", "same"), [("blocks", True), ("blocks", False), ("whole", True), ("classic", True)], ids=str

@@ -43,6 +43,7 @@ def test_record_as_a_block_and_as_a_function(kit, linear, tmp_path):
     assert list(found.uncovered) == ["baddbmm"]
 
 
+@pytest.mark.slow
 def test_a_program_that_is_killed_has_recorded_what_it_compiled(kit, tmp_path):
     program = f"""
         import gemmdb.inductor, os, torch

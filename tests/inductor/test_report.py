@@ -184,6 +184,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.slow
 def test_a_program_is_run_with_gemmdb_and_the_summary_is_printed_at_its_end(tmp_path):
     """The log goes to stderr too, where the program sets up none of its own."""
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))

@@ -181,6 +181,7 @@ def test_events_survive_a_failed_compile(kit):
     assert len(kit.problems()) == 1
 
 
+@pytest.mark.slow
 def test_live_searches_the_missed_product_only_and_keeps_the_timings(kit, tmp_path, monkeypatch):
     monkeypatch.setattr("gemmdb.inductor.live.rules.missing", lambda: "jinja2")
     pytest.importorskip("gemmdb.table.writer")

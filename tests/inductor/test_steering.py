@@ -154,6 +154,7 @@ def in_thread(work):
     assert not errors, errors
 
 
+@pytest.mark.slow
 def test_autocast_and_activation_checkpointing(kit):
     from torch.utils.checkpoint import checkpoint
 

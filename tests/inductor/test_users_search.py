@@ -14,6 +14,7 @@ from torch._inductor.utils import run_and_get_code
 import gemmdb.inductor
 from gemmdb.inductor import force
 
+pytestmark = pytest.mark.slow
 COUNTED = ("select_algorithm_autotune", "cpp_templated_kernel_counter", "cpp_epilogue_fusion_counter")
 SEARCH = {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN", "freezing": True, "epilogue_fusion": True}
 

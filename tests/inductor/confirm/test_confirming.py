@@ -25,6 +25,7 @@ from gemmdb.table.measurement import EMITTED, Status
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
+pytestmark = pytest.mark.slow
 GEMV = Config.of("triton", "gemv", block_n=4, block_k=64, unroll=1, dequant="cast", warps=4, stages=1)
 PATIENT = Policy(on_miss="aten", confirm=True, confirm_s=300.0)
 

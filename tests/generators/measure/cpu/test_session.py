@@ -16,6 +16,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.processes.pool import IsolatedProcess, Stopped
 from gemmdb.table.measurement import Protocol, Status
 
+pytestmark = pytest.mark.slow
 SIZES = {"m": 24, "n": 48, "k": 64}
 GEMM = Problem.gemm
 TF32 = GEMM("mm", **SIZES, dtype="fp32", tf32=True, constant_weight=True)
