@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_few_problems_are_built_on_gpus_that_sleep(tmp_path):
     shapes = tmp_path / "few.json"
     shapes.write_text(json.dumps([{"op": ["mm", "mixed_mm"], "m": [1, 16], "n": 4096, "k": 4096, "dtype": "bf16"}]))

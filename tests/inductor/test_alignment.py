@@ -79,7 +79,9 @@ WEIGHTS = """
 """
 
 
-@pytest.mark.parametrize("patch", [{}, {"freezing": True}, {"cpp_wrapper": True}], ids=str)
+@pytest.mark.parametrize(
+    "patch", [{}, {"freezing": True}, pytest.param({"cpp_wrapper": True}, marks=pytest.mark.slow)], ids=str
+)
 def test_the_weight_only_kernel_never_sees_a_misaligned_weight(kit, patch):
     errors, configs = kit.forked(WEIGHTS.replace("PATCH", repr(patch)))
     assert len(errors) == 15

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def test_enable_before_torch_imports_no_torch_and_wraps_inductor_when_it_comes(kit):
     found = kit.run("""

@@ -16,6 +16,7 @@ def linear():
     return nn.Linear(64, 32).eval(), torch.randn(8, 64)
 
 
+@pytest.mark.slow
 def test_record_as_a_block_and_as_a_function(kit, linear, tmp_path):
     model, x = linear
     with gemmdb.inductor.record(tmp_path / "block.jsonl"), torch.no_grad():

@@ -202,6 +202,7 @@ def test_what_is_no_setting_is_bad_input(linear, given):
         backend.gemmdb(model, [x], options={f"gemmdb.{name}": value for name, value in given.items()})
 
 
+@pytest.mark.slow
 def test_compare_times_both_and_names_what_got_slower(kit, table, monkeypatch):
     from gemmdb.inductor import comparison
 

@@ -207,6 +207,7 @@ def test_of_two_processes_that_share_a_table_one_measures(tmp_path):
     assert [len(found) for found in runs.values()] == [1, 1]
 
 
+@pytest.mark.slow
 def test_inductor_searches_where_the_generator_is_not_installed(compile_live, without_generator):
     first, second = compile_live(), compile_live()
     assert (first["rungs"], first["benchmarked"]) == ({"live": 1}, 1)

@@ -42,6 +42,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [*MAPPED, POINTERS], ids=["tile", "inductor", "pointers"])
 @pytest.mark.parametrize("room", SIZES)
 def test_tensor_maps_in_a_package(
