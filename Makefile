@@ -15,7 +15,7 @@ test: $(VENV)/.installed  ## the tests, divided among the cores, then those of t
 	$(BIN)/python -m pytest -m 'timed and not slow' $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS choose none
 
 test-slow: $(VENV)/.installed  ## the tests of whole ways: builds, searches, trials, packages of AOTInductor, jobs, examples
-	$(BIN)/python -m pytest -n auto --dist worksteal -m slow $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow --ignore tests/benchmarks/test_programs_all.py $(ARGS)
 
 check: $(VENV)/.installed  ## style, types, layers
 	$(BIN)/ruff check .
