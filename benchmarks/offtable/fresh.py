@@ -64,7 +64,7 @@ def main(options: argparse.Namespace) -> None:
     until = time.monotonic() + options.seconds
     options.out.parent.mkdir(parents=True, exist_ok=True)
     backend = backends.backend_for(backends.device_for("native"))
-    known = {line["problem"] for line in json_lines(options.out) if "problem" in line}
+    known = {row["problem"] for row in json_lines(options.out) if "problem" in row}
     problems = [problem for problem in draw(options.count, options.seed) if problem.text not in known]
     append_lines(options.out, [json.dumps({"seed": options.seed, "gpus": gpu_states(), **software()})])
     asked = {problem: answers(problem, backend.device) for problem in problems}
