@@ -119,12 +119,12 @@ def _vector(step: Any, node: Any, product: Any) -> tuple[str, Any] | None:
 
 
 def _as_made(scale: Any) -> Any:
-    """A scale before it was expanded to the size of the product, or cast to a wider float."""
-    while scale.target is aten.expand.default or (
-        _to_float(scale)
-        and value(scale.args[0]).dtype in _FLOATS
-        and value(scale).itemsize >= value(scale.args[0]).itemsize
-    ):
+    """A scale or bias before it was expanded to the size of the product, or cast to another float.
+
+    A kernel reads any of these floats as fp32. A cast that stays would be a kernel of its own before the product.
+    Where Inductor fuses such a cast, it does not round either.
+    """
+    while scale.target is aten.expand.default or (_to_float(scale) and value(scale.args[0]).dtype in _FLOATS):
         scale = scale.args[0]
     return scale
 

@@ -59,6 +59,9 @@ ROUNDED = {
         cast(cast(torch._int_mm(a, b) * r[:, None], torch.bfloat16) * s, torch.float32).view(2, 8, 24) + s,
         torch.bfloat16,
     ),
+    "with a narrower bias": lambda a, b, s, r: cast(
+        cast(torch._int_mm(a, b) * r[:, None], torch.bfloat16) * s + cast(s, torch.bfloat16), torch.bfloat16
+    ),
 }
 """Those that round in between."""
 
@@ -78,6 +81,13 @@ def test_an_integer_product_and_its_scales_become_one_node(chain):
     assert new.meta["val"].dtype == (torch.bfloat16 if rounded else wanted.dtype)
     close = {"rtol": 2**-6, "atol": 2**-6 * wanted.abs().max().item()} if rounded else {}
     torch.testing.assert_close(graph(A, B, VECTOR, ROWS), wanted, **close)
+
+
+def test_a_cast_of_what_a_kernel_reads_is_no_kernel_of_its_own():
+    graph = graph_of(ROUNDED["with a narrower bias"], A, B, VECTOR, ROWS)
+    (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
+    new = int_mm_scale.absorb(node)
+    assert [n.op for n in (new.args[2], new.args[5])] == ["placeholder", "placeholder"]
 
 
 def batched(a, b, s):
