@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gemmdb.generators.measure.cuda import epilogue
 from gemmdb.generators.measure.cuda.epilogue import POINTERS
-from gemmdb.generators.measure.cuda.render import HEAD, Launch, Unit, kernel, reduction_args, reduction_launch
+from gemmdb.generators.measure.cuda.render import HEAD, Launch, Unit, divisors, kernel, reduction_args, reduction_launch
 from gemmdb.kernels.triton import TL
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand, default_numerics
@@ -46,7 +46,7 @@ def cast(problem: Problem) -> Launch:
     )
     args = (("B", POINTERS[problem.b.dtype]), ("cast", POINTERS[problem.a.dtype]), ("elements", "i32"))
     elements = problem.n * problem.k
-    return Launch(_unit(lines, args, elements % 16 == 0, 4), (math.ceil(elements / CAST_BLOCK), 1, 1))
+    return Launch(_unit(lines, args, elements, 4), (math.ceil(elements / CAST_BLOCK), 1, 1))
 
 
 def after(problem: Problem, dtype: str) -> Launch:
@@ -129,10 +129,9 @@ def read(words: int, shape: tuple[int, int, int] = READS[0]) -> Launch:
         "    tl.store(sink, 1)",
     )
     args = (("data", "*i32"), ("sink", "*i32"), ("elements", "i32"))
-    return Launch(_unit(lines, args, words % 16 == 0, warps), (math.ceil(words / (block * steps)), 1, 1))
+    return Launch(_unit(lines, args, words, warps), (math.ceil(words / (block * steps)), 1, 1))
 
 
-def _unit(lines: tuple[str, ...], args: tuple[tuple[str, str], ...], even: bool, warps: int) -> Unit:
+def _unit(lines: tuple[str, ...], args: tuple[tuple[str, str], ...], elements: int, warps: int) -> Unit:
     source = f"{HEAD}def kernel({', '.join(n for n, _ in args)}):\n" + "".join(f"    {line}\n" for line in lines)
-    divisible = tuple(n for n, t in args if t.startswith("*") or even)
-    return Unit(source, args, divisible, warps, 3)
+    return Unit(source, args, divisors(args, {"elements": elements}), warps, 3)

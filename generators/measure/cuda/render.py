@@ -23,23 +23,25 @@ from gemmdb.key.problem import Problem
 
 HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 REDUCE_BLOCK = 512
+VECTOR = 16
+"""The largest divisor that Triton makes use of."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One kernel to compile: Python source, argument (name, Triton type) pairs, the arguments known to be multiples of
-    16 (pointers: 16-byte aligned), warps and pipeline stages."""
+    """One kernel to compile: Python source, argument (name, Triton type) pairs, what the arguments are known to be
+    multiples of as (name, divisor) pairs (pointers: of 16 bytes), warps and pipeline stages."""
 
     source: str
     args: tuple[tuple[str, str], ...]
-    divisible: tuple[str, ...]
+    divisors: tuple[tuple[str, int], ...]
     warps: int
     stages: int
 
     @lazy
     def key(self) -> str:
         """16 hexadecimal digits that name the unit."""
-        text = repr((self.source, self.args, self.divisible, self.warps, self.stages))
+        text = repr((self.source, self.args, self.divisors, self.warps, self.stages))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -166,8 +168,7 @@ class _Hooks:
         rows = 1 if self.problem.a.row_major else self.problem.m
         sizes = {"arg_M": rows, "arg_N": self.problem.n, "arg_K": self.problem.k}
         sizes |= {"lda": self.problem.a.layout.align, "ldb": self.problem.b.layout.align}  # in elements
-        divisible = tuple(n for n, t in args if t.startswith("*") or sizes[n] % 16 == 0)
-        return Unit(source, args, divisible, warps, stages)
+        return Unit(source, args, divisors(args, sizes), warps, stages)
 
 
 def reduction_args(problem: Problem, source: tuple[str, str]) -> tuple[tuple[str, str], ...]:
@@ -195,8 +196,17 @@ def reduction(problem: Problem, split: int, source: tuple[str, str], place: str 
 def kernel(problem: Problem, body: Sequence[str], args: tuple[tuple[str, str], ...], warps: int = 4) -> Unit:
     """A kernel of these statements over the [M, N] output of a problem."""
     text = f"{HEAD}def kernel({', '.join(n for n, _ in args)}):\n" + "".join(f"    {line}\n" for line in body)
-    divisible = tuple(n for n, t in args if t.startswith("*") or (n == "N" and problem.n % 16 == 0))
-    return Unit(text, args, divisible, warps, 1)
+    return Unit(text, args, divisors(args, {"N": problem.n}), warps, 1)
+
+
+def divisors(args: Sequence[tuple[str, str]], sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """What arguments are known to be multiples of, 16 at most, as (name, divisor) pairs.
+
+    Inductor writes sizes into its code, so Triton knows there that K = 1480 is a multiple of 8 and loads 16 bytes at
+    once. A kernel that takes K as an argument knows it from here; without it, it would load single elements.
+    """
+    found = ((name, VECTOR if kind.startswith("*") else math.gcd(sizes.get(name, 1), VECTOR)) for name, kind in args)
+    return tuple((name, divisor) for name, divisor in found if divisor > 1)
 
 
 def reduction_launch(problem: Problem, split: int, source: tuple[str, str], place: str = "") -> Launch:

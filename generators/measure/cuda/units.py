@@ -36,13 +36,18 @@ def compile_unit(unit: Unit, capability: int) -> Compiled:
     known = _recall(unit, capability)
     if known is not None:
         return Compiled(known, "", time.perf_counter() - start)
-    divisible = {(i,): [["tt.divisibility", 16]] for i, (name, _) in enumerate(unit.args) if name in unit.divisible}
+    known_divisors = dict(unit.divisors)
+    attributes = {
+        (place,): [["tt.divisibility", known_divisors[name]]]
+        for place, (name, _) in enumerate(unit.args)
+        if name in known_divisors
+    }
     try:
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
 
-        source = ASTSource(fn=load(unit), signature=dict(unit.args), constexprs={}, attrs=divisible)
+        source = ASTSource(fn=load(unit), signature=dict(unit.args), constexprs={}, attrs=attributes)
         options = {"num_warps": unit.warps, "num_stages": unit.stages}
         kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     except Exception as error:

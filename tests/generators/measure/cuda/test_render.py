@@ -24,7 +24,7 @@ def check(launch: Launch) -> str:
     function = ast.parse(launch.unit.source).body[-1]
     assert isinstance(function, ast.FunctionDef)
     assert [argument.arg for argument in function.args.args] == [name for name, _ in launch.unit.args]
-    assert set(launch.unit.divisible) <= {name for name, _ in launch.unit.args}
+    assert set(dict(launch.unit.divisors)) <= {name for name, _ in launch.unit.args}
     return launch.unit.source
 
 
@@ -94,8 +94,15 @@ def test_one_unit_serves_all_sizes_of_a_divisibility_class(make, config):
 
 def test_a_transposed_activation_makes_the_rows_count_for_alignment(make):
     units = [plan(gemm("mm", m=m, n=512, k=512, layout="tn"), make.tile()).launches[0].unit for m in (32, 33)]
-    assert "arg_M" in units[0].divisible
-    assert "arg_M" not in units[1].divisible
+    assert dict(units[0].divisors)["arg_M"] == 16
+    assert "arg_M" not in dict(units[1].divisors)
+
+
+@pytest.mark.parametrize("config", ["tile", "gemv", "narrow"])
+def test_a_kernel_knows_what_its_sizes_are_multiples_of(make, config):
+    """K = 1480 is a multiple of 8. A kernel that does not know loads single elements and takes ten times as long."""
+    unit = plan(gemm("mm", m=7, n=1004, k=1480), getattr(make, config)()).launches[0].unit
+    assert dict(unit.divisors) == {"A": 16, "B": 16, "out": 16, "arg_N": 4, "arg_K": 8}
 
 
 def test_the_partial_sums_are_reduced_by_a_second_kernel_or_by_the_last_program(make):
