@@ -43,7 +43,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path, metavar="FILE", help="the result; lines are appended")
     what.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--programs", default="*", metavar="GLOBS", help="names, separated by commas; default: all")
+    parser.add_argument(
+        "--programs",
+        default="*",
+        metavar="GLOBS",
+        help="names in the order to take them, separated by commas; default: all",
+    )
     parser.add_argument("--ways", default="default,gemmdb", help=f"of {', '.join(ways.WAYS)}")
     parser.add_argument("--size", choices=SIZES, default="gpu", help="default: gpu")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: cuda")

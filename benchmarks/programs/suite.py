@@ -27,9 +27,11 @@ def suite() -> dict[str, Program]:
 
 
 def chosen(patterns: str) -> list[Program]:
-    """The programs whose names match one of the patterns, which commas separate. Raises InputError if none does."""
-    wanted = [pattern for pattern in patterns.split(",") if pattern]
-    found = [program for name, program in suite().items() if any(fnmatch.fnmatch(name, one) for one in wanted)]
+    """The programs whose names match one of the patterns, which commas separate, in the order of the patterns. Raises
+    InputError if none does."""
+    known = suite()
+    wanted = (pattern for pattern in patterns.split(",") if pattern)
+    found = {name: known[name] for pattern in wanted for name in fnmatch.filter(known, pattern)}
     if not found:
         raise InputError(f"no program is named {patterns}")
-    return found
+    return list(found.values())

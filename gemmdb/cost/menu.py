@@ -54,6 +54,9 @@ def choices(setting: Setting) -> Iterator[Choice]:
     # Triton casts int8 to bf16 with a few full-rate instructions; its other casts use slow conversion instructions.
     slow = setting.problem.spec.dequantises and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
     for entry in _entries(menu, most, slow, setting.machine, setting.a, setting.b):
+        # Where K is not whole steps, Inductor's templates mask every load. Hardly any row tells what that costs.
+        if entry.config.spec.emitted and setting.problem.k % entry.tile.k:
+            continue
         for split in splits(setting, entry.tile, entry.together) if entry.together else (entry.tile.split,):
             choice = _choice(entry, split)
             if choice.tile not in seen:

@@ -165,6 +165,12 @@ def test_the_menu_is_what_was_measured_where_it_was_measured():
     assert kept >= 0.75 * len(PROBLEMS)
 
 
+@pytest.mark.parametrize(("k", "proposed"), [(7936, True), (7920, False)])
+def test_templates_that_mask_every_step_are_not_in_the_menu(k, proposed):
+    setting = Setting.of(Problem.gemm("addmm", m=510, n=4112, k=k), machine(H200))
+    assert any(choice.config.spec.emitted for choice in choices(setting)) == proposed
+
+
 def test_the_menu_of_one_device_says_nothing_of_anothers():
     def found(device):
         return {one.config for one in choices(Setting.of(PROBLEMS[1], machine(device)))}

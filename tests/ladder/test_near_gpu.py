@@ -41,6 +41,15 @@ def test_a_split_of_k_is_set_anew_so_that_the_multiprocessors_are_full_once(lab)
     assert hit.config.values["split_k"] in (4, 6)
 
 
+@pytest.mark.parametrize(("k", "served"), [(4160, True), (4128, False)])
+def test_a_template_that_masks_every_step_is_another_kernel(lab, k, served):
+    """64 divides 4096 and 4160. At 4128 the template of Inductor masks every load, so it is no longer fast."""
+    values = {"block_m": 16, "block_n": 64, "block_k": 64, "group_m": 8, "warps": 4, "stages": 5}
+    template = Config.of("triton", "inductor_mm", **values)
+    hit = near(lab, KNOWN.resized(16, 2048, k), rows(lab, KNOWN, {template: 0.5}))
+    assert (hit is not None and hit.config == template) == served
+
+
 @pytest.mark.parametrize("config", [tile(1), tile(8), tile(2), Config("aten", "default")])
 def test_a_config_is_a_member_of_its_family_where_it_ran(config):
     found = group_of(config, KNOWN, GPU)
