@@ -74,7 +74,7 @@ def _check(name: str, kind: Kind, value: Any) -> None:
         return
     wanted = {"text": str, "int": int, "float": float}[kind]
     # `==` tells NaN from a number, and SQLite stores integers of 64 bits.
-    if type(value) is not wanted or value != value or (kind == "int" and abs(value) >= 2**63):
+    if type(value) is not wanted or value != value or (isinstance(value, int) and abs(value) >= 2**63):
         raise InputError(f"{name} must be {'an' if kind == 'int' else 'a'} {kind}, got {value!r:.60}")
 
 
