@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import gemmdb
-from gemmdb.cli import build, compare, coverage, diff, doctor, explain, lookup, merge, record, tables, verify
+from gemmdb.cli import build, compare, coverage, diff, doctor, explain, lookup, merge, record, report, tables, verify
 from gemmdb.cli.output import note, one_line
 from gemmdb.errors import GemmdbError
 from gemmdb.settings import log_level
@@ -41,6 +41,7 @@ for function in (
     merge.merge,
     diff.diff,
     compare.compare,
+    report.report,
     doctor.doctor,
 ):
     # The COMMAND of `record` has its own options, so everything after its first word is left alone.
