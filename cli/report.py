@@ -21,7 +21,9 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The page [default: FILE's name with -report.html, here].", show_default=False),
+        typer.Option(
+            "--out", "-o", help="The page [default: FILE's name with -report.html, here].", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Write one HTML page about a table, a workload or a comparison.

@@ -27,8 +27,8 @@ class Comparison:
     """`default_us`, `gemmdb_us`: median microseconds of one call; the two take turns. `error`: `difference` of the
     outputs. `configs`: the lowered configs, by problem text. `slower`: by problem text, how many microseconds the model
     gains when that product goes back to ATen; empty unless gemmdb is slower. `together_us`: what it gains when all
-    products go back to ATen, 0 if gemmdb is not slower or its kernels are not the reason. `products`: those of `stats()`,
-    without the evidence."""
+    products go back to ATen, 0 if gemmdb is not slower or its kernels are not the reason. `products`: those of
+    `stats()`, without the evidence."""
 
     default_us: float
     gemmdb_us: float

@@ -25,8 +25,8 @@ STATES = ("cold", "hot")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One verdict: what a lookup of its problem answers with. `floor_us`: microseconds of one call by what the device can
-    compute and move, at least the launch."""
+    """One verdict: what a lookup of its problem answers with. `floor_us`: microseconds of one call by what the device
+    can compute and move, at least the launch."""
 
     verdict: Verdict
     floor_us: float

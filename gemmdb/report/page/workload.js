@@ -22,68 +22,79 @@ function aboutProduct(row) {
   return hover([row.name, what, `${pluralised(row.calls, "call")} of ${micro(row.us)}: ${percent(row.share)} of the time`, ...build]);
 }
 
-/** Area: time as it is served. Outer boxes: rungs. Colour: the gain. */
+const SHADES = {
+  light: { miss: "#f2d8a2", aten: "#e4e8ee", slower: "#e8a59d", faster: ["#d3ecdf", "#3da873"] },
+  dark: { miss: "#69532a", aten: "#3a4453", slower: "#8c3a30", faster: ["#2f5547", "#239a68"] },
+};
+
+/** The colour of a product: the greener, the larger its gain, up to 4x. */
+function shade(row) {
+  const of = SHADES[root.dataset.theme];
+  if (row.rung === "miss") return of.miss;
+  if (row.aten) return of.aten;
+  if (row.gain < 1) return of.slower;
+  const part = Math.min(Math.log2(row.gain) / 2, 1);
+  const channel = (text, at) => parseInt(text.slice(1 + 2 * at, 3 + 2 * at), 16);
+  const mixed = [0, 1, 2].map((at) => Math.round(channel(of.faster[0], at) * (1 - part) + channel(of.faster[1], at) * part));
+  return `rgb(${mixed.join(",")})`;
+}
+
+/** A product's name for a box: the op, its sizes, and the rest, each on a line. */
+function lines(name) {
+  const [op, ...rest] = name.split(" ");
+  const sizes = rest.findIndex((word) => /^\d+x\d+x\d+$/.test(word)) + 1;
+  return [op, rest.slice(0, sizes).join(" "), rest.slice(sizes).join(" ")].filter(Boolean).map(esc).join("<br>");
+}
+
+/** Area: time as it is served. Outer boxes: rungs. */
 function treemap(rows) {
-  const largest = [...rows].sort((a, b) => b.total_us - a.total_us);
-  const shown = largest.slice(0, MOST_TILES);
-  const ids = [];
-  const labels = [];
-  const parents = [];
-  const values = [];
-  const shades = [];
-  const texts = [];
-  const hovers = [];
-  const add = (id, label, parent, value, shade, text, words) => {
-    ids.push(id); labels.push(esc(label)); parents.push(parent); values.push(value); shades.push(shade); texts.push(text); hovers.push(words);
-  };
-  const all = [...groups(shown, (row) => row.rung)].sort(byRung);
-  for (const [rung, some] of all) {
-    const total = some.reduce((sum, row) => sum + row.total_us, 0);
-    const aten = some.reduce((sum, row) => sum + row.aten_us, 0);
-    const words = [rung === "miss" ? "no table answers" : `rung ${rung}`, `${pluralised(some.length, "product")}, ${micro(total)}`, `gain ${times(aten / total)}`];
-    add(`rung ${rung}`, rung === "miss" ? "miss" : `rung ${rung}`, "", total, 0, "", hover(words));
+  const shown = [...rows].sort((a, b) => b.total_us - a.total_us).slice(0, MOST_TILES);
+  const boxes = [];
+  const sum = (some, name) => some.reduce((total, row) => total + row[name], 0);
+  boxes.push({ id: "all", label: "all", parent: "", value: sum(shown, "total_us"), colour: variable("--card"), text: "", words: `${pluralised(shown.length, "product")}` });
+  for (const [rung, some] of [...groups(shown, (row) => row.rung)].sort(byRung)) {
+    const total = sum(some, "total_us");
+    const label = rung === "miss" ? "no table answers" : `rung ${rung}`;
+    const words = hover([label, `${pluralised(some.length, "product")}, ${micro(total)}`, `gain ${times(sum(some, "aten_us") / total)}`]);
+    boxes.push({ id: `rung ${rung}`, label: esc(label), parent: "all", value: total, colour: variable("--faint"), text: "", words });
     some.forEach((row, at) => {
-      const gain = row.aten ? (row.rung === "miss" ? "miss" : "ATen") : times(row.gain);
-      add(`${rung} ${at}`, row.name, `rung ${rung}`, row.total_us, Math.log2(row.gain), `${gain}, ${percent(row.share)}`, aboutProduct(row));
+      const gain = row.rung === "miss" ? "miss" : row.aten ? "ATen" : times(row.gain);
+      boxes.push({
+        id: `${rung} ${at}`, label: lines(row.name), parent: `rung ${rung}`, value: row.total_us, colour: shade(row), text: `${gain}, ${percent(row.share)}`,
+        words: aboutProduct(row),
+      });
     });
   }
-  const dark = root.dataset.theme === "dark";
-  const scale = dark
-    ? [[0, "#8c3a30"], [0.5, "#3a4453"], [0.75, "#21704d"], [1, "#2fae77"]]
-    : [[0, "#e8a59d"], [0.5, "#e3e7ed"], [0.75, "#8fd0ae"], [1, "#3da873"]];
-  const most = Math.max(1, Math.min(3, extent(rows.map((row) => Math.abs(Math.log2(row.gain))))[1]));
-  const ticks = [-2, -1, 0, 1, 2, 3].filter((power) => Math.abs(power) <= most);
+  const of = (name) => boxes.map((box) => box[name]);
   return {
     data: [{
-      type: "treemap", ids, labels, parents, values, text: texts, hovertext: hovers, hoverinfo: "text", textinfo: "label+text", branchvalues: "total",
-      marker: {
-        colors: shades, colorscale: scale, cmin: -most, cmax: most, line: { width: 1, color: variable("--card") }, showscale: !narrow(),
-        colorbar: { title: { text: "gain" }, tickvals: ticks, ticktext: ticks.map((power) => `${2 ** power}x`), thickness: 11, outlinewidth: 0, len: 0.8 },
-      },
-      textfont: { color: variable("--ink") }, tiling: { pad: 2 }, pathbar: { visible: false }, root: { color: "rgba(0,0,0,0)" },
+      type: "treemap", ids: of("id"), labels: of("label"), parents: of("parent"), values: of("value"), text: of("text"), hovertext: of("words"),
+      hoverinfo: "text", textinfo: "label+text", branchvalues: "total", textfont: { color: variable("--ink") }, tiling: { pad: 2 },
+      marker: { colors: of("colour"), line: { width: 1, color: variable("--card") }, pad: { t: 22, l: 2, r: 2, b: 2 } }, pathbar: { visible: false },
     }],
-    layout: { margin: { l: 0, r: 0, t: 0, b: 0 } },
+    layout: { margin: { l: 0, r: 0, t: 0, b: 0 }, uniformtext: { minsize: 9, mode: "hide" } },
   };
 }
 
 /** The time with ATen and as it is served, by rung. */
 function beforeAfter(rows) {
   const bars = ["as served", "ATen alone"];
+  const [unit, us_per] = extent(rows.map((row) => row.aten_us))[1] > 1e5 ? ["seconds", 1e6] : ["milliseconds", 1e3];
   const data = [...groups(rows, (row) => row.rung)].sort(byRung).map(([rung, some]) => {
     const served = some.reduce((sum, row) => sum + row.total_us, 0);
     const aten = some.reduce((sum, row) => sum + row.aten_us, 0);
     return {
-      type: "bar", orientation: "h", name: esc(rung), y: bars, x: [served / 1e3, aten / 1e3], marker: { color: rungColour(rung) }, textposition: "none",
+      type: "bar", orientation: "h", name: esc(rung), y: bars, x: [served / us_per, aten / us_per], marker: { color: rungColour(rung) }, textposition: "none",
       text: [served, aten].map((us, at) => hover([`${rung}, ${bars[at]}: ${micro(us)}`, `${pluralised(some.length, "product")}`])), hoverinfo: "text",
     };
   });
-  return { data, layout: { barmode: "stack", bargap: 0.45, xaxis: axis("milliseconds, all calls"), yaxis: axis("", { type: "category" }) } };
+  return { data, layout: { barmode: "stack", bargap: 0.45, xaxis: axis(`${unit}, all calls`), yaxis: axis("", { type: "category" }) } };
 }
 
 /** What a build of the misses may save, the most first. */
 function buildList() {
   const body = el("tbody");
-  const heads = [["", "product that no table answers"], ["right", "may save"], ["barcell", ""], ["right", "of the time"], ["right", "calls"], ["right", "one call"]];
+  const heads = [["", "product that no table answers"], ["right", "may save"], ["barcell", ""], ["right", "share"], ["right", "calls"], ["right", "one call"]];
   const table = el("table", "", el("thead", "", el("tr", "", ...heads.map(([name, text]) => el("th", name, text)))), body);
   table.id = "misses";
   const words = el("p", "note");
@@ -108,7 +119,7 @@ function buildList() {
 function productGrid() {
   const columns = [
     { title: "product", of: (row) => row.name, show: (row) => row.name, name: true },
-    { title: "of the time", of: (row) => row.share, show: (row) => percent(row.share), right: true },
+    { title: "share", of: (row) => row.share, show: (row) => percent(row.share), right: true },
     { title: "gain", of: (row) => row.gain, show: (row) => el("span", row.gain > 1 ? "good" : "", row.aten ? "-" : times(row.gain)), right: true },
     { title: "rung", of: (row) => RUNGS.indexOf(row.rung), show: (row) => el("span", row.rung === "miss" ? "bad" : "", row.rung) },
     { title: "calls", of: (row) => row.calls, show: (row) => whole(row.calls), right: true },
@@ -139,8 +150,8 @@ function workloadPage(main) {
   ]));
   const note = rows.length > MOST_TILES ? ` The ${MOST_TILES} largest are drawn.` : "";
   const charts = [
-    ["Time by product", `Area: time as it is served. Boxes: the rungs that answer. Green: faster than ATen. A click on a box opens it.${note}`, chart("treemap", treemap, "tall"), "wide"],
-    ["Before and after", "The time of all products with ATen alone, and as they are served, by the rung that answers.", chart("bars", beforeAfter), ""],
+    ["Time by product", `Area: time as it is served. Boxes: the rungs that answer. Green: faster than ATen, the stronger the more. Grey: ATen. Amber: no table answers. A click on a box opens it.${note}`, chart("treemap", treemap, "tall"), "wide"],
+    ["Before and after", "The time of all products with ATen alone, and as they are served, by the rung that answers.", chart("bars", beforeAfter, "low"), "wide"],
   ];
   const misses = buildList();
   const list = productGrid();
@@ -157,7 +168,7 @@ function workloadPage(main) {
     list.show(found);
   });
   const cards = el("div", "cards", ...charts.map(([title, words, one, wide]) => card(title, words, one.place, wide)));
-  cards.append(card("What a build would bring", "", misses.content, ""));
+  cards.append(card("What a build would bring", "", misses.content, "wide"));
   cards.append(card("Products", "A click on a heading sorts. A click on a row shows the whole problem, its config and why ATen runs.", list.content, "wide"));
   if (DATA.uncovered.length) {
     const lines = DATA.uncovered.map((one) => [one.name, `${pluralised(one.count, "occurrence")}, ${pluralised(one.calls, "call")}`]);
