@@ -212,7 +212,7 @@ function tableTiles(rows) {
     [gain(rows), "gain over ATen, geometric mean of all"],
     [rows.length ? percent(beaten.length / rows.length) : "-", "of them beat ATen beyond their spread"],
     [gain(beaten), "gain over ATen where it is beaten"],
-    [rows.length ? times(median(rows.map((row) => row.ofFloor))) : "-", "the floor's time, median"],
+    [rows.length ? times(median(rows.map((row) => row.ofFloor))) : "-", "the time of the floor, median"],
     [rows.length ? percent(median(rows.map((row) => row.spread))) : "-", "median spread of a pick"],
   ]);
 }
