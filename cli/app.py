@@ -13,7 +13,22 @@ from typing import Annotated, Any
 import typer
 
 import gemmdb
-from gemmdb.cli import build, compare, coverage, diff, doctor, explain, lookup, merge, record, report, tables, verify
+from gemmdb.cli import (
+    build,
+    compare,
+    coverage,
+    diff,
+    doctor,
+    explain,
+    exporting,
+    importing,
+    lookup,
+    merge,
+    record,
+    report,
+    tables,
+    verify,
+)
 from gemmdb.cli.output import note, one_line
 from gemmdb.errors import GemmdbError
 from gemmdb.settings import log_level
@@ -40,12 +55,16 @@ for function in (
     verify.verify,
     merge.merge,
     diff.diff,
+    exporting.export,
+    importing.import_,
     compare.compare,
     report.report,
     doctor.doctor,
 ):
     # The COMMAND of `record` has its own options, so everything after its first word is left alone.
-    app.command(context_settings={"allow_interspersed_args": function is not record.record})(function)
+    # A trailing underscore keeps the name of a function apart from a word of Python's.
+    name = function.__name__.removesuffix("_")
+    app.command(name, context_settings={"allow_interspersed_args": function is not record.record})(function)
 
 
 def _version(wanted: bool) -> None:

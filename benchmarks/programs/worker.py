@@ -46,7 +46,8 @@ def warm(job: Job) -> dict[str, Any]:
     with torch.set_grad_enabled(program.grad):
         with job.using(alone=False):
             built = _begun(program, job)
-        _choose(job, program, built)
+        if anew := _choose(job, program, built):
+            found["compiled_anew"] = anew
         with job.using(alone=False):
             runs, found["ways"], why = _all(job, program, built)
         if why:
@@ -55,9 +56,12 @@ def warm(job: Job) -> dict[str, Any]:
         found["clock"] = "graph"
         with job.using(alone=True):
             found["taken"] = timing.in_turn(runs, job.seconds, job.device) if runs else {}
-        if job.blame and slower(found, "gemmdb"):
-            products = found["ways"]["gemmdb"]["warm_stats"]["products"]
-            found["blame"] = blame.losses(job, program, WAYS["gemmdb"], built, runs["gemmdb"], products)
+        for name in found.get("compiled_anew", ()):
+            found["ways"][name].pop("warm_s", None)
+        blamed = next((name for name in runs if WAYS[name].gemmdb and slower(found, name)), None)
+        if job.blame and blamed:
+            products = found["ways"][blamed]["warm_stats"]["products"]
+            found["blame"] = blame.losses(job, program, WAYS[blamed], built, runs[blamed], products)
     return found
 
 
@@ -68,9 +72,9 @@ def _begun(program: Program, job: Job) -> Built:
     return program.make(job.size, job.device)
 
 
-def _choose(job: Job, program: Program, built: Built) -> None:
+def _choose(job: Job, program: Program, built: Built) -> list[str]:
     """Let Inductor choose anew in the first way, beside nothing else, and let the other ways have these choices. A
-    process also pays here for what all ways share."""
+    process also pays here for what all ways share. Returns the ways whose graphs are compiled anew for that."""
     first, *others = (WAYS[name] for name in job.ways)
     caches = [way.inductor_cache(job.place) for way in (first, *others)]
     choices.forget(caches[0])
@@ -79,6 +83,8 @@ def _choose(job: Job, program: Program, built: Built) -> None:
         with contextlib.suppress(Exception):  # `_all` reports what fails.
             first_call(program, first, built)
     choices.share(caches[0], caches[1:])
+    anew = choices.share_paddings(caches[0], caches[1:])
+    return [name for name, cache in zip(job.ways, caches, strict=True) if cache in anew]
 
 
 def _all(job: Job, program: Program, built: Built) -> tuple[dict[str, Step], dict[str, Any], str]:

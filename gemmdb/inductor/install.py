@@ -48,7 +48,7 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
         "replacing": decomposing.replacing,
         "lowering": lowering.steer,
         "should_pad": pad_mm.unless(padding.answered),
-        "fusion_score": fusing.through_views,
+        "fusion_score": fusing.in_any_loops,
         "cutlass_headers": cutlass.with_our_headers,
         "timings": lambda _: searching.keep,
     }

@@ -70,6 +70,20 @@ def test_the_same_kernel_is_compared_with_the_same_choice_of_blocks(tmp_path: Pa
     assert {path.parts[-3] for path in tmp_path.rglob("*.best_config")} == {"theirs"}
 
 
+def test_the_same_product_is_padded_alike(tmp_path: Path) -> None:
+    """Padded is what the first way pads. Who chose otherwise is compiled anew; what only one asked about stays."""
+    ours, other, alike = (tmp_path / name for name in ("ours", "other", "alike"))
+    known = {ours: {"mm": True, "mm time": 2.5}, other: {"mm": False, "addmm": True}, alike: {"mm": True}}
+    for cache, found in known.items():
+        for folder in ("cache", "fxgraph", "aotautograd"):
+            (cache / folder).mkdir(parents=True)
+        (cache / "cache" / "hash").write_text(json.dumps(found))
+    assert choices.share_paddings(ours, [other, alike]) == [other]
+    assert json.loads((other / "cache" / "hash").read_text()) == {"mm": True, "addmm": True}
+    assert sorted(path.name for path in other.iterdir()) == ["cache"]
+    assert (alike / "fxgraph").exists()
+
+
 def test_a_program_keeps_its_own_arguments_of_compile_and_max_autotune_its_graphs() -> None:
     program = suite()["gpt-fast-int8-1"]
     assert WAYS["gemmdb"].options(program) == {"mode": "reduce-overhead", "fullgraph": True}

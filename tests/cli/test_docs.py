@@ -18,6 +18,7 @@ from gemmdb.cli.reference import render
 from gemmdb.cost import data
 from gemmdb.cost.features import FEATURES
 from gemmdb.devices.registry import KNOWN
+from gemmdb.exchange.exporting import export
 from gemmdb.generators.shapes import loading
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,10 @@ def test_example_runs(gemmdb, table, make_table, workload, monkeypatch, example)
     for name in ("monday.db", "tuesday.db"):
         make_table(name)
     h200 = make_table("h200.db", device=H200)
+    for kind in ("csv", "jsonl"):
+        export(table, Path(f"rows.{kind}"), kind)
     monkeypatch.setenv("GEMMDB_TABLES", f"{table}{os.pathsep}{h200}")
+    Path("mm.json").write_text('[{"(16, 512, 512)": [{"type": "cublas", "time": 0.01}]}]')
     Path("train.py").write_text("print('trained')")
     Path("serve.py").write_text("")
     _, name, *arguments = shlex.split(example)

@@ -214,6 +214,7 @@ BEHIND: dict[str, tuple[Callable[[Any, Any], tuple[Any, ...]], str]] = {
     "heads": (lambda y, r: (y.view(*y.shape[:-1], 4, 64) * 0.125,), "pointwise"),
     "by_heads": (lambda y, r: ((y.view(*y.shape[:-1], 4, 64) * 0.125).transpose(-2, -3).contiguous(),),
                  "pointwise:permuted"),
+    "transposed": (lambda y, r: ((y * 0.125).transpose(-1, -2).contiguous(),), "pointwise:transposed"),
     "kept": (lambda y, r: (torch.tanh(y), y), "pointwise:math:kept"),
     "wider": (lambda y, r: (y.float(),), "pointwise:fp32"),
 }  # fmt: skip

@@ -54,6 +54,40 @@ PROGRAMS = {
 }
 
 
+class Shared(nn.Module):
+    """An embedding and a linear with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.linear = nn.Embedding(48, 64), nn.Linear(64, 48)
+        self.linear.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.linear(self.embedding(x))
+
+
+def with_nan_bias(x):
+    """Beta is 0, so the bias does not count."""
+    return torch.addmm(torch.full((64,), float("nan")), x, torch.ones(64, 64), beta=0, alpha=0.5)
+
+
+def transposed(x):
+    return (x @ x.t()).relu().t() + x[:, :1]
+
+
+LINEAR, TAIL = nn.Linear(64, 64), torch.randn(8, 64)
+SIZES = ((1, 64, 64), (8, 64, 1), (2, 65, 63))
+ACTIVATIONS = (nn.GELU(), nn.Hardtanh())
+JOINS = (torch.add, torch.mul)
+FORMS = {
+    "sizes": [(nn.Linear(k, n), torch.randn(rows, k)) for rows, k, n in SIZES],
+    "activations": [(nn.Sequential(LINEAR, act), torch.randn(8, 64)) for act in ACTIVATIONS],
+    "joins": [(lambda x, join=join: join(LINEAR(x), TAIL), torch.randn(8, 64)) for join in JOINS],
+    "layouts": [(LINEAR, torch.randn(64, 8).t()), (transposed, torch.randn(64, 64))],
+    "others": [(Shared(), torch.tensor([[1, 2, 4, 5], [4, 3, 2, 9]])), (with_nan_bias, torch.randn(8, 64))],
+}  # fmt: skip
+
+
 def searched(program, x):
     """The code of a program, and what Inductor counted for it."""
     torch._dynamo.reset()
@@ -79,6 +113,21 @@ def test_a_missed_product_is_searched_by_inductor(name, on_miss, monkeypatch):
     assert [entry["config"] for entry in stats["products"]] == ["inductor:search"]
     assert "Inductor searches" in stats["products"][0]["note"]
     assert (stats["benchmarked"], stats["errors"]) == (counted["select_algorithm_autotune"], [])
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_a_product_compiles_as_without_gemmdb(name):
+    """The forms that PyTorch's own tests of its search on CPUs have."""
+    programs, inputs = zip(*FORMS[name], strict=True)
+
+    def each(inputs):
+        return [program(x) for program, x in zip(programs, inputs, strict=True)]
+
+    plain = searched(each, inputs)
+    gemmdb.inductor.enable(on_miss="aten")
+    assert searched(each, inputs) == plain
+    stats = gemmdb.inductor.stats()
+    assert (bool(stats["products"]), stats["errors"]) == (True, [])
 
 
 @pytest.mark.parametrize("name", ["linear", "int8", "batch"])

@@ -1,12 +1,16 @@
-"""Lets Inductor's scheduler fuse elementwise work into one of our kernels also when views stand between the two."""
+"""Lets Inductor's scheduler fuse elementwise work into one of our kernels also when views stand between the two, and
+when it stores its result in another order."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch._inductor.dependencies import MemoryDep
+from torch._inductor.scheduler import SchedulerNode
+from torch._inductor.virtualized import V
 
 _MARK = "_gemmdb_choice"
 
@@ -18,9 +22,14 @@ def choice(output: Any) -> Any:
     return output
 
 
-def through_views(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the scheduler's score of two nodes. If one of them is our choice and the scheduler finds nothing that they
-    share, the score counts what they share once loops are merged.
+def in_any_loops(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the scheduler's score of two nodes. If the first one is our choice, the loops of the second one are turned
+    into the order in which our choice stores. If the scheduler finds nothing that they share, the score counts what
+    they share once loops are merged.
+
+    A permuted or transposed store runs in the order of what it writes, unless most of what it reads lies in another.
+    Among elementwise nodes the scheduler then turns loops, but never for a template. So `relu(y).t().contiguous()` was
+    a kernel of its own behind each template, and not if a residual of the product's order was added.
 
     The scheduler of torch 2.11 compares loops as they were written before it fuses. Loops over the [B, S, N] after a
     linear differ from loops over [M, N], so it fused nothing for a batch of sequences. It always uses merged loops to
@@ -29,6 +38,8 @@ def through_views(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def score_fusion_memory(self: Any, node1: Any, node2: Any, *args: Any, **kwargs: Any) -> Any:
+        if _chosen(node1):
+            turn(node1, node2)
         found = original(self, node1, node2, *args, **kwargs)
         score, *rest = found if isinstance(found, tuple) else (found,)
         if score or not (_chosen(node1) or _chosen(node2)):
@@ -37,6 +48,30 @@ def through_views(original: Callable[..., Any]) -> Callable[..., Any]:
         return (score, *rest) if rest else score
 
     return score_fusion_memory
+
+
+def turn(product: Any, consumer: Any) -> None:
+    """Reorder the loops of `consumer`, if it is elementwise and then reads all that `product` stores for it in the
+    order in which it is stored."""
+    if not isinstance(consumer, SchedulerNode) or consumer.is_template() or consumer.is_reduction():
+        return
+    stored = {dep.name: _merged(dep) for dep in product.read_writes.writes}
+    reads = [dep for dep in consumer.read_writes.reads if dep.name in stored]
+    loops = len(consumer.get_ranges()[0])
+    if not reads or any(not isinstance(dep, MemoryDep) or dep.num_vars != loops for dep in reads):
+        return
+    strides = V.graph.sizevars.stride_hints(reads[0].index, reads[0].var_names)
+    if 0 in strides:  # It reads some elements several times.
+        return
+    order = sorted(range(loops), key=lambda loop: -strides[loop])
+    if order != list(range(loops)) and all(_merged(_turned(dep, order)) == stored[dep.name] for dep in reads):
+        consumer.apply_new_loop_order(order)
+
+
+def _turned(dep: MemoryDep, order: Sequence[int]) -> MemoryDep:
+    return replace(
+        dep, var_names=tuple(dep.var_names[loop] for loop in order), size=tuple(dep.size[loop] for loop in order)
+    )
 
 
 def shared(node1: Any, node2: Any) -> set[Any]:

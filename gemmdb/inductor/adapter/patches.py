@@ -90,7 +90,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "fusion_score", "torch._inductor.scheduler:Scheduler.score_fusion_memory",
-        "fuses what reads our output through views; the scheduler of torch 2.11 compares unmerged loops", (2, 12),
+        "fuses what reads our output in other loops: behind a permutation, and in torch 2.11 behind views",
     ),
     Patch(
         "cutlass_headers", "torch._inductor.codegen.cuda.compile_utils:_cutlass_include_paths",

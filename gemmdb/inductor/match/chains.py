@@ -19,6 +19,8 @@ ANCESTORS = 256
 aten, prims = torch.ops.aten, torch.ops.prims
 VIEWS = (*extract.VIEWS, aten.permute.default, aten.transpose.int, aten.t.default)
 """Operators that change how memory is seen. Elementwise work behind them still fits into the product's kernel."""
+SOFTMAX = "prims.prepare_softmax_online.default"
+"""Inductor's operator for the maximum and sum of a softmax on a GPU. It has no tag."""
 _PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten.baddbmm.", "aten._int_mm.", "aten._scaled_mm", "mkl.",
              "mkldnn._linear", "gemmdb.")  # fmt: skip
 
@@ -139,7 +141,12 @@ def _takes(user: Any) -> bool:
     anew."""
     if user.op != "call_function":
         return True
-    return not extract.is_pointwise(user) and torch.Tag.reduction not in getattr(user.target, "tags", ())
+    return not extract.is_pointwise(user) and not reduces(user)
+
+
+def reduces(node: Any) -> bool:
+    """Whether an operator is a reduction."""
+    return str(node.target) == SOFTMAX or torch.Tag.reduction in getattr(node.target, "tags", ())
 
 
 def _leading(stored: list[Any], found: dict[Any, None]) -> set[Any]:

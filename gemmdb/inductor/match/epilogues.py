@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from gemmdb.inductor.adapter import guessing
 from gemmdb.inductor.match import chains, extract
 from gemmdb.inductor.match.chains import Chain
@@ -15,8 +13,6 @@ from gemmdb.inductor.match.extract import value
 from gemmdb.key.epilogue import ARITHMETIC, ORDERS, READS, Epilogue, parse, stored_as
 from gemmdb.key.layout import ITEM_SIZES
 
-SOFTMAX = "prims.prepare_softmax_online.default"
-"""Inductor's operator for the maximum and sum of a softmax on a GPU. It has no tag."""
 LIGHT = frozenset({
     "abs", "add", "addcmul", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clamp",
     "clamp_max", "clamp_min", "clone", "convert_element_type", "copysign", "div", "eq", "floor", "fmax", "fmin",
@@ -148,9 +144,7 @@ def _reduced(product: Any) -> bool:
 
 def _reduces_rows(node: Any) -> bool:
     """Whether `node` reduces the last dimension of its operand, or all dimensions."""
-    if node.op != "call_function":
-        return False
-    if str(node.target) != SOFTMAX and torch.Tag.reduction not in getattr(node.target, "tags", ()):
+    if node.op != "call_function" or not chains.reduces(node):
         return False
     # `dim` is not always the second argument: for a norm, the second is the order.
     names = [argument.name for argument in node.target._schema.arguments]

@@ -53,7 +53,7 @@ def score(monkeypatch):
         found = sum(self.dep_size_hint(dep) for dep in first & second)
         return (found, False) if both else found
 
-    monkeypatch.setattr(scheduler.Scheduler, "score_fusion_memory", fusing.through_views(exact))
+    monkeypatch.setattr(scheduler.Scheduler, "score_fusion_memory", fusing.in_any_loops(exact))
     return lambda *args, **options: scheduler.Scheduler.score_fusion_memory(Scheduler(2), *args, **options)
 
 
@@ -77,8 +77,41 @@ def test_what_inductor_finds_by_itself_is_left(score):
     assert score(product, node(reads=[ROWS, BATCHED])) == 2 * 24 * 256
 
 
-def test_inductor_is_wrapped_where_it_needs_that_when_the_first_graph_is_compiled(kit):
+def test_inductor_is_wrapped_when_the_first_graph_is_compiled(kit):
     gemmdb.inductor.enable()
     kit.compiled(lambda a, b: a @ b, torch.ones(4, 8), torch.ones(8, 4))
-    wrapped = getattr(scheduler.Scheduler.score_fusion_memory, "_gemmdb", False)
-    assert wrapped == (torch.torch_version.TorchVersion(torch.__version__) < (2, 12))
+    assert getattr(scheduler.Scheduler.score_fusion_memory, "_gemmdb", False)
+
+
+BEHIND = {
+    "transposed": (lambda y: y.relu().t().contiguous(), True),
+    "by heads": (lambda y: (y.view(24, 4, 64) * 2).transpose(0, 1).contiguous(), True),
+    "by heads of sequences": (lambda y: (y.view(2, 12, 4, 64) * 2).transpose(1, 2).contiguous(), True),
+    "its own order": (lambda y: y.relu(), False),
+    "a part": (lambda y: y[:, :128].t().contiguous() * 2, False),
+    "twice": (lambda y: (y[:, :24] + y[:, :24].t()).contiguous(), False),
+    "expanded": (lambda y: y.t()[:, None].expand(256, 3, 24) * 2, False),
+    "reduced": (lambda y: y.relu().t().sum(1), False),
+}
+"""What follows a product [24, 256], and whether its loops can be turned into the product's."""
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_loops_are_turned_into_the_order_in_which_the_product_is_stored(name, kit, monkeypatch):
+    """A sum stands for the product: it is computed in loops of its own, too, and the scheduler of a CPU knows them."""
+    after, turns = BEHIND[name]
+    seen = []
+
+    def turned(self, nodes):
+        product, consumer = nodes[0], nodes[-1]
+        before = consumer.get_ranges()
+        fusing.turn(product, consumer)
+        stored = {dep.normalize() for dep in product.read_writes.writes}
+        read = {dep.normalize() for dep in consumer.read_writes.reads if dep.name in product.get_buffer_names()}
+        seen.append((consumer.get_ranges() != before, read == stored))
+        raise RuntimeError("the code generator of a CPU turns no loops")
+
+    monkeypatch.setattr(scheduler.Scheduler, "fuse_nodes", turned)
+    with pytest.raises(RuntimeError, match="turns no loops"):
+        kit.compiled(lambda x: after(x.sum(0)), torch.randn(8, 24, 256))
+    assert seen == [(turns, turns or name == "its own order")]

@@ -139,6 +139,7 @@ def test_what_becomes_part_of_a_reduction_is_no_epilogue(name):
 
 REDUCED = {
     "online softmax": (lambda y: torch.ops.prims.prepare_softmax_online(y, 1), "none"),
+    "online softmax of columns": (lambda y: torch.ops.prims.prepare_softmax_online(y.t() * 2, 1), "none"),
     "norm of rows": (lambda y: torch.ops.aten.linalg_vector_norm(y, 2, [-1]), "none"),
     "norm of columns": (lambda y: torch.ops.aten.linalg_vector_norm(y, 2, [0]), "none"),
     "norm of all": (lambda y: torch.ops.aten.linalg_vector_norm(y), "none"),

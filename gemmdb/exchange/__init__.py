@@ -1,0 +1,1 @@
+"""Tables in the formats of others: exporting, importing, and sharing tables over URLs."""

@@ -1,0 +1,67 @@
+"""Exporting: a table in one of the FORMATS."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gemmdb.errors import InputError
+from gemmdb.exchange import files, lookup_table, parquet, text_formats
+from gemmdb.exchange.report import Exchanged, Tally
+from gemmdb.table.reader import Table
+
+Writer = Callable[[Path, Path, Tally], int]
+"""Writes the table at the first path to the second, and returns how many rows or entries. What it leaves goes to the
+Tally."""
+
+
+def export(table: Path, out: Path, to: str) -> Exchanged:
+    """Write the table at `table` to the file `out` in the format `to`, one of FORMATS. `out` is replaced when all is
+    written, or stays as it is.
+
+    Raises InputError for an unknown format, for a missing package, and if `out` cannot be written or is the table;
+    TableError if `table` is not a table.
+    """
+    if to not in FORMATS:
+        raise InputError(f"unknown format {to!r}; known: {', '.join(FORMATS)}")
+    if out.exists() and table.exists() and out.samefile(table):
+        raise InputError(f"{out} is the table itself; name another file")
+    what, write = FORMATS[to]
+    tally = Tally()
+    with files.replacing(out) as part:
+        carried = write(table, part, tally)
+    return Exchanged(str(table), out, to, what, carried, tally.left)
+
+
+def _csv(path: Path, out: Path, tally: Tally) -> int:
+    with contextlib.closing(Table.open(path)) as table:
+        for run in table.provenance():
+            tally.leave("CSV has no place for what a run recorded about itself; jsonl and parquet have", run["run"])
+        return text_formats.write_csv(out, table.measurements())
+
+
+def _jsonl(path: Path, out: Path, tally: Tally) -> int:
+    with contextlib.closing(Table.open(path)) as table:
+        return text_formats.write_jsonl(out, table.measurements(), table.provenance())
+
+
+def _parquet(path: Path, out: Path, tally: Tally) -> int:
+    with contextlib.closing(Table.open(path)) as table:
+        return parquet.write(out, table.measurements(), table.provenance())
+
+
+def _lookup_table(path: Path, out: Path, tally: Tally) -> int:
+    entries = lookup_table.build(path, tally)
+    out.write_text(json.dumps(entries, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return len(entries)
+
+
+FORMATS: Mapping[str, tuple[str, Writer]] = {
+    "csv": ("measurement", _csv),
+    "jsonl": ("measurement", _jsonl),
+    "parquet": ("measurement", _parquet),
+    "lookup-table": ("key", _lookup_table),
+}
+"""Every format by its name on the command line, with what it holds and what writes it."""

@@ -1,0 +1,113 @@
+"""Reading files of strangers within bounds, and writing files that are complete or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gemmdb.errors import InputError
+from gemmdb.table.measurement import one_line
+
+LONGEST_LINE = 2**20
+"""Bytes of the longest line that is read. A line of ours takes about 2 kB."""
+MOST_LINES = 20_000_000
+"""The most lines of a file."""
+MOST_BYTES = 2**28
+"""Bytes of the largest file that must be read as a whole."""
+
+_FLOAT = re.compile(r"-?(\d{1,20}(\.\d{1,40})?(e[+-]?\d{1,3})?|inf)")
+_INT = re.compile(r"-?\d{1,18}")
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file with their numbers, from 1. Raises InputError for a file that cannot be read, is not
+    UTF-8, or is beyond the bounds."""
+    with reading(path), path.open("rb") as file:
+        number = 0
+        while raw := file.readline(LONGEST_LINE + 1):
+            number += 1
+            if len(raw) > LONGEST_LINE:
+                raise InputError(f"{path}:{number}: a line of more than {LONGEST_LINE:,} bytes")
+            if number > MOST_LINES:
+                raise InputError(f"{path}:{number}: more than {MOST_LINES:,} lines")
+            try:
+                yield number, raw.decode()
+            except UnicodeDecodeError as error:
+                raise InputError(f"{path}:{number}: not UTF-8 text") from error
+
+
+def whole(path: Path) -> str:
+    """The text of a file of at most MOST_BYTES. Raises InputError."""
+    with reading(path), path.open("rb") as file:
+        raw = file.read(MOST_BYTES + 1)
+    if len(raw) > MOST_BYTES:
+        raise InputError(f"{path}: larger than {MOST_BYTES:,} bytes")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}:{raw[: error.start].count(10) + 1}: not UTF-8 text") from error
+
+
+def parse_json(text: str, path: Path, first: int = 1) -> Any:
+    """The value of a JSON text that begins at line `first` of a file. Raises InputError with file and line."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{first + error.lineno - 1}: not JSON ({error.msg})") from error
+    except (ValueError, RecursionError) as error:  # An integer of thousands of digits; thousands of brackets.
+        raise InputError(f"{path}:{first}: not usable JSON ({one_line(str(error))[:120]})") from error
+
+
+def line_of(text: str, words: str) -> int:
+    """The number of the first line that contains `words`, as JSON writes them; 1 if none does."""
+    place = text.find(json.dumps(words))
+    return 1 if place < 0 else text.count("\n", 0, place) + 1
+
+
+def real_number(text: str) -> float:
+    """The number of a text that `repr` wrote. Raises InputError for every other spelling."""
+    if not _FLOAT.fullmatch(text):
+        raise InputError(f"not a number: {text[:40]!r}")
+    return float(text)
+
+
+def whole_number(text: str) -> int:
+    """The integer of a text of at most 18 digits. Raises InputError."""
+    if not _INT.fullmatch(text):
+        raise InputError(f"not an integer: {text[:40]!r}")
+    return int(text)
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn an OSError about a file that is read into an InputError that names it."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+
+@contextlib.contextmanager
+def replacing(out: Path) -> Iterator[Path]:
+    """A path beside `out` to write to. It takes the place of `out` if the block succeeds, and is deleted otherwise.
+    Raises InputError if it cannot be written."""
+    folder = out.absolute().parent
+    if out.is_dir():
+        raise InputError(f"{out} is a folder; name a file")
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; make it, or name another file")
+    part = folder / f".{out.name}.{secrets.token_hex(4)}.part"
+    try:
+        yield part
+        part.replace(out)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written ({error.strerror})") from error
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,168 @@
+"""Inductor's local autotune cache: the JSON file `cache/<hash>` in the folder of TORCHINDUCTOR_CACHE_DIR.
+
+`{"system": {...}, "cache": {op: {inputs: {precision: {choice: milliseconds}}}}}`. The inputs give dtypes, sizes,
+strides and offsets. A choice of a Triton template is named by the digest of its code, which Inductor keeps in the same
+folder: its constants are read from there, as text. Choices of other kinds, and those whose code is gone, are left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gemmdb.errors import InputError
+from gemmdb.exchange import files
+from gemmdb.exchange.foreign.given import INDUCTOR, Cursor, Given, Source, Timed, microseconds, race, run_of
+from gemmdb.exchange.importing import Content
+from gemmdb.exchange.report import Tally
+from gemmdb.kernels.config import Config
+from gemmdb.key.layout import ALIASES, classify
+from gemmdb.key.operands import Bias, TensorInfo, default_numerics
+from gemmdb.key.problem import Problem
+from gemmdb.table import schema
+from gemmdb.table.measurement import Measurement
+
+KIND = "inductor-cache"
+OPS = ("mm", "addmm", "bmm", "int_mm")
+_TENSOR = re.compile(r"\('(cpu|cuda)', 'torch\.(\w{1,20})'((?:, \d{1,12}){1,13})\)")
+_INPUTS = re.compile(rf"\[{_TENSOR.pattern}(?:, {_TENSOR.pattern})*\](_\d{{1,12}})?")
+_ATEN = re.compile(r"(?:mm|addmm|bias_addmm|bmm|_int_mm)(?:-(?:alpha|beta)=1(?:\.0)?)*-\w{20,100}")
+_TRITON = re.compile(r"(?:triton_)?(mm|mm_persistent_tma|bmm)-(\w{20,100})")
+_KERNELS = {"mm": "inductor_mm", "mm_persistent_tma": "inductor_persistent_tma", "bmm": "inductor_bmm"}
+_CONSTANT = re.compile(r"^\s*(BLOCK_M|BLOCK_N|BLOCK_K|GROUP_M) : tl\.constexpr = (\d{1,6})\s*$", re.MULTILINE)
+_LAUNCH = re.compile(r"^\s*num_(stages|warps)=(\d{1,4}),\s*$", re.MULTILINE)
+_MOST_CODE = 2**20
+PRECISIONS = {"cuda": {"highest": False, "high": True, "medium": True}, "cpu": {"highest": False}}
+"""Whether fp32 is multiplied as TF32, by device and torch's float32_matmul_precision."""
+
+
+def read(path: Path, tally: Tally, given: Given) -> Content:
+    """The rows of a cache. Raises InputError with file and line."""
+    text = files.whole(path)
+    document = files.parse_json(text, path)
+    if not isinstance(document, dict) or not isinstance(document.get("cache"), dict):
+        raise InputError(f"{path}:1: not Inductor's autotune cache: there is no object `cache`")
+    system = document.get("system")
+    device = given.device_for(path, _word(system, "device", "name"))
+    run = run_of(path, KIND, given)
+    said = {"cuda": _word(system, "version", "cuda") or ""} if device.kind == "cuda" else {}
+    source = Source(device, given.toolchain(path, device, **said), INDUCTOR, run["run"])
+    return Content(_rows(path, Cursor(path, text), document["cache"], tally, source), [run])
+
+
+def _rows(path: Path, cursor: Cursor, cache: Mapping[str, Any], tally: Tally, source: Source) -> Iterator[Measurement]:
+    for op, by_inputs in cache.items():
+        where = cursor.at(op)
+        for inputs, by_precision in _object(by_inputs, where).items():
+            where = cursor.at(inputs)
+            for precision, choices in _object(by_precision, where).items():
+                found = _object(choices, where)
+                if len(found) > schema.MOST_MEASUREMENTS:
+                    raise InputError(f"{where}: more than {schema.MOST_MEASUREMENTS:,} choices")
+                timings = {name: microseconds(time, where) for name, time in found.items()}
+                yield from _race(path, (where, op, inputs, precision), timings, tally, source)
+
+
+def _race(
+    path: Path, at: tuple[str, str, str, str], timings: Mapping[str, float], tally: Tally, source: Source
+) -> Iterator[Measurement]:
+    where, op, inputs, precision = at
+    name = f"{where} {op[:40]}"
+    problem, reason = _problem(where, op, inputs, precision, source)
+    aten = [us for choice, us in timings.items() if _ATEN.fullmatch(choice) and us != float("inf")]
+    if problem is None or not aten:
+        reason = reason or "ATen has no time in the race, so no time can be compared with it"
+        return tally.leave(reason, name, len(timings))
+    found = []
+    for choice, us in timings.items():
+        if _ATEN.fullmatch(choice):
+            continue
+        config, reason = _config(path.parent.parent, choice)
+        if config is None:
+            tally.leave(reason, f"{name} {choice[:60]}")
+        else:
+            found.append(Timed(config, us))
+    whole = min(timings.values()) in (min(aten), *(one.us for one in found))
+    yield from race(source, problem, min(aten), found, whole)
+    return None
+
+
+def _problem(where: str, op: str, inputs: str, precision: str, source: Source) -> tuple[Problem | None, str]:
+    """The product of a key, or why it has none."""
+    if not _INPUTS.fullmatch(inputs):
+        raise InputError(f"{where}: not the inputs of a product: {inputs[:80]!r}")
+    if op not in OPS:
+        return None, f"the cache does not describe a product of {op[:40]}"
+    found = [
+        (kind, dtype, [int(x) for x in numbers.split(", ")[1:]]) for kind, dtype, numbers in _TENSOR.findall(inputs)
+    ]
+    if {kind for kind, *_ in found} != {source.device.kind}:
+        return None, "it was measured on another kind of device"
+    if precision not in PRECISIONS[source.device.kind]:
+        return None, f"fp32 precision {precision[:20]!r} has no key on this device"
+    if len(found) != (3 if op == "addmm" else 2) or any(len(numbers) % 2 == 0 for *_, numbers in found):
+        return None, "the product has other inputs than two operands and a bias"
+    tensors = [_tensor(dtype, numbers) for _, dtype, numbers in found]
+    *first, a, b = tensors
+    tf32 = PRECISIONS[source.device.kind][precision] and a.dtype == "fp32"
+    try:
+        bias = {"bias": _bias(first[0], (*a.sizes[:-1], *b.sizes[1:]))} if first else {}
+        return Problem.from_tensors(op, a, b, numerics=default_numerics(a.dtype, tf32), **bias), ""
+    except InputError as error:
+        return None, f"the key knows no such product ({str(error)[:100]})"
+
+
+def _tensor(dtype: str, numbers: list[int]) -> TensorInfo:
+    *dims, offset = numbers
+    half = len(dims) // 2
+    return TensorInfo(ALIASES.get(dtype, dtype), tuple(dims[:half]), tuple(dims[half:]), offset)
+
+
+def _bias(tensor: TensorInfo, out: tuple[int, ...]) -> Bias:
+    """The class of a bias, which Inductor may have expanded to [M, N]. Raises InputError."""
+    m, n = out
+    sizes, strides = tensor.sizes, tensor.strides
+    if len(sizes) == 1:
+        sizes, strides = (1, *sizes), (0, *strides)
+    if len(sizes) != 2 or any(size not in (1, whole) for size, whole in zip(sizes, out, strict=True)):
+        raise InputError(f"a bias of {list(tensor.sizes)} for an output of {[m, n]}")
+    kind, shape, steps = "full", sizes, strides
+    if sizes[0] == 1 or strides[0] == 0:
+        kind, shape, steps = "1d", (1, sizes[1]), (sizes[1], strides[1])
+    elif n != 1 and (sizes[1] == 1 or strides[1] == 0):
+        kind, shape, steps = "column", (m, 1), (strides[0], 1)
+    return Bias(kind, tensor.dtype, classify(shape, steps, tensor.offset, tensor.dtype).align)
+
+
+def _config(folder: Path, choice: str) -> tuple[Config | None, str]:
+    """The config of a choice, or why it has none."""
+    found = _TRITON.fullmatch(choice)
+    if found is None:
+        return None, "a choice that is neither ATen nor a template that gemmdb knows"
+    template, digest = found.groups()
+    try:
+        with (folder / digest[1:3] / f"{digest}.py").open("rb") as file:
+            code = file.read(_MOST_CODE).decode("utf-8", "replace")
+    except OSError:
+        return None, "the code of the choice is not in Inductor's cache folder any more, so its tile is unknown"
+    values = {name.lower(): int(value) for name, value in _CONSTANT.findall(code)}
+    values |= {name: int(value) for name, value in _LAUNCH.findall(code)}
+    try:
+        return Config.of("triton", _KERNELS[template], **values), ""
+    except InputError:
+        return None, "the tile is outside what gemmdb takes"
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: not Inductor's autotune cache: {value!r:.60} is no object")
+    return value
+
+
+def _word(system: Any, part: str, name: str) -> str | None:
+    """A short text of the part `system`; None if it is not there."""
+    found = system.get(part) if isinstance(system, dict) else None
+    word = found.get(name) if isinstance(found, dict) else None
+    return word if isinstance(word, str) and 0 < len(word) <= 80 and word.isprintable() else None

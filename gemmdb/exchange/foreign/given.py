@@ -1,0 +1,152 @@
+"""What the caller says about a file of another program, and how its times become rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gemmdb.errors import InputError
+from gemmdb.exchange import files
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table.measurement import EMITTED, LEAST_US, MOST_US, Measurement, Protocol, Status, Times
+
+SPREAD = 0.1
+"""Half the interval that an imported time gets, relative: these files hold one number per kernel, and nobody knows how
+it varies. So a kernel must be more than twice that ahead of ATen to be picked before it."""
+INDUCTOR = Protocol("graph", "cold", 1, 1, reference="inductor autotuning")
+"""Of Inductor's autotuning: events on the GPU's stream around one call at a time, after the cache was overwritten."""
+TUNABLE = Protocol("graph", "hot", 1, 1, reference="tunableop")
+"""Of TunableOp: the mean over calls in a row."""
+
+Resolve = Callable[[str | None], Device]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the caller says. A file that says it itself goes first, and a contradiction is an InputError.
+
+    `device`: a SKU or an arch. `cuda`, `torch`: versions. `op`, `dtype`, `layout`: as in `Problem.gemm`.
+    `n`, `k`: sizes in elements. `resolve` finds a device by name.
+    """
+
+    resolve: Resolve
+    device: str | None = None
+    cuda: str | None = None
+    torch: str | None = None
+    op: str | None = None
+    dtype: str | None = None
+    layout: str | None = None
+    n: int | None = None
+    k: int | None = None
+
+    def device_for(self, path: Path, named: str | None = None) -> Device:
+        """The device of the caller's name, or of the name in the file. Raises InputError without either."""
+        if self.device and named and not self.resolve(self.device).named(named):
+            raise InputError(f"{path}: it names the device {named[:80]!r}, and --device is {self.device!r}")
+        if not self.device and not named:
+            raise InputError(f"--device is missing: {path} does not say on which device it was measured")
+        return self.resolve(self.device or named)
+
+    def toolchain(self, path: Path, device: Device, **said: str) -> Toolchain:
+        """The toolchain, with what the file itself says. Raises InputError where it cannot be known for a GPU."""
+        found = {"torch": self.torch or "", "cuda": self.cuda or "", **{name: v for name, v in said.items() if v}}
+        if device.kind == "cuda" and not found["cuda"]:
+            raise InputError(f"--cuda is missing: {path} does not say for which CUDA torch was built, such as 13.0")
+        if device.kind == "cpu" and not found["torch"]:
+            raise InputError(
+                f"--torch is missing: {path} does not say with which torch it was measured, such as 2.13.0"
+            )
+        return Toolchain(**found)
+
+    def said(self) -> dict[str, Any]:
+        """What the caller said, JSON-ready, for the provenance."""
+        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "resolve"}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows come from: what all rows of one file share."""
+
+    device: Device
+    toolchain: Toolchain
+    protocol: Protocol
+    run: str
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One kernel of a race: its time in microseconds, infinite where it failed."""
+
+    config: Config
+    us: float
+
+
+def race(
+    source: Source, problem: Problem, aten_us: float, found: Sequence[Timed], whole: bool
+) -> Iterator[Measurement]:
+    """The rows of the kernels that one program timed on one problem, ATen among them at `aten_us`.
+
+    `whole`: whether the fastest kernel of the race is ATen or in `found`. If not, or if `found` is empty, the rows are
+    estimates (`slow`) from which no verdict is made: ATen would win only because its rivals were left out.
+    """
+    decided = whole and bool(found)
+    status = Status.OK if decided else Status.SLOW
+    yield _row(source, problem, Timed(ATEN, aten_us), aten_us, status)
+    for one in found:
+        yield _row(source, problem, one, aten_us, status)
+
+
+def _row(source: Source, problem: Problem, one: Timed, aten_us: float, status: Status) -> Measurement:
+    failed = math.isinf(one.us)
+    times = None if failed else Times(one.us, one.us * (1 - SPREAD), one.us * (1 + SPREAD), 1, aten_us)
+    return Measurement(
+        problem, one.config, source.device, source.protocol, source.toolchain, source.run,
+        Status.ERROR if failed else status, times,
+        detail="it failed in the imported race" if failed else EMITTED if one.config.spec.emitted else "",
+    )  # fmt: skip
+
+
+def microseconds(value: Any, where: str) -> float:
+    """The microseconds of a time in milliseconds; infinity stands for a kernel that failed. Raises InputError, which
+    begins with `where`."""
+    if type(value) not in (int, float) or (isinstance(value, int) and abs(value) > MOST_US) or value != value:
+        raise InputError(f"{where}: a time must be a number of milliseconds, got {value!r:.60}")
+    us = float(value) * 1000
+    if us != math.inf and not LEAST_US / (1 - SPREAD) <= us <= MOST_US / (1 + SPREAD):
+        raise InputError(f"{where}: {value!r:.60} is no possible time in milliseconds")
+    return us
+
+
+def run_of(path: Path, kind: str, given: Given) -> dict[str, Any]:
+    """The run for a file, in the form of `Table.provenance`. Its name comes from the file's content and from what the
+    caller said, so that importing a file again adds nothing."""
+    with files.reading(path), path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    sha256 = digest.hexdigest()
+    digest.update(repr(sorted(given.said().items())).encode())
+    name = f"import-{kind}-{digest.hexdigest()[:16]}"
+    return {"run": name, "imported": kind, "file": path.name, "sha256": sha256, "given": given.said()}
+
+
+class Cursor:
+    """Finds the lines of the keys of a JSON text, which come in the order of the text."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path, self._text, self._place, self._line = path, text, 0, 1
+
+    def at(self, key: str) -> str:
+        """`FILE:LINE` of the next occurrence of a key; of the last one found if there is none."""
+        place = self._text.find(json.dumps(key), self._place)
+        if place >= 0:
+            self._line += self._text.count("\n", self._place, place)
+            self._place = place
+        return f"{self._path}:{self._line}"

@@ -1,0 +1,109 @@
+"""TunableOp's results: the CSV file of PYTORCH_TUNABLEOP_FILENAME.
+
+A line `GemmTunableOp_BFloat16_TN,tn_N_M_K_ld_LDB_LDA_LDC,SOLUTION,MILLISECONDS` says how fast the best solution of a
+BLAS library is; its sizes are those of the transposed product. `Default` is the kernel that ATen takes without
+TunableOp, so its time is evidence about ATen. The other solutions run only with TunableOp and its file. They say
+nothing about ATen's time without it, and gemmdb has no such kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from gemmdb.errors import InputError
+from gemmdb.exchange import files
+from gemmdb.exchange.foreign.given import TUNABLE, Given, Source, microseconds, race, run_of
+from gemmdb.exchange.importing import Content
+from gemmdb.exchange.report import Tally
+from gemmdb.key.operands import TensorInfo, default_numerics, dense_bias
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Measurement
+
+KIND = "tunableop"
+DTYPES = {"BFloat16": "bf16", "Half": "fp16", "float": "fp32", "tf32": "fp32", "double": "fp64"}
+_OPERATOR = re.compile(r"(Gemm|GemmAndBias|GemmStridedBatched|ScaledGemm)TunableOp_([\w:<>]{1,80})_([NT])([NT])")
+_PARAMETERS = re.compile(r"[nt]{2}_(\d{1,10})_(\d{1,10})_(\d{1,10})_ld_(\d{1,10})_(\d{1,10})_(\d{1,10})")
+_WORDS = re.compile(r"[\w.:<>+\-]{1,200}")
+
+
+def read(path: Path, tally: Tally, given: Given) -> Content:
+    """The rows of a file. `given` must say the device and CUDA. Raises InputError with file and line."""
+    device = given.device_for(path)
+    run = run_of(path, KIND, given)
+    said = {"torch": dict(_validators(path)).get("PT_VERSION", "")}
+    source = Source(device, given.toolchain(path, device, **said), TUNABLE, run["run"])
+    return Content(_rows(path, tally, source), [run])
+
+
+def _validators(path: Path) -> Iterator[tuple[str, str]]:
+    """Names and versions of the software that the file is for."""
+    for number, line in files.lines(path):
+        word, _, rest = line.strip().partition(",")
+        if word == "Validator":
+            name, _, value = rest.partition(",")
+            if not _WORDS.fullmatch(name) or len(value) > 80:
+                raise InputError(f"{path}:{number}: malformed validator")
+            yield name, value
+
+
+def _rows(path: Path, tally: Tally, source: Source) -> Iterator[Measurement]:
+    for number, line in files.lines(path):
+        where, cells = f"{path}:{number}", line.strip().split(",")
+        if cells[0] == "Validator" or cells == [""]:
+            continue
+        if len(cells) not in (3, 4) or not all(_WORDS.fullmatch(cell) for cell in cells[:3]):
+            raise InputError(f"{where}: not a line of TunableOp's results: {line.strip()[:80]!r}")
+        us = _time(cells, where)
+        problem = _problem(where, cells[0], cells[1], tally)
+        if problem is None:
+            continue
+        if cells[2] != "Default":
+            reason = "a library's algorithm that only TunableOp chooses; it is no evidence about ATen without TunableOp"
+            tally.leave(reason, f"{where} {cells[2]}")
+        elif us is None:
+            tally.leave("the line has no time", where)
+        else:
+            yield from race(source, problem, us, [], whole=True)
+
+
+def _time(cells: list[str], where: str) -> float | None:
+    if len(cells) < 4 or not cells[3]:
+        return None
+    try:
+        return microseconds(files.real_number(cells[3]), where)
+    except InputError as error:
+        raise error if str(error).startswith(where) else InputError(f"{where}: {error}") from error
+
+
+def _problem(where: str, operator: str, parameters: str, tally: Tally) -> Problem | None:
+    """The product; None for one that the key does not know, which goes to `tally`."""
+    found = _OPERATOR.fullmatch(operator)
+    if found is None:
+        raise InputError(f"{where}: unknown operator {operator[:80]!r}")
+    kind, dtype, first, second = found.groups()
+    if kind in ("GemmStridedBatched", "ScaledGemm"):
+        reason = {"GemmStridedBatched": "the distance of the matrices", "ScaledGemm": "the layout of the scales"}[kind]
+        tally.leave(f"a {kind} line does not say {reason}", where)
+        return None
+    if dtype not in DTYPES:
+        tally.leave(f"products of {dtype} have no key", where)
+        return None
+    sizes = _PARAMETERS.fullmatch(parameters)
+    if sizes is None:
+        raise InputError(f"{where}: not the sizes of a product: {parameters[:80]!r}")
+    # The library multiplies B^T by A^T, which gives the transpose of a row-major C.
+    n, m, k, ldb, lda, ldc = map(int, sizes.groups())
+    if ldc != n:
+        tally.leave("the output has gaps between its rows", where)
+        return None
+    name = DTYPES[dtype]
+    a = TensorInfo(name, (m, k), (1, lda) if second == "T" else (lda, 1))
+    b = TensorInfo(name, (k, n), (1, ldb) if first == "T" else (ldb, 1))
+    bias = {} if kind == "Gemm" else {"bias": dense_bias("1d", m, n, name)}
+    try:
+        numerics = default_numerics(name, tf32=dtype == "tf32")
+        return Problem.from_tensors("addmm" if bias else "mm", a, b, numerics=numerics, **bias)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error

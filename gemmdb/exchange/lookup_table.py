@@ -1,0 +1,186 @@
+"""PyTorch's own lookup table: `torch._inductor.config.lookup_table.table`, a dictionary from a product to the configs
+that Inductor's autotuning is limited to.
+
+Inductor reads it with `LookupTableChoices` and `mode="max-autotune"`, on NVIDIA GPUs. A key names the GPU, the dtypes,
+sizes and strides of the operands, and the op. A value lists keyword arguments of a template.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemmdb.exchange.report import Tally
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.layout import contiguous
+from gemmdb.key.operands import Operand, dense_bias
+from gemmdb.key.problem import Problem
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import Pooled, Verdict
+
+TORCH = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8", "uint8": "uint8"}
+"""The key's names of dtypes with those of torch."""
+TEMPLATES = {
+    "inductor_mm": "triton::mm",
+    "inductor_persistent_tma": "triton::mm_persistent_tma",
+    "inductor_bmm": "triton::bmm",
+}
+"""Kernels that Inductor has itself, with the names that its table gives them."""
+ATEN_NAMES = {"mm": "aten::mm", "bmm": "aten::bmm", "int_mm": "aten::_int_mm"}
+"""ATen's kernel for each op in that table."""
+_TMA_BYTES = 128
+"""Of a tensor map's descriptor, `TMA_DESCRIPTOR_SIZE` of torch."""
+
+Entries = dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """One problem that wants an entry."""
+
+    problem: Problem
+    entry: dict[str, Any]
+
+    @property
+    def order(self) -> tuple[bool, bool, bool, str]:
+        """Of several problems with one key, the plainest is exported."""
+        p = self.problem
+        return p.fusion != "none", p.numerics.deterministic, p.constant, p.text
+
+
+def build(path: Path, tally: Tally) -> Entries:
+    """The entries for the verdicts of the table at `path`: keys in order, one config each. What Inductor's table cannot
+    say goes to `tally`, by problem. Raises TableError."""
+    found: dict[str, list[_Candidate]] = defaultdict(list)
+    with contextlib.closing(Table.open(path)) as table:
+        for problem, device, verdict in _verdicts(table):
+            if reason := _unsaid(problem, device):
+                tally.leave(reason, f"{problem.text} on {device.sku}")
+                continue
+            config = _choice(table, problem, device, verdict, tally)
+            if config is not None:
+                found[key(problem, device)].append(_Candidate(problem, entry(config, problem, device)))
+    entries: Entries = {}
+    for name in sorted(found):
+        first, *others = sorted(found[name], key=lambda one: one.order)
+        entries[name] = [first.entry]
+        for other in others:
+            tally.leave("Inductor's key is that of another problem, which is exported", other.problem.text)
+    return entries
+
+
+def key(problem: Problem, device: Device) -> str:
+    """The key of a product in Inductor's table, for problems for which `_unsaid` has no reason."""
+    batch = [problem.batch] if problem.spec.batched else []
+    m, n, k = problem.m, problem.n, problem.k
+    inputs = [_tensor(problem.a, batch, m, k), _tensor(problem.b, batch, k, n)]
+    scalars = ""
+    if problem.bias is not None:
+        strides = _bias_strides(problem.bias.kind, m, n)
+        inputs.insert(0, f"(torch.{TORCH[problem.bias.dtype]}, [{m}, {n}], {strides})")
+        scalars = "+alpha=1&beta=1"
+    return f"{device.sku}+({', '.join(inputs)}){scalars}+{problem.op}"
+
+
+def entry(config: Config, problem: Problem, device: Device) -> dict[str, Any]:
+    """The value for a config: the template's name and its keyword arguments, JSON-ready. They are complete: torch 2.11
+    adds no defaults."""
+    if config == ATEN:
+        return {"template_id": ATEN_NAMES[problem.op]}
+    value: Mapping[str, Any] = config.values
+    found = {
+        "template_id": TEMPLATES[config.kernel],
+        **{name.upper(): value[name] for name in ("block_m", "block_n", "block_k", "group_m")},
+        "EVEN_K": problem.k % value["block_k"] == 0,
+        "USE_FAST_ACCUM": False,
+        "ACC_TYPE": "tl.int32" if problem.spec.integer else "tl.float32",
+        "num_stages": value["stages"],
+        "num_warps": value["warps"],
+    }
+    if config.spec.maps(config):
+        found |= {
+            "A_ROW_MAJOR": problem.a.row_major, "B_ROW_MAJOR": problem.b.row_major, "NUM_SMS": device.units,
+            "TMA_SIZE": _TMA_BYTES, "TMA_EXPERIMENTAL_API": False, "tma_store": False,
+            "transpose_discontiguous_tensor_descriptors_override": True,
+        }  # fmt: skip
+    return found
+
+
+def _verdicts(table: Table) -> Iterator[tuple[Problem, Device, Verdict]]:
+    """The verdict that a lookup would take for each problem and device; of measurements, not of the model."""
+    seen: set[tuple[int, int]] = set()
+    for row in table.measurements():
+        pair = (row.problem.key, row.device.key)
+        if pair in seen:
+            continue
+        seen.add(pair)
+        verdict = table.verdict(row.problem, row.device)
+        if verdict is not None and verdict.protocol.clock != "model":
+            yield row.problem, row.device, verdict
+
+
+def _unsaid(problem: Problem, device: Device) -> str:
+    """Why Inductor's table cannot say anything about a problem; empty if it can."""
+    if device.kind != "cuda":
+        return "PyTorch's lookup table is for NVIDIA GPUs only"
+    if problem.op not in (*ATEN_NAMES, "addmm"):
+        return f"PyTorch's lookup table has no entries for {problem.op}"
+    if problem.scalars != "unit":
+        return "alpha or beta is not 1, and the key would need its value"
+    if problem.fusion == "scale":
+        return "its kernel has a scale in it, and Inductor's templates have none"
+    if problem.a.dtype not in TORCH or problem.b.dtype not in TORCH:
+        return "torch has no such dtype"
+    batch = problem.batch if problem.spec.batched else None
+    a, b, bias = problem.a, problem.b, problem.bias
+    dense = all(
+        operand.layout in [contiguous(*sizes, operand.dtype, transposed, batch) for transposed in (False, True)]
+        for operand, sizes in ((a, (problem.m, problem.k)), (b, (problem.k, problem.n)))
+    )
+    if bias is not None:
+        dense = dense and bias == dense_bias(bias.kind, problem.m, problem.n, bias.dtype) and bias.dtype in TORCH
+    return "" if dense else "its strides are not in the table: only dense operands are"
+
+
+def _choice(table: Table, problem: Problem, device: Device, verdict: Verdict, tally: Tally) -> Config | None:
+    """The config to export: the pick, else the fastest measured one that Inductor has, if it beats ATen beyond the
+    spread, else ATen. What is not the pick goes to `tally`."""
+    pick, name = verdict.pick, f"{problem.text}: {verdict.pick.name}"
+    if _sayable(pick, problem):
+        return pick
+    if pick != ATEN:
+        found = _stand_in(table.pooled(problem, device, verdict.protocol.l2, verdict.klass), problem)
+        if _sayable(found, problem):
+            tally.leave("Inductor lacks the kernel; the fastest one that it has is exported instead", name)
+            return found
+    tally.leave("ATen is the best that Inductor has, and its lookup table cannot say so for an addmm", name)
+    return None
+
+
+def _stand_in(pooled: Sequence[Pooled], problem: Problem) -> Config:
+    known = (one for one in pooled if one.servable and one.config != ATEN and _sayable(one.config, problem))
+    return next((one.config for one in known if one.ratio * (1 + one.spread) < 1), ATEN)
+
+
+def _sayable(config: Config, problem: Problem) -> bool:
+    return config.kernel in TEMPLATES or (config == ATEN and problem.op in ATEN_NAMES)
+
+
+def _bias_strides(kind: str, m: int, n: int) -> list[int]:
+    """The strides of a bias after Inductor has expanded it to [m, n]: 0 along what it repeats, and along its own sizes
+    of 1. A bias of that very size stays as it is."""
+    if kind == "full" or (kind == "column" and n == 1):
+        return [n, 1]
+    return [0, int(n > 1)] if kind == "1d" else [int(m > 1), 0]
+
+
+def _tensor(operand: Operand, batch: list[int], rows: int, columns: int) -> str:
+    strides = [columns, 1] if operand.row_major else [1, rows]
+    if batch:
+        strides.insert(0, rows * columns)
+    return f"(torch.{TORCH[operand.dtype]}, {[*batch, rows, columns]}, {strides})"

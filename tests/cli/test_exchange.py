@@ -1,0 +1,69 @@
+"""`gemmdb export` and `gemmdb import`: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from pathlib import Path
+
+import pytest
+
+
+def test_a_table_is_exported_and_imported(gemmdb, table):
+    done = gemmdb("export", str(table), "--to", "jsonl", "-o", "rows.jsonl")
+    assert (done.code, done.out) == (0, "")
+    assert "2 measurements from" in done.err
+    done = gemmdb("import", "rows.jsonl", "--from", "jsonl", "-o", "copy.db")
+    assert done.code == 0
+    assert gemmdb("diff", str(table), "copy.db").code == 0
+
+
+def test_json_counts_and_names_what_is_left(gemmdb, table):
+    done = gemmdb("export", str(table), "--to", "csv", "-o", "rows.csv", "--json")
+    found = json.loads(done.out)
+    assert (done.code, found["version"], found["carried"], found["format"]) == (0, 1, 2, "csv")
+    (left,) = found["left"]
+    assert (left["count"], len(left["examples"])) == (1, 1)
+    assert "not carried over: 1, because: CSV has no place" in done.err
+
+
+def test_nothing_to_carry_over_is_a_negative_answer(gemmdb, table):
+    done = gemmdb("export", str(table), "--to", "lookup-table", "-o", "table.json")
+    assert done.code == 1
+    assert "for NVIDIA GPUs only" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["export", "mine.db", "--to", "xml", "-o", "x"], "known: csv, jsonl, parquet, lookup-table"),
+        (["import", "mine.db", "--from", "xml", "-o", "x"], "unknown format 'xml'; known: csv,"),
+        (["export", "none.db", "--to", "csv", "-o", "x"], "none.db does not exist"),
+        (["export", "mine.db", "--to", "csv", "-o", "no/x"], "is not a folder"),
+        (["export", "mine.db", "--to", "csv", "-o", "."], "is a folder"),
+        (["import", "none.csv", "--from", "csv", "-o", "x"], "none.csv is not a file"),
+        (["import", "mine.db", "--from", "csv", "-o", "x"], "mine.db:1: "),
+        (["import", "mine.db", "--from", "csv", "-o", "no/x"], "is not a folder"),
+    ],
+)  # fmt: skip
+def test_wrong_calls_are_one_line(gemmdb, table, arguments, said):
+    done = gemmdb(*arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
+    assert said in done.err
+    assert not Path("x").exists()
+
+
+@pytest.mark.parametrize("command", ["export", "import"])
+def test_without_pyarrow_the_remedy_is_named(gemmdb, table, monkeypatch, command):
+    real = builtins.__import__
+
+    def absent(name, *rest):
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    flag = {"export": "--to", "import": "--from"}[command]
+    done = gemmdb(command, str(table), flag, "parquet", "-o", "x")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "pip install 'gemmdb[parquet]'" in done.err

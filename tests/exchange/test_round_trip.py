@@ -1,0 +1,202 @@
+"""CSV, JSON Lines and Parquet: what is exported is imported to the last bit, and bad input is refused by line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kit.strategies import measurements
+from kit.tables import Kit
+
+from gemmdb.errors import InputError, TableError
+from gemmdb.exchange import flat
+from gemmdb.exchange.exporting import export
+from gemmdb.exchange.importing import OWN, load
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
+
+KIT = Kit()
+
+
+def there_and_back(kind: str, rows, folder: Path, runs=()) -> tuple[Table, Table]:
+    """The table of the rows, and the one that comes back from a file of that format."""
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    with Store.open(folder / "a.db") as store:
+        store.add(rows)
+        store.add_runs(runs)
+        store.refresh()
+    sent = export(folder / "a.db", folder / "rows", kind)
+    back = load(folder / "rows", folder / "b.db", kind, OWN[kind])
+    assert sent.carried == back.carried == back.total == len({row.key for row in rows})
+    return Table.open(folder / "a.db"), Table.open(folder / "b.db")
+
+
+@pytest.mark.parametrize("kind", OWN)
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))  # The strategies of texts filter much.
+@given(rows=st.lists(measurements, max_size=3))
+def test_any_measurement_survives(kind, rows):
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = there_and_back(kind, rows, Path(folder))
+        with before, after:
+            assert after.digest == before.digest
+            assert list(after.measurements()) == list(before.measurements())
+
+
+@pytest.mark.parametrize("kind", OWN)
+@settings(max_examples=20)
+@given(rows=KIT.rows(12))
+def test_verdicts_and_figures_survive(kind, rows):
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = there_and_back(kind, rows, Path(folder))
+        with before, after:
+            for row in rows:
+                assert after.verdicts(row.problem, row.device) == before.verdicts(row.problem, row.device)
+            assert [d.figures for d in after.devices()] == [d.figures for d in before.devices()]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_what_the_runs_recorded_survives(kind, tmp_path):
+    runs = [{"run": "run-1", "command": "gemmdb build", "readings": [1.5, None, {"a": "ü\n"}]}]
+    before, after = there_and_back(kind, [KIT.row()], tmp_path, runs)
+    assert after.provenance() == before.provenance()
+    assert after.provenance()[0]["readings"] == [1.5, None, {"a": "ü\n"}]
+
+
+def test_csv_says_that_runs_are_left(tmp_path):
+    KIT.write(tmp_path / "a.db", [KIT.row(), KIT.row(run="run-2")])
+    (left,) = export(tmp_path / "a.db", tmp_path / "a.csv", "csv").left
+    assert (left.count, left.examples) == (2, ("run-1", "run-2"))
+
+
+def test_rows_are_added_to_a_table(tmp_path):
+    a = KIT.write(tmp_path / "a.db", [KIT.row()])
+    b = KIT.write(tmp_path / "b.db", [KIT.row(run="run-2")])
+    export(a, tmp_path / "a.jsonl", "jsonl")
+    found = load(tmp_path / "a.jsonl", b, "jsonl", OWN["jsonl"])
+    assert (found.carried, found.total) == (1, 2)
+    with Table.open(b) as table:
+        assert {row.run for row in table.measurements()} == {"run-1", "run-2"}
+        assert table.generation == 2
+
+
+BAD_CELLS = {
+    "median_us": ["1_0.0", "nan", "-1.0", "1e999", "0x10", " 1.0", "inf", "1" * 400],
+    "samples": ["1.0", "0", "9" * 30, "true"],
+    "status": ["fine", ""],
+    "m": ["17", "1e3"],
+    "kernel": ["triton:tile"],
+    "config": ["aten:default x=1", "__import__('os')", "triton:nothing"],
+    "problem": ["mm m=1", "mm m=-1 n=1 k=1"],
+    "device": ["device kind=cpu"],
+    "figures": ["{", "[]", '{"a": 1e999}', '{"A B": 1}'],
+    "protocol": ["protocol clock=sun"],
+    "toolchain": ["toolchain"],
+    "run": ["", "a b", "x" * 65],
+    "detail": ["two\nlines", "x" * 301],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in BAD_CELLS for value in BAD_CELLS[name]])
+def test_a_bad_cell_is_refused_with_its_line(tmp_path, name, value):
+    KIT.write(tmp_path / "a.db", [KIT.row()])
+    export(tmp_path / "a.db", tmp_path / "a.csv", "csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    with (tmp_path / "bad.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(flat.COLUMNS))
+        writer.writeheader()
+        writer.writerows([found[0], found[0] | {name: value}])
+    last = 4 if "\n" in value else 3
+    with pytest.raises(InputError, match=rf"bad\.csv:{last}: ") as error:
+        load(tmp_path / "bad.csv", tmp_path / "b.db", "csv", OWN["csv"])
+    assert "\n" not in str(error.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.db", "bad.csv"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ":1: not an export"),
+        ("{}\n", ":1: not an export"),
+        ('{"gemmdb_rows": 2, "runs": []}\n', ":1: not an export"),
+        ('{"gemmdb_rows": 1, "runs": [1]}\n', ":1: a run without"),
+        ('{"gemmdb_rows": 1, "runs": []}\n{}\n', ":2: not an object"),
+        ('{"gemmdb_rows": 1, "runs": []}\n\n', ":2: not an object"),
+        ('{"gemmdb_rows": 1, "runs": []}\n{"a"\n', ":2: not JSON"),
+        ('{"gemmdb_rows": 1, "runs": []}\n' + "[" * 100_000, "not usable JSON"),
+        ('{"gemmdb_rows": 1, "runs": []}\n' + "9" * 10_000, "not usable JSON"),
+        ('{"gemmdb_rows": 1, "runs": []}\n' + " " * 2**21, ":2: a line of more than"),
+    ],
+)
+def test_bad_json_lines_are_refused_with_their_line(tmp_path, text, said):
+    (tmp_path / "bad.jsonl").write_text(text)
+    with pytest.raises(InputError, match=r"bad\.jsonl") as error:
+        load(tmp_path / "bad.jsonl", tmp_path / "b.db", "jsonl", OWN["jsonl"])
+    assert said in str(error.value)
+    assert not (tmp_path / "b.db").exists()
+
+
+def test_values_of_other_types_are_refused(tmp_path):
+    KIT.write(tmp_path / "a.db", [KIT.row()])
+    export(tmp_path / "a.db", tmp_path / "a.jsonl", "jsonl")
+    head, line = (tmp_path / "a.jsonl").read_text().splitlines()
+    for name in flat.COLUMNS:
+        for value in (True, [], {"a": 1}, 2**70, float("nan")):
+            (tmp_path / "bad.jsonl").write_text(f"{head}\n{json.dumps(json.loads(line) | {name: value})}\n")
+            with pytest.raises(InputError, match=r"bad\.jsonl:2: "):
+                load(tmp_path / "bad.jsonl", tmp_path / "b.db", "jsonl", OWN["jsonl"])
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "bad").write_bytes(b"op,m\n\xff\xfe")
+    with pytest.raises(InputError, match=r"bad:\d"):
+        load(tmp_path / "bad", tmp_path / "b.db", "csv", OWN["csv"])
+
+
+@pytest.mark.parametrize("damage", ["truncated", "text", "other columns", "null"])
+def test_bad_parquet_is_refused(tmp_path, damage):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    KIT.write(tmp_path / "a.db", [KIT.row()])
+    export(tmp_path / "a.db", tmp_path / "a.pq", "parquet")
+    whole = (tmp_path / "a.pq").read_bytes()
+    if damage == "truncated":
+        (tmp_path / "a.pq").write_bytes(whole[:-40])
+    elif damage == "text":
+        (tmp_path / "a.pq").write_text("op,m")
+    elif damage == "other columns":
+        pq.write_table(pa.table({"op": ["mm"]}), tmp_path / "a.pq")
+    else:
+        table = pq.read_table(tmp_path / "a.pq")
+        rows = [table.to_pylist()[0] | {"samples": 0}]
+        pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), tmp_path / "a.pq")
+    with pytest.raises(InputError, match=r"a\.pq"):
+        load(tmp_path / "a.pq", tmp_path / "b.db", "parquet", OWN["parquet"])
+    assert not (tmp_path / "b.db").exists()
+
+
+def test_a_failed_import_leaves_the_table_as_it_was(tmp_path):
+    b = KIT.write(tmp_path / "b.db", [KIT.row()])
+    before = b.read_bytes()
+    (tmp_path / "bad.csv").write_text("op\n")
+    with pytest.raises(InputError):
+        load(tmp_path / "bad.csv", b, "csv", OWN["csv"])
+    assert b.read_bytes() == before
+    (tmp_path / "not.db").write_text("mine")
+    export(b, tmp_path / "a.csv", "csv")
+    with pytest.raises(TableError):
+        load(tmp_path / "a.csv", tmp_path / "not.db", "csv", OWN["csv"])
+    assert (tmp_path / "not.db").read_text() == "mine"
+
+
+def test_an_export_never_replaces_its_table(tmp_path):
+    a = KIT.write(tmp_path / "a.db", [KIT.row()])
+    with pytest.raises(InputError, match="is the table itself"):
+        export(a, a, "csv")

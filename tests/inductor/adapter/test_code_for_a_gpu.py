@@ -1,0 +1,89 @@
+"""The kernels of Inductor's code for a GPU, generated where there is none: what is fused into a product's kernel."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit import gpu  # noqa: E402
+from kit.inductor import ROOT, run  # noqa: E402
+from torch.nn.functional import gelu, linear, rms_norm, silu  # noqa: E402
+
+pytestmark = [
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA"),
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs such code on the GPU that is here"),
+]
+CONFIGS = {
+    "tile": gpu.make("tile"), "swapped": gpu.make("tile", swap=1), "TMA": gpu.make("tile", load="tma"),
+    "fixup": gpu.make("tile", split_k=3, reduce="fixup"), "narrow": gpu.make("narrow", split_k=2),
+    "persistent": gpu.make("persistent"),
+}  # fmt: skip
+
+
+def heads(y):
+    return y.view(2, 12, 4, 64).transpose(1, 2)
+
+
+# Each takes a product y [2, 12, 256] and a tensor r of its size.
+BEHIND = {
+    "relu": (lambda y, r: y.relu(), "pointwise", 0),
+    "by heads": (lambda y, r: heads(y * 0.125).contiguous(), "pointwise:permuted", 0),
+    "transposed": (lambda y, r: y.relu().transpose(1, 2).contiguous(), "pointwise:transposed", 0),
+    "a gate, transposed": (
+        lambda y, r: (silu(r) * y).transpose(1, 2).contiguous(), "pointwise:math:reads1:transposed", 0
+    ),
+    "kept, by heads": (lambda y, r: (heads(y * 0.125).contiguous(), y), "pointwise:kept:permuted", 0),
+    "two orders": (lambda y, r: (gelu(y), heads(y * 0.125).contiguous()), "pointwise:math:permuted", 0),
+    "one after the other": (
+        lambda y, r: (lambda z: (z, heads(z * 0.125).contiguous()))(gelu(y) + r), "pointwise:math:reads1:permuted", 0
+    ),
+    "wider, by heads": (lambda y, r: heads(y).float().contiguous(), "pointwise:permuted:fp32", 0),
+    "norm": (lambda y, r: rms_norm(y + r, (256,)), "none", 1),
+    "softmax of columns": (lambda y, r: torch.softmax((y * 0.5).transpose(1, 2).contiguous(), -1), "none", 1),
+}  # fmt: skip
+"""What follows a linear, its class, and how many kernels run after the product's."""
+
+
+def model(what):
+    return lambda x, w, r: BEHIND[what][0](linear(x, w), r)
+
+
+def found():
+    """By config and what follows: the class of the problem, why the config was not taken, the kernels. Called in a
+    process that pretends to have a GPU."""
+    from kit import no_gpu
+
+    bf16 = torch.bfloat16
+    inputs = (2, 12, 512, bf16), (256, 512, bf16), (2, 12, 256, bf16)
+    answers = {}
+    for name, config in CONFIGS.items():
+        for what in BEHIND if name == "tile" else ("by heads", "transposed"):
+            code, seen = no_gpu.output_code(model(what), config, *inputs)
+            fusions = [event.problem.partition(" fusion=")[2].split()[0] for event in seen]
+            answers[f"{name}, {what}"] = fusions, [event.note for event in seen], no_gpu.kernels(code)
+    return answers
+
+
+@pytest.fixture(scope="module")
+def answers():
+    path = f"{ROOT}:{ROOT / 'tests'}:{Path(__file__).parent}"
+    program = f"from kit import no_gpu; from {Path(__file__).stem} import found; print(json.dumps(found()))"
+    return run(program, {"PYTHONPATH": path})
+
+
+@pytest.mark.parametrize("what", BEHIND)
+def test_what_becomes_part_of_the_products_kernel(what, answers):
+    _, fusion, others = BEHIND[what]
+    fusions, notes, kernels = answers[f"tile, {what}"]
+    assert (fusions, notes) == ([fusion], [""])
+    assert [name.startswith("triton_tem_") for name in kernels] == [True] + others * [False]
+
+
+@pytest.mark.parametrize("what", ["by heads", "transposed"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_each_kernel_stores_in_another_order(name, what, answers):
+    fusions, notes, kernels = answers[f"{name}, {what}"]
+    assert (fusions, notes, len(kernels)) == ([BEHIND[what][1]], [""], 1)
