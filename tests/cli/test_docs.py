@@ -25,7 +25,13 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "cli.md"
 BLOCKS = "\n".join(re.findall(r"^```sh\n(.*?)^```", render(), re.MULTILINE | re.DOTALL))
 EXAMPLES = sorted(set(re.findall(r"^(gemmdb \w.*?)(?:\s+#.*)?$", BLOCKS, re.MULTILINE)))
-RUN_ELSEWHERE = ("gemmdb build", "gemmdb compare", "gemmdb doctor", "gemmdb verify mine.db --remeasure")
+RUN_ELSEWHERE = (
+    "gemmdb build",
+    "gemmdb compare",
+    "gemmdb doctor",
+    "gemmdb verify mine.db --remeasure",
+    "gemmdb report --",
+)
 """What takes longer, or measures on this machine: parsed here, and run by the tests of these commands."""
 
 

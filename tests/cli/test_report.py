@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,3 +60,32 @@ def test_what_is_missing_is_said_with_the_remedy(
     )
     done = gemmdb("report", str(table))
     assert (done.code, done.err) == (2, "gemmdb: a report needs plotly: pip install 'gemmdb[report]'\n")
+
+
+@needs_plotly
+@pytest.mark.slow
+def test_a_program_is_recorded(gemmdb: Callable[..., Any], table: Path) -> None:
+    Path("program.py").write_text(
+        "import torch\n"
+        "model = torch.compile(torch.nn.Linear(8, 12).eval())\n"
+        "with torch.no_grad():\n"
+        "    for _ in range(3):\n"
+        "        model(torch.randn(4, 8))\n"
+    )
+    done = gemmdb("report", "--", sys.executable, "program.py")
+    assert (done.code, done.out) == (0, "program-report.html\n"), done
+    assert "1 product, 1.00x over ATen" in done.err
+    text = Path("program-report.html").read_text()
+    found = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert found["title"].endswith("program.py")
+    (product,) = found["products"]
+    assert (product["op"], product["m"], product["n"], product["k"], product["calls"]) == ("addmm", 4, 12, 8, 3)
+    assert product["reason"]
+
+
+@needs_plotly
+def test_a_program_that_compiles_nothing_is_said(gemmdb: Callable[..., Any], environment: object) -> None:
+    done = gemmdb("report", "--", sys.executable, "-c", "print('nothing')")
+    assert done.code == 2
+    assert "nothing was recorded" in done.err
+    assert not Path("program-report.html").exists()

@@ -55,10 +55,11 @@ function extent(values) {
   return low <= high ? [low, high] : [1, 2];
 }
 
-/** A chart. `draw(items)` returns {data, layout}, or null where there is nothing to draw. */
-function chart(id, draw, className = "") {
+/** A chart. `draw(items)` returns {data, layout}, or null where there is nothing to draw; then `empty` is shown. */
+function chart(id, draw, className = "", empty = "Nothing fits the filters.") {
   const place = el("div", `chart ${className}`);
   place.id = id;
+  place.dataset.empty = empty;
   let last = [];
   const show = (items) => {
     last = items;
@@ -104,7 +105,9 @@ const hover = (lines) => lines.map(esc).join("<br>");
 
 window.addEventListener("beforeprint", () => {
   theme("light");
-  for (const place of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(place, { width: 680, height: 360 });
+  for (const place of document.querySelectorAll(".js-plotly-plot")) {
+    Plotly.relayout(place, { width: 650, height: place.classList.contains("low") ? 210 : 350 });
+  }
 });
 window.addEventListener("afterprint", () => {
   for (const place of document.querySelectorAll(".js-plotly-plot")) {

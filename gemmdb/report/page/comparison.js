@@ -65,7 +65,7 @@ function comparisonPage(main) {
   ]));
   const charts = [
     ["The program's time", "Measured: the length of each bar. Its parts are what the tables expect of each product; grey is everything else.", chart("program", programBars), "wide"],
-    ["Product by product", "What the tables expect of a product with ATen and with its kernel, all its occurrences together. The 15 largest.", chart("parts", productBars, "tall"), "wide"],
+    ["Product by product", "What the tables expect of a product with ATen and with its kernel, all its occurrences together. The 15 largest.", chart("parts", productBars, "tall", "No table expects a time of any of these products."), "wide"],
   ];
   const list = comparedGrid();
   const { bar, apply } = filters(rows, {

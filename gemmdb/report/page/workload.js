@@ -51,7 +51,7 @@ function treemap(rows) {
   const shown = [...rows].sort((a, b) => b.total_us - a.total_us).slice(0, MOST_TILES);
   const boxes = [];
   const sum = (some, name) => some.reduce((total, row) => total + row[name], 0);
-  boxes.push({ id: "all", label: "all", parent: "", value: sum(shown, "total_us"), colour: variable("--card"), text: "", words: `${pluralised(shown.length, "product")}` });
+  boxes.push({ id: "all", label: "\u00a0", parent: "", value: sum(shown, "total_us"), colour: variable("--card"), text: "", words: `${pluralised(shown.length, "product")}` });
   for (const [rung, some] of [...groups(shown, (row) => row.rung)].sort(byRung)) {
     const total = sum(some, "total_us");
     const label = rung === "miss" ? "no table answers" : `rung ${rung}`;
@@ -121,7 +121,7 @@ function productGrid() {
     { title: "product", of: (row) => row.name, show: (row) => row.name, name: true },
     { title: "share", of: (row) => row.share, show: (row) => percent(row.share), right: true },
     { title: "gain", of: (row) => row.gain, show: (row) => el("span", row.gain > 1 ? "good" : "", row.aten ? "-" : times(row.gain)), right: true },
-    { title: "rung", of: (row) => RUNGS.indexOf(row.rung), show: (row) => el("span", row.rung === "miss" ? "bad" : "", row.rung) },
+    { title: "rung", of: (row) => RUNGS.indexOf(row.rung), show: (row) => el("span", `nowrap ${row.rung === "miss" ? "bad" : ""}`, row.rung) },
     { title: "calls", of: (row) => row.calls, show: (row) => whole(row.calls), right: true },
     { title: "one call", of: (row) => row.us, show: (row) => `${row.rung === "miss" ? "~" : ""}${micro(row.us)}`, right: true },
     { title: "saved", of: (row) => row.saved_us, show: (row) => (row.saved_us > 0 ? micro(row.saved_us) : "-"), right: true },
