@@ -19,8 +19,8 @@ def report(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="A table, a workload of `gemmdb record`, or what `gemmdb compare --json` printed; or, after --, a program"
-            " and its arguments.",
+            help="A table, a workload of `gemmdb record`, or what `gemmdb compare --json` printed; or, after --, a"
+            " program and its arguments.",
         ),
     ],
     out: Annotated[
