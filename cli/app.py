@@ -25,6 +25,7 @@ from gemmdb.cli import (
     lookup,
     merge,
     record,
+    report,
     sharing,
     tables,
     verify,
@@ -62,6 +63,7 @@ for function in (
     exporting.export,
     importing.import_,
     compare.compare,
+    report.report,
     doctor.doctor,
 ):
     # The COMMAND of `record` has its own options, so everything after its first word is left alone.

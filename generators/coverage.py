@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gemmdb.cost.roofline import roofline_us
@@ -72,10 +72,17 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class Asked:
+    """An entry of a workload, the device that it is for, and the answer."""
+
     entry: Entry
     device: Device
     hit: Hit | None
+
+    @property
+    def query(self) -> Query:
+        """What was looked up."""
+        return Query(self.entry.problem, self.device, _ranges(self.entry))
 
     @property
     def time_us(self) -> float:
@@ -93,7 +100,7 @@ def coverage(workload: Workload, catalog: Catalog, policy: Policy) -> Coverage:
 
     Raises InputError for an invalid device or range.
     """
-    asked = [_ask(entry, catalog, policy) for entry in workload.entries]
+    asked = [ask(entry, catalog, policy) for entry in workload.entries]
     total = sum(one.total_us for one in asked) or 1.0
     by_rung = {rung: [one for one in asked if one.hit and one.hit.rung == rung] for rung in RUNGS}
     missed = sorted((one for one in asked if one.hit is None), key=lambda one: (-one.total_us, one.entry.problem.text))
@@ -105,17 +112,21 @@ def coverage(workload: Workload, catalog: Catalog, policy: Policy) -> Coverage:
     )
 
 
-def _ask(entry: Entry, catalog: Catalog, policy: Policy) -> _Asked:
+def ask(entry: Entry, catalog: Catalog, policy: Policy) -> Asked:
+    """Look up an entry for the device that it was compiled for; for this machine's device if that is unknown.
+
+    Raises InputError for an invalid device or range.
+    """
     device = Device.parse(entry.device) if entry.device else catalog.resolve(None)
-    query = Query(entry.problem, device, _ranges(entry))
-    return _Asked(entry, device, lookup(query, catalog, policy, installed(device.kind)))
+    unanswered = Asked(entry, device, None)
+    return replace(unanswered, hit=lookup(unanswered.query, catalog, policy, installed(device.kind)))
 
 
 def _ranges(entry: Entry) -> dict[str, tuple[int, int | None]]:
     return {name: (low, high) for name, low, high in entry.ranges}
 
 
-def _tally(found: Sequence[_Asked], total: float) -> Tally:
+def _tally(found: Sequence[Asked], total: float) -> Tally:
     return Tally(
         len(found),
         sum(one.entry.count for one in found),
@@ -125,7 +136,7 @@ def _tally(found: Sequence[_Asked], total: float) -> Tally:
     )
 
 
-def _miss(one: _Asked, total: float) -> Miss:
+def _miss(one: Asked, total: float) -> Miss:
     entry = one.entry
     share = one.total_us / total
     return Miss(entry.problem.text, one.device.sku, _ranges(entry), entry.count, entry.calls, one.time_us, share)

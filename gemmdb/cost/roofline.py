@@ -21,8 +21,13 @@ def roofline_us(problem: Problem, device: Device) -> float:
 
 def work_us(problem: Problem, device: Device) -> float:
     """The same without the launch: it may be far below 1."""
-    bandwidth, rate = _PER_UNIT[device.kind]
-    gb_per_s = device.figures.get("copy_gb_per_s") or bandwidth * device.units
-    tflops = device.figures.get("peak_tflops") or rate * device.units
+    gb_per_s, tflops = limits(device)
     tflops *= 2 / ITEM_SIZES[problem.a.dtype]
     return max(problem.bytes / gb_per_s / 1e3, problem.flops / tflops / 1e6)
+
+
+def limits(device: Device) -> tuple[float, float]:
+    """GB/s of the device's memory and its 16-bit TFLOP/s: its own figures, or what its units suggest."""
+    bandwidth, rate = _PER_UNIT[device.kind]
+    gb_per_s = device.figures.get("copy_gb_per_s") or bandwidth * device.units
+    return gb_per_s, device.figures.get("peak_tflops") or rate * device.units

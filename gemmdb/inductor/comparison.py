@@ -27,7 +27,8 @@ class Comparison:
     """`default_us`, `gemmdb_us`: median microseconds of one call; the two take turns. `error`: `difference` of the
     outputs. `configs`: the lowered configs, by problem text. `slower`: by problem text, how many microseconds the model
     gains when that product goes back to ATen; empty unless gemmdb is slower. `together_us`: what it gains when all
-    products go back to ATen, 0 if gemmdb is not slower or its kernels are not the reason."""
+    products go back to ATen, 0 if gemmdb is not slower or its kernels are not the reason. `products`: those of
+    `stats()`, without the evidence."""
 
     default_us: float
     gemmdb_us: float
@@ -35,6 +36,7 @@ class Comparison:
     configs: dict[str, str]
     slower: dict[str, float]
     together_us: float = 0.0
+    products: tuple[dict[str, Any], ...] = ()
 
     @property
     def speedup(self) -> float:
@@ -85,7 +87,8 @@ def compare(
         plain = _compile(model, inputs, session_factory.from_chooser(lambda problem: None, None))
         journal.reset_stats()
         ours = _compile(model, inputs, served)
-        configs = {item["problem"]: str(item["config"]) for item in journal.stats()["products"]}
+        products = journal.stats()["products"]
+        configs = {item["problem"]: str(item["config"]) for item in products}
         default_us, gemmdb_us = _medians(plain, ours, inputs, calls)
         slower, together_us = dict[str, float](), 0.0
         if gemmdb_us > SLOWER * default_us:
@@ -97,7 +100,8 @@ def compare(
 
             slower, together_us = _blamed([text for text, one in configs.items() if one != ATEN.text], lost_us)
         error = difference(_answer(plain, before), _answer(ours, before))
-        return Comparison(default_us, gemmdb_us, error, configs, slower, together_us)
+        brief = tuple({name: value for name, value in one.items() if name != "evidence"} for one in products)
+        return Comparison(default_us, gemmdb_us, error, configs, slower, together_us, brief)
 
 
 def _blamed(suspects: Sequence[str], lost_us: Callable[[Collection[str]], float]) -> tuple[dict[str, float], float]:

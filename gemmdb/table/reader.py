@@ -24,6 +24,9 @@ _ALL = (
     f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE (problem, device, id) > (?, ?, ?)"
     " ORDER BY problem, device, id LIMIT 1000"
 )
+_DECIDED = (
+    "SELECT DISTINCT problem, device FROM verdict WHERE (problem, device) > (?, ?) ORDER BY problem, device LIMIT 1000"
+)
 
 
 class Table:
@@ -99,6 +102,15 @@ class Table:
         # Values of other types, which cannot be compared, have raised TableError by now.
         kept = sorted((pair for pair in found if pair[1] is not None), key=lambda pair: pair[0])
         return [verdict for _, verdict in kept if verdict is not None]
+
+    def decided(self) -> Iterator[tuple[Problem, Device]]:
+        """Every problem and device with a verdict, in the order of their keys, which says nothing about them. They are
+        read in small pieces."""
+        last = (-(2**63), -(2**63))
+        while found := self._fetch(_DECIDED, last):
+            for problem, device in found:
+                yield self._cache.problem(problem), self._cache.device(device)
+            last = found[-1]
 
     def neighbours(
         self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64, within: Sequence[float] = ()

@@ -26,8 +26,13 @@ REFERENCE = ROOT / "docs" / "cli.md"
 BLOCKS = "\n".join(re.findall(r"^```sh\n(.*?)^```", render(), re.MULTILINE | re.DOTALL))
 EXAMPLES = sorted(set(re.findall(r"^(gemmdb \w.*?)(?:\s+#.*)?$", BLOCKS, re.MULTILINE)))
 RUN_ELSEWHERE = (
-    "gemmdb build", "gemmdb compare", "gemmdb doctor", "gemmdb verify mine.db --remeasure", "gemmdb tables p",
-)  # fmt: skip
+    "gemmdb build",
+    "gemmdb compare",
+    "gemmdb doctor",
+    "gemmdb verify mine.db --remeasure",
+    "gemmdb report --",
+    "gemmdb tables p",
+)
 """What takes longer, needs a network, or measures on this machine: parsed here, run by the tests of these commands."""
 
 
@@ -59,6 +64,8 @@ def test_example_runs(gemmdb, table, make_table, workload, monkeypatch, example)
     Path("train.py").write_text("print('trained')")
     Path("serve.py").write_text("")
     _, name, *arguments = shlex.split(example)
+    if name == "report":
+        pytest.importorskip("plotly")
     done = gemmdb(name, *arguments)
     assert done.code in (0, 1), done
 

@@ -1,0 +1,166 @@
+"""The data of a workload's report: what answers each product, what it gains, and what a build may bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gemmdb.cost.roofline import roofline_us
+from gemmdb.generators.coverage import Asked, ask
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.toolchain import installed
+from gemmdb.ladder import explain
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.saving import Saving, saving
+from gemmdb.report import names
+from gemmdb.report.table_document import sizes
+from gemmdb.settings import Policy
+from gemmdb.table.catalog import Catalog
+from gemmdb.workload.entries import Entry, Workload
+
+MISS = "miss"
+MOST_REASON = 600
+"""The most characters of a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One product of a workload. `saving`: what a build may save of a call, for a product that no rung answers; None
+    if that is unknown or there is an answer. `reason`: why ATen runs; empty if another kernel does."""
+
+    asked: Asked
+    saving: Saving | None = None
+    reason: str = ""
+
+    @property
+    def entry(self) -> Entry:
+        """The line of the workload."""
+        return self.asked.entry
+
+    @property
+    def rung(self) -> str:
+        """The rung that answers, or `miss`."""
+        return self.asked.hit.rung if self.asked.hit else MISS
+
+    @property
+    def calls(self) -> int:
+        """How often the product ran; one call per occurrence if none was counted."""
+        return self.entry.calls or self.entry.count
+
+    @property
+    def gain(self) -> float:
+        """How many times faster than ATen the answer is expected to be; 1 for a miss."""
+        return self.asked.hit.speedup if self.asked.hit else 1.0
+
+    @property
+    def us(self) -> float:
+        """Expected microseconds of one call, as it is served. That of a miss is what is expected of ATen."""
+        if self.asked.hit:
+            return self.asked.hit.expected_us
+        return self.saving.aten_us if self.saving else roofline_us(self.entry.problem, self.asked.device)
+
+    @property
+    def total_us(self) -> float:
+        """Microseconds of all calls, as they are served."""
+        return self.us * self.calls
+
+    @property
+    def aten_us(self) -> float:
+        """Microseconds of all calls with ATen."""
+        return self.total_us * self.gain
+
+    @property
+    def may_save_us(self) -> float | None:
+        """Microseconds of all calls that a build may save; None if nothing can be said. Only for a miss."""
+        if self.saving is None or self.asked.hit is not None:
+            return None
+        return self.saving.us * self.calls
+
+
+@dataclass(frozen=True)
+class WorkloadReport:
+    """A workload against the tables. `products`: those of most time first; `uncovered`: (name, occurrences, calls) of
+    the products that gemmdb does not steer."""
+
+    name: str
+    products: tuple[Product, ...]
+    uncovered: tuple[tuple[str, int, int], ...] = ()
+
+    @property
+    def total_us(self) -> float:
+        """Microseconds of all calls of all products, as they are served."""
+        return sum(one.total_us for one in self.products)
+
+    @property
+    def aten_us(self) -> float:
+        """The same with ATen."""
+        return sum(one.aten_us for one in self.products)
+
+    @property
+    def gain(self) -> float:
+        """The gain over ATen of all products together, weighted by their time; 1 without products."""
+        return self.aten_us / self.total_us if self.total_us else 1.0
+
+    @property
+    def may_save_us(self) -> float:
+        """Microseconds that a build of what misses may save, as far as that can be said."""
+        return sum(one.may_save_us or 0.0 for one in self.products)
+
+    def document(self) -> dict[str, Any]:
+        """What the page draws."""
+        return {
+            "kind": "workload",
+            "title": self.name,
+            "total_us": self.total_us,
+            "aten_us": self.aten_us,
+            "gain": self.gain,
+            "may_save_us": self.may_save_us,
+            "products": [_product(one) for one in self.products],
+            "uncovered": [{"name": name[:200], "count": n, "calls": calls} for name, n, calls in self.uncovered],
+        }
+
+
+def of_workload(workload: Workload, name: str, catalog: Catalog) -> WorkloadReport:
+    """The report of a workload under the name of its file. Raises InputError for an invalid device or range."""
+    found = (_look_up(entry, catalog) for entry in workload.entries)
+    products = sorted(found, key=lambda one: (-one.total_us, one.entry.problem.text))
+    uncovered = sorted((name, *counts) for name, counts in workload.uncovered.items())
+    return WorkloadReport(name, tuple(products), tuple(uncovered))
+
+
+def _look_up(entry: Entry, catalog: Catalog) -> Product:
+    asked = ask(entry, catalog, Policy())
+    if asked.hit is not None and asked.hit.config != ATEN:
+        return Product(asked)
+    query = asked.query
+    steps = explain(query, catalog, Policy(), installed(query.device.kind))
+    if asked.hit is not None:
+        said: Iterable[str] = (step.reason for step in steps if step.hit is not None and step.rung == asked.hit.rung)
+        return Product(asked, reason=next(iter(said), "")[:MOST_REASON])
+    reason = "; ".join(f"{step.rung}: {step.reason}" for step in steps)
+    return Product(asked, saving(Ask(query, (), Policy(), None)), reason[:MOST_REASON])
+
+
+def _product(one: Product) -> dict[str, Any]:
+    config, entry = one.asked.hit.config if one.asked.hit else ATEN, one.entry
+    return {
+        **sizes(entry.problem),
+        "problem": entry.problem.text,
+        "ranges": {name: [low, high] for name, low, high in entry.ranges},
+        "device": one.asked.device.sku,
+        "rung": one.rung,
+        "backend": config.backend,
+        "kernel": names.kernel(config),
+        "config": config.text,
+        "aten": config == ATEN,
+        "gain": one.gain,
+        "us": one.us,
+        "calls": one.calls,
+        "count": entry.count,
+        "total_us": one.total_us,
+        "aten_us": one.aten_us,
+        "may_save_us": one.may_save_us,
+        "table": one.asked.hit.table if one.asked.hit else "",
+        "reason": one.reason,
+    }

@@ -1,0 +1,91 @@
+"""`gemmdb report`: the page that it writes, and what it says of files that it cannot take."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+needs_plotly = pytest.mark.skipif(
+    importlib.util.find_spec("plotly") is None, reason="plotly is not installed: pip install 'gemmdb[report]'"
+)
+
+
+@needs_plotly
+def test_it_writes_a_page_beside_the_caller(gemmdb: Callable[..., Any], table: Path, workload: Path) -> None:
+    done = gemmdb("report", str(table))
+    assert (done.code, done.out) == (0, "mine-report.html\n")
+    assert "MiB" in done.err
+    assert "<title>mine.db - gemmdb</title>" in Path("mine-report.html").read_text()
+    done = gemmdb("report", str(workload), "-o", "page.html")
+    assert (done.code, done.out) == (0, "page.html\n")
+    assert '"kind":"workload"' in Path("page.html").read_text()
+
+
+@needs_plotly
+def test_the_file_itself_is_never_overwritten(gemmdb: Callable[..., Any], table: Path) -> None:
+    before = table.read_bytes()
+    done = gemmdb("report", str(table), "--out", str(table))
+    assert done.code == 2
+    assert "is the file that the report is about" in done.err
+    assert table.read_bytes() == before
+
+
+@needs_plotly
+@pytest.mark.parametrize("content", [None, b"", b"SQLite format 3\0", b"\xff\xfe", b"{}", b"words"])
+def test_any_other_file_is_one_line_on_stderr(
+    gemmdb: Callable[..., Any], environment: object, content: bytes | None
+) -> None:
+    path = Path("some.file")
+    if content is not None:
+        path.write_bytes(content)
+    done = gemmdb("report", str(path))
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "some.file" in done.err
+    assert not Path("some-report.html").exists()
+
+
+def test_what_is_missing_is_said_with_the_remedy(
+    gemmdb: Callable[..., Any], table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "plotly" else real(name, *rest)
+    )
+    done = gemmdb("report", str(table))
+    assert (done.code, done.err) == (2, "gemmdb: a report needs plotly: pip install 'gemmdb[report]'\n")
+
+
+@needs_plotly
+@pytest.mark.slow
+def test_a_program_is_recorded(gemmdb: Callable[..., Any], table: Path) -> None:
+    Path("program.py").write_text(
+        "import torch\n"
+        "model = torch.compile(torch.nn.Linear(8, 12).eval())\n"
+        "with torch.no_grad():\n"
+        "    for _ in range(3):\n"
+        "        model(torch.randn(4, 8))\n"
+    )
+    done = gemmdb("report", "--", sys.executable, "program.py")
+    assert (done.code, done.out) == (0, "program-report.html\n"), done
+    assert "1 product, 1.00x over ATen" in done.err
+    text = Path("program-report.html").read_text()
+    found = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert found["title"].endswith("program.py")
+    (product,) = found["products"]
+    assert (product["op"], product["m"], product["n"], product["k"], product["calls"]) == ("addmm", 4, 12, 8, 3)
+    assert product["reason"]
+
+
+@needs_plotly
+def test_a_program_that_compiles_nothing_is_said(gemmdb: Callable[..., Any], environment: object) -> None:
+    done = gemmdb("report", "--", sys.executable, "-c", "print('nothing')")
+    assert done.code == 2
+    assert "nothing was recorded" in done.err
+    assert not Path("program-report.html").exists()

@@ -1,0 +1,142 @@
+"""The data of a workload's and of a comparison's report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.devices import H200
+from kit.lab import CPU, Lab, cpp, problem, rows
+
+from gemmdb.errors import InputError
+from gemmdb.inductor.comparison import Comparison
+from gemmdb.key.problem import Problem
+from gemmdb.report import comparison, reading
+from gemmdb.report.workload import of_workload
+from gemmdb.workload.entries import Entry, Workload
+
+FAST = cpp(threads_m=1, threads_n=2, threads_k=1)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(tmp_path)
+    yield lab
+    lab.close()
+
+
+def test_products_have_rung_gain_and_weight(lab: Lab) -> None:
+    catalog = lab.catalog(rows(problem(16), {FAST: 0.5}), rows(problem(64), {FAST: 1.5}))
+    missed = Problem.gemm("mm", m=7, n=33, k=9, dtype="fp32")
+    entries = (
+        Entry(problem(16), calls=10, device=CPU.text),
+        Entry(problem(64), count=2, device=CPU.text),
+        Entry(missed, calls=1, device=CPU.text),
+    )
+    found = of_workload(Workload(entries, {"baddbmm": (3, 4)}), "w", catalog)
+    by_m = {one.entry.problem.m: one for one in found.products}
+    assert [by_m[m].rung for m in (16, 64, 7)] == ["exact", "exact", "miss"]
+    assert (by_m[16].gain, by_m[16].total_us, by_m[16].aten_us) == pytest.approx((2.0, 500.0, 1000.0))
+    assert by_m[64].calls == 2, "without counted calls, each occurrence is one"
+    assert by_m[64].gain == 1.0
+    assert by_m[64].reason
+    assert "exact" in by_m[7].reason
+    assert by_m[7].may_save_us is None, "nothing is known of a CPU"
+    assert found.aten_us - found.total_us == pytest.approx(500.0)
+    assert found.gain == pytest.approx(found.aten_us / found.total_us)
+    assert found.uncovered == (("baddbmm", 3, 4),)
+    assert [one.total_us for one in found.products] == sorted((one.total_us for one in found.products), reverse=True)
+
+
+def test_what_a_build_may_save_is_estimated_for_misses_on_a_gpu(lab: Lab) -> None:
+    large = Problem.gemm("int_mm", m=64, n=8192, k=8192)
+    entries = (Entry(large, calls=1000, device=H200.text), Entry(problem(16), calls=1, device=CPU.text))
+    found = of_workload(Workload(entries, {}), "w", lab.catalog(rows(problem(16), {FAST: 0.5})))
+    estimates = {one.entry.problem.op: one.may_save_us for one in found.products}
+    if found.products[0].rung == "miss":
+        assert estimates["int_mm"] is not None
+        assert estimates["int_mm"] > 0
+    assert estimates["mm"] is None, "an answer needs no build"
+    assert found.may_save_us == sum(us or 0.0 for us in estimates.values())
+    document = found.document()
+    assert len(document["products"]) == 2
+    json.dumps(document, allow_nan=False)
+
+
+def compared() -> Comparison:
+    texts = [problem(16).text, problem(32).text]
+    products = tuple(
+        {
+            "problem": text,
+            "config": config,
+            "rung": "exact",
+            "expected_us": us,
+            "speedup_vs_aten": gain,
+            "count": n,
+            "note": "",
+        }
+        for text, config, us, gain, n in ((texts[0], FAST.text, 5.0, 2.0, 3), (texts[1], "aten:default", 7.0, 1.0, 1))
+    )
+    return Comparison(100.0, 80.0, 0.0, {texts[0]: FAST.text, texts[1]: "aten:default"}, {texts[0]: 4.0}, 0.0, products)
+
+
+def printed() -> dict[str, Any]:
+    """What `gemmdb compare --json` prints of it."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(compared())))
+    return found
+
+
+def test_a_comparison_product_by_product(tmp_path: Path) -> None:
+    found = comparison.of_json(printed(), tmp_path / "c.json")
+    assert (found.default_us, found.gemmdb_us, found.speedup, found.error) == (100.0, 80.0, 1.25, 0.0)
+    first, second = found.products
+    assert (first.name, first.count, first.us, first.aten_us, first.lost_us) == (
+        "mm 16x256x256 fp32, constant",
+        3,
+        5.0,
+        10.0,
+        4.0,
+    )
+    assert (second.us, second.aten_us) == (7.0, 7.0)
+
+
+def test_a_comparison_of_an_older_version_has_no_times(tmp_path: Path) -> None:
+    older = {name: value for name, value in printed().items() if name != "products"}
+    found = comparison.of_json(older, tmp_path / "c.json")
+    assert len(found.products) == 2
+    assert all(one.us is None and one.aten_us is None for one in found.products)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"default_us": 0}, {"default_us": "1"}, {"gemmdb_us": None}, {"gemmdb_us": 1e300}, {"gemmdb_us": True},
+        {"slower": []}, {"configs": 3, "products": None}, {"products": [{"problem": 3, "config": "x"}]},
+    ],
+)  # fmt: skip
+def test_a_malformed_comparison_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    with pytest.raises(InputError):
+        comparison.of_json({**printed(), **change}, tmp_path / "c.json")
+
+
+def test_the_kind_of_a_file_is_found_in_it(lab: Lab, tmp_path: Path) -> None:
+    catalog = lab.catalog(rows(problem(16), {FAST: 0.5}))
+    (tmp_path / "c.json").write_text(json.dumps(printed(), indent=1))
+    (tmp_path / "w.jsonl").write_text(Entry(problem(16), device=CPU.text).line.text)
+    found = [
+        reading.document(path, catalog)["kind"]
+        for path in (lab.opened[0].path, tmp_path / "w.jsonl", tmp_path / "c.json")
+    ]
+    assert found == ["table", "workload", "comparison"]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "nonsense", "[1]", "{}", "3", "[" * 100_000, "\0", '{"default_us": 1}'])
+def test_any_other_file_is_refused(lab: Lab, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
+    with pytest.raises(InputError):
+        reading.document(path, lab.catalog(rows(problem(16), {FAST: 0.5})))
