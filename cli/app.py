@@ -26,6 +26,7 @@ from gemmdb.cli import (
     merge,
     record,
     report,
+    sharing,
     tables,
     verify,
 )
@@ -45,13 +46,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+tables_app = typer.Typer(name="tables", rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
+tables_app.callback(invoke_without_command=True)(tables.tables)
+tables_app.command()(sharing.pull)
+tables_app.command()(sharing.push)
 for function in (
     record.record,
     build.build,
     coverage.coverage,
     lookup.lookup,
     explain.explain,
-    tables.tables,
+    None,  # Here stands `tables`, which has commands of its own.
     verify.verify,
     merge.merge,
     diff.diff,
@@ -62,6 +67,9 @@ for function in (
     doctor.doctor,
 ):
     # The COMMAND of `record` has its own options, so everything after its first word is left alone.
+    if function is None:
+        app.add_typer(tables_app)
+        continue
     # A trailing underscore keeps the name of a function apart from a word of Python's.
     name = function.__name__.removesuffix("_")
     app.command(name, context_settings={"allow_interspersed_args": function is not record.record})(function)

@@ -23,9 +23,16 @@ def render() -> str:
     group: Any = typer.main.get_command(app)
     sections = [INTRODUCTION, "## gemmdb", *_prose(group.help), _options(group)]
     for name, command in group.commands.items():
-        sections += [f"## gemmdb {name}", f"`{_usage(name, command)}`", *_prose(command.help), _options(command)]
+        sections += _command(name, command)
     sections += ["## Environment", _environment()]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    """The section of a command, and those of the commands in it."""
+    yield from (f"## gemmdb {name}", f"`{_usage(name, command)}`", *_prose(command.help), _options(command))
+    for inner, one in getattr(command, "commands", {}).items():
+        yield from _command(f"{name} {inner}", one)
 
 
 def _prose(text: str) -> Iterator[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import typer
+
 from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import note, say_json, say_table
 from gemmdb.table.catalog import Catalog
 
 
-def tables(json: JsonFlag = False) -> None:
-    """List the tables in use and what they hold.
+def tables(context: typer.Context, json: JsonFlag = False) -> None:
+    """List the tables in use and what they hold, or pull and push tables.
 
     The order is that of a lookup: first the tables of GEMMDB_TABLES, then your own (GEMMDB_USER_TABLE and what `gemmdb
     build` wrote), then the shipped ones.
@@ -17,10 +19,13 @@ def tables(json: JsonFlag = False) -> None:
     Examples:
       gemmdb tables
       gemmdb tables --json
+      gemmdb tables pull --help
 
     \b
     Exit codes: 0 done, even if there is no table; 2 bad usage or bad input.
     """
+    if context.invoked_subcommand is not None:
+        return
     entries = [entry for table in Catalog.load().tables for entry in table.summary()]
     if json:
         say_json(entries)

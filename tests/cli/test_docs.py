@@ -31,8 +31,9 @@ RUN_ELSEWHERE = (
     "gemmdb doctor",
     "gemmdb verify mine.db --remeasure",
     "gemmdb report --",
+    "gemmdb tables p",
 )
-"""What takes longer, or measures on this machine: parsed here, and run by the tests of these commands."""
+"""What takes longer, needs a network, or measures on this machine: parsed here, run by the tests of these commands."""
 
 
 def test_docs_are_generated_from_the_commands():

@@ -67,3 +67,40 @@ def test_without_pyarrow_the_remedy_is_named(gemmdb, table, monkeypatch, command
     done = gemmdb(command, str(table), flag, "parquet", "-o", "x")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "pip install 'gemmdb[parquet]'" in done.err
+
+
+def test_tables_are_pushed_and_pulled(gemmdb, table):
+    pytest.importorskip("fsspec")
+    done = gemmdb("tables", "push", "there", str(table))
+    assert (done.code, done.out) == (0, "")
+    assert "pushed: there/mine.db" in done.err
+    done = gemmdb("tables", "pull", "there", "--into", "here", "--json")
+    (found,) = json.loads(done.out)["tables"]
+    assert (found["state"], found["path"]) == ("pulled", "here/mine.db")
+    assert gemmdb("diff", str(table), "here/mine.db").code == 0
+
+
+def test_pulled_tables_are_used_by_lookups(gemmdb, table, monkeypatch):
+    pytest.importorskip("fsspec")
+    gemmdb("tables", "push", "there", str(table))
+    monkeypatch.delenv("GEMMDB_TABLES")
+    assert "no tables" in gemmdb("tables").err
+    assert gemmdb("tables", "pull", "there").code == 0
+    assert "mine.db" in gemmdb("tables").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["pull", "nowhere"], "nowhere/manifest.json does not exist"),
+        (["pull", "ftp://host/x"], "no URL of a known kind"),
+        (["push", "there", "none.db"], "none.db"),
+        (["push", "there"], "Missing argument"),
+        (["give"], "No such command 'give'"),
+    ],
+)
+def test_wrong_calls_of_tables_are_one_line(gemmdb, table, arguments, said):
+    pytest.importorskip("fsspec")
+    done = gemmdb("tables", *arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
+    assert said in done.err

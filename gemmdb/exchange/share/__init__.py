@@ -1,0 +1,1 @@
+"""Tables at a URL: pushing them there with a manifest, and pulling them from there."""

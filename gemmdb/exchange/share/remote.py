@@ -1,0 +1,121 @@
+"""A folder behind a URL, by fsspec. Every failure is an InputError that names the URL."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemmdb.errors import InputError
+from gemmdb.table.measurement import one_line
+
+SCHEMES = ("file", "memory", "http", "https", "s3", "gs", "hf")
+"""What a URL may begin with. fsspec knows more, some of which run code or chain other URLs."""
+EXTRAS = {"http": "gemmdb[exchange]", "https": "gemmdb[exchange]", "s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}
+_HTTP = ("http", "https")
+BLOCK = 2**22
+"""Bytes that are read at once."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A folder: its URL, and the file system and path that fsspec has for it."""
+
+    url: str
+    scheme: str
+    system: Any
+    path: str
+
+    @classmethod
+    def at(cls, url: str) -> Remote:
+        """The folder at a URL, or at a path of this machine. Raises InputError, also without fsspec."""
+        scheme, mark, _ = url.partition("://")
+        full = url if mark else Path(url).absolute().as_uri()
+        scheme = scheme if mark else "file"
+        if scheme not in SCHEMES or "::" in url or not url.isprintable():
+            raise InputError(f"{one_line(url)[:200]!r} is no URL of a known kind: {', '.join(SCHEMES)}")
+        try:
+            import fsspec
+        except ImportError as error:
+            raise InputError("tables at a URL need fsspec: pip install 'gemmdb[exchange]'") from error
+        try:
+            # Nothing of an earlier listing or download counts: the files may be other ones by now.
+            system, path = fsspec.core.url_to_fs(full.rstrip("/"), **({} if scheme == "memory" else _FRESH))
+        except ImportError as error:
+            raise InputError(
+                f"{scheme}:// needs another package: pip install '{EXTRAS.get(scheme, scheme)}'"
+            ) from error
+        except Exception as error:
+            raise _failed(url, error) from error
+        return cls(url.rstrip("/"), scheme, system, str(path).rstrip("/"))
+
+    def read(self, name: str, most: int) -> bytes:
+        """The whole file `name`, of at most `most` bytes. Raises InputError, and FileNotFoundError if it is missing."""
+        with self._guard(name), self.system.open(f"{self.path}/{name}", "rb") as file:
+            found: bytes = file.read(most + 1)
+        if len(found) > most:
+            raise InputError(f"{self.url}/{name}: larger than {most:,} bytes")
+        return found
+
+    def blocks(self, name: str, start: int) -> Iterator[tuple[int, bytes]]:
+        """The file in blocks from byte `start` on, each with its place. A server that cannot begin in the middle sends
+        it from its beginning. Raises InputError, and FileNotFoundError if it is missing."""
+        with self._guard(name):
+            if start and (yield from self._from(name, start)):
+                return
+            # A size of 0 makes the http file system stream; the others then take their own.
+            size = {"block_size": 0} if self.scheme in _HTTP else {}
+            with self.system.open(f"{self.path}/{name}", "rb", **size) as file:
+                place = 0
+                while block := file.read(BLOCK):
+                    yield place, block
+                    place += len(block)
+
+    def _from(self, name: str, start: int) -> Generator[tuple[int, bytes], None, bool]:
+        """The blocks from the middle on. Returns whether the server can begin there; if not, there are none."""
+        with self.system.open(f"{self.path}/{name}", "rb", block_size=BLOCK) as file:
+            try:
+                file.seek(start)
+                block = file.read(BLOCK)
+            except ValueError:  # The http file system raises it for a server that ignores ranges.
+                return False
+            while block:
+                yield start, block
+                start += len(block)
+                block = file.read(BLOCK)
+        return True
+
+    def write(self, name: str, source: Path) -> None:
+        """Upload a file of this machine as `name`. Raises InputError."""
+        target = f"{self.path}/{name}"
+        if self.scheme in _HTTP:
+            raise InputError(f"{self.url}: an http server cannot be pushed to; push to a folder, and serve it")
+        with self._guard(name):
+            self.system.makedirs(self.path, exist_ok=True)
+            if self.scheme != "file":  # Object stores show a file when it is complete.
+                self.system.put_file(str(source), target)
+                return
+            part = Path(f"{self.path}/.{name}.part")
+            try:
+                self.system.put_file(str(source), str(part))
+                part.replace(target)
+            finally:
+                part.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _guard(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (InputError, FileNotFoundError):
+            raise
+        except Exception as error:  # What the file systems raise has no common class.
+            raise _failed(f"{self.url}/{name}", error) from error
+
+
+_FRESH = {"use_listings_cache": False, "skip_instance_cache": True}
+
+
+def _failed(url: str, error: Exception) -> InputError:
+    return InputError(f"{one_line(url)[:200]}: {type(error).__name__} ({one_line(str(error))[:160]})")

@@ -1,0 +1,171 @@
+"""Pulling tables from a URL and pushing them to one.
+
+A pulled file takes its place only when its sha256, its content digest and its rows are those of the manifest. A broken
+download is continued by the next pull.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemmdb.errors import InputError, TableError
+from gemmdb.exchange import files
+from gemmdb.exchange.share import manifest
+from gemmdb.exchange.share.manifest import Listed
+from gemmdb.exchange.share.remote import Remote
+from gemmdb.generators.files.manifest import NAME
+
+PULLED = ".pulled.json"
+"""Beside pulled tables: the sha256 of each when it was pulled. A file that still has it may be replaced."""
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """What became of one table: `state` is `pulled`, `current` (it was there already) or `pushed`. `resumed`: bytes
+    that an earlier, broken download had left."""
+
+    file: str
+    path: str
+    state: str
+    size: int
+    digest: str
+    resumed: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "file": self.file, "path": self.path, "state": self.state, "bytes": self.size, "digest": self.digest,
+            "resumed": self.resumed,
+        }  # fmt: skip
+
+
+def pull(url: str, into: Path, names: Sequence[str] = (), replace: bool = False) -> list[Transferred]:
+    """Download the tables that the manifest at `url` lists, or those named, into the folder `into`.
+
+    A file that is there already with the same bytes stays. Another file of the name is replaced if it was pulled and
+    not changed since, or with `replace`. Raises InputError, and then that table and those after it stay as they were.
+    """
+    remote = Remote.at(url)
+    known = manifest.fetch(remote)
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"{remote.url} has no table {unknown[0]!r}; it has: {', '.join(sorted(known))[:300]}")
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{into} cannot be made ({error.strerror}); name another folder") from error
+    chosen = [known[name] for name in (names or sorted(known))]
+    for one in chosen:  # Before anything is downloaded.
+        _check_target(into / one.file, one, replace)
+    return [_pull(remote, into, one) for one in chosen]
+
+
+def push(url: str, tables: Sequence[Path]) -> list[Transferred]:
+    """Upload tables to the folder at `url`, and then its manifest, which keeps the tables that it listed before.
+
+    What is uploaded is a copy of each file whose rows were all checked. Raises InputError and TableError.
+    """
+    remote = Remote.at(url)
+    names = [path.name for path in tables]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"two of the tables are called {twice[0]}; rename one")
+    try:
+        known = manifest.parse(remote.read(NAME, manifest.MOST_BYTES), f"{remote.url}/{NAME}")
+    except FileNotFoundError:
+        known = {}
+    done = []
+    with tempfile.TemporaryDirectory(prefix="gemmdb-push-") as folder:
+        for path in tables:
+            copy = Path(folder, path.name)
+            with files.reading(path):
+                shutil.copyfile(path, copy)
+            one = manifest.listed(copy, path.name)
+            remote.write(path.name, copy)
+            known[path.name] = one
+            done.append(Transferred(one.file, f"{remote.url}/{one.file}", "pushed", one.size, one.digest))
+        listing = Path(folder, NAME)
+        listing.write_text(manifest.text_of(known.values()))
+        remote.write(NAME, listing)
+    return done
+
+
+def _check_target(target: Path, one: Listed, replace: bool) -> None:
+    """Raise InputError for a file that a pull may not replace."""
+    if not target.exists() or replace:
+        return
+    if not target.is_file():
+        raise InputError(f"{target} is not a file; name another folder")
+    found = manifest.sha256_of(target)
+    if found not in (one.sha256, _pulled(target.parent).get(target.name)):
+        raise InputError(
+            f"{target} has other rows, which a pull would lose: merge them with `gemmdb merge`, pull into another"
+            " folder, or replace it with --replace"
+        )
+
+
+def _pull(remote: Remote, into: Path, one: Listed) -> Transferred:
+    target = into / one.file
+    if target.is_file() and manifest.sha256_of(target) == one.sha256:
+        return Transferred(one.file, str(target), "current", one.size, one.digest)
+    part = into / f".{one.file}.{one.sha256[:16]}.download"
+    try:
+        resumed = _download(remote, one, part)
+        try:
+            amiss = manifest.contradiction(part, one)
+        except TableError as error:
+            amiss = str(error).replace(str(part), one.file)
+        if amiss is not None:
+            part.unlink()
+            raise InputError(f"{remote.url}/{one.file} is refused, and nothing is replaced: {amiss}")
+        part.replace(target)
+        _remember(into, one)
+    except OSError as error:
+        raise InputError(f"{target} cannot be written ({error.strerror or error}); check its folder") from error
+    return Transferred(one.file, str(target), "pulled", one.size, one.digest, resumed)
+
+
+def _download(remote: Remote, one: Listed, part: Path) -> int:
+    """Complete the file `part`. Returns how many bytes of it were there. Raises InputError if the sizes differ."""
+    there = part.stat().st_size if part.is_file() else 0
+    if there == one.size:
+        return there
+    there = there if there < one.size else 0
+    resumed, done = there, there
+    try:
+        with part.open("r+b" if there else "wb") as file:
+            for place, block in remote.blocks(one.file, there):
+                resumed = min(resumed, place)
+                done = place + len(block)
+                if done > one.size:
+                    break
+                file.seek(place)
+                file.write(block)
+            file.truncate(min(done, one.size))
+    except FileNotFoundError as error:
+        raise InputError(f"{remote.url}/{one.file} is listed, but does not exist") from error
+    if done > one.size:
+        part.unlink()
+        raise InputError(f"{remote.url}/{one.file} is refused: it is larger than the manifest says")
+    if done < one.size:
+        raise InputError(f"{remote.url}/{one.file}: {done:,} of {one.size:,} bytes came; pull again to continue")
+    return resumed
+
+
+def _pulled(folder: Path) -> dict[str, str]:
+    """The sha256 of each file when it was pulled, by name; empty if the note is missing or malformed."""
+    try:
+        found = json.loads((folder / PULLED).read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return {str(name): str(sha) for name, sha in found.items()} if isinstance(found, dict) else {}
+
+
+def _remember(folder: Path, one: Listed) -> None:
+    with contextlib.suppress(OSError, InputError), files.replacing(folder / PULLED) as part:
+        part.write_text(json.dumps({**_pulled(folder), one.file: one.sha256}, indent=1, sort_keys=True))
