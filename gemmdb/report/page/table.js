@@ -220,10 +220,10 @@ function tableTiles(rows) {
 function tablePage(main) {
   const rows = verdicts();
   const several = DATA.devices.length > 1;
-  const names = DATA.devices.map((one) => one.name).join(", ");
+  const names = DATA.devices.map((one) => (one.origin === "modelled" ? `${one.name} (modelled, nothing was measured)` : one.name)).join(", ");
   const part = DATA.partial ? ` This page holds ${whole(DATA.verdicts)} verdicts, a random part of them.` : "";
   heading("gemmdb table", DATA.title,
-    `${names || "no device"}: ${pluralised(DATA.problems, "problem")}, ${pluralised(DATA.measurements, "measurement")}.${part}`);
+    `${names || "no device"}: ${pluralised(DATA.problems, "problem")}, ${pluralised(DATA.measurements, "row")}.${part}`);
   const opColour = colours(distinct(rows, (row) => row.op));
   const charts = [
     ["Gain over ATen by M", "One point is one problem: how many times faster than ATen its pick is. Lines are geometric means. A pick of ATen is at 1.",

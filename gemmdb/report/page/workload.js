@@ -1,7 +1,7 @@
 // The page of a workload.
 
-const RUNGS = ["exact", "near", "epilogue", "sku", "model", "miss"];
-const RUNG_COLOURS = { exact: 2, near: 0, epilogue: 6, sku: 3, model: 4, miss: 5 };
+const RUNGS = ["exact", "near", "epilogue", "sku", "model", "forced", "live", "miss"];
+const RUNG_COLOURS = { exact: 2, near: 0, epilogue: 6, sku: 3, model: 4, live: 1, miss: 5 };
 const rungColour = (rung) => colour(RUNG_COLOURS[rung] ?? 7);
 const byRung = (a, b) => RUNGS.indexOf(a[0]) - RUNGS.indexOf(b[0]);
 const MOST_TILES = 400;
