@@ -189,7 +189,7 @@ def test_what_a_log_cannot_say_is_counted(tmp_path):
 def test_a_bad_log_is_refused_with_its_line(tmp_path, document, said):
     path = write(tmp_path / "bad.json", document)
     try:
-        _, left = rows_of("inductor-log", path, asked(dtype="bf16"))
+        _, left = rows_of("inductor-log", path, asked(dtype="bf16", op="mm"))
         found = " ".join(left)
     except InputError as error:
         found = str(error)
@@ -199,13 +199,20 @@ def test_a_bad_log_is_refused_with_its_line(tmp_path, document, said):
 
 @pytest.mark.parametrize(
     ("said", "missing"),
-    [({"device": None}, "--device is missing"), ({"cuda": None}, "--cuda is missing"), ({}, "--dtype is missing")],
+    [
+        ({"device": None}, "--device is missing"),
+        ({"cuda": None}, "--cuda is missing"),
+        ({"dtype": None}, "--dtype is missing"),
+        ({}, r"--op is missing: .*mm\.json:3 does not say the op"),
+    ],
 )
 def test_what_the_caller_must_say_is_named(tmp_path, said, missing):
-    path = write(tmp_path / "mm.json", LOG)
-    words = {"dtype": "bf16", **said} if said else {}
+    unnamed = [{"(16, 4096, 512)": LOG[0]["(16, 4096, 512)"]}]
+    path = write(tmp_path / "mm.json", unnamed)
     with pytest.raises(InputError, match=missing):
-        rows_of("inductor-log", path, asked(**words))
+        rows_of("inductor-log", path, asked(**{"dtype": "bf16", **said}))
+    (rows, left) = rows_of("inductor-log", path, asked(dtype="bf16", op="mm"))
+    assert (len(rows), left) == (3, {})
 
 
 # --- Inductor's autotune cache --------------------------------------------------------------------------------------
@@ -352,6 +359,14 @@ def test_tunableop_says_something_about_aten_only(tmp_path):
     assert any("only TunableOp chooses" in reason for reason in left)
 
 
+def test_older_and_newer_lines_of_tunableop_are_read(tmp_path):
+    older = "GemmTunableOp_Half_TN,tn_512_16_4096,Default,0.02"
+    newer = "GemmTunableOp_Half_TN,tn_512_16_4096_ld_4096_4096_512,Default,0.02,- { function: matmul, M: 512, N: 16 }"
+    rows, left = rows_of("tunableop", write(tmp_path / "r.csv", f"{older}\n{newer}\n"), asked())
+    assert {row.problem for row in rows} == {Problem.gemm("mm", m=16, n=512, k=4096, dtype="fp16")}
+    assert (len(rows), left) == (2, {})
+
+
 @settings(max_examples=30)
 @given(
     sizes=st.tuples(*(st.integers(2, 9000) for _ in range(3))),
@@ -428,9 +443,27 @@ def test_products_without_an_op_are_counted(tmp_path, name, words):
 
 
 def test_parameters_that_the_kernel_lacks_are_counted(tmp_path):
-    path = write(tmp_path / "a.json", {"16": GOOD | {"SPLIT_K": 4}, "32": GOOD | {"BLOCK_SIZE_M": 8}})
-    _, left = rows_of("vllm", path, asked(dtype="bf16", n=4096, k=4096))
-    assert left == {"the kernel has no SPLIT_K": 1, "the tile is outside what gemmdb takes": 1}
+    part = {name: value for name, value in GOOD.items() if not name.startswith("num_")}
+    configs = {"16": GOOD | {"SPLIT_K": 4}, "32": GOOD | {"BLOCK_SIZE_M": 8}, "64": GOOD | {"USE\n": [1]}, "8": part}
+    _, left = rows_of("vllm", write(tmp_path / "a.json", configs), asked(dtype="bf16", n=4096, k=4096))
+    assert left == {
+        "the kernel has no SPLIT_K": 1,
+        "the tile is outside what gemmdb takes": 1,
+        "the kernel has no USE": 1,
+        "the config does not say num_warps, num_stages": 1,
+    }
+
+
+def test_a_config_without_groups_of_rows_has_groups_of_one(tmp_path):
+    part = {name: value for name, value in GOOD.items() if name != "GROUP_SIZE_M"}
+    rows, left = rows_of("vllm", write(tmp_path / "a.json", {"16": part}), asked(dtype="bf16", n=7168, k=2048))
+    assert (left, [row.config.values["group_m"] for row in rows if row.config != ATEN]) == ({}, [1])
+
+
+def test_a_product_without_an_op_needs_no_known_device(tmp_path):
+    path = write(tmp_path / "E=8,N=64,device_name=AMD_Instinct_MI300X.json", {"1": GOOD})
+    _, left = rows_of("vllm", path, Given(resolve))
+    assert list(left.values()) == [1]
 
 
 @pytest.mark.parametrize(
@@ -440,7 +473,6 @@ def test_parameters_that_the_kernel_lacks_are_counted(tmp_path):
         ('{\n"a": {}}', ":2: 'a' is no M"),
         ('{\n"0": {}}', ":2: '0' is no M"),
         ('{\n"16": 5}', ":2: not a config"),
-        ('{\n"16": {}}', ":2: BLOCK_SIZE_M"),
         ('{\n"16": {"num_warps": 1e9}}', ":2: num_warps must be an integer"),
         ('{\n"16": {"num_warps": 99999999999}}', ":2: num_warps must be an integer"),
     ],
