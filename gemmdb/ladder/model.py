@@ -18,6 +18,7 @@ from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import Setting, Tile, Work
 from gemmdb.hit import Hit
+from gemmdb.kernels.aten import stored_apart
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
@@ -123,7 +124,7 @@ def uncovered(problem: Problem) -> str | None:
     for operand in (problem.a, problem.b):
         if operand.layout.order not in ORDERS or operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
             return "rows that do not start at multiples of 16 bytes are not modelled"
-    return None
+    return "output rows that do not start at multiples of 16 bytes are not modelled" if stored_apart(problem) else None
 
 
 def allowed(ask: Ask, setting: Setting) -> Iterator[MenuCandidate]:
