@@ -76,6 +76,7 @@ class ProgramReport:
             "gain": self.aten_us / self.total_us if self.total_us else 1.0,
             "may_save_us": self.may_save_us,
             "products": [_product(one) for one in self.products],
+            "smaller": 0,
             "uncovered": [{"name": name[:200], "count": n, "calls": n} for name, n in self.uncovered],
         }
 

@@ -137,7 +137,8 @@ function productGrid() {
 function workloadPage(main) {
   const rows = products();
   const devices = distinct(rows, (row) => row.device);
-  heading("gemmdb workload", DATA.title, `${devices.join(", ") || "no device"}: ${pluralised(rows.length, "product")}. Times are what the tables expect of one call, times the recorded calls.`);
+  const smaller = DATA.smaller ? ` ${pluralised(DATA.smaller, "product")} of less time are left out; the sums hold them.` : "";
+  heading("gemmdb workload", DATA.title, `${devices.join(", ") || "no device"}: ${pluralised(rows.length, "product")}. Times are what the tables expect of one call, times the recorded calls.${smaller}`);
   const missed = rows.filter((row) => row.rung === "miss");
   const kernels = rows.filter((row) => !row.aten);
   const share = (some) => percent(some.reduce((sum, row) => sum + row.share, 0));
