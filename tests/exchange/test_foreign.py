@@ -106,9 +106,8 @@ def test_a_gain_within_the_unknown_noise_is_none(tmp_path):
 
 
 MILLISECONDS = st.floats(1e-3, 1e3)
-TILES = st.tuples(
-    *(st.sampled_from([16, 32, 64, 128]) for _ in range(3)), st.sampled_from([2, 4, 8]), st.integers(1, 5)
-)
+BLOCKS = st.sampled_from([16, 32, 64, 128])
+TILES = st.tuples(BLOCKS, BLOCKS, BLOCKS, st.sampled_from([2, 4, 8]), st.integers(1, 5))
 
 
 @settings(max_examples=30)
@@ -491,3 +490,57 @@ def test_sizes_that_nobody_names_are_asked_for(tmp_path):
     named = write(tmp_path / "N=64,K=64.json", {"16": GOOD})
     with pytest.raises(InputError, match="its name says N=64, and --n is 128"):
         rows_of("vllm", named, asked(dtype="bf16", n=128))
+
+
+def tensor(dtype: str, rows: int, columns: int, transposed: bool, batch: tuple[int, ...] = ()) -> tuple[object, ...]:
+    """What Inductor's cache says of a dense operand: device, dtype, sizes, strides, offset."""
+    strides = (1, rows) if transposed else (columns, 1)
+    step = (rows * columns,) if batch else ()
+    return ("cuda", f"torch.{dtype}", *batch, rows, columns, *step, *strides, 0)
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.tuples(*(st.integers(2, 9000) for _ in range(3))),
+    layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
+    dtype=st.sampled_from([("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp32")]),
+    op=st.sampled_from(["mm", "addmm", "bmm"]),
+    bias=st.sampled_from(["1d", "column", "full"]),
+    precision=st.sampled_from(["highest", "high"]),
+    ms=MILLISECONDS,
+)
+def test_every_race_of_a_cache_is_its_problem(sizes, layout, dtype, op, bias, precision, ms, tmp_path_factory):
+    (m, n, k), (torch, ours) = sizes, dtype
+    batch = (5,) if op == "bmm" else ()
+    inputs = [tensor(torch, m, k, layout[0] == "t", batch), tensor(torch, k, n, layout[1] == "t", batch)]
+    if op == "addmm":
+        strides = {"1d": (0, 1), "column": (1, 0), "full": (n, 1)}[bias]
+        inputs.insert(0, ("cuda", f"torch.{torch}", m, n, *strides, 0))
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "cache").mkdir()
+    path = write(
+        folder / "cache" / "x", {"system": SYSTEM, "cache": {op: {repr(inputs): {precision: {f"{op}-{DIGEST}": ms}}}}}
+    )
+    ((row,), left) = rows_of("inductor-cache", path, Given(resolve))
+    words = {"addmm": {"bias": bias}, "bmm": {"batch": 5}}.get(op, {})
+    tf32 = precision == "high" and ours == "fp32"
+    wanted = Problem.gemm(op, m=m, n=n, k=k, dtype=ours, layout=layout, tf32=tf32, **words)
+    assert (row.problem, row.config, left) == (wanted, ATEN, {})
+    assert row.times is not None
+    assert row.times.median_us == ms * 1000
+
+
+@settings(max_examples=40)
+@given(configs=st.dictionaries(st.integers(1, 5000), TILES, max_size=6))
+def test_every_config_by_m_is_a_row_or_counted(configs, tmp_path_factory):
+    document = {
+        str(m): {"BLOCK_SIZE_M": bm, "BLOCK_SIZE_N": bn, "BLOCK_SIZE_K": bk, "num_warps": warps, "num_stages": stages}
+        for m, (bm, bn, bk, warps, stages) in configs.items()
+    }
+    path = write(tmp_path_factory.mktemp("vllm") / "N=7168,K=2048,dtype=int8_w8a8.json", document)
+    rows, left = rows_of("vllm", path, asked())
+    kept = {row.problem.m: row.config for row in rows if row.config != ATEN}
+    assert len(kept) + sum(left.values()) == len(configs)
+    for m, config in kept.items():
+        bm, bn, bk, warps, stages = configs[m]
+        assert config == Config.of("triton", "inductor_mm", **{**tile(bm, bn, bk, warps, stages).values, "group_m": 1})
