@@ -11,6 +11,9 @@ from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import count, note, say_json
 from gemmdb.exchange.report import Exchanged
 
+WIDTH = 100
+"""Characters of an example on stderr. `--json` has more of them, in full."""
+
 
 def export(
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="The table to export. It is not changed.")],
@@ -58,9 +61,9 @@ def tell(found: Exchanged, json: bool) -> None:
     if json:
         say_json(found.as_dict())
     for left in found.left:
-        names = "; ".join(left.examples)
-        more = f"; {left.count - len(left.examples):,} more" if left.count > len(left.examples) else ""
-        note(f"not carried over: {left.count:,}, because: {left.reason} ({names}{more})")
+        example = left.examples[0] if len(left.examples[0]) <= WIDTH else f"{left.examples[0][:WIDTH]}..."
+        named = example if left.count == 1 else f"first {example}"
+        note(f"not carried over: {left.count:,}, because: {left.reason} ({named})")
     rest = "" if found.total in (None, found.carried) else f", which now holds {found.total:,}"
     note(f"{count(found.carried, found.what)} from {found.source} in {found.out}{rest}")
     if not found.carried:

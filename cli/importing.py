@@ -38,7 +38,7 @@ class ImportOptions:
     cuda: Annotated[str | None, typer.Option(help="The CUDA of its torch, if the file does not say: 13.0.")] = None
     torch: Annotated[str | None, typer.Option(help="Its torch, if the file does not say: 2.13.0.")] = None
     op: Annotated[
-        str | None, typer.Option(help="inductor-log, vllm: the op, if the file does not say [default: mm].")
+        str | None, typer.Option(help="inductor-log, vllm: the op, if the file does not say [vllm's default: mm].")
     ] = None
     dtype: Annotated[str | None, typer.Option(help="inductor-log, vllm: dtype of the operands: bf16, fp16.")] = None
     layout: Annotated[
@@ -70,7 +70,7 @@ def import_(options: ImportOptions, json: JsonFlag = False) -> None:
     Examples:
       gemmdb import rows.csv --from csv -o copy.db
       gemmdb import rows.jsonl --from jsonl -o copy.db --json
-      gemmdb import mm.json --from inductor-log --device 'NVIDIA H200' --cuda 13.0 --dtype bf16 -o new.db
+      gemmdb import mm.json --from inductor-log --device 'NVIDIA H200' --cuda 13.0 --dtype bf16 --op mm -o new.db
 
     \b
     Exit codes: 0 done, 1 nothing could be carried over, 2 bad usage or bad input.

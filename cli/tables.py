@@ -13,7 +13,7 @@ def tables(context: typer.Context, json: JsonFlag = False) -> None:
     """List the tables in use and what they hold, or pull and push tables.
 
     The order is that of a lookup: first the tables of GEMMDB_TABLES, then your own (GEMMDB_USER_TABLE and what `gemmdb
-    build` wrote), then the shipped ones.
+    build` wrote), then those of installed packages, then the shipped ones.
 
     \b
     Examples:

@@ -59,6 +59,9 @@ def _state(settings: Settings) -> tuple[tuple[str, int, int], ...]:
 
 def _databases() -> Iterator[Path]:
     """Every lookup lists these files, and `Path.glob` is too slow for that."""
+    from gemmdb.table import packages  # It loads SQLite.
+
+    yield from packages.tables()
     for folder in (data_home(), shipped_tables()):
         with suppress(OSError), os.scandir(folder) as entries:
             yield from (folder / entry.name for entry in entries if entry.name.endswith(".db"))

@@ -17,7 +17,11 @@ from typing import Any
 
 from benchmarks.common import json_lines
 from benchmarks.offtable.ways import WAYS
+from gemmdb.cost.transfer import tile
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
 
+SHOWN = 5
 LISTED = 30
 """How many of the slowest answers are listed."""
 ATEN = "aten:default"
@@ -70,6 +74,25 @@ def markdown(lines: Sequence[Line]) -> Iterator[str]:
         slow = sorted(slower(answers(lines, way), 1.01), key=lambda one: -(one.ratio or 0.0))
         yield f"\nSlower than ATen by more than 1%, {way}: {len(slow)}"
         yield from (f"- {one.said}" for one in slow[:LISTED])
+    yield "\nKernels by near below the bound of their gain, and by how much at most, as logarithms:"
+    for name, whole in (("K is whole steps", True), ("K is not", False)):
+        missing = shortfalls(lines, whole)
+        largest = ", ".join(f"{one:.3f}" for one in missing[:SHOWN])
+        yield f"- {name}: {sum(one > 0 for one in missing)} of {len(missing)}: {largest}"
+
+
+def shortfalls(lines: Sequence[Line], whole: bool) -> list[float]:
+    """By how much the gains of kernels by near miss their bounds, as logarithms, the largest first; negative where they
+    keep them. `whole`: of those whose steps divide K, or of the others."""
+    found = (one for one in answers(lines, "certain") if one.ratio is not None and one.line[one.way]["least_gain"])
+    return sorted(
+        (
+            math.log1p(one.line[one.way]["least_gain"]) + math.log(one.ratio or 1.0)
+            for one in found
+            if _whole(one) == whole
+        ),
+        reverse=True,
+    )
 
 
 def answers(lines: Sequence[Line], way: str) -> list[Answer]:
@@ -98,6 +121,12 @@ def figures(lines: Sequence[Line], way: str) -> Iterator[str]:
 
 def _ratio(times: dict[str, Any]) -> float | None:
     return times["us"] / times["aten_us"] if "us" in times else None
+
+
+def _whole(answer: Answer) -> bool:
+    problem, config = Problem.parse(answer.line["problem"]), Config.parse(answer.line[answer.way]["config"])
+    shape = tile(config)
+    return shape is None or problem.k % shape.k == 0
 
 
 def _odd(line: Line) -> bool:

@@ -59,7 +59,7 @@ def build(path: Path, tally: Tally) -> Entries:
     found: dict[str, list[_Candidate]] = defaultdict(list)
     with contextlib.closing(Table.open(path)) as table:
         for problem, device, verdict in _verdicts(table):
-            if reason := _unsaid(problem, device):
+            if reason := unsaid(problem, device):
                 tally.leave(reason, f"{problem.text} on {device.sku}")
                 continue
             config = _choice(table, problem, device, verdict, tally)
@@ -75,7 +75,7 @@ def build(path: Path, tally: Tally) -> Entries:
 
 
 def key(problem: Problem, device: Device) -> str:
-    """The key of a product in Inductor's table, for problems for which `_unsaid` has no reason."""
+    """The key of a product in Inductor's table, for problems for which `unsaid` has no reason."""
     batch = [problem.batch] if problem.spec.batched else []
     m, n, k = problem.m, problem.n, problem.k
     inputs = [_tensor(problem.a, batch, m, k), _tensor(problem.b, batch, k, n)]
@@ -124,7 +124,7 @@ def _verdicts(table: Table) -> Iterator[tuple[Problem, Device, Verdict]]:
             yield row.problem, row.device, verdict
 
 
-def _unsaid(problem: Problem, device: Device) -> str:
+def unsaid(problem: Problem, device: Device) -> str:
     """Why Inductor's table cannot say anything about a problem; empty if it can."""
     if device.kind != "cuda":
         return "PyTorch's lookup table is for NVIDIA GPUs only"

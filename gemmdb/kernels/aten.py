@@ -53,6 +53,12 @@ def misaligned(problem: Problem) -> bool:
     return padded_sizes(problem, vector) != (problem.m, problem.n, problem.k)
 
 
+def stored_apart(problem: Problem) -> bool:
+    """Whether rows of the output do not start at multiples of 16 bytes. cuBLAS then has no fast kernel: N = 30522 takes
+    2.6 times as long as N = 30528 (bf16, 2048 rows, K = 768, H200), and Inductor's default mode pads such products."""
+    return problem.m > 1 and problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES != 0
+
+
 DEFAULT = Kernel("aten", "default", tuple(OPS), ("cpu", "cuda"), 0)
 """What Inductor's default mode runs for the product without gemmdb: the reference of every measurement."""
 INT8PACK = Kernel("aten", "int8pack_mm", ("mixed_mm",), ("cpu",), 1, illegal=_int8pack)

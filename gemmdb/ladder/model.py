@@ -18,6 +18,7 @@ from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import Setting, Tile, Work
 from gemmdb.hit import Hit
+from gemmdb.kernels.aten import stored_apart
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
@@ -85,7 +86,7 @@ def model(ask: Ask) -> Step:
     best = ranked.best[0]
     ratio = best.us / ranked.aten_us
     reason = f"modelled, not measured: {best.config.name} is expected at {1 / ratio:.2f}x ATen"
-    refusal = _refusal(ask, ratio)
+    refusal = _refusal(ask, best.config, ratio)
     if refusal:
         return Step("model", None, f"{reason}; {refusal}", evidence)
     return Step("model", Hit("model", best.config, best.us, 1 / ratio, "model", evidence), reason, evidence)
@@ -123,7 +124,7 @@ def uncovered(problem: Problem) -> str | None:
     for operand in (problem.a, problem.b):
         if operand.layout.order not in ORDERS or operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
             return "rows that do not start at multiples of 16 bytes are not modelled"
-    return None
+    return "output rows that do not start at multiples of 16 bytes are not modelled" if stored_apart(problem) else None
 
 
 def allowed(ask: Ask, setting: Setting) -> Iterator[MenuCandidate]:
@@ -138,20 +139,20 @@ def allowed(ask: Ask, setting: Setting) -> Iterator[MenuCandidate]:
             yield MenuCandidate(config, tile, w, us)
 
 
-def _refusal(ask: Ask, ratio: float) -> str:
+def _refusal(ask: Ask, config: Config, ratio: float) -> str:
     """Why a config with the expected time `ratio` relative to ATen is not served; empty if it is."""
     if ask.policy.on_miss == "live":
         return "live tuning decides among the candidates"
-    needed = _needed(ask)
+    needed = _needed(ask, config)
     return f"ATen is served: an expected gain of {needed:.0%} is needed" if gain(ratio) < needed else ""
 
 
-def _needed(ask: Ask) -> float:
-    """The gain that the model must expect of what is served: that of unverified rows if the caller times it first, else
-    the policy's, and what makes it a gain for certain."""
+def _needed(ask: Ask, config: Config) -> float:
+    """The gain that the model must expect of a config: that of unverified rows if the caller times it first, else the
+    policy's, and what makes it a gain for certain."""
     if ask.confirming:
         return max(ask.policy.min_gain, ask.policy.unverified_gain)
-    return max(ask.policy.model_gain, math.expm1(margin(ask)))
+    return max(ask.policy.model_gain, math.expm1(margin(ask, config)))
 
 
 def _modelled(ask: Ask) -> tuple[Table, Verdict] | None:
@@ -199,9 +200,9 @@ def _from_table(ask: Ask, table: Table, verdict: Verdict) -> Step:
     }
     reason = f"modelled, not measured: {best.name} is expected at {1 / ratio:.2f}x ATen"
     if ask.policy.on_miss == "live" and best != ATEN:
-        return Step("model", None, f"{reason}; {_refusal(ask, ratio)}", evidence)
-    if best != ATEN and (refusal := _refusal(ask, ratio)):
-        evidence["held_back"] = {"config": best.text, "gain": gain(ratio), "needed": _needed(ask)}
+        return Step("model", None, f"{reason}; {_refusal(ask, best, ratio)}", evidence)
+    if best != ATEN and (refusal := _refusal(ask, best, ratio)):
+        evidence["held_back"] = {"config": best.text, "gain": gain(ratio), "needed": _needed(ask, best)}
         best, ratio, reason = ATEN, 1.0, f"{reason}; {refusal}"
     hit = Hit("model", best, ratio * verdict.aten_us, 1 / ratio, str(table.path), evidence)
     return Step("model", hit, reason, evidence)

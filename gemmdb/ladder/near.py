@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from gemmdb.hit import Hit
+from gemmdb.kernels import aten
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
@@ -89,8 +90,8 @@ def predict_near(ask: Ask) -> Prediction | str:
     neighbours = _neighbours(ask)
     if not neighbours:
         return (
-            "no similar problem (same op, dtypes and layouts, and the same sizes of 1) was measured near this one"
-            f" on {ask.device.sku}"
+            "no similar problem (same op, dtypes and layouts, and the same sizes of 1 and alignment of the output) was"
+            f" measured near this one on {ask.device.sku}"
         )
     used = _timings(ask, neighbours)
     if not used or used[0][0] > FARTHEST.get(ask.device.kind, UNTRIED):
@@ -130,7 +131,9 @@ def _neighbours(ask: Ask) -> list[_Neighbour]:
         problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or []
         for problem in problems:
             text = problem.text
-            if text != query.text and text not in found and same_side(query, problem):
+            if text == query.text or text in found or not same_side(query, problem):
+                continue
+            if ask.device.kind != "cuda" or same_stores(query, problem):
                 found[text] = _Neighbour(problem, table, distance(problem))
     return sorted(found.values(), key=lambda one: (one.distance, one.problem.text))
 
@@ -140,6 +143,11 @@ def same_side(query: Problem, other: Problem) -> bool:
     so their times say nothing about the others."""
     sides = (query.m == 1) == (other.m == 1) and (query.n == 1) == (other.n == 1) and (query.k == 1) == (other.k == 1)
     return sides and other.m > 0 and other.n > 0 and other.k > 0
+
+
+def same_stores(query: Problem, other: Problem) -> bool:
+    """Whether the output's rows start at multiples of 16 bytes in both or in neither: cuBLAS has separate kernels."""
+    return aten.stored_apart(query) == aten.stored_apart(other)
 
 
 def distances(query: Problem, kind: str) -> Callable[[Problem], float]:

@@ -22,6 +22,8 @@ from gemmdb.workload.entries import Entry, Workload
 MISS = "miss"
 MOST_REASON = 600
 """The most characters of a reason."""
+MOST_PRODUCTS = 5_000
+"""The most products of one page, those of most time. Sums are of all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,8 @@ class WorkloadReport:
             "aten_us": self.aten_us,
             "gain": self.gain,
             "may_save_us": self.may_save_us,
-            "products": [_product(one) for one in self.products],
+            "products": [_product(one) for one in self.products[:MOST_PRODUCTS]],
+            "smaller": max(len(self.products) - MOST_PRODUCTS, 0),
             "uncovered": [{"name": name[:200], "count": n, "calls": calls} for name, n, calls in self.uncovered],
         }
 

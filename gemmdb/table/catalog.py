@@ -13,16 +13,19 @@ from gemmdb.errors import InputError, TableError
 from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.settings import Settings, data_home, shipped_tables
-from gemmdb.table import dbfile
+from gemmdb.table import dbfile, packages
 from gemmdb.table.reader import Table
 
 _log = logging.getLogger("gemmdb")
 _warned: set[str] = set()
+_INSTALLED = ("package", "shipped")
+"""Origins of files that an installation wrote, and that nobody writes afterwards."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A table file to open. `origin`: `explicit` (an argument or GEMMDB_TABLES), `user` or `shipped`."""
+    """A table file to open. `origin`: `explicit` (an argument or GEMMDB_TABLES), `user`, `package` (of an
+    installed package) or `shipped`."""
 
     path: Path
     origin: str
@@ -37,7 +40,8 @@ class Catalog:
 
     @classmethod
     def load(cls, settings: Settings | None = None, *, tables: Sequence[Path] = (), strict: bool = False) -> Catalog:
-        """Open the explicit `tables`, those of GEMMDB_TABLES, the user's own and the shipped ones, in this order.
+        """Open the explicit `tables`, those of GEMMDB_TABLES, the user's own, those of installed packages and the
+        shipped ones, in this order.
 
         A file that cannot be used is left out with one warning; with `strict` it raises TableError. The user's own
         table may be missing.
@@ -45,7 +49,7 @@ class Catalog:
         entries = []
         for source in sources(settings or Settings.read(), tables):
             try:
-                entries.append((source, Table.open(source.path, immutable=source.origin == "shipped")))
+                entries.append((source, Table.open(source.path, immutable=source.origin in _INSTALLED)))
             except TableError as error:
                 if strict:
                     raise
@@ -126,6 +130,8 @@ def _all_sources(settings: Settings, tables: Sequence[Path]) -> Iterator[Source]
     for path in (settings.user_table, *_databases(data_home())):
         if written(path):
             yield Source(path, "user")
+    for path in packages.tables():
+        yield Source(path, "package")
     for path in _databases(shipped_tables()):
         yield Source(path, "shipped")
 

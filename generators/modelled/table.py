@@ -22,6 +22,7 @@ from gemmdb.generators.interfaces.backend import toolchain
 from gemmdb.generators.interfaces.progress import Progress, Silent, Tracker
 from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, command, unplaced
 from gemmdb.generators.modelled import cross_compile, space
+from gemmdb.generators.modelled.protocol import CUDA, PROTOCOL
 from gemmdb.generators.shapes import loading
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -29,18 +30,14 @@ from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder.model import uncovered
 from gemmdb.settings import data_home
-from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+from gemmdb.table.measurement import Measurement, Status, Times
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
-PROTOCOL = Protocol("model", "cold", 1, 1, version=1)
-"""The protocol of every modelled row. The version rises with the model."""
 KEPT = 4
 """Configs per problem besides ATen."""
 TRIED = 12
 """The most candidates per problem that are compiled to find these."""
-CUDA = "13.0"
-"""The CUDA version of the rows that the model was fitted to. ATen's expected times are those of its cuBLAS."""
 
 
 def device_for(name: str) -> Device:

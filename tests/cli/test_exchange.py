@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,3 +106,46 @@ def test_wrong_calls_of_tables_are_one_line(gemmdb, table, arguments, said):
     done = gemmdb("tables", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
     assert said in done.err
+
+
+LIGHT = """
+import sys
+
+class Absent:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.split(".")[0] in {names}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Absent)
+from gemmdb.cli.app import run
+
+sys.exit(run(sys.argv[1:]))
+"""
+CONFIG = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "num_warps": 4, "num_stages": 4}
+
+
+def test_a_light_install_exports_and_imports(table):
+    """With nothing but the two packages that gemmdb depends on, and what they bring."""
+    absent = ("torch", "jinja2", "sympy", "numpy", "rich", "triton", "fsspec", "pyarrow", "aiohttp", "plotly")
+
+    def run(*arguments):
+        command = [sys.executable, "-c", LIGHT.format(names=absent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    Path("mm.json").write_text('[{"(16, 512, 512)": [{"type": "cublas", "time": 0.01}], "kernel_type": "mm"}]')
+    Path("N=7168,K=2048,dtype=int8_w8a8.json").write_text(json.dumps({"16": CONFIG}))
+    Path("r.csv").write_text("GemmTunableOp_Half_TN,tn_512_16_4096_ld_4096_4096_512,Default,0.02\n")
+    h200 = ["--device", "NVIDIA H200", "--cuda", "13.0"]
+    for arguments in (
+        ["export", str(table), "--to", "csv", "-o", "rows.csv"],
+        ["import", "rows.csv", "--from", "csv", "-o", "a.db"],
+        ["import", "mm.json", "--from", "inductor-log", "-o", "b.db", "--dtype", "bf16", *h200],
+        ["import", "N=7168,K=2048,dtype=int8_w8a8.json", "--from", "vllm", "-o", "c.db", *h200],
+        ["import", "r.csv", "--from", "tunableop", "-o", "d.db", *h200],
+    ):
+        done = run(*arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+    done = run("tables", "pull", "there")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "pip install 'gemmdb[exchange]'" in done.stderr

@@ -106,9 +106,8 @@ def test_a_gain_within_the_unknown_noise_is_none(tmp_path):
 
 
 MILLISECONDS = st.floats(1e-3, 1e3)
-TILES = st.tuples(
-    *(st.sampled_from([16, 32, 64, 128]) for _ in range(3)), st.sampled_from([2, 4, 8]), st.integers(1, 5)
-)
+BLOCKS = st.sampled_from([16, 32, 64, 128])
+TILES = st.tuples(BLOCKS, BLOCKS, BLOCKS, st.sampled_from([2, 4, 8]), st.integers(1, 5))
 
 
 @settings(max_examples=30)
@@ -189,7 +188,7 @@ def test_what_a_log_cannot_say_is_counted(tmp_path):
 def test_a_bad_log_is_refused_with_its_line(tmp_path, document, said):
     path = write(tmp_path / "bad.json", document)
     try:
-        _, left = rows_of("inductor-log", path, asked(dtype="bf16"))
+        _, left = rows_of("inductor-log", path, asked(dtype="bf16", op="mm"))
         found = " ".join(left)
     except InputError as error:
         found = str(error)
@@ -199,13 +198,20 @@ def test_a_bad_log_is_refused_with_its_line(tmp_path, document, said):
 
 @pytest.mark.parametrize(
     ("said", "missing"),
-    [({"device": None}, "--device is missing"), ({"cuda": None}, "--cuda is missing"), ({}, "--dtype is missing")],
+    [
+        ({"device": None}, "--device is missing"),
+        ({"cuda": None}, "--cuda is missing"),
+        ({"dtype": None}, "--dtype is missing"),
+        ({}, r"--op is missing: .*mm\.json:3 does not say the op"),
+    ],
 )
 def test_what_the_caller_must_say_is_named(tmp_path, said, missing):
-    path = write(tmp_path / "mm.json", LOG)
-    words = {"dtype": "bf16", **said} if said else {}
+    unnamed = [{"(16, 4096, 512)": LOG[0]["(16, 4096, 512)"]}]
+    path = write(tmp_path / "mm.json", unnamed)
     with pytest.raises(InputError, match=missing):
-        rows_of("inductor-log", path, asked(**words))
+        rows_of("inductor-log", path, asked(**{"dtype": "bf16", **said}))
+    (rows, left) = rows_of("inductor-log", path, asked(dtype="bf16", op="mm"))
+    assert (len(rows), left) == (3, {})
 
 
 # --- Inductor's autotune cache --------------------------------------------------------------------------------------
@@ -352,6 +358,14 @@ def test_tunableop_says_something_about_aten_only(tmp_path):
     assert any("only TunableOp chooses" in reason for reason in left)
 
 
+def test_older_and_newer_lines_of_tunableop_are_read(tmp_path):
+    older = "GemmTunableOp_Half_TN,tn_512_16_4096,Default,0.02"
+    newer = "GemmTunableOp_Half_TN,tn_512_16_4096_ld_4096_4096_512,Default,0.02,- { function: matmul, M: 512, N: 16 }"
+    rows, left = rows_of("tunableop", write(tmp_path / "r.csv", f"{older}\n{newer}\n"), asked())
+    assert {row.problem for row in rows} == {Problem.gemm("mm", m=16, n=512, k=4096, dtype="fp16")}
+    assert (len(rows), left) == (2, {})
+
+
 @settings(max_examples=30)
 @given(
     sizes=st.tuples(*(st.integers(2, 9000) for _ in range(3))),
@@ -428,9 +442,27 @@ def test_products_without_an_op_are_counted(tmp_path, name, words):
 
 
 def test_parameters_that_the_kernel_lacks_are_counted(tmp_path):
-    path = write(tmp_path / "a.json", {"16": GOOD | {"SPLIT_K": 4}, "32": GOOD | {"BLOCK_SIZE_M": 8}})
-    _, left = rows_of("vllm", path, asked(dtype="bf16", n=4096, k=4096))
-    assert left == {"the kernel has no SPLIT_K": 1, "the tile is outside what gemmdb takes": 1}
+    part = {name: value for name, value in GOOD.items() if not name.startswith("num_")}
+    configs = {"16": GOOD | {"SPLIT_K": 4}, "32": GOOD | {"BLOCK_SIZE_M": 8}, "64": GOOD | {"USE\n": [1]}, "8": part}
+    _, left = rows_of("vllm", write(tmp_path / "a.json", configs), asked(dtype="bf16", n=4096, k=4096))
+    assert left == {
+        "the kernel has no SPLIT_K": 1,
+        "the tile is outside what gemmdb takes": 1,
+        "the kernel has no USE": 1,
+        "the config does not say num_warps, num_stages": 1,
+    }
+
+
+def test_a_config_without_groups_of_rows_has_groups_of_one(tmp_path):
+    part = {name: value for name, value in GOOD.items() if name != "GROUP_SIZE_M"}
+    rows, left = rows_of("vllm", write(tmp_path / "a.json", {"16": part}), asked(dtype="bf16", n=7168, k=2048))
+    assert (left, [row.config.values["group_m"] for row in rows if row.config != ATEN]) == ({}, [1])
+
+
+def test_a_product_without_an_op_needs_no_known_device(tmp_path):
+    path = write(tmp_path / "E=8,N=64,device_name=AMD_Instinct_MI300X.json", {"1": GOOD})
+    _, left = rows_of("vllm", path, Given(resolve))
+    assert list(left.values()) == [1]
 
 
 @pytest.mark.parametrize(
@@ -440,7 +472,6 @@ def test_parameters_that_the_kernel_lacks_are_counted(tmp_path):
         ('{\n"a": {}}', ":2: 'a' is no M"),
         ('{\n"0": {}}', ":2: '0' is no M"),
         ('{\n"16": 5}', ":2: not a config"),
-        ('{\n"16": {}}', ":2: BLOCK_SIZE_M"),
         ('{\n"16": {"num_warps": 1e9}}', ":2: num_warps must be an integer"),
         ('{\n"16": {"num_warps": 99999999999}}', ":2: num_warps must be an integer"),
     ],
@@ -459,3 +490,57 @@ def test_sizes_that_nobody_names_are_asked_for(tmp_path):
     named = write(tmp_path / "N=64,K=64.json", {"16": GOOD})
     with pytest.raises(InputError, match="its name says N=64, and --n is 128"):
         rows_of("vllm", named, asked(dtype="bf16", n=128))
+
+
+def tensor(dtype: str, rows: int, columns: int, transposed: bool, batch: tuple[int, ...] = ()) -> tuple[object, ...]:
+    """What Inductor's cache says of a dense operand: device, dtype, sizes, strides, offset."""
+    strides = (1, rows) if transposed else (columns, 1)
+    step = (rows * columns,) if batch else ()
+    return ("cuda", f"torch.{dtype}", *batch, rows, columns, *step, *strides, 0)
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.tuples(*(st.integers(2, 9000) for _ in range(3))),
+    layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
+    dtype=st.sampled_from([("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp32")]),
+    op=st.sampled_from(["mm", "addmm", "bmm"]),
+    bias=st.sampled_from(["1d", "column", "full"]),
+    precision=st.sampled_from(["highest", "high"]),
+    ms=MILLISECONDS,
+)
+def test_every_race_of_a_cache_is_its_problem(sizes, layout, dtype, op, bias, precision, ms, tmp_path_factory):
+    (m, n, k), (torch, ours) = sizes, dtype
+    batch = (5,) if op == "bmm" else ()
+    inputs = [tensor(torch, m, k, layout[0] == "t", batch), tensor(torch, k, n, layout[1] == "t", batch)]
+    if op == "addmm":
+        strides = {"1d": (0, 1), "column": (1, 0), "full": (n, 1)}[bias]
+        inputs.insert(0, ("cuda", f"torch.{torch}", m, n, *strides, 0))
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "cache").mkdir()
+    path = write(
+        folder / "cache" / "x", {"system": SYSTEM, "cache": {op: {repr(inputs): {precision: {f"{op}-{DIGEST}": ms}}}}}
+    )
+    ((row,), left) = rows_of("inductor-cache", path, Given(resolve))
+    words = {"addmm": {"bias": bias}, "bmm": {"batch": 5}}.get(op, {})
+    tf32 = precision == "high" and ours == "fp32"
+    wanted = Problem.gemm(op, m=m, n=n, k=k, dtype=ours, layout=layout, tf32=tf32, **words)
+    assert (row.problem, row.config, left) == (wanted, ATEN, {})
+    assert row.times is not None
+    assert row.times.median_us == ms * 1000
+
+
+@settings(max_examples=40)
+@given(configs=st.dictionaries(st.integers(1, 5000), TILES, max_size=6))
+def test_every_config_by_m_is_a_row_or_counted(configs, tmp_path_factory):
+    document = {
+        str(m): {"BLOCK_SIZE_M": bm, "BLOCK_SIZE_N": bn, "BLOCK_SIZE_K": bk, "num_warps": warps, "num_stages": stages}
+        for m, (bm, bn, bk, warps, stages) in configs.items()
+    }
+    path = write(tmp_path_factory.mktemp("vllm") / "N=7168,K=2048,dtype=int8_w8a8.json", document)
+    rows, left = rows_of("vllm", path, asked())
+    kept = {row.problem.m: row.config for row in rows if row.config != ATEN}
+    assert len(kept) + sum(left.values()) == len(configs)
+    for m, config in kept.items():
+        bm, bn, bk, warps, stages = configs[m]
+        assert config == Config.of("triton", "inductor_mm", **{**tile(bm, bn, bk, warps, stages).values, "group_m": 1})

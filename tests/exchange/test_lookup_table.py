@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from kit.devices import H200
 
 from gemmdb.exchange import lookup_table
@@ -211,3 +213,29 @@ def test_the_shipped_table_is_exported_within_seconds():
     assert len(entries) > 500
     assert all(len(found) == 1 and found[0]["template_id"].startswith(("triton::", "aten::"))
                for found in entries.values())  # fmt: skip
+
+
+SIZES = st.integers(1, 300) | st.sampled_from([4096, 14336])
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    op=st.sampled_from(["mm", "addmm", "bmm", "int_mm"]),
+    sizes=st.tuples(SIZES, SIZES, SIZES),
+    layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
+    dtype=st.sampled_from(["bf16", "fp16", "fp32"]),
+    bias=st.sampled_from(["1d", "full", "column"]),
+    block=st.sampled_from([16, 32, 64]),
+)
+def test_torch_finds_the_entry_of_any_dense_product(choices, op, sizes, layout, dtype, bias, block):
+    m, n, k = sizes
+    words = {"addmm": {"bias": bias}, "bmm": {"batch": 3}}.get(op, {})
+    problem = Problem.gemm(op, m=m, n=n, k=k, dtype="int8" if op == "int_mm" else dtype, layout=layout, **words)
+    kernel = "inductor_bmm" if op == "bmm" else "inductor_mm"
+    config = Config.of("triton", kernel, **{**TILE, "block_k": block})
+    assert lookup_table.unsaid(problem, H200) == ""
+    wanted = lookup_table.entry(config, problem, H200)
+    found = choices(problem, json.loads(json.dumps({lookup_table.key(problem, H200): [wanted]})))
+    template = wanted.pop("template_id")
+    assert found == {template: [wanted]}
+    assert wanted["EVEN_K"] == (k % block == 0)

@@ -117,6 +117,42 @@ def test_a_table_goes_there_and_comes_back(tmp_path, mine, kind):
     assert not list((tmp_path / "here").glob("*.download"))
 
 
+@pytest.mark.parametrize("name", ["a b", "100%25", "a#b?c", "ü"])
+def test_folders_may_have_any_name(tmp_path, mine, name):
+    push(str(tmp_path / name), [mine])
+    assert (tmp_path / name / "mine.db").exists()
+    pull(str(tmp_path / name), tmp_path / "here" / name)
+    assert (tmp_path / "here" / name / "mine.db").read_bytes() == mine.read_bytes()
+
+
+def test_a_pull_waits_for_a_writer_of_the_old_file(tmp_path, served):
+    """A journal of the old file must not be applied to the new one."""
+    from gemmdb.table.writer import Store
+
+    here = tmp_path / "here"
+    pull(str(served), here)
+    newer = KIT.write(tmp_path / "newer" / "mine.db", [KIT.row(run="run-9")])
+    push(str(served), [newer])
+    with Store.open(here / "mine.db") as store:
+        waiting = threading.Thread(target=pull, args=(str(served), here))
+        with store.transaction():
+            waiting.start()
+            waiting.join(0.5)
+            assert waiting.is_alive()
+            assert (here / "mine.db").read_bytes() != newer.read_bytes()
+        waiting.join(30)
+    assert (here / "mine.db").read_bytes() == newer.read_bytes()
+
+
+def test_a_journal_without_its_file_is_not_applied(tmp_path, served):
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "mine.db-journal").write_bytes(b"x" * 600)
+    with pytest.raises(InputError, match=r"mine\.db-journal is left of a file that is gone"):
+        pull(str(served), here)
+    assert not (here / "mine.db").exists()
+
+
 @settings(max_examples=10)
 @given(rows=KIT.rows(6))
 def test_any_table_comes_back(rows, tmp_path_factory):

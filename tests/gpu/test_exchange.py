@@ -89,7 +89,8 @@ def test_its_log_is_imported(written: tuple[Path, str], tmp_path: Path) -> None:
     folder, cuda = written
     device = detect.native().sku
     # torch 2.11's log does not say the op: both products are then taken for the one that the caller names.
-    rows = rows_of("inductor-log", folder / "log.json", tmp_path / "a.db", device=device, cuda=cuda, dtype="bf16")
+    said = {"device": device, "cuda": cuda, "dtype": "bf16", "op": "mm"}
+    rows = rows_of("inductor-log", folder / "log.json", tmp_path / "a.db", **said)
     of_mm = [row for row in rows if row.problem == MM]
     assert ATEN in {row.config for row in of_mm}
     assert len({row.config for row in of_mm if row.config.kernel == "inductor_mm"}) > 4

@@ -76,6 +76,10 @@ def test_a_recorder_that_looks_on_is_not_what_is_compared(kit, table, tmp_path, 
     with gemmdb.inductor.record(tmp_path / "workload.jsonl"):
         found = comparison.compare(linear, A, W, calls=1)
     assert found.configs == {text: kit.INT8PACK.text}
+    (product,) = found.products
+    assert (product["problem"], product["config"], product["count"]) == (text, kit.INT8PACK.text, 1)
+    assert product["expected_us"] > 0
+    assert product["speedup_vs_aten"] > 1
 
 
 def test_each_kernel_alone_is_taken_back_also_where_the_operands_are_not_as_the_pass_saw_them(kit, monkeypatch):

@@ -13,7 +13,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import calibration
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.certainty import FEATURES, Certainty, certain, margin
+from gemmdb.ladder.certainty import FEATURES, UNEVEN, Certainty, certain, margin
 from gemmdb.ladder.prediction import Prediction, Support
 from gemmdb.ladder.timings import Timings
 from gemmdb.settings import Policy
@@ -98,7 +98,7 @@ def test_where_nothing_was_calibrated_two_standard_deviations_count():
     other = Device("cuda", "sm80", "Some GPU", 108, 80)
     found = prediction(0.5)
     assert most(found, device=other) == pytest.approx(math.log(0.5) + 2 * math.hypot(0.05, 0.05) + 0.01)
-    assert margin(ask(device=other)) == 0.0
+    assert margin(ask(device=other), TILE) == 0.0
 
 
 def test_only_what_is_certain_is_left():
@@ -110,5 +110,12 @@ def test_only_what_is_certain_is_left():
 
 
 def test_an_op_that_was_never_held_out_has_no_certain_answer_of_the_model():
-    assert margin(ask(replace(PROBLEM, op="bmm"))) == 0.0
-    assert margin(ask()) > 0
+    assert margin(ask(replace(PROBLEM, op="bmm")), TILE) == 0.0
+    assert margin(ask(), TILE) > 0
+
+
+def test_steps_that_do_not_divide_k_make_it_less_sure():
+    found, whole = prediction(), PROBLEM.resized(16, 4096, 4096 - 128)
+    partial = PROBLEM.resized(16, 4096, 4096 - 64)
+    assert most(found, partial) - most(found, whole) > 0.9 * UNEVEN
+    assert margin(ask(partial), TILE) == pytest.approx(margin(ask(whole), TILE) + UNEVEN)

@@ -9,17 +9,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kit.devices import H200
 from kit.lab import CPU, Lab, cpp, problem, rows
 
 from gemmdb.errors import InputError
 from gemmdb.inductor.comparison import Comparison
 from gemmdb.key.problem import Problem
-from gemmdb.report import comparison, reading
+from gemmdb.report import comparison, reading, workload
 from gemmdb.report.workload import of_workload
 from gemmdb.workload.entries import Entry, Workload
 
 FAST = cpp(threads_m=1, threads_n=2, threads_k=1)
+LEAVES = st.text(max_size=5) | st.floats() | st.integers() | st.booleans() | st.none()
+PRODUCT = st.fixed_dictionaries(
+    {"problem": st.text(max_size=5), "config": st.text(max_size=5)},
+    optional=dict.fromkeys(("count", "expected_us", "speedup_vs_aten", "rung", "note"), LEAVES),
+)
+FOUND = st.fixed_dictionaries(
+    {"default_us": st.just(1.0) | LEAVES, "gemmdb_us": st.just(2.0) | LEAVES},
+    optional={
+        "error": LEAVES,
+        "together_us": LEAVES,
+        "products": st.lists(PRODUCT, max_size=3) | LEAVES,
+        "configs": st.dictionaries(st.text(max_size=5), LEAVES) | LEAVES,
+        "slower": st.dictionaries(st.text(max_size=5), LEAVES) | LEAVES,
+    },
+)
 
 
 @pytest.fixture
@@ -109,6 +126,27 @@ def test_a_comparison_of_an_older_version_has_no_times(tmp_path: Path) -> None:
     found = comparison.of_json(older, tmp_path / "c.json")
     assert len(found.products) == 2
     assert all(one.us is None and one.aten_us is None for one in found.products)
+
+
+@given(FOUND)
+def test_any_object_is_a_comparison_or_is_refused(found: dict[str, Any]) -> None:
+    try:
+        report = comparison.of_json(found, Path("c.json"))
+    except InputError:
+        return
+    document = json.loads(json.dumps(report.document(), allow_nan=False))
+    assert document["default_us"] > 0
+    assert all(one["count"] >= 1 and one["lost_us"] >= 0 for one in document["products"])
+
+
+def test_a_large_workload_shows_the_products_of_most_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workload, "MOST_PRODUCTS", 2)
+    asked = tuple(Entry(problem(m), calls=m, device=CPU.text) for m in (1, 2, 3))
+    report = of_workload(Workload(asked, {}), "w", lab.catalog(rows(problem(1), {FAST: 0.5})))
+    document = report.document()
+    assert [one["calls"] for one in document["products"]] == [one.calls for one in report.products[:2]]
+    assert document["smaller"] == 1
+    assert document["total_us"] == pytest.approx(sum(one.total_us for one in report.products))
 
 
 @pytest.mark.parametrize(

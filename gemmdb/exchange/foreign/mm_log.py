@@ -1,8 +1,9 @@
 """Inductor's log of timings: the JSON file that TORCHINDUCTOR_MM_LOGGING_FILE names.
 
 A list of objects (one object in older versions), each with one key `(M, K, N)` whose value lists the choices of one
-race: `{"type": "cublas" or "triton", "time": milliseconds, "BLOCK_M": ...}`, or null for a choice of another kind. From
-torch 2.12 on, `kernel_type` beside it says the op. The log says neither dtypes nor layouts nor the device.
+race: `{"type": "cublas" or "triton", "time": milliseconds, "BLOCK_M": ...}`, or null for a choice of another kind.
+Newer versions say the op beside it, as `kernel_type`; torch 2.11 does not. The log says neither dtypes nor layouts nor
+the device.
 """
 
 from __future__ import annotations
@@ -49,16 +50,26 @@ def _rows(path: Path, tally: Tally, given: Given, source: Source) -> Iterator[Me
     for entry in document if isinstance(document, list) else [document]:
         if not isinstance(entry, dict):
             raise InputError(f"{path}: not a log of Inductor: {entry!r:.60} is no object")
-        op = entry.get("kernel_type", given.op or "mm")
         for key, choices in entry.items():
             if key != "kernel_type":
-                yield from _race(cursor.at(key), key, choices, op, tally, given, source)
+                where = cursor.at(key)
+                yield from _race(where, key, choices, _op(where, entry, given), tally, given, source)
+
+
+def _op(where: str, entry: dict[str, Any], given: Given) -> str:
+    """The op of a race. Raises InputError if neither the log nor the caller says it."""
+    op = entry.get("kernel_type", given.op)
+    if op is None:
+        raise InputError(f"--op is missing: {where} does not say the op; name it if the whole log is of one")
+    if not isinstance(op, str):
+        raise InputError(f"{where}: kernel_type must be a text, got {op!r:.60}")
+    return op
 
 
 def _race(
-    where: str, key: str, choices: Any, op: Any, tally: Tally, given: Given, source: Source
+    where: str, key: str, choices: Any, op: str, tally: Tally, given: Given, source: Source
 ) -> Iterator[Measurement]:
-    if not isinstance(choices, list) or not isinstance(op, str) or len(choices) > schema.MOST_MEASUREMENTS:
+    if not isinstance(choices, list) or len(choices) > schema.MOST_MEASUREMENTS:
         raise InputError(f"{where}: not a log of Inductor: {key[:60]!r} has no list of choices, or too many")
     name = f"{where} {op[:40]} {key[:60]}"
     if not (sizes := _KEY.fullmatch(key)):

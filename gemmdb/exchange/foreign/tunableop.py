@@ -1,9 +1,10 @@
 """TunableOp's results: the CSV file of PYTORCH_TUNABLEOP_FILENAME.
 
 A line `GemmTunableOp_BFloat16_TN,tn_N_M_K_ld_LDB_LDA_LDC,SOLUTION,MILLISECONDS` says how fast the best solution of a
-BLAS library is; its sizes are those of the transposed product. `Default` is the kernel that ATen takes without
-TunableOp, so its time is evidence about ATen. The other solutions run only with TunableOp and its file. They say
-nothing about ATen's time without it, and gemmdb has no such kernel.
+BLAS library is; its sizes are those of the transposed product. Older versions leave the leading dimensions out, and
+newer ones may add the library's own description of the call. `Default` is the kernel that ATen takes without TunableOp,
+so its time is evidence about ATen. The other solutions run only with TunableOp and its file. They say nothing about
+ATen's time without it, and gemmdb has no such kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from gemmdb.table.measurement import Measurement
 KIND = "tunableop"
 DTYPES = {"BFloat16": "bf16", "Half": "fp16", "float": "fp32", "tf32": "fp32", "double": "fp64"}
 _OPERATOR = re.compile(r"(Gemm|GemmAndBias|GemmStridedBatched|ScaledGemm)TunableOp_([\w:<>]{1,80})_([NT])([NT])")
-_PARAMETERS = re.compile(r"[nt]{2}_(\d{1,10})_(\d{1,10})_(\d{1,10})_ld_(\d{1,10})_(\d{1,10})_(\d{1,10})")
+_PARAMETERS = re.compile(r"[nt]{2}_(\d{1,10})_(\d{1,10})_(\d{1,10})(?:_ld_(\d{1,10})_(\d{1,10})_(\d{1,10}))?")
+_MOST_CELLS = 60
 _WORDS = re.compile(r"[\w.:<>+\-]{1,200}")
 
 
@@ -53,7 +55,13 @@ def _rows(path: Path, tally: Tally, source: Source) -> Iterator[Measurement]:
         where, cells = f"{path}:{number}", line.strip().split(",")
         if cells[0] == "Validator" or cells == [""]:
             continue
-        if len(cells) not in (3, 4) or not all(_WORDS.fullmatch(cell) for cell in cells[:3]):
+        described = cells[4:] and not cells[4].lstrip().startswith("- {")
+        if (
+            len(cells) < 3
+            or described
+            or len(cells) > _MOST_CELLS
+            or not all(_WORDS.fullmatch(cell) for cell in cells[:3])
+        ):
             raise InputError(f"{where}: not a line of TunableOp's results: {line.strip()[:80]!r}")
         us = _time(cells, where)
         problem = _problem(where, cells[0], cells[1], tally)
@@ -94,7 +102,9 @@ def _problem(where: str, operator: str, parameters: str, tally: Tally) -> Proble
     if sizes is None:
         raise InputError(f"{where}: not the sizes of a product: {parameters[:80]!r}")
     # The library multiplies B^T by A^T, which gives the transpose of a row-major C.
-    n, m, k, ldb, lda, ldc = map(int, sizes.groups())
+    n, m, k = map(int, sizes.groups()[:3])
+    dense = (k if first == "T" else n, m if second == "T" else k, n)
+    ldb, lda, ldc = dense if sizes[4] is None else map(int, sizes.groups()[3:])
     if ldc != n:
         tally.leave("the output has gaps between its rows", where)
         return None

@@ -21,37 +21,34 @@ from gemmdb.exchange import files
 from gemmdb.exchange.foreign.given import Cursor, Given, run_of
 from gemmdb.exchange.importing import Content
 from gemmdb.exchange.report import Tally
-from gemmdb.generators.modelled.table import CUDA, PROTOCOL
+from gemmdb.generators.modelled.protocol import CUDA, PROTOCOL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder.model import uncovered
-from gemmdb.table.measurement import Measurement, Status, Times
+from gemmdb.table.measurement import Measurement, Status, Times, one_line
 
 KIND = "vllm"
 _NAMES = {"BLOCK_SIZE_M": "block_m", "BLOCK_SIZE_N": "block_n", "BLOCK_SIZE_K": "block_k", "GROUP_SIZE_M": "group_m",
           "num_warps": "warps", "num_stages": "stages"}  # fmt: skip
 _SIZE = re.compile(r"[1-9]\d{0,9}")
-_SPECIFIC = {"SPLIT_K": 1, "waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1}
+_SPECIFIC: Mapping[str, int] = {"SPLIT_K": 1, "waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1}
 """Parameters that gemmdb's kernel lacks, each with a value that means nothing."""
 MOST_ENTRIES = 100_000
 
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
     """The rows of a file. What its name does not say, `given` must. Raises InputError with file and line."""
-    named = _named(path.name)
-    device = given.device_for(path, named.get("device_name", "").replace("_", " ") or None)
     run = run_of(path, KIND, given)
-    return Content(_rows(path, tally, _Asked(path, given, named, device), run["run"]), [run])
+    return Content(_rows(path, tally, _Asked(path, given, _named(path.name)), run["run"]), [run])
 
 
 class _Asked:
     """The problem of an M, as far as the file's name and the caller say it."""
 
-    def __init__(self, path: Path, given: Given, named: Mapping[str, str], device: Device) -> None:
-        self.device = device
+    def __init__(self, path: Path, given: Given, named: Mapping[str, str]) -> None:
         self.barrier = ""
         dtype = named.get("dtype", "")
         if "E" in named:
@@ -61,6 +58,8 @@ class _Asked:
         elif dtype and dtype != "int8_w8a8" and not given.op:
             self.barrier = f"the file is for {dtype}, whose products the cost model does not cover"
         self.n, self.k = (_size(path, name, getattr(given, name.lower()), named.get(name)) for name in ("N", "K"))
+        if not self.barrier:
+            self.device = given.device_for(path, named.get("device_name", "").replace("_", " ") or None)
         self.words: dict[str, Any] = {"op": given.op or "mm", "dtype": given.dtype, "layout": given.layout or "nt"}
         if dtype == "int8_w8a8" and not given.op:
             self.words |= {"op": "int_mm", "dtype": "int8", "fusion": "scale"}
@@ -97,22 +96,22 @@ def _rows(path: Path, tally: Tally, asked: _Asked, run: str) -> Iterator[Measure
             raise error if str(error).startswith((where, "--")) else InputError(f"{where}: {error}") from error
 
 
-def _values(where: str, value: Any) -> dict[str, int]:
-    """The parameters of a config: integers by name. Raises InputError."""
+def _values(where: str, value: Any) -> dict[str, Any]:
+    """The parameters of a config by name: integers, as far as they are known. Raises InputError."""
     if not isinstance(value, dict) or len(value) > 40:
         raise InputError(f"{where}: not a config: {value!r:.60}")
     for name, number in value.items():
-        if type(number) is not int or not 0 <= number < 2**31:
-            raise InputError(f"{where}: {name[:40]} must be an integer, got {number!r:.40}")
-    if missing := [name for name in _NAMES if name not in value]:
-        raise InputError(f"{where}: {', '.join(missing)} missing")
-    return value
+        if name in _NAMES and (type(number) is not int or not 0 <= number < 2**31):
+            raise InputError(f"{where}: {name} must be an integer, got {number!r:.40}")
+    return {"GROUP_SIZE_M": 1, **value}
 
 
 def _modelled(
-    where: str, problem: Problem, value: Mapping[str, int], tally: Tally, device: Device, run: str
+    where: str, problem: Problem, value: Mapping[str, Any], tally: Tally, device: Device, run: str
 ) -> Iterator[Measurement]:
     name = f"{where} {problem.text}"
+    if missing := [key for key in _NAMES if key not in value]:
+        return tally.leave(f"the config does not say {', '.join(missing)}", name)
     foreign = [key for key, number in value.items() if key not in _NAMES and number != _SPECIFIC.get(key)]
     try:
         config = Config.of("triton", "inductor_mm", **{ours: value[key] for key, ours in _NAMES.items()})
@@ -122,7 +121,7 @@ def _modelled(
     reason = uncovered(problem) or illegal(config, problem, device)
     tile = tile_of(config)
     if foreign:
-        return tally.leave(f"the kernel has no {', '.join(sorted(foreign)[:4])[:80]}", name)
+        return tally.leave(f"the kernel has no {one_line(', '.join(sorted(foreign)[:4]))[:80]}", name)
     if found is None or tile is None or reason:
         return tally.leave(reason or f"the cost model has no figures of {device.sku}", name)
     setting = Setting.of(problem, found)

@@ -32,7 +32,7 @@ class Remote:
     def at(cls, url: str) -> Remote:
         """The folder at a URL, or at a path of this machine. Raises InputError, also without fsspec."""
         scheme, mark, _ = url.partition("://")
-        full = url if mark else Path(url).absolute().as_uri()
+        full = url if mark else str(Path(url).absolute())  # fsspec does not undo the escapes of a URI.
         scheme = scheme if mark else "file"
         if scheme not in SCHEMES or "::" in url or not url.isprintable():
             raise InputError(f"{one_line(url)[:200]!r} is no URL of a known kind: {', '.join(SCHEMES)}")

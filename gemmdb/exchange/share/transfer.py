@@ -21,6 +21,7 @@ from gemmdb.exchange.share import manifest
 from gemmdb.exchange.share.manifest import Listed
 from gemmdb.exchange.share.remote import Remote
 from gemmdb.generators.files.manifest import NAME
+from gemmdb.generators.files.merge import held
 
 PULLED = ".pulled.json"
 """Beside pulled tables: the sha256 of each when it was pulled. A file that still has it may be replaced."""
@@ -123,11 +124,21 @@ def _pull(remote: Remote, into: Path, one: Listed) -> Transferred:
         if amiss is not None:
             part.unlink()
             raise InputError(f"{remote.url}/{one.file} is refused, and nothing is replaced: {amiss}")
-        part.replace(target)
+        _take_place(part, target)
         _remember(into, one)
     except OSError as error:
         raise InputError(f"{target} cannot be written ({error.strerror or error}); check its folder") from error
     return Transferred(one.file, str(target), "pulled", one.size, one.digest, resumed)
+
+
+def _take_place(part: Path, target: Path) -> None:
+    """Move `part` to `target`, while no process writes the file that is there. Raises InputError where SQLite would
+    undo a write of the old file in the new one, and TableError if the old file is no table."""
+    journal = target.with_name(f"{target.name}-journal")
+    if journal.exists() and not target.exists():
+        raise InputError(f"{journal} is left of a file that is gone; remove it, and pull again")
+    with held(target):
+        part.replace(target)
 
 
 def _download(remote: Remote, one: Listed, part: Path) -> int:

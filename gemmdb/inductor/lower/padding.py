@@ -14,7 +14,7 @@ from gemmdb.inductor.live import tuning
 from gemmdb.inductor.lower.triton import Operands, check
 from gemmdb.inductor.match import products
 from gemmdb.kernels.aten import padded_sizes
-from gemmdb.kernels.config import Config
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.epilogue import LIGHT
 from gemmdb.key.problem import Problem, Query
 
@@ -53,7 +53,8 @@ def _with_bias(result: Any, bias: Any, scalars: tuple[float, float]) -> Any:
 def answered(node: Any) -> bool:
     """Whether the compile in progress has an answer for the product of `node`, or will measure one. For misaligned rows
     live tuning also tries padded products. The product is looked up as it is and as it may become: on a GPU, Inductor
-    takes the bias out of an addmm that elementwise work follows."""
+    takes the bias out of an addmm that elementwise work follows. If one of these forms has no answer, ATen without
+    padding could be what runs, so Inductor decides."""
     current = session.current()
     if current is None:
         return False
@@ -64,12 +65,19 @@ def answered(node: Any) -> bool:
         return False
     if product is None:
         return False
-    asked = _asked(product.query)
-    if any(deciding.ask(current, query) for query in asked):
+    first, *others = (_decided(current, query) for query in _asked(product.query))
+    if first or (others and all(others)):
         return True
     if not deciding.to_tune(current, product.query):
         return False
     return tuning.expects(current, product.query, _count(node, product.query))
+
+
+def _decided(current: session.Session, query: Query) -> bool:
+    """Whether padding is out of the question: a kernel is served, ATen is forced, or it won a measurement in which a
+    padded product took part. That ATen is expected to win says nothing about padding."""
+    hit = deciding.ask(current, query)
+    return hit is not None and (hit.config != ATEN or hit.rung in ("exact", "forced"))
 
 
 def _count(node: Any, query: Query) -> int:

@@ -19,7 +19,9 @@ from typing import Any
 from gemmdb.errors import InputError
 
 HERE = Path(__file__).parent
-SCRIPTS = ("common.js", "charts.js", "grid.js", "table.js", "workload.js", "comparison.js", "start.js")
+SCRIPTS = (
+    "common.js", "charts.js", "grid.js", "table_charts.js", "table.js", "workload.js", "comparison.js", "start.js",
+)  # fmt: skip
 """The page's own scripts, in the order in which they run."""
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 

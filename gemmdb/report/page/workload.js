@@ -1,7 +1,7 @@
 // The page of a workload.
 
-const RUNGS = ["exact", "near", "epilogue", "sku", "model", "miss"];
-const RUNG_COLOURS = { exact: 2, near: 0, epilogue: 6, sku: 3, model: 4, miss: 5 };
+const RUNGS = ["exact", "near", "epilogue", "sku", "model", "forced", "live", "miss"];
+const RUNG_COLOURS = { exact: 2, near: 0, epilogue: 6, sku: 3, model: 4, live: 1, miss: 5 };
 const rungColour = (rung) => colour(RUNG_COLOURS[rung] ?? 7);
 const byRung = (a, b) => RUNGS.indexOf(a[0]) - RUNGS.indexOf(b[0]);
 const MOST_TILES = 400;
@@ -137,7 +137,8 @@ function productGrid() {
 function workloadPage(main) {
   const rows = products();
   const devices = distinct(rows, (row) => row.device);
-  heading("gemmdb workload", DATA.title, `${devices.join(", ") || "no device"}: ${pluralised(rows.length, "product")}. Times are what the tables expect of one call, times the recorded calls.`);
+  const smaller = DATA.smaller ? ` ${pluralised(DATA.smaller, "product")} of less time are left out; the sums hold them.` : "";
+  heading("gemmdb workload", DATA.title, `${devices.join(", ") || "no device"}: ${pluralised(rows.length, "product")}. Times are what the tables expect of one call, times the recorded calls.${smaller}`);
   const missed = rows.filter((row) => row.rung === "miss");
   const kernels = rows.filter((row) => !row.aten);
   const share = (some) => percent(some.reduce((sum, row) => sum + row.share, 0));

@@ -10,7 +10,8 @@ from gemmdb.devices import registry
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.files.verify import verify
 from gemmdb.generators.modelled import cross_compile, space
-from gemmdb.generators.modelled.table import KEPT, PROTOCOL
+from gemmdb.generators.modelled.protocol import PROTOCOL
+from gemmdb.generators.modelled.table import KEPT
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Problem, Query
