@@ -39,8 +39,8 @@ def config(request: pytest.FixtureRequest, make: Make) -> Config:
 
 @pytest.fixture
 def clean() -> Iterator[None]:
-    """Nothing enabled, nothing cached, no graph from an earlier test. Inductor pads nothing: it would decide that by a
-    benchmark, before our passes see the product."""
+    """Nothing enabled, nothing cached, no graph and no numerics from an earlier test. Inductor pads nothing: it would
+    decide that by a benchmark, before our passes see the product."""
     import torch
     import torch._inductor.config as inductor
 
@@ -50,10 +50,11 @@ def clean() -> Iterator[None]:
     torch.manual_seed(0)
     gemmdb.inductor.disable()
     gemmdb.inductor.reset_stats()
+    helpers.default_numerics()
     with inductor.patch(fx_graph_cache=False, compile_threads=1, shape_padding=False):
         yield
     gemmdb.inductor.disable()
-    torch.set_float32_matmul_precision("highest")
+    helpers.default_numerics()
 
 
 @pytest.fixture

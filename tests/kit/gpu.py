@@ -50,6 +50,14 @@ def anew() -> None:
     gemmdb.inductor.reset_stats()
 
 
+def default_numerics() -> None:
+    """Set torch's precision and determinism as they are in a new process. A test that measures sets those of its
+    problem, and a product with others is another problem."""
+    from gemmdb.generators.measure.program import set_numerics
+
+    set_numerics(Problem.gemm("mm", m=1, n=1, k=1))
+
+
 def rand(*sizes: int, dtype: str = "bfloat16") -> Any:
     """Normally distributed, on the GPU."""
     import torch

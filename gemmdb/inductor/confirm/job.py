@@ -12,7 +12,7 @@ import torch
 from gemmdb.hit import Hit
 from gemmdb.inductor.adapter import nested
 from gemmdb.inductor.confirm import cutting, on_cpu, on_gpu, rules
-from gemmdb.inductor.confirm.trial import Trial
+from gemmdb.inductor.confirm.trial import Trial, noisy
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL
 from gemmdb.inductor.session import Session
@@ -20,7 +20,7 @@ from gemmdb.kernels import sources
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
 from gemmdb.key.toolchain import installed
-from gemmdb.table.measurement import EMITTED, NOISY, Measurement, Status, Times
+from gemmdb.table.measurement import EMITTED, Measurement, Status, Times
 from gemmdb.table.stats import times
 from gemmdb.table.verdict import Verdict, decide
 
@@ -145,9 +145,10 @@ def measurements(decision: Decision, found: Trial, more_us: float = 0.0) -> list
 
     if found.differs:
         return [row(decision.config, Status.WRONG, None, "its result in a program differs from ATen's")]
-    aten, ours = times(found.aten, found.aten), times([us + more_us for us in found.ours], found.aten)
-    if max(aten.spread, ours.spread) > NOISY:
+    us = [one + more_us for one in found.ours]
+    if noisy(found.aten, us):
         raise Unconfirmed("its times vary too much")
+    aten, ours = times(found.aten, found.aten), times(us, found.aten)
     return [row(ATEN, Status.OK, aten, EMITTED), row(decision.config, Status.OK, ours, EMITTED)]
 
 

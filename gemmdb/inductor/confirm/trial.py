@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.confirm.cutting import extent
-from gemmdb.table.measurement import Protocol
+from gemmdb.table.measurement import NOISY, Protocol
+from gemmdb.table.stats import times
 
 SEED = 3
 FEWEST = 5
@@ -18,7 +19,8 @@ FEWEST = 5
 DIFFERENCE = 0.05
 """The largest difference between two right outputs, relative to the largest value."""
 CLEAR = 1.1
-"""If every sample of one is this many times every sample of the other, no more rounds are needed."""
+"""If every sample of one is this many times every sample of the other, and neither varies much, no more rounds are
+needed."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,18 @@ class Trial:
 
 
 def clear(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether it is certain which of the two is faster, so that more samples would change nothing."""
-    if min(len(one), len(other)) < FEWEST:
+    """Whether it is certain which of the two is faster, so that more samples would change nothing.
+
+    Few samples of which one was disturbed make a noisy time, which would say nothing. Among more, it does not count.
+    """
+    if min(len(one), len(other)) < FEWEST or noisy(one, other):
         return False
     return min(one) > CLEAR * max(other) or min(other) > CLEAR * max(one)
+
+
+def noisy(aten: Sequence[float], ours: Sequence[float]) -> bool:
+    """Whether samples vary too much to compare the two."""
+    return max(times(aten, aten).spread, times(ours, aten).spread) > NOISY
 
 
 def inputs(fakes: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -51,6 +51,19 @@ def model(what):
     return lambda x, w, r: BEHIND[what][0](linear(x, w), r)
 
 
+def scaled(x, rows, w, columns):
+    """An int8 linear with a bias as torchao writes it, and SiLU."""
+    y = (torch._int_mm(x, w.t()) * rows).to(torch.bfloat16) * columns
+    return silu((y + columns.to(torch.bfloat16)).to(torch.bfloat16))
+
+
+TORCHAO = {
+    "coordinate_descent_tuning": True, "coordinate_descent_check_all_directions": True,
+    "force_fuse_int_mm_with_mul": True, "epilogue_fusion": True,
+}  # fmt: skip
+"""What torchao's `quantize_` sets."""
+
+
 def found():
     """By config and what follows: the class of the problem, why the config was not taken, the kernels. Called in a
     process that pretends to have a GPU."""
@@ -64,6 +77,11 @@ def found():
             code, seen = no_gpu.output_code(model(what), config, *inputs)
             fusions = [event.problem.partition(" fusion=")[2].split()[0] for event in seen]
             answers[f"{name}, {what}"] = fusions, [event.note for event in seen], no_gpu.kernels(code)
+    inputs = (48, 1040, torch.int8), (48, 1, bf16), (1008, 1040, torch.int8), (1008, torch.float32)
+    for name, flags in {"plain": {}, "torchao's flags": TORCHAO}.items():
+        with torch._inductor.config.patch(**flags):
+            code, seen = no_gpu.output_code(scaled, CONFIGS["tile"], *inputs)
+        answers[name] = [event.problem for event in seen], [event.note for event in seen], no_gpu.kernels(code)
     return answers
 
 
@@ -87,3 +105,12 @@ def test_what_becomes_part_of_the_products_kernel(what, answers):
 def test_each_kernel_stores_in_another_order(name, what, answers):
     fusions, notes, kernels = answers[f"{name}, {what}"]
     assert (fusions, notes, len(kernels)) == ([BEHIND[what][1]], [""], 1)
+
+
+@pytest.mark.parametrize("name", ["plain", "torchao's flags"])
+def test_an_int8_linear_with_a_bias_is_one_kernel(name, answers):
+    (problem,), notes, kernels = answers[name]
+    # SiLU computes in fp32, and Inductor drops a cast to bf16 that a cast to fp32 follows.
+    assert problem.startswith("int_mm m=48 n=1008 k=1040 a=int8:row:16 b=int8:col:16 out=fp32 bias=none")
+    assert " fusion=scale fp32=ieee acc=int32 " in problem
+    assert (notes, len(kernels), kernels[0].startswith("triton_tem_")) == ([""], 1, True)

@@ -17,6 +17,9 @@ from gemmdb.inductor.confirm.trial import FEWEST, clear, differ
         ([10.0] * FEWEST, [10.5] * FEWEST, False),
         ([10.0] * (FEWEST - 1) + [30.0], [20.0] * FEWEST, False),
         ([10.0] * (FEWEST - 1), [20.0] * FEWEST, False),
+        # One was disturbed. Of fifteen samples, three such make no difference.
+        ([10.0] * FEWEST, [80.0] * (FEWEST - 1) + [280.0], False),
+        ([10.0] * 15, [80.0] * 12 + [280.0] * 3, True),
         ([], [], False),
     ],
 )

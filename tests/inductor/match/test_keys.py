@@ -3,11 +3,15 @@
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from kit import gpu
 from torch import nn
 
 import gemmdb.inductor
+from gemmdb import Problem
+from gemmdb.generators.measure.program import set_numerics
 from gemmdb.inductor import force
-from gemmdb.inductor.match import epilogues
+from gemmdb.inductor.match import epilogues, extract
+from gemmdb.key.operands import default_numerics
 
 
 def watch(model, *inputs, **options):
@@ -262,3 +266,15 @@ def test_a_cpu_without_units_for_tf32_multiplies_fp32_in_full(kit):
     finally:
         torch.set_float32_matmul_precision("highest")
     assert problem.numerics.fp32 == ("tf32" if torch.cpu._is_amx_fp16_supported() else "ieee")
+
+
+def test_what_a_test_measures_leaves_no_numerics_to_the_next():
+    measured = Problem.gemm("scaled_mm", m=16, n=16, k=16, scales="row")
+    assert not measured.numerics.reduced
+    try:
+        set_numerics(measured)
+        assert not extract.numerics("bf16", "cuda").reduced
+    finally:
+        gpu.default_numerics()
+    for dtype in ("bf16", "fp16", "fp32"):
+        assert extract.numerics(dtype, "cuda") == default_numerics(dtype)
