@@ -16,11 +16,14 @@ from gemmdb.exchange.foreign.given import SPREAD, Given
 from gemmdb.exchange.foreign.readers import FOREIGN
 from gemmdb.exchange.importing import load
 from gemmdb.exchange.report import Tally
+from gemmdb.generators.measure.cuda.backend import VERSION
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table.measurement import Status
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 CPU = Device("cpu", "cpu", "Test CPU", 2)
 
@@ -544,3 +547,21 @@ def test_every_config_by_m_is_a_row_or_counted(configs, tmp_path_factory):
     for m, config in kept.items():
         bm, bn, bk, warps, stages = configs[m]
         assert config == Config.of("triton", "inductor_mm", **{**tile(bm, bn, bk, warps, stages).values, "group_m": 1})
+
+
+def test_in_one_table_the_rows_of_a_build_answer(tmp_path):
+    problem = Problem.gemm("mm", m=16, n=512, k=4096)
+    out = tmp_path / "mine.db"
+    times = Times(20.0, 19.9, 20.1, 30, 20.0)
+    protocol = Protocol("graph", "cold", 20, 30, version=VERSION)
+    built = Measurement(problem, ATEN, H200, protocol, Toolchain(cuda="13.0"), "run-1", Status.OK, times)
+    with Store.open(out) as store:
+        store.add([built])
+        store.refresh()
+    read = functools.partial(FOREIGN["inductor-log"], given=asked(dtype="bf16", torch="9.9"))
+    load(write(tmp_path / "mm.json", LOG), out, "inductor-log", read)
+    with Table.open(out) as table:
+        assert len(table.verdicts(problem, H200)) == 2
+        verdict = table.verdict(problem, H200)
+    assert verdict is not None
+    assert (verdict.pick, verdict.protocol) == (ATEN, protocol)
