@@ -28,6 +28,7 @@ from gemmdb.cli import (
     report,
     sharing,
     tables,
+    tune,
     verify,
 )
 from gemmdb.cli.output import note, one_line
@@ -51,6 +52,7 @@ tables_app.callback(invoke_without_command=True)(tables.tables)
 tables_app.command()(sharing.pull)
 tables_app.command()(sharing.push)
 for function in (
+    tune.tune,
     record.record,
     build.build,
     coverage.coverage,
@@ -66,13 +68,13 @@ for function in (
     report.report,
     doctor.doctor,
 ):
-    # The COMMAND of `record` has its own options, so everything after its first word is left alone.
+    # The COMMAND of `record` and `tune` has its own options, so everything after its first word is left alone.
     if function is None:
         app.add_typer(tables_app)
         continue
     # A trailing underscore keeps the name of a function apart from a word of Python's.
     name = function.__name__.removesuffix("_")
-    app.command(name, context_settings={"allow_interspersed_args": function is not record.record})(function)
+    app.command(name, context_settings={"allow_interspersed_args": function not in (record.record, tune.tune)})(function)
 
 
 def _version(wanted: bool) -> None:
@@ -91,7 +93,11 @@ def gemmdb_command(
     """Tuned GEMM kernels for torch.compile, looked up instead of searched.
 
     \b
-    The usual flow:
+    The whole way in one command:
+      gemmdb tune -- python train.py
+
+    \b
+    Its steps:
       gemmdb record -- python train.py                     # its GEMMs, into workload.jsonl
       gemmdb build --arch native --shapes workload.jsonl   # measure them, once per kind of device
       gemmdb coverage workload.jsonl                       # which of them the tables answer now

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gemmdb.cli.output import count, note
-from gemmdb.cli.recording import run
+from gemmdb.tune.running import run
 from gemmdb.errors import InputError
 from gemmdb.settings import Settings
 from gemmdb.workload import entries

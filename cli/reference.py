@@ -60,7 +60,7 @@ def _usage(name: str, command: Any) -> str:
         if p.param_type_name == "argument"
     ]
     required = [f"{p.opts[0]} {_placeholder(p)}" for p in command.params if _is_option(p) and p.required]
-    separator = ["--"] if name == "record" else []
+    separator = ["--"] if name in ("record", "tune") else []
     return " ".join(["gemmdb", name, *required, "[OPTIONS]", *separator, *arguments])
 
 

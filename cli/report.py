@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from gemmdb.api import current_catalog
-from gemmdb.cli import recording
 from gemmdb.cli.output import count, microseconds, note, say
 from gemmdb.errors import InputError
+from gemmdb.tune import running
 
 
 def report(
@@ -70,7 +70,7 @@ def _of_program(command: list[str]) -> dict[str, Any]:
     """The document of what a program compiles. Raises InputError if that is nothing."""
     with tempfile.TemporaryDirectory(prefix="gemmdb-report-") as folder:
         workload = Path(folder, "workload.jsonl")
-        recorded = recording.run(command, workload)
+        recorded = running.run(command, workload)
         if recorded.exit_code:
             note(f"COMMAND ended with exit code {recorded.exit_code}")
         if not workload.exists():

@@ -66,6 +66,7 @@ def remembering(of: Session) -> Session:
 _override: ContextVar[Session | None] = ContextVar("gemmdb_session", default=None)
 _enabled: Session | Callable[[], Session] | None = None
 _fallbacks: list[Session] = []
+_pinned: Session | None = None
 _lock = threading.Lock()
 _holders = 0
 
@@ -81,7 +82,7 @@ def steering() -> Session | None:
     global _enabled
     if Settings.read().disabled:
         return None
-    override = _override.get()
+    override = _pinned or _override.get()
     if override is not None:
         return override
     with _lock:
@@ -95,6 +96,14 @@ def set_enabled(session: Session | Callable[[], Session] | None) -> None:
     global _enabled
     with _lock:
         _enabled = session
+
+
+def pin(session: Session) -> None:
+    """Let every compile of this process use `session`, whatever else is enabled: a program that is timed without
+    gemmdb may enable gemmdb itself."""
+    global _pinned
+    _pinned = session
+    hold()
 
 
 def add_fallback(session: Session) -> Callable[[], None]:

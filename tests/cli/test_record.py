@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.cli.recording import STARTUP, run
+from gemmdb.tune.running import STARTUP, run
 
 
 def test_passes_streams_and_the_exit_code_through(environment, tmp_path: Path):

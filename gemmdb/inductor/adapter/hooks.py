@@ -99,13 +99,22 @@ def unless_provisional(save: Function) -> Function:
 
 def count_calls(graph: Any, called: Callable[[], None]) -> None:
     """Call `called` at each run of the compiled `graph` (record mode only)."""
+
+    def counted(run: Function, inputs: Any) -> Any:
+        called()
+        return run(inputs)
+
+    around_calls(graph, counted)
+
+
+def around_calls(graph: Any, call: Callable[[Function, Any], Any]) -> None:
+    """Let `call(run, inputs)` carry out each run of the compiled `graph`; `run(inputs)` is the run itself."""
     run = graph.current_callable
     if run is None:
         return
 
     @functools.wraps(run)
-    def counted(inputs: Any) -> Any:
-        called()
-        return run(inputs)
+    def called(inputs: Any) -> Any:
+        return call(run, inputs)
 
-    graph.current_callable = counted
+    graph.current_callable = called

@@ -1,7 +1,8 @@
-"""`gemmdb record` puts this file first on PYTHONPATH as `sitecustomize.py`, which every Python runs at its start.
+"""Recording and timing put this file first on PYTHONPATH as `sitecustomize.py`, which every Python runs at its start.
 
-It waits until the program imports torch and then switches recording on. A program that never imports torch pays one
-name comparison per import. It leaves a file per process in its own folder, so that `record` can say what was missing.
+It waits until the program imports torch and then starts what the file `target` beside it says. A program that never
+imports torch pays one name comparison per import. It leaves a file per process in its own folder, so that it can be
+said what was missing.
 It runs in any Python that COMMAND starts, so it uses only the standard library, and a failure breaks nothing.
 """
 
@@ -23,13 +24,20 @@ def leave(name: str, text: str = "") -> None:
 
 
 def start() -> None:
-    """Switch recording on; the file `target` beside this one holds the path of the workload."""
+    """Start what the file `target` beside this one says: `record` and the path of the workload, or `without` or `with`
+    and the folder for the times of graphs."""
     leave("torch")
     try:
-        from gemmdb.inductor import record
-
         with open(os.path.join(HERE, "target")) as file:  # noqa: PTH118
-            record(file.read())
+            what, path = file.read().split("\n", 1)
+        if what == "record":
+            from gemmdb.inductor import record
+
+            record(path)
+        else:
+            from gemmdb.inductor import stopwatch
+
+            stopwatch.start(path, what == "with")
     except Exception as error:
         leave("failed", f"{sys.executable}: {type(error).__name__}: {error}")
 
@@ -39,7 +47,7 @@ class WaitForTorch:
 
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
-        """Switch recording on just before `torch` is first loaded, then let the other finders find it."""
+        """Start just before `torch` is first loaded, then let the other finders find it."""
         if name != "torch":
             return None
         sys.meta_path.remove(WaitForTorch)

@@ -1,4 +1,4 @@
-"""Runs a command with recording switched on in every Python process that it starts."""
+"""Runs a command and records, or times, what torch.compile makes in every Python process that it starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,11 +47,18 @@ class Recorded:
 def run(command: Sequence[str], workload: Path) -> Recorded:
     """Run `command` to its end with stdin, stdout and stderr passed through, and append what it compiles to `workload`.
     Signals that would end this process are passed to the command. Raises InputError if it cannot be started."""
+    return observe(command, "record", workload, {})
+
+
+def observe(command: Sequence[str], what: str, target: Path, environment: Mapping[str, str]) -> Recorded:
+    """Run `command` as `run` does, with these environment variables. `what`: `record` writes a workload to `target`;
+    `without` and `with` write how long each compiled graph takes, without and with gemmdb, into the folder `target`.
+    """
     with tempfile.TemporaryDirectory(prefix="gemmdb-record-") as folder:
         here = Path(folder)
         (here / "sitecustomize.py").write_text(STARTUP.read_text())
-        (here / "target").write_text(str(workload.absolute()))
-        exit_code = _run(command, _environment(here))
+        (here / "target").write_text(f"{what}\n{target.absolute()}")
+        exit_code = _run(command, {**_environment(here), **environment})
         failures = (path.read_text() for path in sorted(here.glob("failed-*")))
         return Recorded(
             exit_code,

@@ -1,0 +1,248 @@
+"""`gemmdb tune`: the whole way from a program to what a table gains it, in one command."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gemmdb.cli.build import terminable
+from gemmdb.cli.options import JsonFlag, takes
+from gemmdb.cli.output import count, microseconds, note, one_line, say, say_facts, say_json, say_table
+from gemmdb.cli.progress import BuildProgress, left
+from gemmdb.errors import InputError
+from gemmdb.report import names
+
+if TYPE_CHECKING:
+    from gemmdb.generators.build.build import BuildReport
+    from gemmdb.report.workload import WorkloadReport
+    from gemmdb.tune.gained import Gained
+    from gemmdb.tune.plan import Plan
+    from gemmdb.tune.running import Recorded
+    from gemmdb.tune.tuning import Request, Tuned
+
+LISTED = 10
+"""The most products that are listed."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """The arguments and flags of `gemmdb tune`."""
+
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The program and its arguments.")]
+    budget: Annotated[
+        str, typer.Option(metavar="TIME", help="Start no new problem of the build after this time: 90s, 10m, 1h30m.")
+    ] = "10m"
+    folder: Annotated[
+        Path, typer.Option(help="Where what was done is kept. The same command goes on from there.")
+    ] = Path("gemmdb-tune")
+    table: Annotated[
+        Path | None, typer.Option(help="The table to build [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
+    ] = None
+    effort: Annotated[
+        str | None, typer.Option(help="As in `gemmdb build` [default: quick on a CPU, else standard].")
+    ] = None
+    repeats: Annotated[
+        int,
+        typer.Option(min=0, help="How often the program runs without and with gemmdb at the end; 0 leaves that out."),
+    ] = 2
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Record, and say what would be built; build nothing.")
+    ] = False
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run recorded and timed.")] = False
+    as_json: JsonFlag = False
+
+    def request(self) -> Request:
+        """What the library is asked for."""
+        from gemmdb.tune import plan
+        from gemmdb.tune.tuning import Request
+
+        seconds = plan.seconds(self.budget)
+        return Request(
+            tuple(self.command), self.folder, self.table, seconds, self.effort, self.repeats, self.dry_run, self.fresh
+        )
+
+
+@takes(TuneOptions)
+def tune(options: TuneOptions) -> None:
+    """Record a program, build what the tables miss, and show what that gains.
+
+    It runs COMMAND and records its GEMMs (as `gemmdb record` does), looks them up (`gemmdb coverage`), measures those
+    that no table answers (`gemmdb build`), and runs COMMAND again without and with gemmdb, in turns. The products that
+    may save most come first: what a call could save times how often it runs. The program needs no change; every Python
+    process that it starts is recorded and timed. A server is ended with Ctrl-C, each time.
+
+    Timed are the calls of compiled graphs, not their compilation. The outputs are not compared; `gemmdb compare` does
+    that. You can stop at any time: the same command goes on from there. Once all is done it prints the result again.
+
+    \b
+    Examples:
+      gemmdb tune -- python serve.py
+      gemmdb tune --dry-run -- python serve.py          # what would be built, how long it takes, what it may save
+      gemmdb tune --budget 1h -- torchrun --nproc-per-node 2 train.py
+
+    \b
+    Exit codes: 0 done, 1 slower with gemmdb, 2 bad usage, bad input or a program that fails, 130 interrupted.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("this command needs torch, which is not installed: pip install torch 'gemmdb[build]'")
+    from gemmdb.tune.tuning import tune as tune_program
+
+    request = options.request()
+    with BuildProgress() as progress, terminable():
+        done = tune_program(request, _Notes(), progress)
+    if options.as_json:
+        say_json(_document(done))
+    else:
+        _say(done, request)
+    if done.interrupted:
+        note(f"interrupted; what is done is in {request.folder} and in the table: the same command goes on from there")
+        raise typer.Exit(130)
+    if done.gained is not None and done.gained.verdict == "slower":
+        raise typer.Exit(1)
+
+
+class _Notes:
+    """Says on stderr what happens."""
+
+    def recording(self) -> None:
+        note("1/4 recording: the program runs")
+
+    def recorded(self, found: Recorded | None) -> None:
+        if found is None:
+            note("1/4 recorded before")
+        elif found.exit_code:
+            note(f"the program ended with exit code {found.exit_code}")
+
+    def planned(self, plan: Plan, before: WorkloadReport) -> None:
+        answered = sum(one.asked.hit is not None for one in before.products)
+        note(f"2/4 coverage: {answered} of {count(len(before.products), 'product')} answered by tables")
+        for reason, number in plan.left_out.items():
+            note(f"not built: {count(number, 'product')}: {reason}")
+        if plan.wanted:
+            note(f"3/4 build: {_expected(plan)}")
+        else:
+            note("3/4 build: nothing to build")
+
+    def built(self, report: BuildReport) -> None:
+        rest = f", {report.left} left for the next run" if report.left else ""
+        note(f"built {count(report.measured, 'problem')} in {report.seconds:.0f} s{rest}")
+        for warning in report.warnings:
+            note(warning)
+
+    def timing(self, with_gemmdb: bool, number: int, of: int) -> None:
+        note(f"4/4 timing, run {number} of {of}: the program runs {'with' if with_gemmdb else 'without'} gemmdb")
+
+    def timed_before(self) -> None:
+        note("4/4 timed before with the same tables")
+
+
+def _expected(plan: Plan) -> str:
+    saving = "" if plan.saving_us is None else f", and may save {microseconds(plan.saving_us)} of what was recorded"
+    time = left(plan.seconds).removesuffix(" left")
+    return f"{plan.fitting} of {count(len(plan.wanted), 'problem')} should fit into the budget, takes {time}{saving}"
+
+
+def _say(done: Tuned, request: Request) -> None:
+    if request.dry_run:
+        _say_plan(done.plan)
+        return
+    say_facts(_facts(done))
+    ran = [one for one in done.after.products if one.calls]
+    if ran:
+        say()
+        say_table(
+            ("of the time", "calls", "rung", "gain", "kernel", "product"),
+            ((
+                f"{one.total_us / (done.after.total_us or 1):.1%}", str(one.calls), one.rung,
+                f"{one.gain:.2f}x" if one.asked.hit else "",
+                names.kernel(one.asked.hit.config) if one.asked.hit else "",
+                names.short(one.entry.problem),
+            ) for one in ran[:LISTED]),
+            right=("of the time", "calls", "gain"),
+        )  # fmt: skip
+        if len(ran) > LISTED:
+            say(f"and {count(len(ran) - LISTED, 'product')} of less time: gemmdb coverage {done.workload}")
+
+
+def _say_plan(plan: Plan) -> None:
+    if not plan.wanted:
+        say("nothing to build")
+        return
+    say_table(
+        ("", "worth", "calls", "one call", "product"),
+        ((
+            "build" if place < plan.fitting else "later",
+            microseconds(one.worth_us) if one.saving else "?", str(one.calls), f"~{microseconds(one.us)}",
+            names.short(one.problem),
+        ) for place, one in enumerate(plan.wanted)),
+        right=("worth", "calls", "one call"),
+    )  # fmt: skip
+    say(_expected(plan))
+
+
+def _facts(done: Tuned) -> Iterator[tuple[str, str]]:
+    """Name and value of each line of the closing table."""
+    for name, report in (("tables before", done.before), ("tables now", done.after)):
+        answered = sum(one.asked.hit is not None for one in report.products)
+        kernels = sum(one.asked.hit is not None and one.gain > 1 for one in report.products)
+        told = f"{answered} of {count(len(report.products), 'product')} answered, {kernels} by a faster kernel than ATen"
+        yield name, f"{told}; {report.gain:.2f}x over ATen expected, weighted by time"
+    if done.built is not None:
+        yield "table", str(done.built.out)
+    if done.gained is not None:
+        yield from _measured(done.gained)
+
+
+def _measured(found: Gained) -> Iterator[tuple[str, str]]:
+    if not found.graphs:
+        yield "the program", "no compiled graph was called often enough to be timed (the first two calls are left out)"
+        return
+    runs = f"in all calls of compiled graphs of a run ({count(found.runs, 'run')})"
+    yield "without gemmdb", f"{microseconds(found.without_us)} {runs}"
+    yield "with gemmdb", f"{microseconds(found.with_us)} {runs}"
+    low, high = found.interval
+    yield "gain", f"{found.gain:.3f}x, between {low:.3f}x and {high:.3f}x: {_verdict(found.verdict)}"
+    if found.unmatched:
+        yield "left out", f"{count(found.unmatched, 'kind')} of graphs that not both called often enough"
+
+
+def _verdict(verdict: str) -> str:
+    if verdict == "same kernels":
+        return "no difference, the kernels are the same on both sides"
+    return verdict
+
+
+def _document(done: Tuned) -> dict[str, Any]:
+    plan = done.plan
+    return {
+        "version": 1,
+        "workload": str(done.workload),
+        "plan": {
+            "budget_s": plan.budget_s, "fitting": plan.fitting, "seconds": plan.seconds, "saving_us": plan.saving_us,
+            "left_out": plan.left_out,
+            "problems": [
+                {
+                    "problem": one.problem.text, "device": one.device.sku, "calls": one.calls, "us": one.us,
+                    "may_save_us": one.worth_us if one.saving else None, "seconds": one.seconds,
+                }
+                for one in plan.wanted
+            ],
+        },
+        "before": _coverage(done.before),
+        "after": _coverage(done.after),
+        "built": done.built and {
+            "table": str(done.built.out), "measured": done.built.measured, "left": done.built.left,
+            "seconds": done.built.seconds, "interrupted": done.built.interrupted,
+        },
+        "gained": done.gained and done.gained.as_dict(),
+    }  # fmt: skip
+
+
+def _coverage(report: WorkloadReport) -> dict[str, Any]:
+    answered = sum(one.asked.hit is not None for one in report.products)
+    return {"products": len(report.products), "answered": answered, "gain": report.gain}

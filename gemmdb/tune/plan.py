@@ -1,0 +1,161 @@
+"""What a build of a workload's misses is worth: an order by expected savings, and what fits into a budget of time."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gemmdb.cost.roofline import roofline_us
+from gemmdb.errors import InputError
+from gemmdb.generators import effort as efforts
+from gemmdb.generators.build import queue
+from gemmdb.generators.coverage import ask
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Backend
+from gemmdb.generators.measure import backends
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.saving import Saving, saving
+from gemmdb.settings import Policy, data_home
+from gemmdb.table.catalog import Catalog
+from gemmdb.workload.entries import Entry, Workload
+
+SECONDS = {"cpu": 12.0, "cuda": 4.0}
+"""Expected seconds per problem of a build, until one was measured: fp32 linears on two cores with effort quick; on an
+H200 3,847 GPU-seconds for 1,020 problems."""
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+_BUDGET = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+
+ONLY_ATEN = "ATen is the only kernel for it"
+NOTHING = "it is too small or too close to the limit of the device to gain"
+DONE = "measured before: the ladder still has no answer for its range of sizes, or ATen failed"
+ELSEWHERE = "it runs on another device than most of the time"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A product that no table answers. `calls`: how often it ran; `us`: expected microseconds of one call with ATen;
+    `saving`: what a build may save of a call, None where that cannot be said (on a CPU); `seconds`: how long building
+    it is expected to take."""
+
+    problem: Problem
+    device: Device
+    calls: int
+    us: float
+    saving: Saving | None
+    seconds: float
+
+    @property
+    def worth_us(self) -> float:
+        """Microseconds of all calls that building it may save. Where that cannot be said, all that they take."""
+        return self.calls * (self.us if self.saving is None else self.saving.us)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to build, most valuable first, and what is left out: products by reason. `budget_s`: the time limit."""
+
+    wanted: tuple[Wanted, ...]
+    left_out: dict[str, int]
+    budget_s: float
+
+    @property
+    def fitting(self) -> int:
+        """How many of the first of `wanted` are expected to be built within the budget."""
+        spent_s, number = 0.0, 0
+        for one in self.wanted:
+            if spent_s >= self.budget_s:  # A build starts no problem after the limit, and ends what it has begun.
+                break
+            spent_s, number = spent_s + one.seconds, number + 1
+        return number
+
+    @property
+    def seconds(self) -> float:
+        """The expected seconds of what fits."""
+        return sum(one.seconds for one in self.wanted[: self.fitting])
+
+    @property
+    def saving_us(self) -> float | None:
+        """Microseconds of all calls that building what fits may save; None if it cannot be said."""
+        known = [one.worth_us for one in self.wanted[: self.fitting] if one.saving is not None]
+        return sum(known) if known else None
+
+
+def seconds(text: str) -> float:
+    """The seconds of a budget such as `90s`, `10m` or `1h30m`. Raises InputError."""
+    found = _BUDGET.fullmatch(text.strip())
+    parts = zip(_UNITS.values(), found.groups(), strict=True) if found else []
+    total = sum(size * float(number) for size, number in parts if number)
+    if not 0 < total < 1e7:
+        raise InputError(f"--budget {text!r}: a time such as 90s, 10m or 1h30m")
+    return total
+
+
+def by_worth(wanted: Iterable[Wanted]) -> list[Wanted]:
+    """Most valuable first: by what a call could save times how often it runs."""
+    return sorted(wanted, key=lambda one: (-one.worth_us, one.problem.text))
+
+
+def plan(
+    workload: Workload, catalog: Catalog, table: Path | None, budget_s: float, effort: str | None, pace_s: float | None
+) -> Plan:
+    """What of a workload to build into `table` (None: the user's own of the device). `effort`: as for a build. `pace_s`: measured seconds per problem of an
+    earlier build, if there was one. Raises InputError for an invalid device or range, or an unknown effort."""
+    missed = _missed(workload.entries, catalog)
+    left_out: Counter[str] = Counter()
+    device = _busiest(missed)
+    if device is None:
+        return Plan((), {}, budget_s)
+    backend, chosen = backends.backend_for(device), efforts.named(effort, device.kind)
+    path = table or data_home() / f"{device.slug}.db"
+    wanted = []
+    for one in missed:
+        reason = _objection(one, device, backend, chosen, path)
+        if reason:
+            left_out[reason] += 1
+        else:
+            wanted.append(replace(one, seconds=pace_s or SECONDS[device.kind]))
+    return Plan(tuple(by_worth(wanted)), dict(left_out), budget_s)
+
+
+def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[Wanted]:
+    """The products without an answer, one per problem and device."""
+    found: dict[tuple[Problem, Device], Wanted] = {}
+    for entry in entries:
+        asked = ask(entry, catalog, Policy())
+        if asked.hit is not None:
+            continue
+        problem, device, calls = entry.problem, asked.device, entry.calls or entry.count
+        known = found.get((problem, device))
+        if known is not None:
+            found[problem, device] = replace(known, calls=known.calls + calls)
+            continue
+        expected = saving(Ask(Query(problem, device), (), Policy(), None))
+        us = expected.aten_us if expected else roofline_us(problem, device)
+        found[problem, device] = Wanted(problem, device, calls, us, expected, 0.0)
+    return list(found.values())
+
+
+def _busiest(missed: Sequence[Wanted]) -> Device | None:
+    """The device with most to gain; a table is for one."""
+    worth: dict[Device, float] = defaultdict(float)
+    for one in missed:
+        worth[one.device] += one.worth_us
+    return max(worth, key=lambda device: (worth[device], device.text), default=None)
+
+
+def _objection(one: Wanted, device: Device, backend: Backend, effort: Effort, table: Path) -> str:
+    """Why a product is not built; empty if it is."""
+    if one.device != device:
+        return ELSEWHERE
+    if one.saving is not None and one.saving.us <= 0:
+        return NOTHING
+    jobs = queue.jobs([one.problem], backend, effort)
+    if all(config == ATEN for job in jobs for config in job.legal):
+        return ONLY_ATEN
+    return "" if queue.left(jobs, table, backend, effort) else DONE

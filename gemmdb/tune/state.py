@@ -1,0 +1,93 @@
+"""The folder of a `gemmdb tune`: what is done, so that the next run goes on from there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gemmdb.errors import InputError
+
+VERSION = 1
+WORKLOAD = "workload.jsonl"
+QUEUE = "build.jsonl"
+STATE = "tune.json"
+
+
+@dataclass
+class State:
+    """What is done of one command. `recorded`: whether its run ended; `pace_s`: measured seconds per problem of the
+    last build; `tables`: the identity of the tables at the last comparison; `gained`: its result."""
+
+    folder: Path
+    command: tuple[str, ...]
+    recorded: bool = False
+    pace_s: float | None = None
+    tables: str = ""
+    gained: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def workload(self) -> Path:
+        """What was recorded."""
+        return self.folder / WORKLOAD
+
+    @property
+    def queue(self) -> Path:
+        """What is built, in order: a workload too."""
+        return self.folder / QUEUE
+
+    def save(self) -> None:
+        """Write the state. Raises OSError."""
+        document = {
+            "version": VERSION, "command": list(self.command), "recorded": self.recorded, "pace_s": self.pace_s,
+            "tables": self.tables, "gained": self.gained,
+        }  # fmt: skip
+        partial = self.folder / f"{STATE}.partial"
+        partial.write_text(json.dumps(document, indent=2) + "\n")
+        partial.replace(self.folder / STATE)
+
+
+def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
+    """The state of `command` in `folder`, which is made if it is missing. `fresh`: forget what is there. Raises
+    InputError for the folder of another command, and for a state that cannot be read."""
+    new = State(folder, tuple(command))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            for name in (WORKLOAD, QUEUE, STATE):
+                (folder / name).unlink(missing_ok=True)
+        if not (folder / STATE).exists():
+            if new.workload.exists():
+                raise InputError(f"{new.workload} is not of `gemmdb tune`: name another --folder")
+            new.save()
+            return new
+        item = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot use the folder {folder}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{folder / STATE} is damaged; --fresh starts anew") from error
+    known = _read(item, folder)
+    if known.command != new.command:
+        raise InputError(
+            f"{folder} belongs to `{' '.join(known.command)[:200]}`: name another --folder, or start anew with --fresh"
+        )
+    return known
+
+
+def _read(item: Any, folder: Path) -> State:
+    try:
+        if item["version"] != VERSION:
+            raise InputError(f"{folder / STATE} is of another version of gemmdb; --fresh starts anew")
+        pace_s = item["pace_s"]
+        return State(
+            folder,
+            tuple(map(str, item["command"])),
+            item["recorded"] is True,
+            None if pace_s is None else float(pace_s),
+            str(item["tables"]),
+            dict(item["gained"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{folder / STATE} is damaged; --fresh starts anew") from error
