@@ -74,7 +74,8 @@ for function in (
         continue
     # A trailing underscore keeps the name of a function apart from a word of Python's.
     name = function.__name__.removesuffix("_")
-    app.command(name, context_settings={"allow_interspersed_args": function not in (record.record, tune.tune)})(function)
+    alone = function in (tune.tune, record.record)
+    app.command(name, context_settings={"allow_interspersed_args": not alone})(function)
 
 
 def _version(wanted: bool) -> None:

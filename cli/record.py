@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from gemmdb.cli.output import count, note
-from gemmdb.tune.running import run
 from gemmdb.errors import InputError
 from gemmdb.settings import Settings
+from gemmdb.tune.running import run
 from gemmdb.workload import entries
 
 

@@ -12,7 +12,7 @@ import typer
 
 from gemmdb.cli.build import terminable
 from gemmdb.cli.options import JsonFlag, takes
-from gemmdb.cli.output import count, microseconds, note, one_line, say, say_facts, say_json, say_table
+from gemmdb.cli.output import count, microseconds, note, say, say_facts, say_json, say_table
 from gemmdb.cli.progress import BuildProgress, left
 from gemmdb.errors import InputError
 from gemmdb.report import names
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gemmdb.tune.running import Recorded
     from gemmdb.tune.tuning import Request, Tuned
 
+BUSY = 0.3
+"""From this many other runnable processes per core on, times are those of a busy machine."""
 LISTED = 10
 """The most products that are listed."""
 
@@ -37,9 +39,9 @@ class TuneOptions:
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="Start no new problem of the build after this time: 90s, 10m, 1h30m.")
     ] = "10m"
-    folder: Annotated[
-        Path, typer.Option(help="Where what was done is kept. The same command goes on from there.")
-    ] = Path("gemmdb-tune")
+    folder: Annotated[Path, typer.Option(help="Where what was done is kept. The same command goes on from there.")] = (
+        Path("gemmdb-tune")
+    )
     table: Annotated[
         Path | None, typer.Option(help="The table to build [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
     ] = None
@@ -50,9 +52,9 @@ class TuneOptions:
         int,
         typer.Option(min=0, help="How often the program runs without and with gemmdb at the end; 0 leaves that out."),
     ] = 2
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Record, and say what would be built; build nothing.")
-    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Record, and say what would be built; build nothing.")] = (
+        False
+    )
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run recorded and timed.")] = False
     as_json: JsonFlag = False
 
@@ -190,7 +192,9 @@ def _facts(done: Tuned) -> Iterator[tuple[str, str]]:
     for name, report in (("tables before", done.before), ("tables now", done.after)):
         answered = sum(one.asked.hit is not None for one in report.products)
         kernels = sum(one.asked.hit is not None and one.gain > 1 for one in report.products)
-        told = f"{answered} of {count(len(report.products), 'product')} answered, {kernels} by a faster kernel than ATen"
+        told = (
+            f"{answered} of {count(len(report.products), 'product')} answered, {kernels} by a kernel faster than ATen"
+        )
         yield name, f"{told}; {report.gain:.2f}x over ATen expected, weighted by time"
     if done.built is not None:
         yield "table", str(done.built.out)
@@ -207,6 +211,11 @@ def _measured(found: Gained) -> Iterator[tuple[str, str]]:
     yield "with gemmdb", f"{microseconds(found.with_us)} {runs}"
     low, high = found.interval
     yield "gain", f"{found.gain:.3f}x, between {low:.3f}x and {high:.3f}x: {_verdict(found.verdict)}"
+    if found.load > BUSY:
+        yield (
+            "under load",
+            f"{found.load:.1f} processes per core ran at the start: repeat it with --fresh when they ended",
+        )
     if found.unmatched:
         yield "left out", f"{count(found.unmatched, 'kind')} of graphs that not both called often enough"
 

@@ -24,13 +24,10 @@ from typing import Any
 from gemmdb.errors import InputError
 from gemmdb.inductor import entry, session, session_factory
 from gemmdb.inductor.journal import JOURNAL, Event
-from gemmdb.inductor.outcome import SEARCH
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
-SAME = ("", ATEN.text, SEARCH)
-"""Configs that Inductor has without gemmdb too."""
 log = logging.getLogger("gemmdb")
 INTERVAL_S = 10.0
 """Seconds between two writes while the program runs."""
@@ -102,12 +99,14 @@ class Stopwatch:
         """Time one graph that became ready; the Journal calls this."""
         if artefact is None:
             return
+        # Not before the program has imported torch: these import it.
         from gemmdb.inductor.adapter import hooks
+        from gemmdb.inductor.outcome import SEARCH
 
         steered = [event for event in events if event.rung != "uncovered"]
         graph = GraphTimes(
             sorted(map(_name, events)),
-            sum(event.config not in SAME for event in steered),
+            sum(event.config not in ("", ATEN.text, SEARCH) for event in steered),
             any(Device.parse(event.device).kind == "cuda" for event in steered if event.device),
         )
         with self._lock:

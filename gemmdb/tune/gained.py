@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,11 +53,13 @@ class Graph:
 @dataclass(frozen=True)
 class Gained:
     """The program without and with gemmdb. `graphs`: those that both runs called, of most time first; `unmatched`: how
-    many kinds only one of them called often enough; `runs`: of each."""
+    many kinds only one of them called often enough; `runs`: of each; `load`: other runnable processes per core before
+    the first run."""
 
     graphs: tuple[Graph, ...]
     unmatched: int
     runs: int
+    load: float = 0.0
 
     @property
     def without_us(self) -> float:
@@ -95,7 +100,7 @@ class Gained:
         """JSON-ready."""
         return {
             "without_us": self.without_us, "with_us": self.with_us, "gain": self.gain, "interval": self.interval,
-            "verdict": self.verdict, "runs": self.runs, "unmatched": self.unmatched,
+            "verdict": self.verdict, "runs": self.runs, "load": self.load, "unmatched": self.unmatched,
             "graphs": [
                 {
                     "products": list(one.products), "kernels": one.kernels, "calls": one.calls,
@@ -116,7 +121,7 @@ def of_dict(item: Mapping[str, Any]) -> Gained:
         )
         for one in item["graphs"]
     )  # fmt: skip
-    return Gained(tuple(graphs), int(item["unmatched"]), int(item["runs"]))
+    return Gained(tuple(graphs), int(item["unmatched"]), int(item["runs"]), float(item["load"]))
 
 
 def read(folder: Path) -> dict[tuple[str, ...], Timed]:
@@ -133,12 +138,23 @@ def read(folder: Path) -> dict[tuple[str, ...], Timed]:
     return {name: Timed(kernels[name], calls[name], tuple(us[name])) for name in calls if us[name]}
 
 
-def gained(without: Sequence[Times], with_gemmdb: Sequence[Times]) -> Gained:
+def load() -> float:
+    """Other runnable processes and threads of this machine per core, averaged over half a second; 0 if unknown."""
+    seen = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for _ in range(10):
+            runnable = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+            seen.append(max(runnable - 1, 0))  # One is this process.
+            time.sleep(0.05)
+    return statistics.mean(seen) / (os.cpu_count() or 1) if seen else 0.0
+
+
+def gained(without: Sequence[Times], with_gemmdb: Sequence[Times], load: float = 0.0) -> Gained:
     """What the runs with gemmdb gained over those without."""
     ours, theirs = set().union(*with_gemmdb), set().union(*without)
     graphs = [_graph(name, without, with_gemmdb) for name in sorted(ours & theirs)]
     graphs.sort(key=lambda one: -one.calls * one.without.us)
-    return Gained(tuple(graphs), len(ours ^ theirs), len(with_gemmdb))
+    return Gained(tuple(graphs), len(ours ^ theirs), len(with_gemmdb), load)
 
 
 def _graph(name: tuple[str, ...], without: Sequence[Times], with_gemmdb: Sequence[Times]) -> Graph:

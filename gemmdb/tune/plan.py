@@ -104,8 +104,9 @@ def by_worth(wanted: Iterable[Wanted]) -> list[Wanted]:
 def plan(
     workload: Workload, catalog: Catalog, table: Path | None, budget_s: float, effort: str | None, pace_s: float | None
 ) -> Plan:
-    """What of a workload to build into `table` (None: the user's own of the device). `effort`: as for a build. `pace_s`: measured seconds per problem of an
-    earlier build, if there was one. Raises InputError for an invalid device or range, or an unknown effort."""
+    """What of a workload to build into `table` (None: the user's own of the device). `effort`: as for a build.
+    `pace_s`: measured seconds per problem of an earlier build, if there was one. Raises InputError for an invalid
+    device or range, or an unknown effort."""
     missed = _missed(workload.entries, catalog)
     left_out: Counter[str] = Counter()
     device = _busiest(missed)

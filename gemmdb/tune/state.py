@@ -55,15 +55,17 @@ def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
     new = State(folder, tuple(command))
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / STATE).exists() and new.workload.exists():
+            raise InputError(f"{new.workload} is not of `gemmdb tune`: name another --folder")
         if fresh:
             for name in (WORKLOAD, QUEUE, STATE):
                 (folder / name).unlink(missing_ok=True)
         if not (folder / STATE).exists():
-            if new.workload.exists():
-                raise InputError(f"{new.workload} is not of `gemmdb tune`: name another --folder")
             new.save()
             return new
         item = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"cannot use the folder {folder}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -77,9 +79,9 @@ def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
 
 
 def _read(item: Any, folder: Path) -> State:
+    if isinstance(item, dict) and item.get("version", VERSION) != VERSION:
+        raise InputError(f"{folder / STATE} is of another version of gemmdb; --fresh starts anew")
     try:
-        if item["version"] != VERSION:
-            raise InputError(f"{folder / STATE} is of another version of gemmdb; --fresh starts anew")
         pace_s = item["pace_s"]
         return State(
             folder,

@@ -33,9 +33,9 @@ TABLES = "GEMMDB_TABLES"
 @dataclass(frozen=True)
 class Request:
     """What to tune. `command`: the program and its arguments. `folder`: where the state is kept; `table`: the table to
-    build, None for the user's own of the device. `budget_s`: seconds for the build. `effort`: as for a build. `repeats`:
-    how often the program runs without and with gemmdb in the end, 0 for not at all. `dry_run`: record and plan only.
-    `fresh`: forget what an earlier run of the folder did."""
+    build, None for the user's own of the device. `budget_s`: seconds for the build. `effort`: as for a build.
+    `repeats`: how often the program runs without and with gemmdb in the end, 0 for not at all. `dry_run`: record and
+    plan only. `fresh`: forget what an earlier run of the folder did."""
 
     command: tuple[str, ...]
     folder: Path = Path("gemmdb-tune")
@@ -167,13 +167,14 @@ def _compare(request: Request, state: State, catalog: Catalog, listener: Listene
         else:
             listener.timed_before()
             return known
+    load = gains.load()
     runs: dict[bool, list[gains.Times]] = {False: [], True: []}
     # Without, with, with, without: a machine that becomes slower or faster meanwhile disturbs both alike.
     turns = [bool(side) ^ bool(turn % 2) for turn in range(request.repeats) for side in range(2)]
     for number, with_gemmdb in enumerate(turns, 1):
         listener.timing(with_gemmdb, number, len(turns))
         runs[with_gemmdb].append(_timed(request, with_gemmdb))
-    found = gains.gained(runs[False], runs[True])
+    found = gains.gained(runs[False], runs[True], load)
     state.tables, state.gained = identity, found.as_dict()
     state.save()
     return found

@@ -1,0 +1,71 @@
+"""What two sets of timed runs say about a program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemmdb.tune import gained as gains
+from gemmdb.tune.gained import Timed, gained, of_dict, read, span
+
+A, B = ("mm 1x16x64x64",), ("mm 1x16x64x64", "mm 1x16x128x64")
+
+
+def run(us: float, kernels: int = 1, calls: int = 40):
+    return {A: Timed(kernels, calls, tuple(us * (1 + 0.001 * (i % 5)) for i in range(calls)))}
+
+
+def test_a_gain_is_an_interval():
+    found = gained([run(100), run(102)], [run(50), run(51)])
+    low, high = found.interval
+    assert found.verdict == "faster"
+    assert 1.9 < low < found.gain < high < 2.1
+    assert abs(found.without_us - 40 * 101) < 60
+
+
+def test_slower_is_said():
+    assert gained([run(50)], [run(100)]).verdict == "slower"
+
+
+def test_runs_that_differ_by_more_than_the_two_sides_are_no_difference():
+    assert gained([run(100), run(130)], [run(95), run(110)]).verdict == "no difference"
+
+
+def test_the_same_kernels_make_no_difference_whatever_the_times_say():
+    assert gained([run(100)], [run(50, kernels=0)]).verdict == "same kernels"
+
+
+def test_graphs_that_only_one_side_called_are_counted_apart():
+    found = gained([{**run(100), B: Timed(0, 3, (5.0,))}], [run(50)])
+    assert (len(found.graphs), found.unmatched) == (1, 1)
+
+
+def test_nothing_was_timed():
+    found = gained([{}], [{}])
+    assert (found.verdict, found.gain, found.interval) == ("nothing was timed", 1.0, (1.0, 1.0))
+
+
+def test_the_result_can_be_kept():
+    found = gained([run(100)], [run(50)], 0.25)
+    assert of_dict(json.loads(json.dumps(found.as_dict()))) == found
+
+
+def test_processes_are_added_up(tmp_path: Path):
+    graph = {"products": list(A), "kernels": 1, "calls": 3, "us": [7.0]}
+    untimed = {"products": list(B), "kernels": 1, "calls": 2, "us": []}
+    for process in (1, 2):
+        (tmp_path / f"times-{process}.json").write_text(json.dumps({"graphs": [graph, graph, untimed]}))
+    assert read(tmp_path) == {A: Timed(1, 12, (7.0,) * 4)}
+
+
+@given(st.lists(st.lists(st.floats(1, 1e6), min_size=1, max_size=40), min_size=1, max_size=3))
+def test_a_median_lies_in_its_interval(runs):
+    found = span([Timed(0, len(us), tuple(us)) for us in runs])
+    assert found.low <= found.us <= found.high
+
+
+def test_the_load_is_a_number_of_processes_per_core():
+    assert 0 <= gains.load() < 10_000

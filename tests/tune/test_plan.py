@@ -1,0 +1,94 @@
+"""What is built first, and what fits into a budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemmdb.errors import InputError
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.ladder.saving import Saving
+from gemmdb.table.catalog import Catalog
+from gemmdb.tune import plan as plans
+from gemmdb.tune.plan import Plan, Wanted, by_worth, plan, seconds
+from gemmdb.workload.entries import Entry, Workload
+
+CPU = Device("cpu", "cpu", "Example CPU", 2, isa="avx2")
+
+
+def wanted(n: int, calls: int, us: float, saves: float | None = None, takes: float = 10.0) -> Wanted:
+    saving = None if saves is None else Saving(us, us - saves)
+    return Wanted(Problem.gemm("mm", m=16, n=n, k=64), CPU, calls, us, saving, takes)
+
+
+def test_first_is_what_saves_most_over_all_calls():
+    slow_but_rare, often, hopeless = wanted(64, 1, 1000, 500), wanted(128, 1000, 20, 5), wanted(256, 9999, 50, 0.01)
+    assert by_worth([slow_but_rare, hopeless, often]) == [often, slow_but_rare, hopeless]
+
+
+def test_without_an_expected_saving_time_is_the_worth():
+    assert [one.problem.n for one in by_worth([wanted(64, 10, 5), wanted(128, 2, 100)])] == [128, 64]
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 9), st.floats(0, 9)), max_size=8))
+def test_the_order_does_not_depend_on_that_of_the_file(rows):
+    some = [wanted(n, calls, 10, saves) for n, calls, saves in {row[0]: row for row in rows}.values()]
+    assert by_worth(some) == by_worth(some[::-1])
+
+
+@pytest.mark.parametrize(("budget_s", "fitting"), [(5, 1), (10, 1), (11, 2), (25, 3), (1000, 3)])
+def test_a_build_ends_what_it_began_within_the_budget(budget_s, fitting):
+    some = Plan((wanted(64, 1, 9, 3), wanted(128, 1, 9, 2), wanted(256, 1, 9, 1)), {}, budget_s)
+    assert some.fitting == fitting
+    assert some.seconds == 10 * fitting
+    assert some.saving_us == sum([3, 2, 1][:fitting])
+
+
+def test_an_unknown_saving_is_said_to_be_unknown():
+    assert Plan((wanted(64, 1, 9),), {}, 60).saving_us is None
+
+
+@pytest.mark.parametrize(("text", "expected"), [("90s", 90), ("10m", 600), ("1h30m", 5400), ("0.5m", 30)])
+def test_budgets(text, expected):
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "10", "ten", "0s", "-5m", "5 m 3", "99999h", "10m10m"])
+def test_what_is_no_budget(text):
+    with pytest.raises(InputError, match="90s, 10m or 1h30m"):
+        seconds(text)
+
+
+def product(n: int, **more) -> Problem:
+    return Problem.gemm("mm", m=16, n=n, k=256, dtype="fp32", **more)
+
+
+def test_a_plan_names_what_it_leaves_out_with_reasons(tmp_path: Path):
+    packed, small = product(512, constant_weight=True), product(128, constant_weight=True)
+    plain = product(512)
+    elsewhere = Device("cpu", "cpu", "Another CPU", 2, isa="avx2")
+    entries = (
+        Entry(small, 1, 10, CPU.text),
+        Entry(packed, 1, 10, CPU.text),
+        Entry(packed, 1, 5, CPU.text, (("m", 1, 64),)),
+        Entry(plain, 1, 10, CPU.text),
+        Entry(product(64), 1, 1, elsewhere.text),
+    )
+    found = plan(Workload(entries, {}), Catalog(()), tmp_path / "none.db", 60.0, None, None)
+    assert [(one.problem, one.calls) for one in found.wanted] == [(packed, 15), (small, 10)]
+    assert found.left_out == {plans.ONLY_ATEN: 1, plans.ELSEWHERE: 1}
+    assert {one.seconds for one in found.wanted} == {plans.SECONDS["cpu"]}
+
+
+def test_a_measured_pace_is_the_next_estimate(tmp_path: Path):
+    entries = (Entry(product(512, constant_weight=True), 1, 10, CPU.text),)
+    found = plan(Workload(entries, {}), Catalog(()), tmp_path / "none.db", 60.0, None, 3.5)
+    assert found.seconds == 3.5
+
+
+def test_nothing_misses():
+    assert plan(Workload((), {}), Catalog(()), None, 60.0, None, None) == Plan((), {}, 60.0)
