@@ -32,6 +32,7 @@ RUN_ELSEWHERE = (
     "gemmdb verify mine.db --remeasure",
     "gemmdb report --",
     "gemmdb tables p",
+    "gemmdb tune",
 )
 """What takes longer, needs a network, or measures on this machine: parsed here, run by the tests of these commands."""
 
