@@ -43,17 +43,18 @@ class Policy:
     live tuning may delay the compile of one graph; tuning that is known to take longer, as on a CPU, does not start. 0
     means 10, or 300 if `live` was chosen by name. `live_calls`: a product is tuned only if what it could save repays
     the tuning within this many calls of its graph; 0 means 100,000, or 3,000,000 if `live` was chosen by name.
-    `live_cost`: live tuning skips kernels with a higher compile cost (10 allows CUTLASS: half a minute of nvcc per
-    kernel, so allow more time). `min_gain`: the gain over ATen that any other config must have (0.02 is 2%).
-    `unverified_gain`: the same for rows measured under another toolchain. `near_loss`: the largest stated loss of a
-    `near` answer; nine of ten answers lose less than stated. `range_regret`: the largest loss allowed over the range of
-    a symbolic size. `near`, `sku`, `model`: which rungs are used after `exact`.
-    `model_gain`: the gain that the cost model must expect of an unmeasured config. `allow`, `deny`: regular expressions
-    searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order depends on
-    M. `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second; 10: a
-    CUTLASS kernel, half a minute of nvcc). `cutlass_size`: no CUTLASS kernel for products with a smaller M x N x K.
-    `confirm`: whether an answer that was not measured for this very problem is timed beside ATen before it is served;
-    None means GEMMDB_CONFIRM. `confirm_s`: the most seconds that this may delay the compile of one graph; 0 means 3.
+    `live_cost`: live tuning skips kernels with a higher compile cost (10, if `compile_cost` allows it too, tries
+    CUTLASS: half a minute of nvcc per kernel, so allow more time). `min_gain`: the gain over ATen that any other config
+    must have (0.02 is 2%). `unverified_gain`: the same for rows measured under another toolchain. `near_loss`: the
+    largest stated loss of a `near` answer; nine of ten answers lose less than stated. `range_regret`: the largest loss
+    allowed over the range of a symbolic size. `near`, `sku`, `model`: which rungs are used after `exact`. `model_gain`:
+    the gain that the cost model must expect of an unmeasured config. `allow`, `deny`: regular expressions searched in a
+    config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order depends on M.
+    `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second; 10: a CUTLASS
+    kernel, half a minute of nvcc, so the default leaves it out). `cutlass_size`: no CUTLASS kernel for products with a
+    smaller M x N x K. `confirm`: whether an answer that was not measured for this very problem is timed beside ATen
+    before it is served; None means GEMMDB_CONFIRM. `confirm_s`: the most seconds that this may delay the compile of one
+    graph; 0 means 3.
     """
 
     on_miss: str = ""
@@ -67,7 +68,7 @@ class Policy:
     allow: str = ""
     deny: str = ""
     batch_invariant: bool = False
-    compile_cost: int = 100
+    compile_cost: int = QUICKLY
     cutlass_size: int = 0
     model_gain: float = 0.25
     live_s: float = 0.0

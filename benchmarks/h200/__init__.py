@@ -12,5 +12,6 @@ TOOLS = (
     Tool("repeat", "Tune the same problems twice and compare the two tables.", gpu=True),
     Tool("exhaustive", "Compare the picks of an effort with those of a search of the whole space.", gpu=True),
     Tool("scaling", "Compare the throughput of a build on one GPU and on several.", gpu=True),
+    Tool("stores", "Time epilogues that store in another order, fused and behind ATen.", gpu=True),
     Tool("simulate", "Simulate a build on many GPUs, with compilers and GPUs that sleep."),
 )

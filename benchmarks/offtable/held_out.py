@@ -19,7 +19,7 @@ from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Pooled
 from gemmdb.table.writer import Store
 
-POLICY = Policy(confirm=True)
+POLICY = Policy(confirm=True, compile_cost=10)
 """As before a confirmation: what the expectations themselves are worth. `against-aten` has what is served without."""
 MEASUREMENTS = 4
 """The number of candidates that live tuning measures besides ATen."""

@@ -3,9 +3,9 @@ with another epilogue, or with none.
 
 Such rows tell which kernels multiply fastest. They do not tell what this epilogue costs inside a kernel. So the caller
 confirms the answer, where it can. Without that, a kernel is served only if it multiplies about as fast as ATen also
-with no epilogue at all: then a fused epilogue can be assumed not to lose to ATen and a kernel after it. A transposed
-store is the exception: a product's kernel scatters single elements, where the kernel after ATen stores whole lines.
-And exponentials, which default mode hides behind the memory's time, are charged.
+with no epilogue at all: then a fused epilogue can be assumed not to lose to ATen and a kernel after it. What another
+epilogue costs beyond the one that was measured is charged: exponentials, which default mode hides behind the memory's
+time, and a transposed store. On a CPU nobody has measured such a store.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from gemmdb.ladder.ranges import buckets, ranged
 EXPONENTIAL = 31
 """Instructions per element of an exact GELU beyond those of relu, counted in code that Triton 3.6 makes for sm90. SiLU
 takes 16, two of them at an eighth of the rate."""
+TRANSPOSED = 0.05
+"""The share of a kernel's time that a transposed store is charged on a GPU. On an H200, tiles of our kernel gained at
+most this much less over ATen and a kernel after it than with a store in their own order, and more at two of five sizes
+(benchmarks/results/h200/checks/2026-11-23-stores.json)."""
 
 
 def stand_ins(problem: Problem) -> tuple[Problem, ...]:
@@ -80,14 +84,18 @@ def _answer(ask: Ask) -> Step | None:
 
 
 def _charged(ask: Ask, problem: Problem, hit: Hit) -> Hit:
-    """The hit with the time of exponentials that the other `problem`, measured with a light epilogue, did not have. A
-    kernel of a product computes them after its sums, and no memory's time hides them. Rows without an epilogue lack the
-    kernel after ATen as well, which takes at least as long."""
+    """The hit with the time of what the other `problem`, measured with a light epilogue, did not have: exponentials,
+    which a kernel of a product computes after its sums, where no memory's time hides them, and a transposed store. Rows
+    without an epilogue lack the kernel after ATen as well, which takes at least as long."""
     own, found = ask.problem.epilogue, machine(ask.device)
-    hidden = own is None or own.arithmetic == "light" or problem.fusion == "none"
-    if hidden or found is None or hit.branches or hit.config == ATEN:
+    if own is None or problem.fusion == "none" or hit.branches or hit.config == ATEN:
         return hit
-    us = EXPONENTIAL * problem.batch * problem.m * problem.n / (found.sms * found.fma / 2)
+    turned = own.order == "transposed" and ask.device.kind == "cuda"
+    us = TRANSPOSED * hit.expected_us if turned else 0.0
+    if own.arithmetic != "light" and found is not None:
+        us += EXPONENTIAL * problem.batch * problem.m * problem.n / (found.sms * found.fma / 2)
+    if us == 0:
+        return hit
     expected = hit.expected_us + us
     evidence = {**hit.evidence, "charged_us": us}
     return replace(hit, expected_us=expected, speedup=hit.speedup * hit.expected_us / expected, evidence=evidence)
@@ -105,7 +113,7 @@ def _doubt(ask: Ask, problem: Problem, hit: Hit) -> str | None:
         return f"{hit.config.name} was wrong or crashed with this epilogue"
     if ask.confirming:
         return None
-    if own is not None and own.order == "transposed":
+    if own is not None and own.order == "transposed" and ask.device.kind != "cuda":
         return f"{hit.config.name} may lose by its transposed store"
     needed = required_gain(ask.policy, False)
     if hit.speedup - 1 < needed:

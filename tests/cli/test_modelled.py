@@ -34,7 +34,7 @@ def test_what_a_modelled_build_cannot_heed_is_refused(gemmdb, tmp_path, flags):
 
 def test_a_modelled_table_is_called_that_by_every_command(gemmdb, tmp_path, monkeypatch):
     shapes, out = tmp_path / "one.json", tmp_path / "t.db"
-    shapes.write_text('[{"op": "mixed_mm", "m": 16, "n": 4097, "k": 4096}]')
+    shapes.write_text('[{"op": "mixed_mm", "m": 16, "n": 4104, "k": 4096}]')
     built = gemmdb("build", "--arch", "sm80", "--modelled", "--shapes", str(shapes), "--out", str(out))
     assert built.code == 0
     assert "modelled, not measured" in built.err
@@ -42,7 +42,7 @@ def test_a_modelled_table_is_called_that_by_every_command(gemmdb, tmp_path, monk
     monkeypatch.setenv("GEMMDB_TABLES", str(out))
     tables = json.loads(gemmdb("tables", "--json").out)
     assert [one["origin"] for one in tables if one["path"] == str(out)] == ["modelled"]
-    flags = ("--op", "mixed_mm", "--m", "16", "--n", "4097", "--k", "4096", "--device", "NVIDIA A100-SXM4-80GB")
+    flags = ("--op", "mixed_mm", "--m", "16", "--n", "4104", "--k", "4096", "--device", "NVIDIA A100-SXM4-80GB")
     hit = json.loads(gemmdb("lookup", *flags, "--json").out)
     assert (hit["rung"], hit["table"], hit["evidence"]["modelled"]) == ("model", str(out), True)
     explained = gemmdb("explain", *flags)

@@ -44,9 +44,18 @@ def compiled(clean, kit, tmp_path, monkeypatch):
         gemmdb.inductor.enable()  # For the patches of torch.
         with session.use(guessing), torch.no_grad(), inductor_config.patch(**patches):
             kit.close(torch.compile(model)(*inputs), model(*inputs))
-        return gemmdb.inductor.stats()
+        stats = gemmdb.inductor.stats()
+        steady(kit, *stats["products"])
+        return stats
 
     return run
+
+
+def steady(kit, *products):
+    """Skip the test if what others do on the GPU disturbed the times that these products are decided by."""
+    disturbed = [product["note"] for product in products if "its times vary too much" in product["note"]]
+    if disturbed and not kit.alone:
+        pytest.skip(f"other tests use the GPU: {disturbed[0]}")
 
 
 def weights(k, n):
@@ -89,6 +98,7 @@ def test_the_same_from_a_neighbour_in_a_table(kit, clean, tmp_path, monkeypatch)
         kit.close(torch.compile(linear)(x), linear(x))
     (product,) = gemmdb.inductor.stats()["products"]
     assert product["problem"] == problem.text
+    steady(kit, product)
     assert (product["rung"], product["config"]) == ("near", "aten:default"), product
     assert product["evidence"]["confirmed"]["config"] == SLOW.text
 

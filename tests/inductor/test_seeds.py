@@ -47,6 +47,7 @@ def measured(tmp_path: Path) -> Path:
 
 def served(path: Path, **policy: object) -> Config:
     query = Query(PROBLEM, H200, {})
+    policy = {"compile_cost": 10, **policy}
     found = session_factory.from_tables(Policy(**policy), [path]).find(query)  # type: ignore[arg-type]
     catalog = Catalog.load(Settings((), path.with_name("user.db"), "aten", False, ""), tables=[path])
     hit = lookup(query, catalog, Policy(**policy))  # type: ignore[arg-type]

@@ -1,22 +1,26 @@
 """Rung `epilogue`: what rows of the same product with another epilogue, or with none, may answer."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit import strategies
 
+from benchmarks.h200 import stores
 from gemmdb.devices import registry
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates
-from gemmdb.ladder.epilogue import stand_ins
+from gemmdb.ladder.epilogue import TRANSPOSED, stand_ins
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
 
+ROOT = Path(__file__).parents[2]
 POLICY = Policy(on_miss="aten")
 CONFIRMING = replace(POLICY, confirm=True)
 
@@ -73,7 +77,7 @@ def test_what_is_served_without_confirming_and_what_is_confirmed(lab, rows, alon
     assert found(lab, tables, CONFIRMING) == (kernel if confirmed else ("epilogue", ATEN.name))
 
 
-def test_a_transposed_store_is_confirmed_or_left_to_aten(lab):
+def test_on_a_cpu_a_transposed_store_is_confirmed_or_left_to_aten(lab):
     tables = catalog(lab, pointwise=0.5, none=0.5)
     for fusion in ("pointwise:transposed", "pointwise:math:reads1:transposed"):
         assert found(lab, tables, fusion=fusion) == ("epilogue", ATEN.name)
@@ -89,9 +93,12 @@ def test_a_transposed_store_is_confirmed_or_left_to_aten(lab):
         # Of a short product, an exact GELU takes more than relu saved.
         ("pointwise:math", 12.0, None),
         ("pointwise:reads1", 12.0, 1 / 0.8),
+        ("pointwise:transposed", 12.0, 1 / (0.8 * 1.05)),
+        ("pointwise:reads1:permuted", 12.0, 1 / 0.8),
+        ("pointwise:math:transposed", 100.0, 100 / (80 * 1.05 + 2.92)),
     ],
 )
-def test_exponentials_are_charged_on_a_gpu(lab, monkeypatch, tmp_path, fusion, aten_us, served):
+def test_exponentials_and_transposed_stores_are_charged_on_a_gpu(lab, monkeypatch, tmp_path, fusion, aten_us, served):
     monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
     problem, h200 = Problem.gemm("mm", m=1024, n=3072, k=768), registry.find("NVIDIA H200")
     tile = Config.of(
@@ -106,6 +113,15 @@ def test_exponentials_are_charged_on_a_gpu(lab, monkeypatch, tmp_path, fusion, a
     assert hit.rung == "epilogue"
     assert (hit.config == ATEN) == (served is None)
     assert hit.speedup == pytest.approx(served or 1.0, rel=1e-3)
+
+
+def test_a_transposed_store_is_charged_what_it_was_measured_to_cost():
+    found = json.loads((ROOT / "benchmarks/results/h200/checks/2026-11-23-stores.json").read_text())
+    gains = {Problem.parse(row["problem"]): stores.gain(row) for row in found["rows"]}
+    assert list(gains) == list(stores.problems())
+    lost = [gains[replace(problem, fusion="pointwise")] / gain - 1
+            for problem, gain in gains.items() if problem.fusion == "pointwise:transposed"]  # fmt: skip
+    assert max(lost) == pytest.approx(TRANSPOSED, abs=0.005)
 
 
 def test_live_tuning_decides_what_rows_leave_open(lab):

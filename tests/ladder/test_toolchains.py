@@ -34,7 +34,7 @@ def answer(lab, config, source, running, ratio):
         replace(row, toolchain=replace(MEASURED, source=source if row.config == config else ""))
         for row in lab.rows(problem, {config: ratio}, device=GPU)
     ]
-    hit = lookup(lab.query(problem, GPU), lab.catalog(rows), Policy(), running)
+    hit = lookup(lab.query(problem, GPU), lab.catalog(rows), Policy(compile_cost=10), running)
     return hit.config, hit.evidence["verified"]
 
 
@@ -85,5 +85,5 @@ def test_a_neighbour_is_verified_by_the_same_rule(lab):
     ]
     query = lab.query(problem.resized(24, 4096, 4096), GPU)
     for triton, holds in (("3.9.0", True), ("4.0.0", False)):
-        hit = lookup(query, lab.catalog(rows), Policy(near_loss=0.2), replace(LATER, triton=triton))
+        hit = lookup(query, lab.catalog(rows), Policy(near_loss=0.2, compile_cost=10), replace(LATER, triton=triton))
         assert (hit.rung, hit.evidence["verified"]) == ("near", holds)

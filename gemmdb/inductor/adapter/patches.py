@@ -32,25 +32,13 @@ class Patch:
 
     `wrapper`: the name, in `apply`, of the function that makes the wrapper. `target`: `module:function`,
     `module:Class.method`, or `module:table[operator]` for an entry of a table; an operator without an overload stands
-    for all of its overloads. `before`: the first torch that does not need the patch, None if all need it. `undone`:
-    what `undo` does.
+    for all of its overloads. `undone`: what `undo` does.
     """
 
     wrapper: str
     target: str
     reason: str
-    before: tuple[int, int] | None = None
     undone: str = RESTORED
-
-    @property
-    def versions(self) -> str:
-        """The versions of torch that it is applied to, in words."""
-        return "all" if self.before is None else f"before {'.'.join(map(str, self.before))}"
-
-    @property
-    def needed(self) -> bool:
-        """Whether the running torch needs it."""
-        return self.before is None or torch.torch_version.TorchVersion(torch.__version__) < self.before
 
 
 _STEERED = (
@@ -154,7 +142,7 @@ def apply(wrappers: Mapping[str, Wrapper] | None = None) -> None:
         _wrappers.update(wrappers or {})
         for patch in PATCHES:
             make = _wrappers.get(patch.wrapper)
-            if make is not None and patch.needed:
+            if make is not None:
                 for key, place in places(patch.target).items():
                     if place.read() is None and isinstance(key, str) and not isinstance(place, _Saver):
                         _warn_missing(key)

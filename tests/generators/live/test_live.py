@@ -63,9 +63,10 @@ def test_what_nvcc_has_to_compile_is_not_tried():
     backend = Gpu()
     request = client.Request(large, H200, Path("user.db"), (slow,))
     assert planning.job(request, backend).legal == (ATEN,)
-    patient = replace(request, policy=Policy(live_cost=slow.spec.cost))
+    cost = slow.spec.cost
+    patient = replace(request, policy=Policy(live_cost=cost, compile_cost=cost))
     assert planning.job(patient, backend).legal == (ATEN, slow)
-    strict = replace(request, policy=Policy(live_cost=slow.spec.cost, compile_cost=1))
+    strict = replace(request, policy=Policy(live_cost=cost))
     assert planning.job(strict, backend).legal == (ATEN,)
 
 

@@ -49,7 +49,7 @@ REGISTER = """
     again = changed(before)
     named = set()
     for patch in patches.PATCHES:
-        for key, place in patches.places(patch.target).items() if patch.needed else ():
+        for key, place in patches.places(patch.target).items():
             if isinstance(key, tuple):
                 named.add(f"lowering of {key[1]}")
             else:
