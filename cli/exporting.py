@@ -22,13 +22,14 @@ def export(
         typer.Option(
             metavar="FORMAT",
             help="csv, jsonl or parquet: every measurement, one per row, read back by `gemmdb import`."
+            " verdicts: the best kernel of each problem and its gain, as CSV for a spreadsheet."
             " lookup-table: the best configs, for PyTorch's torch._inductor.config.lookup_table.table.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write. It is replaced if it exists.")],
     json: JsonFlag = False,
 ) -> None:
-    """Write a table as CSV, JSON Lines, Parquet, or PyTorch's own lookup table.
+    """Write a table as CSV, JSON Lines, Parquet, a list of verdicts, or PyTorch's own lookup table.
 
     A line on stderr counts what the format cannot hold, and names examples. Parquet needs `pip install
     'gemmdb[parquet]'`.
@@ -45,6 +46,7 @@ def export(
     Examples:
       gemmdb export mine.db --to csv -o rows.csv
       gemmdb export mine.db --to jsonl -o rows.jsonl --json
+      gemmdb export mine.db --to verdicts -o verdicts.csv
       gemmdb export mine.db --to lookup-table -o table.json
 
     \b
