@@ -51,7 +51,7 @@ def pull(
     """
     from gemmdb.exchange.share import transfer
 
-    _tell(transfer.pull(url, into or data_home(), names or (), replace), json)
+    _tell(transfer.pull(url, into or data_home(), names or (), replace, note), json)
 
 
 def push(
@@ -75,7 +75,7 @@ def push(
     """
     from gemmdb.exchange.share import transfer
 
-    _tell(transfer.push(url, tables), json)
+    _tell(transfer.push(url, tables, note), json)
 
 
 def _tell(done: list[Transferred], json: bool) -> None:
