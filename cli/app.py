@@ -27,6 +27,7 @@ from gemmdb.cli import (
     record,
     report,
     sharing,
+    show,
     tables,
     verify,
 )
@@ -64,6 +65,7 @@ for function in (
     importing.import_,
     compare.compare,
     report.report,
+    show.show,
     doctor.doctor,
 ):
     # The COMMAND of `record` has its own options, so everything after its first word is left alone.
