@@ -61,7 +61,7 @@ def export(
 def tell(found: Exchanged, json: bool) -> None:
     """Print the result of an export or an import. Raises typer.Exit(1) if nothing was carried over."""
     if json:
-        say_json(found.as_dict())
+        say_json("exchange", found.as_dict())
     for left in found.left:
         example = left.examples[0] if len(left.examples[0]) <= WIDTH else f"{left.examples[0][:WIDTH]}..."
         named = example if left.count == 1 else f"first {example}"

@@ -80,7 +80,7 @@ def push(
 
 def _tell(done: list[Transferred], json: bool) -> None:
     if json:
-        say_json({"version": 1, "tables": [one.as_dict() for one in done]})
+        say_json("transfer", {"tables": [one.as_dict() for one in done]})
     for one in done:
         resumed = f", {one.resumed:,} of them from before" if one.resumed else ""
         note(f"{one.state}: {one.path}, {count(one.size, 'byte')}{resumed}, digest {one.digest[:12]}")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import count, microseconds, note, say, say_json, say_table
-from gemmdb.report import names
-from gemmdb.report.listing import ORDERS, Listing, listing
-from gemmdb.report.table import Row
-from gemmdb.workload.entries import Entry
+
+if TYPE_CHECKING:
+    from gemmdb.report.listing import Listing
+    from gemmdb.report.table import Row
+    from gemmdb.workload.entries import Entry
 
 
 def show(
@@ -21,7 +22,7 @@ def show(
         list[str] | None,
         typer.Argument(metavar="[WORD]...", help="Only what has all of these in its full text: `mm`, `m=16`, `int8`."),
     ] = None,
-    sort: Annotated[str, typer.Option(help=f"Order of a table: {', '.join(ORDERS)}.")] = "gain",
+    sort: Annotated[str, typer.Option(help="Order of a table: gain, time or size.")] = "gain",
     limit: Annotated[int, typer.Option(min=0, help="The most lines; 0: all.")] = 20,
     wide: Annotated[bool, typer.Option("--wide", help="Full texts, as `gemmdb lookup` takes them.")] = False,
     json: JsonFlag = False,
@@ -40,9 +41,11 @@ def show(
     \b
     Exit codes: 0 done, even if nothing matches; 2 bad usage or bad input.
     """
+    from gemmdb.report.listing import listing
+
     found = listing(file, words or (), sort, limit)
     if json:
-        say_json(_document(found))
+        say_json("show", _document(found))
         return
     if found.rows:
         titles = ("problem", "time", "gain over ATen", "kernel")
@@ -54,6 +57,8 @@ def show(
 
 
 def _verdict(row: Row, wide: bool) -> tuple[str, ...]:
+    from gemmdb.report import names
+
     verdict, (low, high) = row.verdict, row.interval
     gain = f"{row.gain:.2f}x" + (f" ({low:.2f} to {high:.2f})" if low != high else "")
     problem = verdict.problem.text if wide else names.short(verdict.problem)
@@ -61,6 +66,8 @@ def _verdict(row: Row, wide: bool) -> tuple[str, ...]:
 
 
 def _product(line: int, entry: Entry, wide: bool) -> tuple[str, ...]:
+    from gemmdb.report import names
+
     text = entry.problem.text if wide else names.short(entry.problem)
     return str(line), str(entry.count), f"{entry.calls:,}", text
 
