@@ -27,6 +27,7 @@ from gemmdb.cli import (
     record,
     report,
     sharing,
+    show,
     tables,
     tune,
     verify,
@@ -42,7 +43,7 @@ UNEXPECTED = 70
 
 app = typer.Typer(
     name="gemmdb",
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -66,6 +67,7 @@ for function in (
     importing.import_,
     compare.compare,
     report.report,
+    show.show,
     doctor.doctor,
 ):
     # The COMMAND of `record` and `tune` has its own options, so everything after its first word is left alone.
@@ -122,13 +124,15 @@ def run(arguments: Sequence[str]) -> int:
         with typer.main.get_command(app).make_context("gemmdb", list(arguments)) as context:
             context.command.invoke(context)
         sys.stdout.flush()
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         return _exit_code(error, arguments)
     return 0
 
 
 def main() -> None:
-    """The console script."""
+    """The console script. Typer itself answers a shell that asks for completions."""
+    if "_GEMMDB_COMPLETE" in os.environ:
+        app(prog_name="gemmdb")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -136,6 +140,8 @@ def _exit_code(error: BaseException, arguments: Sequence[str]) -> int:
     """The exit code for the exception that ended the command of `arguments`. Prints its message."""
     if isinstance(error, typer.Exit):
         return error.exit_code
+    if isinstance(error, SystemExit):  # Of --show-completion.
+        return error.code if isinstance(error.code, int) else UNEXPECTED
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         note("interrupted; no file was left incomplete")
         return INTERRUPTED

@@ -147,7 +147,7 @@ def build(options: BuildOptions) -> None:
     for warning in report.warnings:
         note(warning)
     if options.as_json:
-        say_json(_document(report))
+        say_json("build", _document(report))
     else:
         say_facts(_summary(request, report, problems))
     if report.left and not report.interrupted:

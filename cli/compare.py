@@ -47,7 +47,7 @@ def compare(
         found = comparison.compare(model, inputs, calls=calls)
     slower = found.gemmdb_us > comparison.SLOWER * found.default_us
     if json:
-        say_json({**asdict(found), "speedup": found.speedup})
+        say_json("compare", {**asdict(found), "speedup": found.speedup})
     else:
         say_facts(_facts(found))
     if not isfinite(found.error):

@@ -41,7 +41,7 @@ def coverage(
         raise InputError(f"{workload} holds no problems: gemmdb record --out {workload} -- COMMAND... records some")
     found = coverage_of(recorded, current_catalog(), Policy())
     if json:
-        say_json(found.as_dict())
+        say_json("coverage", found.as_dict())
     else:
         _say(found)
 

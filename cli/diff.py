@@ -30,7 +30,7 @@ def diff(
     """
     found = diff_of(a, b)
     if json:
-        say_json(found.as_dict())
+        say_json("diff", found.as_dict())
     elif not found:
         say("both tables hold the same measurements and verdicts")
     else:

@@ -29,7 +29,7 @@ def doctor(json: JsonFlag = False) -> None:
 
     found = checks()
     if json:
-        say_json([asdict(check) for check in found])
+        say_json("doctor", {"checks": [asdict(check) for check in found]})
     else:
         rows = ((check.state, check.name, check.detail, check.remedy) for check in found)
         say_table(("state", "what", "found", "to do"), rows)

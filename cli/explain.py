@@ -37,7 +37,7 @@ def explain(options: ProblemOptions, json: JsonFlag = False) -> None:
     steps = explain_query(query, catalog, Policy(), installed(query.device.kind))
     answer = next((step.rung for step in steps if step.hit is not None), "miss")
     if json:
-        say_json(_document(query, catalog, steps, answer))
+        say_json("explain", _document(query, catalog, steps, answer))
     else:
         say_facts(_question(query, catalog))
         for step in steps:

@@ -22,13 +22,14 @@ def export(
         typer.Option(
             metavar="FORMAT",
             help="csv, jsonl or parquet: every measurement, one per row, read back by `gemmdb import`."
+            " verdicts: the best kernel of each problem and its gain, as CSV for a spreadsheet."
             " lookup-table: the best configs, for PyTorch's torch._inductor.config.lookup_table.table.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write. It is replaced if it exists.")],
     json: JsonFlag = False,
 ) -> None:
-    """Write a table as CSV, JSON Lines, Parquet, or PyTorch's own lookup table.
+    """Write a table as CSV, JSON Lines, Parquet, a list of verdicts, or PyTorch's own lookup table.
 
     A line on stderr counts what the format cannot hold, and names examples. Parquet needs `pip install
     'gemmdb[parquet]'`.
@@ -45,6 +46,7 @@ def export(
     Examples:
       gemmdb export mine.db --to csv -o rows.csv
       gemmdb export mine.db --to jsonl -o rows.jsonl --json
+      gemmdb export mine.db --to verdicts -o verdicts.csv
       gemmdb export mine.db --to lookup-table -o table.json
 
     \b
@@ -59,7 +61,7 @@ def export(
 def tell(found: Exchanged, json: bool) -> None:
     """Print the result of an export or an import. Raises typer.Exit(1) if nothing was carried over."""
     if json:
-        say_json(found.as_dict())
+        say_json("exchange", found.as_dict())
     for left in found.left:
         example = left.examples[0] if len(left.examples[0]) <= WIDTH else f"{left.examples[0][:WIDTH]}..."
         named = example if left.count == 1 else f"first {example}"

@@ -39,7 +39,7 @@ def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
     query = options.query(catalog)
     hit = ladder.lookup(query, catalog, Policy(), installed(query.device.kind))
     if json:
-        say_json({"rung": "miss"} if hit is None else hit.as_dict())
+        say_json("lookup", {"rung": "miss"} if hit is None else hit.as_dict())
     elif hit is None:
         say("miss")
         text = question.ranged(query.problem.text, query.ranges)

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+JSON_VERSION = 1
+"""Of all schemas in docs/schemas. New fields leave it as it is; a field that goes or changes its meaning raises it."""
 UNSET_WIDTH = 1000
 """Width of a table that is not printed to a terminal. It is large enough that no path or kernel name is folded."""
 
@@ -27,9 +29,10 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
-def say_json(document: Any) -> None:
-    """Print `document` as one JSON document on stdout. NaN and infinity become null."""
-    print(json.dumps(finite(document), indent=2, allow_nan=False))
+def say_json(schema: str, document: Mapping[str, Any]) -> None:
+    """Print `document` as one JSON object on stdout, after the name of its schema in docs/schemas and the version of
+    that. NaN and infinity become null."""
+    print(json.dumps({"schema": schema, "version": JSON_VERSION, **finite(document)}, indent=2, allow_nan=False))
 
 
 def finite(value: Any) -> Any:

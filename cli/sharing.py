@@ -51,7 +51,7 @@ def pull(
     """
     from gemmdb.exchange.share import transfer
 
-    _tell(transfer.pull(url, into or data_home(), names or (), replace), json)
+    _tell(transfer.pull(url, into or data_home(), names or (), replace, note), json)
 
 
 def push(
@@ -75,12 +75,12 @@ def push(
     """
     from gemmdb.exchange.share import transfer
 
-    _tell(transfer.push(url, tables), json)
+    _tell(transfer.push(url, tables, note), json)
 
 
 def _tell(done: list[Transferred], json: bool) -> None:
     if json:
-        say_json({"version": 1, "tables": [one.as_dict() for one in done]})
+        say_json("transfer", {"tables": [one.as_dict() for one in done]})
     for one in done:
         resumed = f", {one.resumed:,} of them from before" if one.resumed else ""
         note(f"{one.state}: {one.path}, {count(one.size, 'byte')}{resumed}, digest {one.digest[:12]}")

@@ -28,7 +28,7 @@ def tables(context: typer.Context, json: JsonFlag = False) -> None:
         return
     entries = [entry for table in Catalog.load().tables for entry in table.summary()]
     if json:
-        say_json(entries)
+        say_json("tables", {"tables": entries})
         return
     if not entries:
         note("no tables: gemmdb build --arch native makes one for this machine")

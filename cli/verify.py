@@ -59,7 +59,7 @@ def verify(
     faults = verify_rows(file)
     result = remeasure_sample(file, remeasure, seed=seed) if remeasure and not faults else None
     if as_json:
-        say_json(_document(file, faults, result))
+        say_json("verify", _document(file, faults, result))
     else:
         _say(file, faults, result)
     if faults or (result is not None and result.held < result.problems):

@@ -69,3 +69,14 @@ class Hit:
             "table": self.table,
             "evidence": dict(self.evidence),
         }
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from html import escape  # Only notebooks need it.
+
+        facts = {
+            "rung": self.rung, "config": self.config.text, "expected": f"{self.expected_us:.2f} us",
+            "over ATen": f"{self.speedup:.2f}x", "table": self.table,
+        }  # fmt: skip
+        rows = "".join(f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in facts.items())
+        return f"<table>{rows}</table>"

@@ -73,11 +73,12 @@ def _begun(program: Program, job: Job) -> Built:
 
 
 def _choose(job: Job, program: Program, built: Built) -> list[str]:
-    """Let Inductor choose anew in the first way, beside nothing else, and let the other ways have these choices. A
-    process also pays here for what all ways share. Returns the ways whose graphs are compiled anew for that."""
+    """Let Inductor choose anew in the first way, beside nothing else, if it has not, and let the other ways have these
+    choices. A process also pays here for what all ways share. Returns the ways whose graphs are compiled anew then."""
     first, *others = (WAYS[name] for name in job.ways)
     caches = [way.inductor_cache(job.place) for way in (first, *others)]
-    choices.forget(caches[0])
+    if job.crowded or not program.tuned:  # A program that tunes its kernels was compiled beside nothing else.
+        choices.forget(caches[0])
     with job.using(alone=not job.crowded):
         first.enter(job.place)
         with contextlib.suppress(Exception):  # `_all` reports what fails.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gemmdb.errors import InputError
-from gemmdb.exchange import files, lookup_table, parquet, text_formats
+from gemmdb.exchange import files, lookup_table, parquet, text_formats, verdicts
 from gemmdb.exchange.report import Exchanged, Tally
 from gemmdb.table.reader import Table
 
@@ -52,6 +52,11 @@ def _parquet(path: Path, out: Path, tally: Tally) -> int:
         return parquet.write(out, table.measurements(), table.provenance())
 
 
+def _verdicts(path: Path, out: Path, tally: Tally) -> int:
+    with contextlib.closing(Table.open(path)) as table:
+        return verdicts.write(out, table)
+
+
 def _lookup_table(path: Path, out: Path, tally: Tally) -> int:
     entries = lookup_table.build(path, tally)
     out.write_text(json.dumps(entries, indent=1, allow_nan=False) + "\n", encoding="utf-8")
@@ -62,6 +67,7 @@ FORMATS: Mapping[str, tuple[str, Writer]] = {
     "csv": ("measurement", _csv),
     "jsonl": ("measurement", _jsonl),
     "parquet": ("measurement", _parquet),
+    "verdicts": ("verdict", _verdicts),
     "lookup-table": ("key", _lookup_table),
 }
 """Every format by its name on the command line, with what it holds and what writes it."""

@@ -28,6 +28,8 @@ OPTIONAL = frozenset({"median_us", "low_us", "high_us", "samples", "aten_us", "e
 """The columns that may be empty."""
 _TIMES = ("median_us", "low_us", "high_us", "samples", "aten_us")
 
+_FORMULA = ("=", "+", "-", "@", "'")
+
 Record = dict[str, Any]
 """A value of each of COLUMNS: str, int, float, or None."""
 
@@ -44,6 +46,17 @@ def record(row: Measurement) -> Record:
         "figures": json.dumps(dict(sorted(row.device.figures.items()))),
         "protocol": row.protocol.text, "toolchain": row.toolchain.text,
     }  # fmt: skip
+
+
+def shown(value: Any) -> Any:
+    """A cell of CSV. A text that a spreadsheet would take for a formula begins with an apostrophe: a stranger's table
+    may name its device `=...`. So does one that begins with an apostrophe itself."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def unshown(cell: str) -> str:
+    """The text of a cell that `shown` made."""
+    return cell.removeprefix("'")
 
 
 def measurement(found: Mapping[str, Any]) -> Measurement:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gemmdb.exchange import verdicts
 from gemmdb.exchange.report import Tally
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -58,7 +59,10 @@ def build(path: Path, tally: Tally) -> Entries:
     say goes to `tally`, by problem. Raises TableError."""
     found: dict[str, list[_Candidate]] = defaultdict(list)
     with contextlib.closing(Table.open(path)) as table:
-        for problem, device, verdict in _verdicts(table):
+        for problem, device, verdict in verdicts.each(table):
+            if verdict.protocol.clock == "model":
+                tally.leave("nobody has measured it: its verdict is modelled", f"{problem.text} on {device.sku}")
+                continue
             if reason := unsaid(problem, device):
                 tally.leave(reason, f"{problem.text} on {device.sku}")
                 continue
@@ -109,19 +113,6 @@ def entry(config: Config, problem: Problem, device: Device) -> dict[str, Any]:
             "transpose_discontiguous_tensor_descriptors_override": True,
         }  # fmt: skip
     return found
-
-
-def _verdicts(table: Table) -> Iterator[tuple[Problem, Device, Verdict]]:
-    """The verdict that a lookup would take for each problem and device; of measurements, not of the model."""
-    seen: set[tuple[int, int]] = set()
-    for row in table.measurements():
-        pair = (row.problem.key, row.device.key)
-        if pair in seen:
-            continue
-        seen.add(pair)
-        verdict = table.verdict(row.problem, row.device)
-        if verdict is not None and verdict.protocol.clock != "model":
-            yield row.problem, row.device, verdict
 
 
 def unsaid(problem: Problem, device: Device) -> str:

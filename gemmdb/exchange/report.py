@@ -35,7 +35,6 @@ class Exchanged:
     def as_dict(self) -> dict[str, Any]:
         """What `gemmdb export --json` and `gemmdb import --json` print."""
         return {
-            "version": 1,
             "source": self.source,
             "out": str(self.out),
             "format": self.format,

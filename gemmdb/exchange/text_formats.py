@@ -29,7 +29,7 @@ def write_csv(path: Path, rows: Iterable[Measurement]) -> int:
         writer = csv.DictWriter(file, list(flat.COLUMNS), lineterminator="\n")
         writer.writeheader()
         for count, row in enumerate(rows, 1):  # noqa: B007 - it counts
-            writer.writerow(flat.record(row))
+            writer.writerow({name: flat.shown(value) for name, value in flat.record(row).items()})
     return count
 
 
@@ -116,7 +116,7 @@ def _typed(cells: Mapping[str, str]) -> flat.Record:
         if not cell and name in flat.OPTIONAL:
             found[name] = None
         elif kind == "text":
-            found[name] = cell
+            found[name] = flat.unshown(cell)
         else:
             found[name] = files.whole_number(cell) if kind == "int" else files.real_number(cell)
     return found

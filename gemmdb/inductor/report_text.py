@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 
 MOST = 8
 """The most products that are listed of a kind; the others are counted."""
@@ -74,6 +75,10 @@ class Summary:
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f"<pre>{escape(str(self))}</pre>"
 
     @property
     def line(self) -> str:

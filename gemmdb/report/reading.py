@@ -22,7 +22,7 @@ def document(path: Path, catalog: Catalog) -> dict[str, Any]:
 
 
 def _document(path: Path, catalog: Catalog) -> dict[str, Any]:
-    if _is_table(path):
+    if is_table(path):
         return table_document.document(table.of_table(path))
     text = "\n".join(line for _, line in entries.lines(path))
     found = _comparison(text)
@@ -34,7 +34,8 @@ def _document(path: Path, catalog: Catalog) -> dict[str, Any]:
     return workload.of_workload(recorded, path.name, catalog).document()
 
 
-def _is_table(path: Path) -> bool:
+def is_table(path: Path) -> bool:
+    """Whether a file is one of SQLite's. Raises InputError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kit import schemas
 
 from gemmdb.cli.app import run
 from gemmdb.kernels.config import ATEN, Config
@@ -92,7 +93,7 @@ def gemmdb(
     def command(*arguments: str) -> Done:
         capfd.readouterr()
         code = run(arguments)
-        return Done(code, *capfd.readouterr())
+        return schemas.checked(Done(code, *capfd.readouterr()), arguments)
 
     return command
 
@@ -103,7 +104,7 @@ def process(environment: Mapping[str, str]) -> Callable[..., Done]:
 
     def command(*arguments: str, **more: str) -> Done:
         done = subprocess.run(start(arguments), capture_output=True, text=True, env={**os.environ, **more}, timeout=120)
-        return Done(done.returncode, done.stdout, done.stderr)
+        return schemas.checked(Done(done.returncode, done.stdout, done.stderr), arguments)
 
     return command
 

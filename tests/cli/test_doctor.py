@@ -22,7 +22,7 @@ def found(name: str) -> list[Check]:
 def test_all_of_it_works_here(gemmdb):
     pytest.importorskip("torch")
     done = gemmdb("doctor", "--json")
-    states = {check["name"]: check["state"] for check in json.loads(done.out)}
+    states = {check["name"]: check["state"] for check in json.loads(done.out)["checks"]}
     assert (done.code, done.err) == (0, "")
     assert states["torch.compile"] == states["torch"] == states["C++ compiler"] == states["sqlite"] == OK
     assert states["this device"] == MISSING

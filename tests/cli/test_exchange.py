@@ -38,7 +38,7 @@ def test_nothing_to_carry_over_is_a_negative_answer(gemmdb, table):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["export", "mine.db", "--to", "xml", "-o", "x"], "known: csv, jsonl, parquet, lookup-table"),
+        (["export", "mine.db", "--to", "xml", "-o", "x"], "known: csv, jsonl, parquet, verdicts, lookup-table"),
         (["import", "mine.db", "--from", "xml", "-o", "x"], "unknown format 'xml'; known: csv,"),
         (["export", "none.db", "--to", "csv", "-o", "x"], "none.db does not exist"),
         (["export", "mine.db", "--to", "csv", "-o", "no/x"], "is not a folder"),

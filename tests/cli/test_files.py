@@ -67,7 +67,9 @@ def test_verify_finds_nothing_in_a_good_table(gemmdb, make_table):
 
 def test_verify_in_json(gemmdb, make_table):
     path = make_table("a.db")
-    assert json.loads(gemmdb("verify", "a.db", "--json").out) == {"path": "a.db", "faults": []}
+    assert json.loads(gemmdb("verify", "a.db", "--json").out) == {
+        "schema": "verify", "version": 1, "path": "a.db", "faults": [],
+    }  # fmt: skip
     with sqlite3.connect(path) as db:
         db.execute("UPDATE measurement SET median_us = median_us * 1.001")
     done = gemmdb("verify", "a.db", "--json")

@@ -24,7 +24,8 @@ def test_json_hit_has_the_fixed_keys(gemmdb, table, flags):
     done = gemmdb("lookup", *flags, "--json")
     hit = json.loads(done.out)
     assert list(hit) == [
-        "rung", "backend", "kernel", "params", "expected_us", "speedup_vs_aten", "table", "evidence",
+        "schema", "version", "rung", "backend", "kernel", "params", "expected_us", "speedup_vs_aten", "table",
+        "evidence",
     ]  # fmt: skip
     assert (hit["rung"], hit["backend"], hit["kernel"]) == ("exact", "cpp", "packed_gemm")
     assert hit["params"]["threads_n"] == 2
@@ -34,7 +35,7 @@ def test_json_hit_has_the_fixed_keys(gemmdb, table, flags):
 
 def test_json_miss_is_one_object_and_exit_1(gemmdb, environment):
     done = gemmdb("lookup", "--op", "mm", "--m", "1", "--n", "2", "--k", "3", "--json")
-    assert json.loads(done.out) == {"rung": "miss"}
+    assert json.loads(done.out) == {"schema": "lookup", "version": 1, "rung": "miss"}
     assert (done.code, done.err) == (1, "")
 
 

@@ -40,7 +40,7 @@ def test_a_modelled_table_is_called_that_by_every_command(gemmdb, tmp_path, monk
     assert "modelled, not measured" in built.err
     assert "1 of 1 modelled now" in built.out
     monkeypatch.setenv("GEMMDB_TABLES", str(out))
-    tables = json.loads(gemmdb("tables", "--json").out)
+    tables = json.loads(gemmdb("tables", "--json").out)["tables"]
     assert [one["origin"] for one in tables if one["path"] == str(out)] == ["modelled"]
     flags = ("--op", "mixed_mm", "--m", "16", "--n", "4104", "--k", "4096", "--device", "NVIDIA A100-SXM4-80GB")
     hit = json.loads(gemmdb("lookup", *flags, "--json").out)

@@ -11,9 +11,9 @@ from gemmdb.cli.output import count, evidence_facts, microseconds, one_line, say
 
 
 def test_json_has_no_nan(capsys):
-    say_json({"a": math.nan, "b": [math.inf, 1.5], "c": (1, None, True)})
+    say_json("any", {"a": math.nan, "b": [math.inf, 1.5], "c": (1, None, True)})
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
-        "a": None, "b": [None, 1.5], "c": [1, None, True],
+        "schema": "any", "version": 1, "a": None, "b": [None, 1.5], "c": [1, None, True],
     }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_the_package_adds_its_table(installed: Path, tmp_path: Path) -> None:
     environ |= {"PYTHONPATH": str(installed), "XDG_DATA_HOME": str(tmp_path / "data")}
     command = [sys.executable, "-m", "gemmdb", "tables", "--json"]
     done = subprocess.run(command, env=environ, cwd=tmp_path, check=True, capture_output=True, text=True)
-    first = json.loads(done.stdout)[0]
+    first = json.loads(done.stdout)["tables"][0]
     assert first["path"] == str(installed / "gemmdb_tables_example" / "mine.db")
     assert (first["device"], first["measurements"]) == (KIT.device.sku, 2)
     assert done.stderr == ""

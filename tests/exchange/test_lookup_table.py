@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -112,12 +113,42 @@ def choices(monkeypatch):
     monkeypatch.setattr(LookupTableChoices, "_get_device_key", staticmethod(lambda device: H200.sku))
     graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x))
 
-    def find(problem: Problem, entries):
+    def find(problem: Problem, entries, templates=()):
         names = [*lookup_table.TEMPLATES.values(), *lookup_table.ATEN_NAMES.values(), "aten::addmm"]
-        with config.patch({"lookup_table.table": entries}), V.set_graph_handler(graph):
-            return LookupTableChoices().lookup_template_configs(kernel_inputs(problem), problem.op, names)
+        settings = {"lookup_table.table": entries, "max_autotune_gemm": True}
+        with config.patch(settings), V.set_graph_handler(graph):
+            reader, inputs = LookupTableChoices(), kernel_inputs(problem)
+            if templates:
+                return reader._finalize_template_configs({}, inputs, list(templates), problem.op)
+            return reader.lookup_template_configs(inputs, problem.op, names)
 
     return find
+
+
+@pytest.mark.parametrize("config", ["the template", "aten"])
+@pytest.mark.parametrize("name", ["mm", "mm of rows", "mm of fp32", "addmm", "int_mm", "bmm"])
+def test_torch_makes_one_choice_of_an_entry(choices, monkeypatch, name, config):
+    """Of all configs that its heuristics would race."""
+    from torch._inductor.kernel import bmm, mm
+    from torch._inductor.template_heuristics import triton as heuristics
+
+    def record(kwargs, num_stages, num_warps):
+        return SimpleNamespace(kwargs=kwargs, num_stages=num_stages, num_warps=num_warps)
+
+    monkeypatch.setattr(heuristics, "TritonConfig", record)  # A record of triton, which need not be here.
+    problem, best = PROBLEMS[name]
+    aten = {"mm": mm.aten_mm, "int_mm": mm.aten__int_mm, "bmm": bmm.aten_bmm}.get(problem.op)
+    template = bmm.bmm_template if problem.op == "bmm" else mm.mm_template
+    pick = best if config == "the template" else ATEN
+    if pick == ATEN and aten is None:
+        return  # PyTorch's table cannot say it, and nothing is exported.
+    wanted = lookup_table.entry(pick, problem, H200)
+    (only,) = choices(problem, {lookup_table.key(problem, H200): [dict(wanted)]}, filter(None, (aten, template)))
+    assert only.template.uid == wanted.pop("template_id")
+    kwargs = only.params.to_kwargs()
+    assert {key: kwargs[key] for key in wanted} == wanted
+    assert kwargs.keys() - wanted.keys() <= {"hint_override"}, "torch 2.11 would miss them"
+    assert not kwargs.keys() & only.extra_kwargs.keys(), "torch would pass them twice"
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -17,6 +17,7 @@ from gemmdb.errors import InputError, TableError
 from gemmdb.exchange import flat
 from gemmdb.exchange.exporting import export
 from gemmdb.exchange.importing import OWN, load
+from gemmdb.key.device import Device
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
@@ -200,3 +201,30 @@ def test_an_export_never_replaces_its_table(tmp_path):
     a = KIT.write(tmp_path / "a.db", [KIT.row()])
     with pytest.raises(InputError, match="is the table itself"):
         export(a, a, "csv")
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "'=1", "''", "=", "a=1"])
+@pytest.mark.parametrize("to", ["csv", "verdicts"])
+def test_no_text_is_a_formula_to_a_spreadsheet(tmp_path, text, to):
+    device = Device("cpu", "cpu", text, 2)
+    before = KIT.write(tmp_path / "a.db", [KIT.row(device=device, detail=text)])
+    export(before, tmp_path / "a.csv", to)
+    with (tmp_path / "a.csv").open(newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
+    if to == "csv":
+        load(tmp_path / "a.csv", tmp_path / "b.db", "csv", OWN["csv"])
+        with Table.open(before) as one, Table.open(tmp_path / "b.db") as other:
+            assert list(one.measurements()) == list(other.measurements())
+
+
+def test_verdicts_are_one_row_per_problem(tmp_path):
+    fast = KIT.configs[1]
+    rows = [KIT.row(), KIT.row(fast, us=5.0), KIT.row(problem=KIT.problems[1]), KIT.row(fast, problem=KIT.problems[2])]
+    found = export(KIT.write(tmp_path / "a.db", rows), tmp_path / "v.csv", "verdicts")
+    with (tmp_path / "v.csv").open(newline="") as file:
+        cells = {int(row["m"]): row for row in csv.DictReader(file)}
+    assert (found.carried, sorted(cells)) == (2, [16, 32]), "without a time of ATen there is no verdict"
+    assert (cells[16]["kernel"], cells[16]["speedup"], cells[16]["aten_us"]) == (fast.name, "2.0", "10.0")
+    assert (cells[32]["kernel"], cells[32]["speedup"], cells[32]["origin"]) == ("aten:default", "1.0", "measured")
+    assert cells[16]["problem"] == KIT.problem.text

@@ -185,15 +185,17 @@ PROGRAM = """
 
 
 @pytest.mark.slow
-def test_a_program_is_run_with_gemmdb_and_the_summary_is_printed_at_its_end(tmp_path):
-    """The log goes to stderr too, where the program sets up none of its own."""
+@pytest.mark.parametrize(("variable", "level"), [("GEMMDB_LOG", "INFO"), ("TORCH_LOGS", "gemmdb")])
+def test_a_program_is_run_with_gemmdb_and_the_summary_is_printed_at_its_end(tmp_path, variable, level):
+    """The log goes to stderr too, where the program sets up none of its own, or through torch's logging."""
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
     command = [sys.executable, "-W", "ignore", "-m", "gemmdb.inductor", str(tmp_path / "program.py"), "-a", "b"]
-    environment = {**os.environ, "GEMMDB_LOG": "INFO", "GEMMDB_ON_MISS": "aten", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, variable: level, "GEMMDB_ON_MISS": "aten", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stdout) == (3, "-a b 24.0\n")
     logged, *rest = [line for line in done.stderr.splitlines() if "gemmdb" in line]
-    assert logged == "gemmdb INFO: graph with 1 product (1 without an answer); a build may save an unknown time"
+    assert logged.startswith("gemmdb INFO: ") == (variable == "GEMMDB_LOG")
+    assert logged.endswith("graph with 1 product (1 without an answer); a build may save an unknown time")
     assert rest[0] == "gemmdb: 1 graph with 1 product"
 
 

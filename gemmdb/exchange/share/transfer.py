@@ -10,7 +10,7 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,17 @@ class Transferred:
         }  # fmt: skip
 
 
-def pull(url: str, into: Path, names: Sequence[str] = (), replace: bool = False) -> list[Transferred]:
+Say = Callable[[str], None]
+"""Takes a line about what begins now."""
+
+
+def _nothing(line: str) -> None:
+    """Says nothing."""
+
+
+def pull(
+    url: str, into: Path, names: Sequence[str] = (), replace: bool = False, say: Say = _nothing
+) -> list[Transferred]:
     """Download the tables that the manifest at `url` lists, or those named, into the folder `into`.
 
     A file that is there already with the same bytes stays. Another file of the name is replaced if it was pulled and
@@ -64,10 +74,10 @@ def pull(url: str, into: Path, names: Sequence[str] = (), replace: bool = False)
     chosen = [known[name] for name in (names or sorted(known))]
     for one in chosen:  # Before anything is downloaded.
         _check_target(into / one.file, one, replace)
-    return [_pull(remote, into, one) for one in chosen]
+    return [_pull(remote, into, one, say) for one in chosen]
 
 
-def push(url: str, tables: Sequence[Path]) -> list[Transferred]:
+def push(url: str, tables: Sequence[Path], say: Say = _nothing) -> list[Transferred]:
     """Upload tables to the folder at `url`, and then its manifest, which keeps the tables that it listed before.
 
     What is uploaded is a copy of each file whose rows were all checked. Raises InputError and TableError.
@@ -87,6 +97,7 @@ def push(url: str, tables: Sequence[Path]) -> list[Transferred]:
             with files.reading(path):
                 shutil.copyfile(path, copy)
             one = manifest.listed(copy, path.name)
+            say(f"uploading {path.name}, {one.size:,} bytes")
             remote.write(path.name, copy)
             known[path.name] = one
             done.append(Transferred(one.file, f"{remote.url}/{one.file}", "pushed", one.size, one.digest))
@@ -110,11 +121,12 @@ def _check_target(target: Path, one: Listed, replace: bool) -> None:
         )
 
 
-def _pull(remote: Remote, into: Path, one: Listed) -> Transferred:
+def _pull(remote: Remote, into: Path, one: Listed, say: Say) -> Transferred:
     target = into / one.file
     if target.is_file() and manifest.sha256_of(target) == one.sha256:
         return Transferred(one.file, str(target), "current", one.size, one.digest)
     part = into / f".{one.file}.{one.sha256[:16]}.download"
+    say(f"downloading {one.file}, {one.size:,} bytes")
     try:
         resumed = _download(remote, one, part)
         try:

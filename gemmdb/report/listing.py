@@ -1,0 +1,63 @@
+"""What is in a file, as lines for people: the verdicts of a table, or the products of a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmdb.errors import InputError
+from gemmdb.report import reading
+from gemmdb.report.table import Row, geometric, of_table
+from gemmdb.workload import entries
+from gemmdb.workload.entries import Entry
+
+ORDERS: dict[str, Callable[[Row], tuple[float, ...]]] = {
+    "gain": lambda row: (-row.gain,),
+    "time": lambda row: (-row.verdict.expected_us,),
+    "size": lambda row: (row.verdict.problem.m, row.verdict.problem.n, row.verdict.problem.k),
+}
+"""What the verdicts of a table may be sorted by."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Part of a file. `rows`: verdicts of a table; `products`: (line of the file, entry) of a workload. `matching`: how
+    many the file has that match, of which these are the first; `gain`: the geometric mean of all that match."""
+
+    rows: tuple[Row, ...] = ()
+    products: tuple[tuple[int, Entry], ...] = ()
+    matching: int = 0
+    gain: float = 1.0
+
+
+def listing(path: Path, words: Sequence[str], order: str, limit: int) -> Listing:
+    """The first `limit` verdicts or products of a file (0: all) whose texts hold all of the `words`. Raises InputError
+    or TableError if the file is neither a table nor a workload."""
+    if reading.is_table(path):
+        return _of_table(path, words, order, limit)
+    found = [one for one in _products(path) if _matches(words, one[1].problem.text)]
+    return Listing(products=tuple(found[: limit or None]), matching=len(found))
+
+
+def _products(path: Path) -> Iterator[tuple[int, Entry]]:
+    """The products of a workload as they are written, each with the number of its line. Raises InputError."""
+    for where, text in entries.lines(path):
+        item = entries.as_object(text, where)
+        if "uncovered" not in item:
+            yield int(where.rpartition(":")[2]), entries.entry(item, where)
+
+
+def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listing:
+    if order not in ORDERS:
+        raise InputError(f"cannot sort by {order!r}; known are {', '.join(ORDERS)}")
+    report = of_table(path, most=10**9)
+    texts = ((row, f"{row.verdict.problem.text} {row.verdict.pick.text}") for row in report.rows)
+    found = sorted((row for row, text in texts if _matches(words, text)), key=ORDERS[order])
+    return Listing(tuple(found[: limit or None]), (), len(found), geometric(row.gain for row in found))
+
+
+def _matches(words: Sequence[str], text: str) -> bool:
+    """Whether a text has all words; one with `=` as a whole, since `m=16` is no part of `block_m=16`."""
+    parts = set(text.split())
+    return all(word in (parts if "=" in word else text) for word in words)

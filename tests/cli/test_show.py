@@ -1,0 +1,59 @@
+"""`gemmdb show`: what is in a table and in a workload, and what is neither."""
+
+import json
+
+from gemmdb.key.problem import Problem
+from gemmdb.table.catalog import shipped_tables
+from gemmdb.workload import entries
+
+H200 = str(shipped_tables() / "sm90-nvidia-h200.db")
+
+
+def test_a_table_is_shown_by_gain(gemmdb):
+    done = gemmdb("show", H200, "mixed_mm", "m=16", "--limit", "3")
+    assert done.code == 0
+    titles, *rows, summary = done.out.splitlines()
+    assert titles.split() == ["problem", "time", "gain", "over", "ATen", "kernel"]
+    assert all(row.startswith("mixed_mm 16x") for row in rows)
+    assert len(rows) == 3
+    assert summary.startswith("3 of ")
+    assert "--limit 0 shows all" in done.err
+    found = json.loads(gemmdb("show", H200, "mixed_mm", "m=16", "--json", "--limit", "0").out)
+    gains = [one["speedup"] for one in found["verdicts"]]
+    assert gains == sorted(gains, reverse=True)
+    assert {Problem.parse(one["problem"]).m for one in found["verdicts"]} == {16}
+    assert len(gains) == found["matching"]
+
+
+def test_a_word_with_a_value_is_taken_as_a_whole(gemmdb):
+    """`m=16` is no part of `block_m=16`."""
+    found = json.loads(gemmdb("show", H200, "m=17", "--json").out)
+    assert {Problem.parse(one["problem"]).m for one in found["verdicts"]} == {17}
+
+
+def test_a_workload_is_shown_with_its_lines(gemmdb, tmp_path):
+    path = tmp_path / "workload.jsonl"
+    problem = Problem.gemm("addmm", m=784, n=1536, k=384, bias="1d")
+    entries.append(path, [entries.Entry(Problem.gemm("mm", m=1, n=2, k=3)), entries.Entry(problem, 4, 1000)])
+    done = gemmdb("show", str(path), "addmm")
+    assert done.out.splitlines()[1].split() == ["2", "4", "1,000", "addmm", "784x1536x384", "bf16", "+bias"]
+    assert problem.text in gemmdb("show", str(path), "--wide").out
+    assert json.loads(gemmdb("show", str(path), "--json").out)["products"][1]["line"] == 2
+
+
+def test_nothing_matches(gemmdb):
+    done = gemmdb("show", H200, "no-such-word")
+    assert (done.code, done.out, done.err) == (0, "0 problems\n", "")
+
+
+def test_what_cannot_be_shown_is_said_in_one_line(gemmdb, tmp_path):
+    other = tmp_path / "notes.txt"
+    other.write_text("hello\n")
+    for call, reason in (
+        (("show", str(other)), "not JSON"),
+        (("show", str(tmp_path / "none.db")), "No such file"),
+        (("show", H200, "--sort", "colour"), "known are gain, time, size"),
+    ):
+        done = gemmdb(*call)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert reason in done.err
