@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,15 @@ class TuneOptions:
 
         seconds = plan.seconds(self.budget)
         return Request(
-            tuple(self.command), self.folder, self.table, seconds, self.effort, self.repeats, self.dry_run, self.fresh
+            tuple(self.command),
+            self.folder,
+            self.table,
+            seconds,
+            self.effort,
+            self.repeats,
+            self.dry_run,
+            self.fresh,
+            sys.stderr.fileno() if self.as_json else None,
         )
 
 
@@ -98,7 +107,7 @@ def tune(options: TuneOptions) -> None:
     with BuildProgress() as progress, terminable():
         done = tune_program(request, _Notes(), progress)
     if options.as_json:
-        say_json(_document(done))
+        say_json("tune", _document(done))
     else:
         _say(done, request)
     if done.interrupted:
@@ -229,7 +238,6 @@ def _verdict(verdict: str) -> str:
 def _document(done: Tuned) -> dict[str, Any]:
     plan = done.plan
     return {
-        "version": 1,
         "workload": str(done.workload),
         "plan": {
             "budget_s": plan.budget_s, "fitting": plan.fitting, "seconds": plan.seconds, "saving_us": plan.saving_us,

@@ -50,15 +50,18 @@ def run(command: Sequence[str], workload: Path) -> Recorded:
     return observe(command, "record", workload, {})
 
 
-def observe(command: Sequence[str], what: str, target: Path, environment: Mapping[str, str]) -> Recorded:
-    """Run `command` as `run` does, with these environment variables. `what`: `record` writes a workload to `target`;
+def observe(
+    command: Sequence[str], what: str, target: Path, environment: Mapping[str, str], stdout: int | None = None
+) -> Recorded:
+    """Run `command` as `run` does, with these environment variables; `stdout`: the file descriptor of its stdout, None
+    for this process's own. `what`: `record` writes a workload to `target`;
     `without` and `with` write how long each compiled graph takes, without and with gemmdb, into the folder `target`.
     """
     with tempfile.TemporaryDirectory(prefix="gemmdb-record-") as folder:
         here = Path(folder)
         (here / "sitecustomize.py").write_text(STARTUP.read_text())
         (here / "target").write_text(f"{what}\n{target.absolute()}")
-        exit_code = _run(command, {**_environment(here), **environment})
+        exit_code = _run(command, {**_environment(here), **environment}, stdout)
         failures = (path.read_text() for path in sorted(here.glob("failed-*")))
         return Recorded(
             exit_code,
@@ -74,11 +77,11 @@ def _environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{former}" if former else str(folder)}
 
 
-def _run(command: Sequence[str], environment: dict[str, str]) -> int:
+def _run(command: Sequence[str], environment: dict[str, str], stdout: int | None) -> int:
     children: list[subprocess.Popen[bytes]] = []
     with _forwarding(children):
         try:
-            children.append(subprocess.Popen(command, env=environment))
+            children.append(subprocess.Popen(command, env=environment, stdout=stdout))
         except OSError as error:
             raise InputError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
         code = children[0].wait()

@@ -20,7 +20,7 @@ from gemmdb.tune import gained as gains
 from gemmdb.tune import plan as plans
 from gemmdb.tune.gained import Gained
 from gemmdb.tune.plan import Plan
-from gemmdb.tune.running import Recorded, observe, run
+from gemmdb.tune.running import Recorded, observe
 from gemmdb.tune.state import State, open_folder
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Entry, Workload
@@ -35,7 +35,8 @@ class Request:
     """What to tune. `command`: the program and its arguments. `folder`: where the state is kept; `table`: the table to
     build, None for the user's own of the device. `budget_s`: seconds for the build. `effort`: as for a build.
     `repeats`: how often the program runs without and with gemmdb in the end, 0 for not at all. `dry_run`: record and
-    plan only. `fresh`: forget what an earlier run of the folder did."""
+    plan only. `fresh`: forget what an earlier run of the folder did. `stdout`: the file descriptor that the program prints
+    to, None for this process's own."""
 
     command: tuple[str, ...]
     folder: Path = Path("gemmdb-tune")
@@ -45,6 +46,7 @@ class Request:
     repeats: int = 2
     dry_run: bool = False
     fresh: bool = False
+    stdout: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def tune(request: Request, listener: Listener, progress: Progress | None = None)
     """Go the whole way for a program. Ctrl-C during the build ends it in good order. Raises InputError if the program
     cannot be run, fails, or compiles no product; TableError for a file that is no table."""
     state = open_folder(request.folder, request.command, request.fresh)
-    workload = _record(state, listener)
+    workload = _record(state, request, listener)
     catalog = _catalog(request)
     before = of_workload(workload, state.workload.name, catalog)
     plan = plans.plan(workload, catalog, request.table, request.budget_s, request.effort, state.pace_s)
@@ -108,7 +110,7 @@ def tune(request: Request, listener: Listener, progress: Progress | None = None)
     return Tuned(state.workload, plan, before, after, built, _compare(request, state, catalog, listener))
 
 
-def _record(state: State, listener: Listener) -> Workload:
+def _record(state: State, request: Request, listener: Listener) -> Workload:
     """The workload of the program, recorded now or before."""
     if state.recorded and state.workload.exists():
         listener.recorded(None)
@@ -117,7 +119,7 @@ def _record(state: State, listener: Listener) -> Workload:
             raise InputError("nothing can be recorded while GEMMDB_DISABLE is set")
         state.workload.unlink(missing_ok=True)  # Of a run that did not come to its end.
         listener.recording()
-        found = run(state.command, state.workload)
+        found = observe(state.command, "record", state.workload, {}, request.stdout)
         if not state.workload.exists():
             raise InputError(f"nothing was recorded: {found.obstacle}")
         if found.exit_code not in STOPPED:
@@ -183,12 +185,12 @@ def _compare(request: Request, state: State, catalog: Catalog, listener: Listene
 def _timed(request: Request, with_gemmdb: bool) -> gains.Times:
     """The times of the program's graphs in one run."""
     with tempfile.TemporaryDirectory(prefix="gemmdb-times-") as folder:
-        ended = observe(request.command, "with" if with_gemmdb else "without", Path(folder), _environment(request))
+        what = "with" if with_gemmdb else "without"
+        ended = observe(request.command, what, Path(folder), _environment(request), request.stdout)
         if ended.failures:
             raise InputError(f"the program cannot be timed: {ended.failures[0]}")
         if ended.exit_code not in STOPPED:
-            how = "with" if with_gemmdb else "without"
-            raise InputError(f"{how} gemmdb the program ended with exit code {ended.exit_code}")
+            raise InputError(f"{what} gemmdb the program ended with exit code {ended.exit_code}")
         return gains.read(Path(folder))
 
 

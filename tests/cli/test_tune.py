@@ -18,6 +18,7 @@ run = torch.compile(model)
 with torch.no_grad():
     for _ in range(20):
         run(torch.ones(64, 256))
+print("served")
 """
 
 
