@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,7 +86,7 @@ def tune(options: TuneOptions) -> None:
     It runs COMMAND and records its GEMMs (as `gemmdb record` does), looks them up (`gemmdb coverage`), measures those
     that no table answers (`gemmdb build`), and runs COMMAND again without and with gemmdb, in turns. The products that
     may save most come first: what a call could save times how often it runs. The program needs no change; every Python
-    process that it starts is recorded and timed. A server is ended with Ctrl-C, each time.
+    process that it starts is recorded and timed. End a server with Ctrl-C each time.
 
     Timed are the calls of compiled graphs, not their compilation. The outputs are not compared; `gemmdb compare` does
     that. You can stop at any time: the same command goes on from there. Once all is done it prints the result again.
@@ -104,8 +105,9 @@ def tune(options: TuneOptions) -> None:
     from gemmdb.tune.tuning import tune as tune_program
 
     request = options.request()
-    with BuildProgress() as progress, terminable():
-        done = tune_program(request, _Notes(), progress)
+    progress = BuildProgress()
+    with terminable(), ExitStack() as shown:
+        done = tune_program(request, _Notes(progress, shown), progress)
     if options.as_json:
         say_json("tune", _document(done))
     else:
@@ -118,7 +120,10 @@ def tune(options: TuneOptions) -> None:
 
 
 class _Notes:
-    """Says on stderr what happens."""
+    """Says on stderr what happens. `progress` is shown during the build only, within `shown`."""
+
+    def __init__(self, progress: BuildProgress, shown: ExitStack) -> None:
+        self._progress, self._shown = progress, shown
 
     def recording(self) -> None:
         note("1/4 recording: the program runs")
@@ -136,10 +141,12 @@ class _Notes:
             note(f"not built: {count(number, 'product')}: {reason}")
         if plan.wanted:
             note(f"3/4 build: {_expected(plan)}")
+            self._shown.enter_context(self._progress)
         else:
             note("3/4 build: nothing to build")
 
     def built(self, report: BuildReport) -> None:
+        self._shown.close()
         rest = f", {report.left} left for the next run" if report.left else ""
         note(f"built {count(report.measured, 'problem')} in {report.seconds:.0f} s{rest}")
         for warning in report.warnings:

@@ -18,12 +18,14 @@ STATE = "tune.json"
 
 @dataclass
 class State:
-    """What is done of one command. `recorded`: whether its run ended; `pace_s`: measured seconds per problem of the
-    last build; `tables`: the identity of the tables at the last comparison; `gained`: its result."""
+    """What is done of one command. `recorded`: whether its run ended; `stopped`: whether Ctrl-C or SIGTERM ended it;
+    `pace_s`: measured seconds per problem of the last build; `tables`: the identity of the tables at the last
+    comparison; `gained`: its result."""
 
     folder: Path
     command: tuple[str, ...]
     recorded: bool = False
+    stopped: bool = False
     pace_s: float | None = None
     tables: str = ""
     gained: dict[str, Any] = field(default_factory=dict)
@@ -41,8 +43,8 @@ class State:
     def save(self) -> None:
         """Write the state. Raises OSError."""
         document = {
-            "version": VERSION, "command": list(self.command), "recorded": self.recorded, "pace_s": self.pace_s,
-            "tables": self.tables, "gained": self.gained,
+            "version": VERSION, "command": list(self.command), "recorded": self.recorded, "stopped": self.stopped,
+            "pace_s": self.pace_s, "tables": self.tables, "gained": self.gained,
         }  # fmt: skip
         partial = self.folder / f"{STATE}.partial"
         partial.write_text(json.dumps(document, indent=2) + "\n")
@@ -87,6 +89,7 @@ def _read(item: Any, folder: Path) -> State:
             folder,
             tuple(map(str, item["command"])),
             item["recorded"] is True,
+            item["stopped"] is True,
             None if pace_s is None else float(pace_s),
             str(item["tables"]),
             dict(item["gained"]),

@@ -35,8 +35,8 @@ class Request:
     """What to tune. `command`: the program and its arguments. `folder`: where the state is kept; `table`: the table to
     build, None for the user's own of the device. `budget_s`: seconds for the build. `effort`: as for a build.
     `repeats`: how often the program runs without and with gemmdb in the end, 0 for not at all. `dry_run`: record and
-    plan only. `fresh`: forget what an earlier run of the folder did. `stdout`: the file descriptor that the program prints
-    to, None for this process's own."""
+    plan only. `fresh`: forget what an earlier run of the folder did. `stdout`: the file descriptor that the program
+    prints to, None for this process's own."""
 
     command: tuple[str, ...]
     folder: Path = Path("gemmdb-tune")
@@ -124,7 +124,7 @@ def _record(state: State, request: Request, listener: Listener) -> Workload:
             raise InputError(f"nothing was recorded: {found.obstacle}")
         if found.exit_code not in STOPPED:
             raise InputError(f"the program ended with exit code {found.exit_code}; it has to run without an error")
-        state.recorded = True
+        state.recorded, state.stopped = True, bool(found.exit_code)
         state.save()
         listener.recorded(found)
     workload = entries.read(state.workload)
@@ -175,20 +175,23 @@ def _compare(request: Request, state: State, catalog: Catalog, listener: Listene
     turns = [bool(side) ^ bool(turn % 2) for turn in range(request.repeats) for side in range(2)]
     for number, with_gemmdb in enumerate(turns, 1):
         listener.timing(with_gemmdb, number, len(turns))
-        runs[with_gemmdb].append(_timed(request, with_gemmdb))
+        runs[with_gemmdb].append(_timed(request, state, with_gemmdb))
     found = gains.gained(runs[False], runs[True], load)
     state.tables, state.gained = identity, found.as_dict()
     state.save()
     return found
 
 
-def _timed(request: Request, with_gemmdb: bool) -> gains.Times:
-    """The times of the program's graphs in one run."""
+def _timed(request: Request, state: State, with_gemmdb: bool) -> gains.Times:
+    """The times of the program's graphs in one run. Raises KeyboardInterrupt if a signal ended a program that had ended
+    by itself when it was recorded."""
     with tempfile.TemporaryDirectory(prefix="gemmdb-times-") as folder:
         what = "with" if with_gemmdb else "without"
         ended = observe(request.command, what, Path(folder), _environment(request), request.stdout)
         if ended.failures:
             raise InputError(f"the program cannot be timed: {ended.failures[0]}")
+        if ended.exit_code in STOPPED[1:] and not state.stopped:
+            raise KeyboardInterrupt
         if ended.exit_code not in STOPPED:
             raise InputError(f"{what} gemmdb the program ended with exit code {ended.exit_code}")
         return gains.read(Path(folder))
