@@ -50,10 +50,10 @@ def coverage(
 
 def _say(found: Coverage, wide: bool) -> None:
     from gemmdb.key.problem import Problem
-    from gemmdb.report import names
+    from gemmdb.report.names import short
 
     def named(text: str) -> str:
-        return text if wide else names.short(Problem.parse(text))
+        return text if wide else short(Problem.parse(text))
 
     answered = sum(tally.problems for tally in found.hits.values())
     say(f"{answered} of {count(found.problems, 'problem')} answered, {found.hit_share:.1%} of the time")
