@@ -20,6 +20,7 @@ from gemmdb.workload import entries as workloads
 
 def coverage(
     workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="What `gemmdb record` wrote.")],
+    wide: Annotated[bool, typer.Option("--wide", help="Full texts, as `gemmdb explain` takes them.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Show how much of a recorded workload the tables answer.
@@ -31,6 +32,7 @@ def coverage(
     \b
     Examples:
       gemmdb coverage workload.jsonl
+      gemmdb coverage workload.jsonl --wide
       gemmdb coverage workload.jsonl --json
 
     \b
@@ -43,10 +45,16 @@ def coverage(
     if json:
         say_json("coverage", found.as_dict())
     else:
-        _say(found)
+        _say(found, wide)
 
 
-def _say(found: Coverage) -> None:
+def _say(found: Coverage, wide: bool) -> None:
+    from gemmdb.key.problem import Problem
+    from gemmdb.report.names import short
+
+    def named(text: str) -> str:
+        return text if wide else short(Problem.parse(text))
+
     answered = sum(tally.problems for tally in found.hits.values())
     say(f"{answered} of {count(found.problems, 'problem')} answered, {found.hit_share:.1%} of the time")
     numbers = ("problems", "of them ATen", "in graphs", "calls", "of the time")
@@ -63,7 +71,7 @@ def _say(found: Coverage) -> None:
             ("of the time", "calls", "one call", "miss"),
             (
                 (f"{miss.share:.1%}", str(miss.calls), f"~{microseconds(miss.time_us)}", text)
-                for miss, text in ((miss, ranged(miss.problem, miss.ranges)) for miss in found.misses)
+                for miss, text in ((miss, ranged(named(miss.problem), miss.ranges)) for miss in found.misses)
             ),
             right=("of the time", "calls", "one call"),
         )

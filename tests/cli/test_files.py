@@ -99,9 +99,11 @@ def test_coverage_ranks_misses_and_names_what_is_not_steered(gemmdb, table, work
     lines = done.out.splitlines()
     assert lines[0].startswith("1 of 3 problems answered, ")
     assert lines[3].split()[:5] == ["exact", "1", "0", "1", "10"]
-    misses = [line for line in lines if "addmm m=" in line]
-    assert "addmm m=512" in misses[0]
-    assert "addmm m=8" in misses[1]
+    misses = [line for line in lines if "addmm " in line]
+    assert "addmm 512x" in misses[0]
+    assert "addmm 8x" in misses[1]
+    wide = [line for line in gemmdb("coverage", str(workload), "--wide").out.splitlines() if "addmm " in line]
+    assert ["addmm m=512" in wide[0], "addmm m=8" in wide[1]] == [True, True]
     assert lines[-1] == "not steered by gemmdb: bmm (2 in graphs)"
 
 
