@@ -13,7 +13,7 @@ from graphlib import TopologicalSorter
 import grimp
 
 PACKAGE = "gemmdb"
-OUTER = tuple(f"{PACKAGE}.{name}" for name in ("cli", "exchange", "generators", "inductor", "report", "tables"))
+OUTER = tuple(f"{PACKAGE}.{name}" for name in ("cli", "exchange", "generators", "inductor", "report", "tables", "tune"))
 """What is not the core."""
 
 
