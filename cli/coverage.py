@@ -9,7 +9,7 @@ import typer
 
 from gemmdb.api import current_catalog
 from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import count, microseconds, one_line, say, say_json, say_table
+from gemmdb.cli.output import count, microseconds, one_line, places, say, say_json, say_table
 from gemmdb.cli.question import ranged
 from gemmdb.errors import InputError
 from gemmdb.generators.coverage import Coverage
@@ -68,9 +68,9 @@ def _say(found: Coverage, wide: bool) -> None:
     if found.misses:
         say()
         say_table(
-            ("of the time", "calls", "one call", "miss"),
+            ("of the time", "calls", "one call", "miss", "where"),
             (
-                (f"{miss.share:.1%}", str(miss.calls), f"~{microseconds(miss.time_us)}", text)
+                (f"{miss.share:.1%}", str(miss.calls), f"~{microseconds(miss.time_us)}", text, places(miss.origins))
                 for miss, text in ((miss, ranged(named(miss.problem), miss.ranges)) for miss in found.misses)
             ),
             right=("of the time", "calls", "one call"),

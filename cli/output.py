@@ -105,6 +105,13 @@ def microseconds(value: float) -> str:
     return f"{value:.2f} us"
 
 
+def places(origins: Sequence[object]) -> str:
+    """Where a product comes from in the user's code: the first place, and how many more there are."""
+    if not origins:
+        return ""
+    return f"{origins[0]}{f' and {len(origins) - 1} more' if len(origins) > 1 else ''}"
+
+
 def count(number: int, noun: str) -> str:
     """`1 problem`, `1,200 problems`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -14,7 +14,7 @@ import typer
 
 from gemmdb.cli.build import terminable
 from gemmdb.cli.options import JsonFlag, takes
-from gemmdb.cli.output import count, microseconds, note, say, say_facts, say_json, say_table
+from gemmdb.cli.output import count, microseconds, note, places, say, say_facts, say_json, say_table
 from gemmdb.cli.progress import BuildProgress, left
 from gemmdb.errors import InputError
 from gemmdb.report import names
@@ -174,12 +174,12 @@ def _say(done: Tuned, request: Request) -> None:
     if ran:
         say()
         say_table(
-            ("of the time", "calls", "rung", "gain", "kernel", "product"),
+            ("of the time", "calls", "rung", "gain", "kernel", "product", "where"),
             ((
                 f"{one.total_us / (done.after.total_us or 1):.1%}", str(one.calls), one.rung,
                 f"{one.gain:.2f}x" if one.asked.hit else "",
                 names.kernel(one.asked.hit.config) if one.asked.hit else "",
-                names.short(one.entry.problem),
+                names.short(one.entry.problem), places(one.entry.origins),
             ) for one in ran[:LISTED]),
             right=("of the time", "calls", "gain"),
         )  # fmt: skip
@@ -192,11 +192,11 @@ def _say_plan(plan: Plan) -> None:
         say("nothing to build")
         return
     say_table(
-        ("", "worth", "calls", "one call", "product"),
+        ("", "worth", "calls", "one call", "product", "where"),
         ((
             "build" if place < plan.fitting else "later",
             microseconds(one.worth_us) if one.saving else "?", str(one.calls), f"~{microseconds(one.us)}",
-            names.short(one.problem),
+            names.short(one.problem), places(one.origins),
         ) for place, one in enumerate(plan.wanted)),
         right=("worth", "calls", "one call"),
     )  # fmt: skip
@@ -253,6 +253,7 @@ def _document(done: Tuned) -> dict[str, Any]:
                 {
                     "problem": one.problem.text, "device": one.device.sku, "calls": one.calls, "us": one.us,
                     "may_save_us": one.worth_us if one.saving else None, "seconds": one.seconds,
+                    "origins": list(map(str, one.origins)),
                 }
                 for one in plan.wanted
             ],

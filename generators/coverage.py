@@ -33,7 +33,7 @@ class Tally:
 class Miss:
     """A problem (canonical text) that no rung answers. `time_us`: microseconds of one call by the roofline, since
     nothing was measured; `share`: the share of its calls in the workload's time; `ranges`: the ranges of symbolic
-    sizes."""
+    sizes; `origins`: where it comes from in the user's code."""
 
     problem: str
     device: str
@@ -42,6 +42,7 @@ class Miss:
     calls: int
     time_us: float
     share: float
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,4 +140,7 @@ def _tally(found: Sequence[Asked], total: float) -> Tally:
 def _miss(one: Asked, total: float) -> Miss:
     entry = one.entry
     share = one.total_us / total
-    return Miss(entry.problem.text, one.device.sku, _ranges(entry), entry.count, entry.calls, one.time_us, share)
+    return Miss(
+        entry.problem.text, one.device.sku, _ranges(entry), entry.count, entry.calls, one.time_us, share,
+        tuple(map(str, entry.origins)),
+    )  # fmt: skip

@@ -25,7 +25,8 @@ log = logging.getLogger("gemmdb")
 class Event:
     """One product of one graph. `rung`: where the answer came from, `aten` and `live` for a miss, `uncovered` for a
     GEMM that gemmdb does not steer (`problem` is then its name). `config`: canonical text of what was lowered. `note`:
-    why it is not what the table said."""
+    why it is not what the table said. `module`, `source`: where it comes from in the user's code, as an Origin of a
+    workload says it; the first program that compiled the graph says so for all that get it from the cache."""
 
     problem: str
     rung: str
@@ -37,6 +38,8 @@ class Event:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     ranges: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    module: str = ""
+    source: str = ""
 
     @property
     def outcome(self) -> tuple[str, ...]:

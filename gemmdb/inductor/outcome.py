@@ -26,9 +26,14 @@ def refuse(decision: Decision, why: str) -> None:
 
 def replaced(decision: Decision, again: Decision) -> None:
     """The product was decided again, for the layouts that its operands have in Inductor's IR."""
-    if not decision.is_branch:
-        new = _unanswered(again.event) if again.unanswered else again.event
-        JOURNAL.correct(decision.entry, lambda event: replace(new, device=event.device, ranges=event.ranges))
+    if decision.is_branch:
+        return
+    new = _unanswered(again.event) if again.unanswered else again.event
+
+    def replaced_by(event: Event) -> Event:
+        return replace(new, device=event.device, ranges=event.ranges, module=event.module, source=event.source)
+
+    JOURNAL.correct(decision.entry, replaced_by)
 
 
 def left_alone(decision: Decision) -> None:

@@ -22,7 +22,7 @@ from gemmdb.inductor.confirm import confirming
 from gemmdb.inductor.decision import DECISION, Decision
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.live import tuning
-from gemmdb.inductor.match import int_mm_scale, mixed, products, weight_only
+from gemmdb.inductor.match import int_mm_scale, mixed, origin, products, weight_only
 from gemmdb.inductor.match.extract import Unsupported
 from gemmdb.inductor.match.taken_apart import TakenApart
 from gemmdb.inductor.session import Session
@@ -175,6 +175,8 @@ class PostGradPass:
             decision = replace(
                 decision, config=ATEN, event=replace(decision.event, rung="aten", config=ATEN.text, note=note)
             )
+        where = origin.origin(node)
+        decision = replace(decision, event=replace(decision.event, module=where.module, source=where.source))
         JOURNAL.enter(decision.event, decision.entry)
         return decision
 

@@ -19,8 +19,9 @@ from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.inductor.journal import JOURNAL, Event
-from gemmdb.workload import entries
+from gemmdb.workload import entries, origins
 from gemmdb.workload.entries import Line, Ranges
+from gemmdb.workload.origins import Origin
 
 log = logging.getLogger("gemmdb")
 INTERVAL_S = 10.0
@@ -118,11 +119,18 @@ def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[Line]:
     """One line per distinct product of (events, count, calls): `count` occurrences in compiled graphs, which ran
     `calls` times."""
     merged: dict[tuple[str, str, str, Ranges], list[int]] = {}
+    places: dict[tuple[str, str, str, Ranges], tuple[Origin, ...]] = {}
     for events, count, calls in graphs:
         for event in events:
             kind = "uncovered" if event.rung == "uncovered" else "problem"
             ranges = tuple(sorted((name, low, high) for name, (low, high) in event.ranges.items()))
-            entry = merged.setdefault((kind, event.problem, event.device, ranges), [0, 0])
+            key = kind, event.problem, event.device, ranges
+            entry = merged.setdefault(key, [0, 0])
             entry[0] += count
             entry[1] += calls
-    return [Line(kind, name, n, calls, device, ranges) for (kind, name, device, ranges), (n, calls) in merged.items()]
+            if count:  # Said once, when the graph is compiled.
+                places[key] = origins.merged(places.get(key, ()), [Origin(event.module, event.source)])
+    return [
+        Line(kind, name, n, calls, device, ranges, places.get((kind, name, device, ranges), ()))
+        for (kind, name, device, ranges), (n, calls) in merged.items()
+    ]

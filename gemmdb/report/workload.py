@@ -166,4 +166,5 @@ def _product(one: Product) -> dict[str, Any]:
         "may_save_us": one.may_save_us,
         "table": one.asked.hit.table if one.asked.hit else "",
         "reason": one.reason,
+        "origins": [str(place) for place in entry.origins],
     }

@@ -23,7 +23,9 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.saving import Saving, saving
 from gemmdb.settings import Policy, data_home
 from gemmdb.table.catalog import Catalog
+from gemmdb.workload import origins
 from gemmdb.workload.entries import Entry, Workload
+from gemmdb.workload.origins import Origin
 
 SECONDS = {"cpu": 12.0, "cuda": 4.0}
 """Expected seconds per problem of a build, until one was measured: fp32 linears on two cores with effort quick; on an
@@ -41,7 +43,7 @@ ELSEWHERE = "it runs on another device than most of the time"
 class Wanted:
     """A product that no table answers. `calls`: how often it ran; `us`: expected microseconds of one call with ATen;
     `saving`: what a build may save of a call, None where that cannot be said (on a CPU); `seconds`: how long building
-    it is expected to take."""
+    it is expected to take; `origins`: where it comes from in the user's code."""
 
     problem: Problem
     device: Device
@@ -49,6 +51,7 @@ class Wanted:
     us: float
     saving: Saving | None
     seconds: float
+    origins: tuple[Origin, ...] = ()
 
     @property
     def worth_us(self) -> float:
@@ -134,11 +137,13 @@ def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[Wanted]:
         problem, device, calls = entry.problem, asked.device, entry.calls or entry.count
         known = found.get((problem, device))
         if known is not None:
-            found[problem, device] = replace(known, calls=known.calls + calls)
+            found[problem, device] = replace(
+                known, calls=known.calls + calls, origins=origins.merged(known.origins, entry.origins)
+            )
             continue
         expected = saving(Ask(Query(problem, device), (), Policy(), None))
         us = expected.aten_us if expected else roofline_us(problem, device)
-        found[problem, device] = Wanted(problem, device, calls, us, expected, 0.0)
+        found[problem, device] = Wanted(problem, device, calls, us, expected, 0.0, entry.origins)
     return list(found.values())
 
 

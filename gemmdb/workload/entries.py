@@ -1,9 +1,11 @@
 """workload.jsonl: the GEMMs that a program compiles, one JSON object per line.
 
-    {"problem": canonical text, "count": n, "calls": n, "device": canonical text, "ranges": {"m": [2, null]}}
+    {"problem": canonical text, "count": n, "calls": n, "device": canonical text, "ranges": {"m": [2, null]},
+     "origins": [{"module": "layers.0.mlp.up", "source": "model.py:12"}]}
 
-`count`: occurrences in compiled graphs; `calls`: calls of these graphs; `ranges`: the sizes that were symbolic. A GEMM
-that gemmdb does not steer has `uncovered`, its name, in place of `problem`.
+`count`: occurrences in compiled graphs; `calls`: calls of these graphs; `ranges`: the sizes that were symbolic;
+`origins`: where it comes from in the user's code, where that is known. A GEMM that
+gemmdb does not steer has `uncovered`, its name, in place of `problem`.
 
 A reader adds up the lines of a product, and ignores unknown fields.
 """
@@ -18,7 +20,9 @@ from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.key.problem import Problem
+from gemmdb.workload import origins
 from gemmdb.workload.appending import append_lines
+from gemmdb.workload.origins import Origin
 
 Ranges = tuple[tuple[str, int, int | None], ...]
 
@@ -27,18 +31,20 @@ Ranges = tuple[tuple[str, int, int | None], ...]
 class Entry:
     """A problem of a workload. `count`: how often it occurs in compiled graphs; `calls`: how often these graphs were
     called, summed over its occurrences; `device`: canonical text of the device compiled for, empty if unknown.
-    `ranges`: (`m`, `n` or `k`, smallest, largest or None) of each size that was symbolic."""
+    `ranges`: (`m`, `n` or `k`, smallest, largest or None) of each size that was symbolic. `origins`: where it comes
+    from in the user's code, some of the places if there are many."""
 
     problem: Problem
     count: int = 1
     calls: int = 0
     device: str = ""
     ranges: Ranges = ()
+    origins: tuple[Origin, ...] = ()
 
     @property
     def line(self) -> Line:
         """The entry as it is written."""
-        return Line("problem", self.problem.text, self.count, self.calls, self.device, self.ranges)
+        return Line("problem", self.problem.text, self.count, self.calls, self.device, self.ranges, self.origins)
 
 
 @dataclass(frozen=True)
@@ -52,14 +58,17 @@ class Line:
     calls: int = 0
     device: str = ""
     ranges: Ranges = ()
+    origins: tuple[Origin, ...] = ()
 
     @property
     def text(self) -> str:
         """The JSON of the line."""
         ranges = {name: [low, high] for name, low, high in self.ranges}
-        item = {
+        item: dict[str, Any] = {
             self.kind: self.name, "count": self.count, "calls": self.calls, "device": self.device, "ranges": ranges,
         }  # fmt: skip
+        if self.origins:
+            item["origins"] = [one.item for one in self.origins]
         return json.dumps(item)
 
 
@@ -86,7 +95,8 @@ def read(path: Path) -> Workload:
         new = entry(item, where)
         key = (new.problem, new.device, new.ranges)
         known = merged.get(key, replace(new, count=0, calls=0))
-        merged[key] = replace(new, count=known.count + new.count, calls=known.calls + new.calls)
+        places = origins.merged(known.origins, new.origins)
+        merged[key] = replace(new, count=known.count + new.count, calls=known.calls + new.calls, origins=places)
     return Workload(tuple(merged.values()), uncovered)
 
 
@@ -113,7 +123,9 @@ def entry(item: Mapping[str, Any], where: str) -> Entry:
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     count, calls = _number(item, "count", 1, where), _number(item, "calls", 0, where)
-    return Entry(problem, count, calls, device, _ranges(item.get("ranges") or {}, where))
+    return Entry(
+        problem, count, calls, device, _ranges(item.get("ranges") or {}, where), origins.read(item.get("origins"))
+    )
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:

@@ -151,7 +151,18 @@ def _unconfirmed(decision: Decision, why: str) -> Decision:
         JOURNAL.failure("lookup", error)
         hit = None
     if hit is None or hit.branches or legality.refusal(hit, query):
-        config, event = ATEN, Event(event.problem, "aten", ATEN.text, event.device, ranges=event.ranges)
+        config, event = (
+            ATEN,
+            Event(
+                event.problem,
+                "aten",
+                ATEN.text,
+                event.device,
+                ranges=event.ranges,
+                module=event.module,
+                source=event.source,
+            ),
+        )
     else:
         config, event = hit.config, event.answered(hit)
     return replace(decision, config=config, event=replace(event, note=note))

@@ -128,7 +128,7 @@ function productGrid() {
     { title: "kernel", of: (row) => row.kernel, show: (row) => el("span", "mono kernel", row.kernel) },
   ];
   const details = (row) => [
-    ["problem", row.problem], ["config", row.config], ["why ATen", row.reason || "-"], ["device", row.device], ["table", row.table || "-"],
+    ["problem", row.problem], ["config", row.config], ["why ATen", row.reason || "-"], ["where", (row.origins || []).join("; ") || "-"], ["device", row.device], ["table", row.table || "-"],
     ["in graphs", whole(row.count)],
   ];
   return grid("products", columns, details, { column: 1, down: true });
