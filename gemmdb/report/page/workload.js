@@ -11,7 +11,7 @@ function products() {
     const ranges = Object.entries(one.ranges).map(([name, [low, high]]) => `${name} ${low}..${high ?? ""}`).join(", ");
     const name = ranges ? `${one.name} (${ranges})` : one.name;
     const row = { ...one, name, share: DATA.total_us ? one.total_us / DATA.total_us : 0, saved_us: one.aten_us - one.total_us };
-    row.words = `${name} ${one.problem} ${one.config} ${one.rung} ${one.device}`.toLowerCase();
+    row.words = `${name} ${one.problem} ${one.config} ${one.rung} ${one.device} ${(one.origins || []).join(" ")}`.toLowerCase();
     return row;
   });
 }
