@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 BUSY = 0.3
 """From this many other runnable processes per core on, times are those of a busy machine."""
+KEPT = (
+    "tables name faster kernels and no compiled graph has one: does the program keep compiled graphs itself?"
+    " Delete them, or switch that off"
+)
 LISTED = 10
 """The most products that are listed."""
 
@@ -216,6 +220,8 @@ def _facts(done: Tuned) -> Iterator[tuple[str, str]]:
         yield "table", str(done.built.out)
     if done.gained is not None:
         yield from _measured(done.gained)
+        if done.gained.verdict == "same kernels" and kernels:
+            yield "why", KEPT
 
 
 def _measured(found: Gained) -> Iterator[tuple[str, str]]:

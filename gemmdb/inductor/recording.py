@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gemmdb.errors import InputError
 from gemmdb.inductor.journal import JOURNAL, Event
@@ -24,6 +24,7 @@ from gemmdb.workload.entries import Line, Ranges
 from gemmdb.workload.origins import Origin
 
 log = logging.getLogger("gemmdb")
+Owner = TypeVar("Owner")
 INTERVAL_S = 10.0
 """Seconds between two writes of calls while the program runs."""
 
@@ -42,6 +43,7 @@ class Recording:
         _recordings.add(self)
         JOURNAL.listeners.append(self)
         atexit.register(self.write)
+        at_child_exit(self, Recording.write)
 
     def __enter__(self) -> Recording:
         return self
@@ -101,6 +103,16 @@ class Recording:
                 entries.write(self.path, found)
         except (OSError, InputError) as error:
             log.warning("gemmdb cannot record to %s: %s", self.path, error)
+
+
+def at_child_exit(owner: Owner, write: Callable[[Owner], None]) -> None:
+    """Call `write(owner)` when a forked process of multiprocessing ends, which skips `atexit`."""
+    from multiprocessing import util
+
+    def in_child(of: Owner) -> None:
+        util.Finalize(None, write, (of,), exitpriority=10)
+
+    util.register_after_fork(owner, in_child)
 
 
 _recordings: weakref.WeakSet[Recording] = weakref.WeakSet()

@@ -24,13 +24,16 @@ from typing import Any
 from gemmdb.errors import InputError
 from gemmdb.inductor import entry, session, session_factory
 from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.inductor.recording import at_child_exit
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
 log = logging.getLogger("gemmdb")
 INTERVAL_S = 10.0
-"""Seconds between two writes while the program runs."""
+"""The most seconds between two writes while the program runs. A program that is young is written more often: workers
+that are killed write nothing at their end."""
+YOUNG_S = 0.5
 WARM = 2
 """The first calls of a graph, which load kernels and fill caches, are not timed."""
 MOST = 1_000
@@ -80,6 +83,12 @@ class GraphTimes:
             end.synchronize()
             self.us.append(start.elapsed_time(end) * 1e3)
 
+    def forget(self) -> None:
+        """Start over."""
+        self.calls = 0
+        self.us.clear()
+        self.waiting.clear()
+
     def document(self) -> dict[str, Any]:
         """What is written of the graph."""
         return {"products": self.products, "kernels": self.kernels, "calls": self.calls, "us": list(self.us)}
@@ -92,8 +101,7 @@ class Stopwatch:
         self._folder = folder
         self._graphs: list[GraphTimes] = []
         self._lock = threading.RLock()
-        self._written = time.monotonic()
-        self._process = os.getpid()
+        self._started = self._written = time.monotonic()
 
     def __call__(self, events: list[Event], artefact: Any) -> None:
         """Time one graph that became ready; the Journal calls this."""
@@ -114,22 +122,30 @@ class Stopwatch:
 
         def call(run: Callable[[Any], Any], inputs: Any) -> Any:
             result = graph(run, inputs)
-            if time.monotonic() - self._written > INTERVAL_S:
+            if self._is_due():
                 self.write(wait=False)
             return result
 
         hooks.around_calls(artefact, call)
 
+    def forget(self) -> None:
+        """Forget the calls so far. In a forked child: they are the parent's."""
+        self._lock = threading.RLock()
+        for graph in self._graphs:
+            graph.forget()
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        return now - self._written > min(INTERVAL_S, YOUNG_S + (now - self._started) / 4)
+
     def write(self, wait: bool = True) -> None:
         """Write what was timed. A failure is a warning: it must not end the program."""
         with self._lock:
             self._written = time.monotonic()
-            if os.getpid() != self._process:  # A forked child: the graphs before are its parent's.
-                return
             try:
                 for graph in self._graphs:
                     graph.read(wait)
-                path = self._folder / f"times-{self._process}.json"
+                path = self._folder / f"times-{os.getpid()}.json"
                 partial = path.with_suffix(".partial")
                 partial.write_text(json.dumps({"graphs": [graph.document() for graph in self._graphs]}))
                 partial.replace(path)
@@ -148,6 +164,9 @@ def start(folder: str, with_gemmdb: bool) -> Stopwatch:
     watch = Stopwatch(Path(folder))
     JOURNAL.listeners.append(watch)
     atexit.register(watch.write)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=watch.forget)
+    at_child_exit(watch, Stopwatch.write)
     return watch
 
 

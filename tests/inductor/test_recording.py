@@ -1,5 +1,6 @@
 """Record mode: which GEMMs a program compiles and how often, whatever becomes of the program."""
 
+import json
 import os
 
 import pytest
@@ -100,3 +101,83 @@ def test_a_workload_that_cannot_be_written_does_not_end_the_program(kit, tmp_pat
         result = torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
     assert result.shape == (2, 4)
     assert "cannot record" in caplog.text
+
+
+@pytest.fixture
+def captured(linear):
+    """The FX graph that Dynamo makes of the model, and its inputs, as a framework's own backend gets them."""
+    model, x = linear
+    got = []
+
+    def backend(graph, examples):
+        got.append((graph, examples))
+        return graph.forward
+
+    model.requires_grad_(False)
+    torch.compile(model, backend=backend)(x)
+    return got[0]
+
+
+def read(path):
+    (entry,) = entries.read(path).entries
+    return entry.problem.n, entry.count, entry.calls
+
+
+def test_a_framework_that_calls_compile_fx(kit, captured, tmp_path):
+    graph, examples = captured
+    with gemmdb.inductor.record(tmp_path / "w.jsonl"), torch.no_grad():
+        from torch._inductor.compile_fx import compile_fx
+
+        run = compile_fx(graph, examples)
+        for _ in range(3):
+            run(*examples)
+    assert read(tmp_path / "w.jsonl") == (32, 1, 3)
+
+
+@pytest.mark.parametrize("aot", [False, True])
+def test_a_framework_that_keeps_compiled_graphs_itself(kit, captured, tmp_path, aot):
+    """As vLLM does: `standalone_compile`, files of its own, and a later start that compiles nothing."""
+    graph, examples = captured
+    caches = torch._inductor.config.patch(fx_graph_cache=True)
+    with gemmdb.inductor.record(tmp_path / "cold.jsonl"), torch.no_grad(), caches:
+        made = torch._inductor.standalone_compile(graph, examples, dynamic_shapes="from_example_inputs", aot=aot)
+        made(*examples)
+        made.save(path=str(tmp_path / "kept"), format="binary")
+    assert read(tmp_path / "cold.jsonl") == (32, 1, 1)
+    kind = type(made) if aot else torch._inductor.CompiledArtifact
+    with gemmdb.inductor.record(tmp_path / "warm.jsonl"), torch.no_grad(), caches:
+        run = kind.load(path=str(tmp_path / "kept"), format="binary")
+        for _ in range(3):
+            run(*examples)
+    assert read(tmp_path / "warm.jsonl") == (32, 1, 3)
+
+
+PROGRAM = """
+    import multiprocessing, os, sys, torch
+    {start}
+    def work(rows):
+        torch.set_num_threads(1)
+        run = torch.compile(lambda x, w: x @ w)
+        for _ in range(9):
+            run(torch.ones(rows, 8), torch.ones(8, 16))
+    process = multiprocessing.get_context("fork").Process(target=work, args=(3,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+"""
+
+
+def test_a_forked_worker_of_multiprocessing_writes_at_its_end(kit, tmp_path):
+    start = f"import gemmdb.inductor; gemmdb.inductor.record({str(tmp_path / 'w.jsonl')!r})"
+    kit.run(PROGRAM.format(start=start) + "    print(1)")
+    (entry,) = entries.read(tmp_path / "w.jsonl").entries
+    assert (entry.count, entry.calls) == (1, 9)
+
+
+def test_the_times_of_a_forked_worker_are_its_own(kit, tmp_path):
+    start = f"from gemmdb.inductor import stopwatch; stopwatch.start({str(tmp_path)!r}, False)"
+    kit.run(PROGRAM.format(start=start) + "    work(5)\n    print(1)")
+    graphs = [graph for path in tmp_path.glob("times-*.json") for graph in json.loads(path.read_text())["graphs"]]
+    found = {graph["products"][0]: graph for graph in graphs}
+    assert sorted(found) == ["mm 1x3x16x8", "mm 1x5x16x8"]
+    assert {(graph["calls"], len(graph["us"]), graph["kernels"]) for graph in found.values()} == {(9, 7, 0)}

@@ -40,7 +40,7 @@ def _module(meta: Mapping[str, Any]) -> str:
     stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
     path = [str(value[0]) for value in stack.values()][-1:] or [""]
     name = path[0]
-    for root in ("L['self']", 'L["self"]', "L__self__"):
+    for root in ("L['self']", "L['fn']", "L__self__"):  # `fn` is Dynamo's own name for a module of torch.
         name = name.removeprefix(root)
     if name.startswith("L["):  # A local variable of the compiled function: `L['model'].up`.
         name = _INDEX.sub(r"\1", name[1:], count=1)
