@@ -120,10 +120,10 @@ def _record(state: State, request: Request, listener: Listener) -> Workload:
         state.workload.unlink(missing_ok=True)  # Of a run that did not come to its end.
         listener.recording()
         found = observe(state.command, "record", state.workload, {}, request.stdout)
-        if not state.workload.exists():
-            raise InputError(f"nothing was recorded: {found.obstacle}")
         if found.exit_code not in STOPPED:
             raise InputError(f"the program ended with exit code {found.exit_code}; it has to run without an error")
+        if not state.workload.exists():
+            raise InputError(f"nothing was recorded: {found.obstacle}")
         state.recorded, state.stopped = True, bool(found.exit_code)
         state.save()
         listener.recorded(found)
@@ -198,7 +198,10 @@ def _timed(request: Request, state: State, with_gemmdb: bool) -> gains.Times:
 
 
 def _environment(request: Request) -> dict[str, str]:
-    """The variables with which the program finds the table."""
+    """The variables with which the program finds the table, and compiles anew: vLLM keeps compiled graphs under keys
+    that do not know gemmdb."""
+    fresh = {"VLLM_DISABLE_COMPILE_CACHE": os.environ.get("VLLM_DISABLE_COMPILE_CACHE", "1")}
     if request.table is None:
-        return {}
-    return {TABLES: os.pathsep.join(filter(None, (str(request.table.absolute()), os.environ.get(TABLES, ""))))}
+        return fresh
+    tables = filter(None, (str(request.table.absolute()), os.environ.get(TABLES, "")))
+    return {**fresh, TABLES: os.pathsep.join(tables)}

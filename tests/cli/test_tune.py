@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
+
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.tune import tuning
+
+DEVICE = Device("cpu", "cpu", "Example CPU", 2, isa="avx2")
 
 PROGRAM = """
 import torch
@@ -66,6 +73,57 @@ def test_a_program_without_products(gemmdb):
     done = gemmdb("tune", "--", sys.executable, "-c", "print('hello')")
     assert (done.code, done.out) == (2, "hello\n")
     assert done.err.splitlines()[-1] == "gemmdb: nothing was recorded: 1 Python process(es) ran, none imported torch"
+
+
+def test_a_program_that_fails(gemmdb):
+    done = gemmdb("tune", "--", sys.executable, "-c", "raise SystemExit(3)")
+    assert (done.code, done.out) == (2, "")
+    assert "ended with exit code 3" in done.err.splitlines()[-1]
+
+
+def kept(folder: Path, command: list[str], recorded: str) -> None:
+    """The state of a program that was recorded before."""
+    folder.mkdir()
+    (folder / "workload.jsonl").write_text(recorded)
+    state = {
+        "version": 1,
+        "command": command,
+        "recorded": True,
+        "stopped": False,
+        "pace_s": None,
+        "tables": "",
+        "gained": {},
+    }
+    (folder / "tune.json").write_text(json.dumps(state))
+
+
+def test_a_plan_of_what_was_recorded_before(gemmdb, table):
+    """One of the products that miss cannot gain. The program is not run, and nothing is built."""
+    device = DEVICE.text
+    plain = Problem.gemm("mm", m=16, n=64, k=64, dtype="fp32")
+    packed = Problem.gemm("mm", m=99, n=512, k=1024, dtype="fp32", constant_weight=True)
+    lines = [{"problem": one.text, "count": 1, "calls": 9, "device": device} for one in (plain, packed)]
+    lines[1]["origins"] = [{"module": "blocks.0.up", "source": "net/model.py:7"}]
+    kept(Path("gemmdb-tune"), ["no-such-program"], "".join(f"{json.dumps(line)}\n" for line in lines))
+    done = gemmdb("tune", "--dry-run", "--", "no-such-program")
+    assert done.code == 0, done.err
+    assert "recorded before" in done.err
+    assert "1 product: ATen is the only kernel for it" in done.err
+    (row,) = [line for line in done.out.splitlines() if "99x512x1024" in line]
+    assert row.startswith("build")
+    assert row.endswith("blocks.0.up at net/model.py:7")
+    found = json.loads(gemmdb("tune", "--dry-run", "--json", "--", "no-such-program").out)
+    assert [one["origins"] for one in found["plan"]["problems"]] == [["blocks.0.up at net/model.py:7"]]
+    assert (found["built"], found["gained"]) == (None, None)
+
+
+def test_the_program_is_timed_with_the_table_that_was_built(monkeypatch, tmp_path):
+    monkeypatch.setenv("GEMMDB_TABLES", "theirs.db")
+    monkeypatch.delenv("VLLM_DISABLE_COMPILE_CACHE", raising=False)
+    found = tuning._environment(tuning.Request(("true",), table=tmp_path / "mine.db"))
+    assert found == {"GEMMDB_TABLES": f"{tmp_path / 'mine.db'}{os.pathsep}theirs.db", "VLLM_DISABLE_COMPILE_CACHE": "1"}
+    monkeypatch.setenv("VLLM_DISABLE_COMPILE_CACHE", "0")
+    assert tuning._environment(tuning.Request(("true",))) == {"VLLM_DISABLE_COMPILE_CACHE": "0"}
 
 
 def test_wrong_calls(gemmdb):
