@@ -29,9 +29,10 @@ def code_digest() -> str:
 
 
 def sources(package: Path) -> list[Path]:
-    """The files of the library in `package`, without the command line, the offline phase and the tables. Those do not
-    change what gemmdb makes of a graph with an existing table."""
-    parts = (path for path in package.iterdir() if path.name not in ("cli", "generators", "tables", "__pycache__"))
+    """The files of the library in `package`, without the command line, `tune`, the offline phase and the tables. Those
+    do not change what gemmdb makes of a graph with an existing table."""
+    others = ("cli", "generators", "tables", "tune", "__pycache__")
+    parts = (path for path in package.iterdir() if path.name not in others)
     files = (file for part in parts for file in (part.rglob("*") if part.is_dir() else [part]))
     return sorted(file for file in files if file.is_file() and "__pycache__" not in file.parts)
 
