@@ -13,7 +13,7 @@ import gemmdb
 from gemmdb.inductor.adapter import slots
 
 PACKAGE = Path(gemmdb.__file__).parent
-APART = ("cli", "generators", "tables")
+APART = ("cli", "generators", "tables", "tune")
 """What changes nothing about the graphs of an existing table: the command line, the offline phase, the tables."""
 
 
