@@ -141,7 +141,7 @@ def _exit_code(error: BaseException, arguments: Sequence[str]) -> int:
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, SystemExit):  # Of --show-completion.
-        return error.code if isinstance(error.code, int) else UNEXPECTED
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         note("interrupted; no file was left incomplete")
         return INTERRUPTED

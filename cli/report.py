@@ -20,7 +20,7 @@ def report(
         typer.Argument(
             metavar="FILE",
             help="A table, a workload of `gemmdb record`, or what `gemmdb compare --json` printed; or, after --, a"
-            " program and its arguments.",
+            " program with at least one argument.",
         ),
     ],
     out: Annotated[

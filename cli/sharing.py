@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Url = Annotated[
     str,
-    typer.Argument(metavar="URL", help="A folder: a path, or a URL of https, s3, gs, hf or file."),
+    typer.Argument(metavar="URL", help="A folder: a path, or a URL of https, http, s3, gs, hf or file."),
 ]
 
 

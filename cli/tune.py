@@ -236,10 +236,10 @@ def _measured(found: Gained) -> Iterator[tuple[str, str]]:
     if found.load > BUSY:
         yield (
             "under load",
-            f"{found.load:.1f} processes per core ran at the start: repeat it with --fresh when they ended",
+            f"{found.load:.1f} processes per core ran at the start: repeat it with --fresh when they have ended",
         )
     if found.unmatched:
-        yield "left out", f"{count(found.unmatched, 'kind')} of graphs that not both called often enough"
+        yield "left out", f"{count(found.unmatched, 'kind')} of graphs that were not called often enough on both sides"
 
 
 def _verdict(verdict: str) -> str:

@@ -47,17 +47,23 @@ def _padded_alike(other: Path, chosen: dict[str, bool]) -> bool:
     changed = {key: value for key, value in chosen.items() if own.get(key, value) != value}
     if not changed:
         return False
-    for file in (other / TIMED).glob("*"):
-        file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
+    for file in _timed(other):
+        found = json.loads(file.read_text())
+        file.write_text(json.dumps({**found, "cache": {**found["cache"], **changed}}))
     for folder in COMPILED:
         shutil.rmtree(other / folder, ignore_errors=True)
     return True
 
 
 def _paddings(cache: Path) -> dict[str, bool]:
-    """Whether each product is padded, by Inductor's own key. Its file holds times of products too."""
-    files = (json.loads(file.read_text()) for file in (cache / TIMED).glob("*") if file.is_file())
-    return {key: value for found in files for key, value in found.items() if isinstance(value, bool)}
+    """Whether each product is padded, by Inductor's own key. Its file, `{"system": ..., "cache": {KEY: VALUE}}`, holds
+    times of products too."""
+    found = (json.loads(file.read_text())["cache"] for file in _timed(cache))
+    return {key: value for entries in found for key, value in entries.items() if isinstance(value, bool)}
+
+
+def _timed(cache: Path) -> list[Path]:
+    return [file for file in (cache / TIMED).glob("*") if file.is_file()]
 
 
 def _choices(cache: Path) -> list[Path]:

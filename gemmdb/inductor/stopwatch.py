@@ -66,18 +66,23 @@ class GraphTimes:
     def _on_gpu(self, run: Callable[[Any], Any], inputs: Any) -> Any:
         import torch
 
-        if torch.cuda.is_current_stream_capturing():
-            return run(inputs)  # The events would become part of the program's own CUDA graph.
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        result = run(inputs)
-        end.record()
-        self.waiting.append((start, end))
-        self.read(wait=False)
-        return result
+        place = next((one.device for one in inputs if isinstance(one, torch.Tensor) and one.is_cuda), None)
+        with torch.cuda.device(place):  # None changes nothing.
+            if _capturing():
+                return run(inputs)  # The events would become part of the program's own CUDA graph.
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            result = run(inputs)
+            end.record()
+            self.waiting.append((start, end))
+            self.read(wait=False)
+            return result
 
     def read(self, wait: bool) -> None:
-        """Read the events of calls that are over; with `wait`, of all calls."""
+        """Read the events of calls that are over; with `wait`, of all calls. While a CUDA graph is captured nothing is
+        read, since a query would end the capture."""
+        if self.waiting and _capturing():
+            return
         while self.waiting and (wait or self.waiting[0][1].query()):
             start, end = self.waiting.popleft()
             end.synchronize()
@@ -92,6 +97,12 @@ class GraphTimes:
     def document(self) -> dict[str, Any]:
         """What is written of the graph."""
         return {"products": self.products, "kernels": self.kernels, "calls": self.calls, "us": list(self.us)}
+
+
+def _capturing() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_current_stream_capturing())
 
 
 class Stopwatch:
@@ -171,7 +182,7 @@ def start(folder: str, with_gemmdb: bool) -> Stopwatch:
 
 
 def _name(event: Event) -> str:
-    """The product without what a lowering may change: the layouts of its operands and what is fused."""
+    """The product without what a lowering may change: the layouts of its operands, casts and what is fused."""
     if event.rung == "uncovered":
         return event.problem.partition(":")[0]
     try:

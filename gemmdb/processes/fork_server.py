@@ -75,6 +75,16 @@ class ForkServer:
     def start(self, descriptors: tuple[int, int, int], memory: int | None) -> Forked:
         """A new copy, which serves these pipes (see `child.main`) within `memory` bytes of address space. Raises
         GemmdbError if the server does not start."""
+        found = self._forked(descriptors, memory)
+        if found is None:  # The server was killed so recently that it seemed to run.
+            self.close()
+            found = self._forked(descriptors, memory)
+        if found is None:
+            raise GemmdbError("the process that isolated processes fork from ended")
+        return found
+
+    def _forked(self, descriptors: tuple[int, int, int], memory: int | None) -> Forked | None:
+        """As `start`; None if the server ended before it forked."""
         read_status, write_status = os.pipe()
         try:
             with self._lock:
@@ -89,7 +99,7 @@ class ForkServer:
         found = os.read(read_status, NUMBER.size)
         if not found:
             os.close(read_status)
-            raise GemmdbError("the process that isolated processes fork from ended")
+            return None
         return Forked(NUMBER.unpack(found)[0], read_status)
 
     def close(self) -> None:

@@ -9,8 +9,8 @@ from gemmdb.key.problem import Problem
 
 LAUNCH_US = 1.0
 """No kernel is faster than its launch."""
-_FP32_PER_CLOCK = {"sm80": 128}
-"""Operations of one SM and clock in IEEE fp32, outside the tensor cores; 256 on all later GPUs of NVIDIA."""
+_FP32_PER_CLOCK = {"sm75": 128, "sm80": 128}
+"""Operations of one SM and clock in IEEE fp32, outside the tensor cores; 256 on other GPUs of NVIDIA."""
 
 
 def peak(problem: Problem, device: Device) -> tuple[str, float]:

@@ -92,6 +92,8 @@ class Listener(Protocol):
 def tune(request: Request, listener: Listener, progress: Progress | None = None) -> Tuned:
     """Go the whole way for a program. Ctrl-C during the build ends it in good order. Raises InputError if the program
     cannot be run, fails, or compiles no product; TableError for a file that is no table."""
+    if Settings.read().disabled:
+        raise InputError("nothing can be tuned while GEMMDB_DISABLE is set")
     state = open_folder(request.folder, request.command, request.fresh)
     workload = _record(state, request, listener)
     catalog = _catalog(request)
@@ -115,8 +117,6 @@ def _record(state: State, request: Request, listener: Listener) -> Workload:
     if state.recorded and state.workload.exists():
         listener.recorded(None)
     else:
-        if Settings.read().disabled:
-            raise InputError("nothing can be recorded while GEMMDB_DISABLE is set")
         state.workload.unlink(missing_ok=True)  # Of a run that did not come to its end.
         listener.recording()
         found = observe(state.command, "record", state.workload, {}, request.stdout)
@@ -198,9 +198,12 @@ def _timed(request: Request, state: State, with_gemmdb: bool) -> gains.Times:
 
 
 def _environment(request: Request) -> dict[str, str]:
-    """The variables with which the program finds the table, and compiles anew: vLLM keeps compiled graphs under keys
-    that do not know gemmdb."""
-    fresh = {"VLLM_DISABLE_COMPILE_CACHE": os.environ.get("VLLM_DISABLE_COMPILE_CACHE", "1")}
+    """The variables with which the program finds the table, measures nothing while it is timed, and compiles anew:
+    vLLM keeps compiled graphs under keys that do not know gemmdb."""
+    fresh = {
+        "VLLM_DISABLE_COMPILE_CACHE": os.environ.get("VLLM_DISABLE_COMPILE_CACHE", "1"),
+        "GEMMDB_ON_MISS": "aten",
+    }
     if request.table is None:
         return fresh
     tables = filter(None, (str(request.table.absolute()), os.environ.get(TABLES, "")))

@@ -24,6 +24,8 @@ from gemmdb.workload import origins
 from gemmdb.workload.appending import append_lines
 from gemmdb.workload.origins import Origin
 
+MOST_BYTES = 2**28
+"""Bytes of the largest file that is read. A line takes about 300."""
 Ranges = tuple[tuple[str, int, int | None], ...]
 
 
@@ -131,11 +133,15 @@ def entry(item: Mapping[str, Any], where: str) -> Entry:
 def lines(path: Path) -> Iterator[tuple[str, str]]:
     """(`file:line`, text) of the lines that are not empty. Raises InputError for what cannot be read as text."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+        text = raw.decode()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read {path}: it is not text") from error
+    if len(raw) > MOST_BYTES:
+        raise InputError(f"{path} is larger than {MOST_BYTES:,} bytes")
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield f"{path}:{number}", line

@@ -121,9 +121,12 @@ def test_the_program_is_timed_with_the_table_that_was_built(monkeypatch, tmp_pat
     monkeypatch.setenv("GEMMDB_TABLES", "theirs.db")
     monkeypatch.delenv("VLLM_DISABLE_COMPILE_CACHE", raising=False)
     found = tuning._environment(tuning.Request(("true",), table=tmp_path / "mine.db"))
-    assert found == {"GEMMDB_TABLES": f"{tmp_path / 'mine.db'}{os.pathsep}theirs.db", "VLLM_DISABLE_COMPILE_CACHE": "1"}
+    assert found == {
+        "GEMMDB_TABLES": f"{tmp_path / 'mine.db'}{os.pathsep}theirs.db", "VLLM_DISABLE_COMPILE_CACHE": "1",
+        "GEMMDB_ON_MISS": "aten",
+    }  # fmt: skip
     monkeypatch.setenv("VLLM_DISABLE_COMPILE_CACHE", "0")
-    assert tuning._environment(tuning.Request(("true",))) == {"VLLM_DISABLE_COMPILE_CACHE": "0"}
+    assert tuning._environment(tuning.Request(("true",)))["VLLM_DISABLE_COMPILE_CACHE"] == "0"
 
 
 def test_wrong_calls(gemmdb):

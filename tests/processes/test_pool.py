@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -191,6 +192,18 @@ class TestForkServer:
             assert two.call(20, os.getpid).status is Status.OK
             one.end()
             assert one.call(20, os.getpid).value != first
+        finally:
+            for made in (one, two, server):
+                made.close()
+
+    def test_a_server_that_ends_before_it_forks_is_started_again(self):
+        """It was killed, and the system does not say so yet: what is sent to it is lost."""
+        server = ForkServer()
+        one, two = IsolatedProcess(server=server), IsolatedProcess(server=server)
+        try:
+            os.kill(one.call(20, os.getppid).value, signal.SIGSTOP)  # It forks nothing while it is stopped.
+            threading.Timer(0.5, server._process.kill).start()
+            assert two.call(20, os.getpid).status is Status.OK
         finally:
             for made in (one, two, server):
                 made.close()

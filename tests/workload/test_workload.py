@@ -57,6 +57,14 @@ def test_bad_lines(tmp_path, line, message):
         entries.read(path)
 
 
+def test_a_file_beyond_all_bounds_is_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "w.jsonl"
+    entries.append(path, [entries.Entry(Problem.gemm("mm", m=1, n=2, k=3))])
+    monkeypatch.setattr(entries, "MOST_BYTES", path.stat().st_size - 1)
+    with pytest.raises(InputError, match="larger than"):
+        entries.read(path)
+
+
 def test_missing_file_and_unwritable_file(tmp_path):
     with pytest.raises(InputError, match="cannot read"):
         entries.read(tmp_path / "missing.jsonl")

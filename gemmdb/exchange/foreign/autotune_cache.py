@@ -31,8 +31,8 @@ _INPUTS = re.compile(rf"\[{_TENSOR.pattern}(?:, {_TENSOR.pattern})*\](_\d{{1,12}
 _ATEN = re.compile(r"(?:mm|addmm|bias_addmm|bmm|_int_mm)(?:-(?:alpha|beta)=1(?:\.0)?)*-\w{20,100}")
 _TRITON = re.compile(r"(?:triton_)?(mm|mm_persistent_tma|bmm)-(\w{20,100})")
 _KERNELS = {"mm": "inductor_mm", "mm_persistent_tma": "inductor_persistent_tma", "bmm": "inductor_bmm"}
-_CONSTANT = re.compile(r"^\s*(BLOCK_M|BLOCK_N|BLOCK_K|GROUP_M) : tl\.constexpr = (\d{1,6})\s*$", re.MULTILINE)
-_LAUNCH = re.compile(r"^\s*num_(stages|warps)=(\d{1,4}),\s*$", re.MULTILINE)
+_CONSTANT = re.compile(r"^[ \t]*(BLOCK_M|BLOCK_N|BLOCK_K|GROUP_M) : tl\.constexpr = (\d{1,6})[ \t]*$", re.MULTILINE)
+_LAUNCH = re.compile(r"^[ \t]*num_(stages|warps)=(\d{1,4}),[ \t]*$", re.MULTILINE)
 _MOST_CODE = 2**20
 PRECISIONS = {"cuda": {"highest": False, "high": True, "medium": True}, "cpu": {"highest": False}}
 """Whether fp32 is multiplied as TF32, by device and torch's float32_matmul_precision."""

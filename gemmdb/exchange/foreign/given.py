@@ -142,10 +142,12 @@ class Cursor:
 
     def __init__(self, path: Path, text: str) -> None:
         self._path, self._text, self._place, self._line = path, text, 0, 1
+        self._follows = True
 
     def at(self, key: str) -> str:
         """`FILE:LINE` of the next occurrence of a key; of the last one found if there is none."""
-        place = self._text.find(json.dumps(key), self._place)
+        place = self._text.find(json.dumps(key), self._place) if self._follows else -1
+        self._follows = place >= 0  # A key that is written otherwise would be searched in all of the text, each time.
         if place >= 0:
             self._line += self._text.count("\n", self._place, place)
             self._place = place

@@ -70,7 +70,9 @@ def parse(text: bytes, where: str) -> dict[str, Listed]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{where}: not a manifest of tables") from error
     if version != schema.SCHEMA_VERSION:
-        raise InputError(f"{where}: its tables have schema version {version!r:.20}; this gemmdb reads 1: update it")
+        raise InputError(
+            f"{where}: its tables have schema version {version!r:.20}; this one reads {schema.SCHEMA_VERSION}"
+        )
     if not isinstance(entries, list) or len(entries) > MOST_TABLES:
         raise InputError(f"{where}: its tables are not a list of at most {MOST_TABLES}")
     found = [Listed.of(entry, where) for entry in entries]

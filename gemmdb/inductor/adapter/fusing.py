@@ -3,6 +3,7 @@ when it stores its result in another order."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,7 +40,8 @@ def in_any_loops(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def score_fusion_memory(self: Any, node1: Any, node2: Any, *args: Any, **kwargs: Any) -> Any:
         if _chosen(node1):
-            turn(node1, node2)
+            with contextlib.suppress(Exception):  # Without it the work is a kernel of its own, as it would have been.
+                turn(node1, node2)
         found = original(self, node1, node2, *args, **kwargs)
         score, *rest = found if isinstance(found, tuple) else (found,)
         if score or not (_chosen(node1) or _chosen(node2)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
@@ -12,7 +13,7 @@ import torch
 from gemmdb.workload.origins import Origin, clean
 
 _FRAME = re.compile(r'^\s*File "([^"\n]+)", line (\d+)', re.MULTILINE)
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _INDEX = re.compile(r"\[['\"]?([^\]'\"]*)['\"]?\]")
 NEAR = 2
 """How many producers of operands are asked if a pass of Inductor left nothing on the product itself."""
@@ -54,5 +55,6 @@ def _source(meta: Mapping[str, Any]) -> str:
     if not own:
         return ""
     path, line = own[-1]
-    # Folders of a machine do not belong into a file that is passed on; the last one tells `__init__.py` files apart.
-    return f"{'/'.join(PurePath(path).parts[-2:]).lstrip('/')}:{line}"
+    # Folders of a machine do not belong into a file that is passed on. That of a package tells modules apart.
+    parts = PurePath(path).parts[-2 if Path(path).with_name("__init__.py").exists() else -1 :]
+    return f"{'/'.join(parts).lstrip('/')}:{line}"

@@ -11,7 +11,7 @@ from gemmdb.inductor.match.origin import origin
 from gemmdb.workload import entries
 from gemmdb.workload.origins import Origin
 
-HERE = "match/test_origin.py:"
+HERE = "test_origin.py:"
 
 
 class Model(nn.Module):
@@ -66,10 +66,25 @@ def test_odd_metadata_is_no_error():
     assert origin(node(nn_module_stack={"a": ("L['self']._modules['blocks'][0].up", None)})).module == "blocks.0.up"
     assert origin(node(nn_module_stack={"a": ("L['model'].up", None)})).module == "model.up"
     inside = f'File "/home/me/proj/model.py", line 7, in f\n  y\nFile "{torch.__file__}", line 9, in g\n'
-    assert origin(node(stack_trace=inside)).source == "proj/model.py:7"
+    assert origin(node(stack_trace=inside)).source == "model.py:7"
+
+
+def test_the_folder_of_a_package_is_named_and_no_other(tmp_path):
+    """The folder of a program may be a user's name."""
+
+    def source(path):
+        frame = f'File "{path}", line 7, in f\n  y\n'
+        return origin(SimpleNamespace(meta={"stack_trace": frame}, all_input_nodes=[])).source
+
+    package, folder = tmp_path / "package", tmp_path / "alice"
+    package.mkdir()
+    folder.mkdir()
+    (package / "__init__.py").touch()
+    assert source(package / "model.py") == "package/model.py:7"
+    assert source(folder / "serve.py") == "serve.py:7"
 
 
 def test_a_node_that_a_pass_made_says_what_its_operands_say():
     operand = SimpleNamespace(meta={"stack_trace": 'File "a/b.py", line 3, in f'}, all_input_nodes=[])
     made = SimpleNamespace(meta={}, all_input_nodes=[operand])
-    assert origin(made).source == "a/b.py:3"
+    assert origin(made).source == "b.py:3"
