@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,10 +12,11 @@ from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import count, microseconds, one_line, places, say, say_json, say_table
 from gemmdb.cli.question import ranged
 from gemmdb.errors import InputError
-from gemmdb.generators.coverage import Coverage
-from gemmdb.generators.coverage import coverage as coverage_of
 from gemmdb.settings import Policy
 from gemmdb.workload import entries as workloads
+
+if TYPE_CHECKING:
+    from gemmdb.generators.coverage import Coverage
 
 
 def coverage(
@@ -38,6 +39,8 @@ def coverage(
     \b
     Exit codes: 0 done, even if there are misses; 2 bad usage or bad input.
     """
+    from gemmdb.generators.coverage import coverage as coverage_of
+
     recorded = workloads.read(workload)
     if not recorded.entries and not recorded.uncovered:
         raise InputError(f"{workload} holds no problems: gemmdb record --out {workload} -- COMMAND... records some")

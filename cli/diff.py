@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import count, say, say_json, say_table
-from gemmdb.generators.files.diff import Diff
-from gemmdb.generators.files.diff import diff as diff_of
+
+if TYPE_CHECKING:
+    from gemmdb.generators.files.diff import Diff
 
 
 def diff(
@@ -28,6 +29,8 @@ def diff(
     \b
     Exit codes: 0 the same, 1 they differ, 2 bad usage or bad input.
     """
+    from gemmdb.generators.files.diff import diff as diff_of
+
     found = diff_of(a, b)
     if json:
         say_json("diff", found.as_dict())

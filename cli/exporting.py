@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import count, note, say_json
-from gemmdb.exchange.report import Exchanged
+
+if TYPE_CHECKING:
+    from gemmdb.exchange.report import Exchanged
 
 WIDTH = 100
 """Characters of an example on stderr. `--json` has more of them, in full."""

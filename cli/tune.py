@@ -17,7 +17,6 @@ from gemmdb.cli.options import JsonFlag, takes
 from gemmdb.cli.output import count, microseconds, note, places, say, say_facts, say_json, say_table
 from gemmdb.cli.progress import BuildProgress, left
 from gemmdb.errors import InputError
-from gemmdb.report import names
 
 if TYPE_CHECKING:
     from gemmdb.generators.build.build import BuildReport
@@ -170,6 +169,8 @@ def _expected(plan: Plan) -> str:
 
 
 def _say(done: Tuned, request: Request) -> None:
+    from gemmdb.report import names
+
     if request.dry_run:
         _say_plan(done.plan)
         return
@@ -192,6 +193,8 @@ def _say(done: Tuned, request: Request) -> None:
 
 
 def _say_plan(plan: Plan) -> None:
+    from gemmdb.report import names
+
     if not plan.wanted:
         say("nothing to build")
         return
