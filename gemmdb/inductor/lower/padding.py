@@ -65,8 +65,8 @@ def answered(node: Any) -> bool:
         return False
     if product is None:
         return False
-    first, *others = (_decided(current, query) for query in _asked(product.query))
-    if first or (others and all(others)):
+    first, *others = _asked(product.query)
+    if _decided(current, first) or (others and all(_decided(current, query) for query in others)):
         return True
     if not deciding.to_tune(current, product.query):
         return False
