@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -56,5 +57,10 @@ def _source(meta: Mapping[str, Any]) -> str:
         return ""
     path, line = own[-1]
     # Folders of a machine do not belong into a file that is passed on. That of a package tells modules apart.
-    parts = PurePath(path).parts[-2 if Path(path).with_name("__init__.py").exists() else -1 :]
+    parts = PurePath(path).parts[-2 if _is_package(Path(path).parent) else -1 :]
     return f"{'/'.join(parts).lstrip('/')}:{line}"
+
+
+@functools.lru_cache(maxsize=256)
+def _is_package(folder: Path) -> bool:
+    return (folder / "__init__.py").exists()
