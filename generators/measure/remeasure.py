@@ -17,7 +17,7 @@ from gemmdb.generators.measure import backends
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table.measurement import EMITTED, Measurement
+from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict, pool, tied
 
@@ -121,7 +121,7 @@ def _sampled(verdict: Verdict, rows: Sequence[Measurement]) -> Sampled:
     others = [config for config in pooled if config != ATEN and config not in verdict.ties][:OTHERS]
     chosen = [config for config in dict.fromkeys((ATEN, *verdict.ties, *others)) if config in pooled]
     recorded = {config: median(row.times.median_us for row in pooled[config] if row.times) for config in chosen}
-    emitted = frozenset(config for config in chosen if all(row.detail == EMITTED for row in pooled[config]))
+    emitted = frozenset(config for config in chosen if all(row.emitted for row in pooled[config]))
     return Sampled(verdict, recorded, emitted)
 
 

@@ -10,7 +10,7 @@ import gemmdb.inductor
 from gemmdb.errors import InputError
 from gemmdb.inductor import comparison
 from gemmdb.inductor.adapter import ir_view
-from gemmdb.inductor.comparison import difference
+from gemmdb.inductor.outputs import difference
 from gemmdb.kernels.config import ATEN
 
 NAN, INF = math.nan, math.inf
