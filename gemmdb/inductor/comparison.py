@@ -103,7 +103,8 @@ def compare(
     for copies of the inputs, because a model may change its inputs. Resets `stats()`.
 
     `inputs`: the arguments of `model`, or one tuple or list of them. So if the only argument of a model is a list, wrap
-    it in a tuple. `kwargs`: its keyword arguments. `say` is told, in a phrase, what begins. Raises InputError for `calls` below 1."""
+    it in a tuple. `kwargs`: its keyword arguments. `say` is told, in a phrase, what begins. Raises InputError
+    for `calls` below 1."""
     import torch
 
     if calls < 1:
@@ -126,7 +127,7 @@ def compare(
         brief = tuple({name: value for name, value in one.items() if name != "evidence"} for one in products)
         found = Comparison(
             default.us, with_gemmdb.us, 0.0, configs, {}, 0.0, brief,
-            _ends(gain(default, with_gemmdb)), busy and busy.others, _is_disturbed(default, busy),
+            _ends(gain(default, with_gemmdb)), busy.others if busy else None, _is_disturbed(default, busy),
         )  # fmt: skip
         if found.verdict == "slower":
 

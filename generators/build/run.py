@@ -187,8 +187,8 @@ class Run:
             return ()
         why = f" ({self.busy})" if self.busy else ""
         return (
-            f"other programs used the machine{why}: {self.disturbed:,} of {self.rows:,} new rows are marked as disturbed"
-            " and decide nothing against ATen; the same command times them again when it is quiet",
+            f"other programs used the machine{why}: {self.disturbed:,} of {self.rows:,} new rows are marked as"
+            " disturbed and decide nothing against ATen; the same command times them again when it is quiet",
         )
 
     def _provenance(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from gemmdb.inductor import comparison
 from gemmdb.inductor.adapter import ir_view
 from gemmdb.inductor.outputs import difference
 from gemmdb.kernels.config import ATEN
+from gemmdb.table.stats import Span
 
 NAN, INF = math.nan, math.inf
 
@@ -93,12 +94,12 @@ def test_each_kernel_alone_is_taken_back_also_where_the_operands_are_not_as_the_
     def clock(*_):
         lowered.append(sorted(config.kernel for config in kit.lowered()))
         gemmdb.inductor.reset_stats()
-        return 20.0, 10.0
+        return Span(20.0, 19.0, 21.0), Span(10.0, 9.0, 11.0)
 
     monkeypatch.setattr(ir_view, "confirm", confirm)
-    monkeypatch.setattr(comparison, "_medians", clock)
+    monkeypatch.setattr(comparison, "_timed", clock)
     # Whatever the clock says, gemmdb counts as slower.
-    monkeypatch.setattr(comparison, "SLOWER", 0.1)
+    monkeypatch.setattr(comparison.Comparison, "verdict", "slower")
     with gemmdb.inductor.force(kit.INT8PACK):
         found = comparison.compare(lambda x, v, w: linear(linear(x, v), w), A, W, W[:, :32].contiguous())
     # gemmdb's, then with ATen for both, then for each.

@@ -89,7 +89,9 @@ class CudaBackend:
             rows = [line.split(", ") for line in _smi("--query-gpu=index,uuid,utilization.gpu")]
         except (OSError, subprocess.SubprocessError):
             return ""
-        found = [f"GPU {index} busy ({share}%)" for index, uuid, share in rows if ours & {index, uuid} and _worked(share)]
+        found = [
+            f"GPU {index} busy ({share}%)" for index, uuid, share in rows if ours & {index, uuid} and _worked(share)
+        ]
         return f"another program keeps {', '.join(found)}" if found else ""
 
     def close(self) -> None:
