@@ -13,7 +13,7 @@ from gemmdb.generators.interfaces.backend import Outcome, silent
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import NOISY
 
-PATIENCE_S = 20.0
+PATIENCE_S = 15.0
 """The most seconds that a build, or a sample of `verify`, waits for a quiet machine in all."""
 WAITING = "waiting for a quiet machine"
 T = TypeVar("T")
