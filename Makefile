@@ -4,7 +4,7 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow check docs matrix programs clean
+.PHONY: demo test test-slow check docs site matrix programs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
@@ -17,7 +17,7 @@ test: $(VENV)/.installed  ## the tests, divided among the cores, then those of t
 test-slow: $(VENV)/.installed  ## the tests of whole ways: builds, searches, trials, packages of AOTInductor, jobs, examples
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow --ignore tests/benchmarks/test_programs_all.py $(ARGS)
 
-check: $(VENV)/.installed  ## style, types, layers
+check: site  ## style, types, layers, and the site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p gemmdb -p benchmarks -p tools -p kit
@@ -26,6 +26,9 @@ check: $(VENV)/.installed  ## style, types, layers
 docs: $(VENV)/.installed  ## the generated CLI reference and the pictures of the layers
 	$(BIN)/python -m gemmdb.cli.reference > docs/cli.md
 	$(BIN)/python -m tools.layers docs
+
+site: $(VENV)/.installed  ## the documentation as a site, in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # torch first: whatever depends on it must find this build and not fetch another.
 $(VENV)/.installed: pyproject.toml
