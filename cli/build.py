@@ -84,6 +84,13 @@ class BuildOptions:
         str, typer.Option(metavar="REGEX", help="Try only candidates whose text matches. ATen is always tried.")
     ] = ""
     deny: Annotated[str, typer.Option(metavar="REGEX", help="Do not try candidates whose text matches.")] = ""
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Also measure the products of a workload for which ATen is the only kernel, which are left out.",
+        ),
+    ] = False
     verbose: Annotated[bool, typer.Option("--verbose", help="Also show why candidates failed or were excluded.")] = (
         False
     )
@@ -106,6 +113,7 @@ class BuildOptions:
             self.minutes,
             self.allow,
             self.deny,
+            self.every,
         )
 
 
@@ -140,7 +148,7 @@ def build(options: BuildOptions) -> None:
 
     request = options.request()
     with BuildProgress() as progress, terminable():
-        report = build_table(request, progress)
+        report = build_table(request, progress, say=note)
     problems = shapes.select(shapes.load(request.shapes, report.device.kind), request.ops, request.dtypes)
     if options.verbose:
         _note_failures(report, problems)
