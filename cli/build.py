@@ -87,8 +87,7 @@ class BuildOptions:
     every: Annotated[
         bool,
         typer.Option(
-            "--all",
-            help="Also measure the products of a workload for which ATen is the only kernel, which are left out.",
+            "--all", help="Also measure the products of a workload that end in ATen in any case. They are left out."
         ),
     ] = False
     verbose: Annotated[bool, typer.Option("--verbose", help="Also show why candidates failed or were excluded.")] = (

@@ -1,7 +1,7 @@
 """What a build of a workload measures: what the ladder will ask, and not what ends in ATen whatever the times are.
 
-A product whose sizes are symbolic is asked at several sizes of its range. All of them are measured only if a few of them
-leave the chance that a kernel other than ATen serves the range.
+A product whose sizes are symbolic is asked at several sizes of its range. All of them are measured only if a few of
+them leave the chance that a kernel other than ATen serves the range.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from gemmdb.ladder import ranges
 from gemmdb.ladder.ask import Ask
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
+from gemmdb.table.reader import Table
 from gemmdb.workload import entries
 
 ROUNDS = 3
@@ -46,9 +47,10 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The problems to measure next, and what is left out: products by reason."""
+    """The problems to measure first, the ranges that they begin, and what is left out: products by reason."""
 
     problems: tuple[Problem, ...]
+    ranged: tuple[Query, ...]
     left_out: Counter[str]
 
 
@@ -87,40 +89,49 @@ def first(of: Recorded, backend: Backend, effort: Effort, table: Path) -> Wanted
             left_out[reason] += 1
         else:
             wanted[problem] = None
-    with_tables = _catalog(table)
+    begun, with_tables = [], _catalog(table)
     for query in of.ranged:
         ask = _ask(query, with_tables, backend)
         missing = ranges.unmeasured(ask)
         reason = only_aten(query.problem, backend, effort) or _too_long(ask, missing, backend, effort)
         if reason:
             left_out[reason] += 1
-        elif missing:
-            some = dict.fromkeys((*missing[::STRIDE], missing[-1]))
-            wanted |= dict.fromkeys([query.problem, *(one for one in some if _fits(one, backend, effort))])
-    return Wanted(tuple(wanted), left_out)
+        else:
+            begun.append(query)
+            some = [query.problem, *_some(ask, missing, table)]
+            wanted |= dict.fromkeys(one for one in some if _fits(one, backend, effort))
+    return Wanted(tuple(wanted), tuple(begun), left_out)
 
 
-def further(of: Recorded, backend: Backend, effort: Effort, table: Path) -> Wanted:
+def further(ranged: Sequence[Query], backend: Backend, effort: Effort, table: Path) -> list[Problem]:
     """What the ladder still lacks for the ranges, after what was measured so far."""
     with_tables = _catalog(table)
     wanted: dict[Problem, None] = {}
-    for query in of.ranged:
-        ask = _ask(query, with_tables, backend)
-        missing = [one for one in ranges.unmeasured(ask) if _fits(one, backend, effort)]
-        if not only_aten(query.problem, backend, effort) and not _too_long(ask, missing, backend, effort):
-            wanted |= dict.fromkeys(missing)
-    return Wanted(tuple(wanted), Counter())
+    for query in ranged:
+        missing = ranges.unmeasured(_ask(query, with_tables, backend))
+        wanted |= dict.fromkeys(one for one in missing if _fits(one, backend, effort))
+    return list(wanted)
 
 
-def in_vain(of: Recorded, backend: Backend, table: Path) -> int:
+def in_vain(ranged: Sequence[Query], backend: Backend, table: Path) -> int:
     """How many of the ranges have been measured and end in ATen all the same."""
     with_tables = _catalog(table)
-    asks = [_ask(query, with_tables, backend) for query in of.ranged]
+    asks = [_ask(query, with_tables, backend) for query in ranged]
     answers = [(ask, ranges.ranged(ask).hit) for ask in asks]
     return sum(
         hit is not None and hit.config == ATEN and not hit.branches and not ranges.unmeasured(ask)
         for ask, hit in answers
     )
+
+
+def _some(ask: Ask, missing: Sequence[Problem], table: Path) -> list[Problem]:
+    """The sizes to begin a range with: some of those that miss, and all that the table holds, since a busy machine may
+    have timed these."""
+    known: list[Problem] = []
+    if table.exists():
+        with Table.open(table) as held:
+            known = [one for one in ranges.buckets(ask) if held.verdict(one, ask.device) is not None]
+    return [*missing[::STRIDE], *missing[-1:], *known]
 
 
 def _moves(one: entries.Entry) -> bool:
@@ -142,8 +153,8 @@ def _too_long(ask: Ask, missing: Iterable[Problem], backend: Backend, effort: Ef
         return ""
     one = slow[-1]
     return (
-        f"measuring it at m={one.m} n={one.n} k={one.k}, which its range of sizes holds, takes more than {LONG_S:.0f} s:"
-        " a smaller range (torch._dynamo.mark_dynamic with max=) can be measured"
+        f"its range of sizes holds m={one.m} n={one.n} k={one.k}, which takes more than {LONG_S:.0f} s to measure; a"
+        " smaller range (torch._dynamo.mark_dynamic with max=) can be measured"
     )
 
 

@@ -34,9 +34,10 @@ def build(
 ) -> BuildReport:
     """Measure what the table does not hold yet, and derive its verdicts.
 
-    `backend` measures; default: that of the requested arch. `say` is told what a person should know before the end. A candidate's failure is a row. Ctrl-C ends the build in
-    good order, and the report says so. With `modelled` and no such device here, the rows are the cost model's. Raises
-    InputError for a request that cannot be met, TableError for an output file that is no table.
+    `backend` measures; default: that of the requested arch. `say` is told what a person should know before the end. A
+    candidate's failure is a row. Ctrl-C ends the build in good order, and the report says so. With `modelled` and no
+    such device here, the rows are the cost model's. Raises InputError for a request that cannot be met, TableError for
+    an output file that is no table.
     """
     effort.named(request.effort)  # Reject bad input before looking for a device, and before a file is made.
     candidate_filter.compiled(request.allow, request.deny)
@@ -101,14 +102,14 @@ def _recorded(
     for reason, number in left_out.items():
         builder.say(_told(number, reason))
     report = builder.build(backend, store, list(dict.fromkeys((*begun, *wanted.problems))))
-    for _ in range(asked.ROUNDS - 1 if workload.ranged else 0):
-        more = asked.further(workload, backend, effort, builder.out).problems
+    for _ in range(asked.ROUNDS - 1 if wanted.ranged else 0):
+        more = asked.further(wanted.ranged, backend, effort, builder.out)
         if not more or report.interrupted or report.left:
             break
         builder.say(f"{len(more)} more sizes of symbolic ranges are measured")
         backend = builder.renew()
         report = together(report, builder.build(backend, store, more))
-    if in_vain := asked.in_vain(workload, backend, builder.out) if workload.ranged else 0:
+    if in_vain := asked.in_vain(wanted.ranged, backend, builder.out) if wanted.ranged and not report.disturbed else 0:
         left_out[asked.NO_KERNEL] = in_vain
         builder.say(_told(in_vain, asked.NO_KERNEL))
     return replace(report, left_out=dict(left_out))
