@@ -15,6 +15,7 @@ from gemmdb.cost.roofline import work_us
 from gemmdb.errors import InputError
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Backend
+from gemmdb.generators.measure.only_aten import only_aten
 from gemmdb.generators.shapes import loading
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
@@ -33,7 +34,6 @@ STRIDE = 4
 """At first every fourth size of a range is measured."""
 LONG_S = 60.0
 """A size of a range is not measured if its timed calls are expected to take longer than this, in seconds."""
-ONLY_ATEN = "ATen is the only kernel for it"
 NO_KERNEL = "no single kernel is good at all sizes of its range"
 
 
@@ -72,20 +72,12 @@ def recorded(name: str | None, problems: Sequence[Problem], device: Device) -> R
     )
 
 
-def only_aten(problem: Problem, backend: Backend, effort: Effort) -> str:
-    """Why ATen is the only candidate of a problem, in a phrase; empty if there are others."""
-    others = [one for one in backend.space.candidates(problem, backend.device, effort) if one.config != ATEN]
-    if any(not one.illegal for one in others):
-        return ""
-    return ": ".join([ONLY_ATEN, *dict.fromkeys(one.illegal for one in others)][:2])
-
-
 def first(of: Recorded, backend: Backend, effort: Effort, table: Path) -> Wanted:
     """What is measured at first: fixed sizes, and of each range the hint, the ends and every STRIDE-th size."""
     left_out: Counter[str] = Counter()
     wanted: dict[Problem, None] = {}
     for problem in of.fixed:
-        if reason := only_aten(problem, backend, effort):
+        if reason := only_aten(problem, backend.device, backend.space, effort):
             left_out[reason] += 1
         else:
             wanted[problem] = None
@@ -93,7 +85,8 @@ def first(of: Recorded, backend: Backend, effort: Effort, table: Path) -> Wanted
     for query in of.ranged:
         ask = _ask(query, with_tables, backend)
         missing = ranges.unmeasured(ask)
-        reason = only_aten(query.problem, backend, effort) or _too_long(ask, missing, backend, effort)
+        reason = only_aten(query.problem, backend.device, backend.space, effort)
+        reason = reason or too_long(ask, missing, backend, effort)
         if reason:
             left_out[reason] += 1
         else:
@@ -146,7 +139,7 @@ def _ask(query: Query, catalog: Catalog, backend: Backend) -> Ask:
     return Ask(query, catalog.tables, Policy(), backend.toolchain)
 
 
-def _too_long(ask: Ask, missing: Iterable[Problem], backend: Backend, effort: Effort) -> str:
+def too_long(ask: Ask, missing: Iterable[Problem], backend: Backend, effort: Effort) -> str:
     """Why a range cannot be measured: a size of it takes too long, and one kernel has to serve all sizes."""
     slow = [one for one in missing if not _fits(one, backend, effort)]
     if not slow or ranges.divisible(ask) is not None:

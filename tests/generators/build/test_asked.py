@@ -11,6 +11,7 @@ from gemmdb.generators.build import asked
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.interfaces.backend import Candidate, Outcome
 from gemmdb.generators.measure.cpu.space import AUTO, template
+from gemmdb.generators.measure.only_aten import ONLY_ATEN
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
@@ -35,7 +36,9 @@ class Formula(Replay):
 
     def _outcome(self, problem, config):
         us = 100.0 if config == ATEN else self.template_us(problem.m)
-        return Outcome(config, Status.OK, Times(us, us * 0.99, us * 1.01, 30 + self._more, 100.0), 1e-7, disturbed=self.disturbed)
+        return Outcome(
+            config, Status.OK, Times(us, us * 0.99, us * 1.01, 30 + self._more, 100.0), 1e-7, disturbed=self.disturbed
+        )
 
 
 @pytest.fixture
@@ -91,7 +94,7 @@ def test_a_few_sizes_show_that_no_kernel_can_serve_a_range(measure, tmp_path, re
 def test_a_range_that_a_busy_machine_timed_is_timed_again(measure, tmp_path, replay_backend, monkeypatch):
     with monkeypatch.context() as busy:
         busy.setattr(Formula, "disturbed", True)
-        report, sizes, _ = measure([Entry(HINT, ranges=RANGE)])
+        report, _, _ = measure([Entry(HINT, ranges=RANGE)])
     assert (report.disturbed, report.left_out) == (report.rows, {})
     assert answer(tmp_path, replay_backend).config == ATEN
     again, _, _ = measure([])
@@ -112,7 +115,7 @@ def test_products_for_which_aten_is_the_only_kernel_are_named_and_left_out(measu
     plain = Problem.gemm("mm", m=7, n=64, k=64, dtype="fp32")
     recorded = [Entry(plain), Entry(plain, ranges=RANGE), Entry(HINT)]
     report, sizes, (said,) = measure(recorded)
-    reason = f"{asked.ONLY_ATEN}: the weight must be a constant"
+    reason = f"{ONLY_ATEN}: the weight must be a constant"
     assert sizes == [24]
     assert report.left_out == {reason: 2}
     assert said == f"2 products are left to ATen: {reason}"
