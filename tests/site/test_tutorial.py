@@ -39,7 +39,12 @@ def run(commands: str, folder: Path) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
     environ |= {"XDG_DATA_HOME": str(folder / "data"), "XDG_CACHE_HOME": str(folder / "cache"), "PATH": path}
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands], cwd=folder, env=environ, capture_output=True, text=True, check=False
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     allowed = (0, 1) if commands.startswith(MAY_BE_SLOWER) else (0,)
     assert done.returncode in allowed, f"{commands}\n{done.stdout}\n{done.stderr[-3000:]}"
