@@ -22,7 +22,8 @@ BLOCKS = 3
 
 
 def cold(job: Job) -> dict[str, Any]:
-    """The first call of a program, with empty caches, in seconds."""
+    """The first call of a program, with empty caches, in seconds. The seconds in which its timings waited for those of
+    other programs are counted apart."""
     program, way = suite()[job.program], WAYS[job.ways[0]]
     if why := why_not(program, job.device):
         return {"skipped": why}
@@ -30,11 +31,12 @@ def cold(job: Job) -> dict[str, Any]:
     with torch.set_grad_enabled(program.grad):
         with job.using(alone=False):
             built = _begun(program, job)
+        with job.using(alone=True):
             answered(built)
-        with job.using(alone=(way.measures or program.tuned) and not job.crowded):
+        with job.in_turns() as turns:
             way.enter(job.place)
             _, _, seconds = first_call(program, way, built)
-    return {"cold_s": seconds, **_stats("stats", way)}
+    return {"cold_s": seconds - turns.waited_s, "waited_s": turns.waited_s, **_stats("stats", way)}
 
 
 def warm(job: Job) -> dict[str, Any]:
@@ -73,13 +75,14 @@ def _begun(program: Program, job: Job) -> Built:
 
 
 def _choose(job: Job, program: Program, built: Built) -> list[str]:
-    """Let Inductor choose anew in the first way, beside nothing else, if it has not, and let the other ways have these
-    choices. A process also pays here for what all ways share. Returns the ways whose graphs are compiled anew then."""
+    """Compile in the first way, and let the other ways have what Inductor chose by timing in it; anew if its timings
+    did not wait for their turn. A process also pays here for what all ways share. Returns the ways whose graphs are
+    compiled anew then."""
     first, *others = (WAYS[name] for name in job.ways)
     caches = [way.inductor_cache(job.place) for way in (first, *others)]
-    if job.crowded or not program.tuned:  # A program that tunes its kernels was compiled beside nothing else.
+    if job.crowded:
         choices.forget(caches[0])
-    with job.using(alone=not job.crowded):
+    with job.in_turns():
         first.enter(job.place)
         with contextlib.suppress(Exception):  # `_all` reports what fails.
             first_call(program, first, built)
@@ -90,9 +93,10 @@ def _choose(job: Job, program: Program, built: Built) -> list[str]:
 
 def _all(job: Job, program: Program, built: Built) -> tuple[dict[str, Step], dict[str, Any], str]:
     """The steps that can be timed, what became of each way, and why the steps are not captured, if they are not."""
-    wanted = reference(built)
     runs: dict[str, Step] = {}
-    facts: dict[str, Any] = {"eager": {"error": distance(wanted, answered(built))}}
+    with job.using(alone=True):
+        wanted = reference(built)
+        facts: dict[str, Any] = {"eager": {"error": distance(wanted, answered(built))}}
     why = "a CPU has no graphs" if job.device == "cpu" else program.uncaptured
     for name in job.ways:
         way = WAYS[name]
