@@ -65,14 +65,14 @@ def test_the_package_runs_in_c(tmp_path: Path, vector_units: None) -> None:
 
 @pytest.fixture
 def at_home(tmp_path: Path) -> Path:
-    """A folder with a table, `mine.db` and `tables/mine.db`, and a workload of two products, the first of which the
+    """A folder with a table, `mine.db` and `tuned/mine.db`, and a workload of two products, the first of which the
     table answers."""
     known, unknown = lab.problem(k=256), lab.problem(k=2048)
     with Store.open(tmp_path / "mine.db") as store:
         store.add(lab.rows(known, {lab.cpp(): 0.5}))
         store.refresh()
-    (tmp_path / "tables").mkdir()
-    shutil.copy(tmp_path / "mine.db", tmp_path / "tables")
+    (tmp_path / "tuned").mkdir()
+    shutil.copy(tmp_path / "mine.db", tmp_path / "tuned")
     write(tmp_path / "workload.jsonl", [Entry(problem, 1, 10, lab.CPU.text) for problem in (known, unknown)])
     return tmp_path
 
