@@ -66,6 +66,15 @@ def vector_units() -> None:
         os.environ.update(units.TRUSTED)
 
 
+@pytest.fixture(autouse=True)
+def unknown_load(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test waits for a quiet machine, or finds its times marked: other workers of the tests keep it busy. Tests of
+    that put /proc back."""
+    from gemmdb.devices import load
+
+    monkeypatch.setattr(load, "PROC", Path(os.devnull))
+
+
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """Builders for problems, configs, measurements and catalogs."""

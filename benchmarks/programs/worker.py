@@ -15,7 +15,7 @@ from benchmarks.programs.program import Built, Program, Step
 from benchmarks.programs.suite import suite
 from benchmarks.programs.ways import WAYS, Way, statistics_of
 from benchmarks.programs.work import Job, answered, distance, first_call, reference, said, why_not
-from gemmdb.inductor.comparison import difference
+from gemmdb.inductor.outputs import difference
 
 BLOCKS = 3
 """Steps that cannot be captured are timed in so many blocks of each way."""

@@ -46,7 +46,8 @@ def build(request: BuildRequest, progress: Progress | None = None, backend: Back
         jobs = candidate_filter.select(queue.jobs(problems, backend, chosen), request.allow, request.deny)
         run = Run(request, backend, store, jobs, progress or Silent())
         run.execute()
-        return replace(run.report(out, len(problems)), warnings=warnings)
+        report = run.report(out, len(problems))
+        return replace(report, warnings=(*warnings, *report.warnings))
 
 
 def _backend(request: BuildRequest) -> tuple[Backend, tuple[str, ...]]:

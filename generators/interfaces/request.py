@@ -44,7 +44,8 @@ class BuildReport:
     rows added; `statuses`: how many of these rows have which status. `interrupted`: stopped by Ctrl-C; finished jobs
     are in the table. `warnings`: lines to show. `workers`: how many devices were used; `worker_seconds`: for how long
     in total; `busy_seconds`: how much of that they spent in timed calls (without checks, copies and set-up), None if
-    unknown. `modelled`: nothing was measured, the rows are the cost model's."""
+    unknown. `disturbed`: how many of the rows were timed while other programs kept the machine busy. `modelled`:
+    nothing was measured, the rows are the cost model's."""
 
     out: Path
     device: Device
@@ -62,6 +63,7 @@ class BuildReport:
     worker_seconds: float = 0.0
     busy_seconds: float | None = None
     modelled: bool = False
+    disturbed: int = 0
 
     @property
     def left(self) -> int:
