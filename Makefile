@@ -23,9 +23,10 @@ check: site  ## style, types, layers, and the site
 	$(BIN)/mypy -p gemmdb -p benchmarks -p tools -p kit
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.installed  ## the generated CLI reference and the pictures of the layers
+docs: $(VENV)/.installed  ## the generated CLI reference, the pictures of the layers and the diagrams
 	$(BIN)/python -m gemmdb.cli.reference > docs/cli.md
 	$(BIN)/python -m tools.layers docs
+	$(BIN)/python -m tools.diagrams docs/images
 
 site: $(VENV)/.installed  ## the documentation as a site, in build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

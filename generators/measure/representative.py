@@ -1,9 +1,9 @@
 """One representative of each class of epilogues, as a torch program, and its exact result.
 
 The light class is measured with relu of the product, or of its sum with what it reads (Inductor makes one addmm of a
-sum alone); `math` with an exact GELU, or with SiLU of the first tensor it reads times the product; a permuted store with
-the heads of an attention (for a bmm, with the batch between rows and columns). Two classes are not measured: random
-numbers, whose seed a program draws once for many products, and results of one byte, whose rounding hides errors.
+sum alone); `math` with an exact GELU, or with SiLU of the first tensor it reads times the product; a permuted store
+with the heads of an attention (for a bmm, with the batch between rows and columns). Two classes are not measured:
+random numbers, whose seed a program draws once for many products, and results of one byte, whose rounding hides errors.
 """
 
 from __future__ import annotations
