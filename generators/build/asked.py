@@ -32,8 +32,9 @@ ROUNDS = 3
 of the product without its epilogue, where a range is divided."""
 STRIDE = 4
 """At first every fourth size of a range is measured."""
-LONG_S = 60.0
-"""A size of a range is not measured if its timed calls are expected to take longer than this, in seconds."""
+LONG_S = 10.0
+"""A size of a range is not measured if its timed calls are expected to take longer than this, in seconds. All work on
+such a size, from compiling to confirming, takes several times as long."""
 NO_KERNEL = "no single kernel is good at all sizes of its range"
 
 
