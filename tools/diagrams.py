@@ -24,7 +24,7 @@ PER_GRAPH = 20
 def pictures() -> dict[str, str]:
     """Every diagram by the name of its file."""
     return {
-        "flow.svg": svg("From a program to a kernel", 320, flow()),
+        "flow.svg": svg("From a program to a kernel", 330, flow()),
         "ladder.svg": svg("The rungs of a lookup", 484, ladder()),
         "protocol.svg": svg("How a kernel is timed on a GPU", 372, protocol()),
         "verdict.svg": svg("What is picked among measured kernels", 332, picked()),
@@ -39,14 +39,14 @@ def flow() -> Iterator[str]:
     yield from box(355, 46, 190, 70, "amber", "workload.jsonl", "its matrix products", "code")
     yield from arrow(545, 80, 700, 80, "gemmdb build")
     yield from box(700, 46, 270, 70, "green", "table.db", "every candidate's time and error", "code")
-    yield from arrow(835, 116, 835, 206, "asked at compile time", "")
+    yield from arrow(835, 116, 835, 206, "asked at each compile", "")
     yield text(20, 186, "At every compile", "title")
-    yield from box(20, 206, 170, 84, "grey", "torch.compile", "finds the products of each graph", "code")
+    yield from box(20, 206, 170, 90, "grey", "torch.compile", "finds the products of each graph", "code")
     yield from arrow(190, 248, 700, 248, "one lookup for each product; nothing is timed", "middle")
     yield from box(
-        700, 206, 270, 84, "blue", "lookup", "a kernel that beats ATen, and Inductor emits it; else what Inductor does"
+        700, 206, 270, 90, "blue", "lookup", "a kernel that beats ATen, and Inductor emits it; else what Inductor does"
     )
-    yield text(20, 312, "The compiled code, and packages of AOTInductor, run without gemmdb.")
+    yield text(20, 320, "The compiled code, and packages of AOTInductor, run without gemmdb.")
 
 
 RUNG = {
@@ -114,7 +114,7 @@ def protocol() -> Iterator[str]:
     yield text(20, 252, "What disturbs a round disturbs all of it: the ratio to ATen within a round is free of drift.")
     yield text(20, 290, "3. Again, in a second process, as the code that Inductor emits", "title")
     for x, title, about in (
-        (20, "race", "each kernel by itself, compiled once"),
+        (20, "race", "each kernel by itself"),
         (360, "confirmation", "the best, its rivals, and ATen"),
         (700, "verdict", "the rows of both processes, pooled"),
     ):

@@ -8,7 +8,7 @@ from html import escape
 
 WIDTH = 1000
 """Pixels of every diagram."""
-LINE, CHAR = 16, 6.4
+LINE, CHAR = 18, 7.2
 """Pixels: the height of a line, and the mean width of a character."""
 COLOURS = {
     "blue": ("#e8f0fe", "#4285f4"),
@@ -19,9 +19,9 @@ COLOURS = {
 }
 """Fill and border."""
 STYLE = (
-    "text{font-family:Helvetica,Arial,sans-serif;font-size:13px;fill:#333}"
-    ".title{font-size:14px;font-weight:bold;fill:#111}"
-    ".code{font-family:Menlo,Consolas,monospace;font-size:13px;fill:#111}"
+    "text{font-family:Helvetica,Arial,sans-serif;font-size:15px;fill:#333}"
+    ".title{font-size:16px;font-weight:bold;fill:#111}"
+    ".code{font-family:Menlo,Consolas,monospace;font-size:15px;fill:#111}"
     ".middle{text-anchor:middle}.end{text-anchor:end}"
 )
 

@@ -58,8 +58,6 @@ def warm(job: Job) -> dict[str, Any]:
         found["clock"] = "graph"
         with job.using(alone=True):
             found["taken"] = timing.in_turn(runs, job.seconds, job.device) if runs else {}
-        for name in found.get("compiled_anew", ()):
-            found["ways"][name].pop("warm_s", None)
         blamed = next((name for name in runs if WAYS[name].gemmdb and slower(found, name)), None)
         if job.blame and blamed:
             products = found["ways"][blamed]["warm_stats"]["products"]
@@ -82,13 +80,20 @@ def _choose(job: Job, program: Program, built: Built) -> list[str]:
     caches = [way.inductor_cache(job.place) for way in (first, *others)]
     if job.crowded:
         choices.forget(caches[0])
-    with job.in_turns():
-        first.enter(job.place)
-        with contextlib.suppress(Exception):  # `_all` reports what fails.
-            first_call(program, first, built)
-    choices.share(caches[0], caches[1:])
+    _compile(job, program, first, built)
     anew = choices.share_paddings(caches[0], caches[1:])
-    return [name for name, cache in zip(job.ways, caches, strict=True) if cache in anew]
+    padded = [way for way, cache in zip(others, caches[1:], strict=True) if cache in anew]
+    for way in padded:
+        _compile(job, program, way, built)
+    choices.share(caches[0], caches[1:])
+    return [way.name for way in padded]
+
+
+def _compile(job: Job, program: Program, way: Way, built: Built) -> None:
+    """Fill the caches of a way. `_all` reports what fails."""
+    with job.in_turns(), contextlib.suppress(Exception):
+        way.enter(job.place)
+        first_call(program, way, built)
 
 
 def _all(job: Job, program: Program, built: Built) -> tuple[dict[str, Step], dict[str, Any], str]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from kit.site import build
 
 from tools import site
 
@@ -36,22 +34,6 @@ class Page(HTMLParser):
         self.tags[tag] = self.tags.get(tag, 0) + 1
         if tag in LOADED:
             self.loads.append(dict(attrs).get(LOADED[tag]) or "")
-
-
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the site. A warning of mkdocs ends the build: a page that is missing in the navigation, a link to
-    nowhere."""
-    folder = tmp_path_factory.mktemp("site")
-    done = build(ROOT / "mkdocs.yml", folder)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", config, "--site-dir", folder]
-    environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    return subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
 def html_of(document: Path, folder: Path) -> Path:

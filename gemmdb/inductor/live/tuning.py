@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates as likely
 from gemmdb.ladder.model import LIVE_CANDIDATES, uncovered
 from gemmdb.ladder.policy_filter import gain, objection
+from gemmdb.settings import Policy
 from gemmdb.table.measurement import COPIED_BYTES, COPIES
 from gemmdb.table.verdict import Verdict
 
@@ -39,6 +41,8 @@ FREE_BYTES = 4 * 2**30
 """With less memory free on the GPU nothing is measured."""
 BESIDE_BYTES = 2**31
 """Memory of a measuring process beside the operands: its CUDA context and the workspaces of kernels."""
+BUSY = 0.5
+"""Tasks per processor, in the last minute, from which on there is no time for quick tuning."""
 EXACT = 16
 """Bytes of the exact result per element of the weight: the element and its square in double precision."""
 
@@ -57,14 +61,16 @@ def expect(session: Session, queries: Sequence[Query]) -> None:
         return
     device = queries[0].device
     here = [query for query in queries if query.device == device]
-    if not hindrance(device) and worth.pays(session, here, client.ready(), lambda q: session.find(q) is None):
+    if hindrance(device, session.policy):
+        return
+    if worth.pays(session, here, client.ready(), lambda q: session.find(q) is None):
         _expected = monotonic()
         client.start(device, _gpu(device))
 
 
 def expects(session: Session, query: Query, count: int) -> bool:
     """Whether `tune` will measure a product that misses, which its graph has `count` times."""
-    return hindrance(query.device) is None and worth.pays(session, [query] * count, client.ready())
+    return hindrance(query.device, session.policy) is None and worth.pays(session, [query] * count, client.ready())
 
 
 def tune(decisions: Sequence[Decision]) -> list[Decision]:
@@ -81,7 +87,7 @@ def tune(decisions: Sequence[Decision]) -> list[Decision]:
         return list(decisions)
     decided: dict[object, Decision] = {}
     for device, group in groups.items():
-        hindered = hindrance(device)
+        hindered = hindrance(device, group[0].session.policy)
         if hindered:
             found = [_instead(decision, hindered) for decision in group]
         else:
@@ -181,7 +187,7 @@ def _candidates(decision: Decision) -> tuple[Config, ...]:
     return tuple((ours or fits)[:LIVE_CANDIDATES])
 
 
-def hindrance(device: Device) -> str | None:
+def hindrance(device: Device, policy: Policy) -> str | None:
     """Why nothing may be measured on the device now, None when it may."""
     if _late:
         return _late
@@ -189,8 +195,19 @@ def hindrance(device: Device) -> str | None:
         return None
     if torch.cuda.is_current_stream_capturing():
         return "a CUDA graph is being captured"
+    if (busy := _busy()) and not rules.patient(policy):
+        return busy
     free, _ = torch.cuda.mem_get_info(_gpu(device))
     return f"only {free >> 20} MiB are free on the GPU" if free < FREE_BYTES else None
+
+
+def _busy() -> str | None:
+    """Why there is no processor left to compile candidates in the seconds that quick tuning has; None if there is. Of
+    28 programs that were compiled ten at a time on 16 processors, none got a result in time, and each waited for it."""
+    load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load <= BUSY * processors:
+        return None
+    return f"{load:.0f} other tasks keep the {processors} processors busy; `gemmdb tune` measures it at a better time"
 
 
 def _gpu(device: Device) -> int:

@@ -12,7 +12,7 @@ from gemmdb.devices.detect import cuda
 from gemmdb.errors import InputError
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Space, silent
-from gemmdb.generators.measure.cuda import elementwise
+from gemmdb.generators.measure.cuda import assembler, elementwise
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer, visible
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.space import CudaSpace
@@ -49,6 +49,7 @@ class CudaBackend:
         driver = loaded_driver() or str(self.provenance().get("driver_version", ""))
         self.toolchain: Toolchain = replace(toolchain, driver=driver)
         self.space: Space = CudaSpace(cutlass.compiler() is not None and cutlass.headers() is not None)
+        assembler.choose()
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
         self.compilers = Precompiler(found.capability, shared)
         self.say: Callable[[str], None] = silent
