@@ -16,6 +16,7 @@ from gemmdb.generators.build.asked import too_long
 from gemmdb.generators.coverage import ask
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Backend
+from gemmdb.generators.interfaces.progress import SECONDS
 from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.only_aten import only_aten
 from gemmdb.key.device import Device
@@ -30,9 +31,6 @@ from gemmdb.workload import origins
 from gemmdb.workload.entries import Entry, Ranges, Workload
 from gemmdb.workload.origins import Origin
 
-SECONDS = {"cpu": 15.0, "cuda": 6.0}
-"""Expected seconds per problem of a build, until one was measured. CPU: fp32 linears on two cores. GPU: seven builds of
-7 to 39 problems on one H200 took 4 to 9 seconds per problem."""
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 _BUDGET = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
+from gemmdb.generators.interfaces.progress import SECONDS
 from gemmdb.generators.measure.only_aten import ONLY_ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -85,7 +86,7 @@ def test_a_plan_names_what_it_leaves_out_with_reasons(tmp_path: Path):
     ]  # fmt: skip
     (only_aten,) = (reason for reason in found.left_out if reason.startswith(ONLY_ATEN))
     assert found.left_out == {only_aten: 1, plans.ELSEWHERE: 1}
-    assert {one.seconds for one in found.wanted} == {plans.SECONDS["cpu"]}
+    assert {one.seconds for one in found.wanted} == {SECONDS["cpu"]}
 
 
 def test_a_measured_pace_is_the_next_estimate(tmp_path: Path):
