@@ -66,13 +66,15 @@ def vector_units() -> None:
         os.environ.update(units.TRUSTED)
 
 
-@pytest.fixture(autouse=True)
-def unknown_load(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def unknown_load() -> Iterator[None]:
     """No test waits for a quiet machine, or finds its times marked: other workers of the tests keep it busy. Tests of
     that put /proc back."""
     from gemmdb.devices import load
 
-    monkeypatch.setattr(load, "PROC", Path(os.devnull))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "PROC", Path(os.devnull))
+        yield
 
 
 @pytest.fixture
