@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import os
@@ -108,6 +109,27 @@ def test_every_command_that_a_document_shows_is_one(document: Path) -> None:
     for line in re.findall(r"^(?:[A-Z_]+=\S+ )*gemmdb (\w.*)$", text, re.MULTILINE):
         name, *arguments = shlex.split(line.partition(" > ")[0], comments=True)
         typer.main.get_command(app).commands[name].make_context(name, arguments)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_block_of_python_parses_and_takes_from_gemmdb_what_is_there(document: Path) -> None:
+    for code in re.findall(r"^```python.*\n(.*?)^```$", document.read_text(), re.MULTILINE | re.DOTALL):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gemmdb"):
+                module = importlib.import_module(str(node.module))
+                assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("gemmdb."):
+                assert resolves(ast.unparse(node)), ast.unparse(node)
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one."""
+    owner, _, last = name.rpartition(".")
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        return bool(owner) and resolves(owner) and hasattr(importlib.import_module(owner), last)
+    return True
 
 
 def test_every_page_names_its_programs() -> None:
