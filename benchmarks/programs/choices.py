@@ -33,8 +33,8 @@ def share(cache: Path, others: Sequence[Path]) -> None:
     known = {_same(kernel): choice for kernel in _kernels(cache) if (choice := _choice_of(kernel)).exists()}
     for other in others:
         for kernel in _kernels(other):
-            if choice := known.get(_same(kernel)):
-                shutil.copyfile(choice, _choice_of(kernel))
+            if found := known.get(_same(kernel)):
+                shutil.copyfile(found, _choice_of(kernel))
 
 
 def share_paddings(cache: Path, others: Sequence[Path]) -> list[Path]:
