@@ -102,6 +102,13 @@ def test_tables_are_carried_over(at_home: Path) -> None:
     assert (at_home / "opt/tables/mine.db").read_bytes() == (at_home / "carried/tables/mine.db").read_bytes()
 
 
+def test_what_is_carried_in_is_what_is_needed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {*project["dependencies"], *project["optional-dependencies"]["build"]}
+    (line,) = re.findall(r"^pip download -d wheels (.*)$", (DOCS / "how-to/air-gapped.md").read_text(), re.MULTILINE)
+    assert set(shlex.split(line)) == needed
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_that_a_document_shows_is_one(document: Path) -> None:
     """In its blocks of code, a command by itself on its line, with options that exist."""
