@@ -16,6 +16,7 @@ import typer
 
 from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import count, note, say_facts, say_json
+from gemmdb.cli.progress import Pulse
 from gemmdb.errors import InputError
 
 
@@ -42,11 +43,12 @@ def compare(
     """
     if importlib.util.find_spec("torch") is None:
         raise InputError("this command needs torch, which is not installed: pip install torch")
-    with _beside(script):
+    with _beside(script), Pulse() as pulse:
+        pulse.begin(f"running {script}", aloud=False)
         model, inputs = _loaded(script)
         from gemmdb.inductor import comparison
 
-        found = comparison.compare(model, inputs, calls=calls, say=note)
+        found = comparison.compare(model, inputs, calls=calls, say=pulse.begin)
     if json:
         say_json("compare", {**asdict(found), "speedup": found.speedup, "verdict": found.verdict})
     else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SUFFIX = ".best_config"
@@ -30,11 +30,20 @@ def forget(cache: Path) -> None:
 
 def share(cache: Path, others: Sequence[Path]) -> None:
     """Give the kernels in the `others` the choices that `cache` has for the same kernels."""
-    known = {_same(kernel): choice for kernel in _kernels(cache) if (choice := _choice_of(kernel)).exists()}
     for other in others:
-        for kernel in _kernels(other):
-            if found := known.get(_same(kernel)):
-                shutil.copyfile(found, _choice_of(kernel))
+        give(known(cache), other)
+
+
+def known(cache: Path) -> dict[str, str]:
+    """The choices of a cache, by the sources of the kernels."""
+    return {_same(one): choice.read_text() for one in _kernels(cache) if (choice := _choice_of(one)).exists()}
+
+
+def give(chosen: Mapping[str, str], cache: Path) -> None:
+    """Give the kernels in a cache the choices that are `known` for the same sources."""
+    for kernel in _kernels(cache):
+        if choice := chosen.get(_same(kernel)):
+            _choice_of(kernel).write_text(choice)
 
 
 def share_paddings(cache: Path, others: Sequence[Path]) -> list[Path]:

@@ -116,13 +116,18 @@ def compare(
     entry.install()
     served = session.steering() or session_factory.from_tables(entry.policy_of(None, None, Settings.read()))
     with torch.no_grad():
-        say("compiling as without gemmdb")
+        say("compiling as without gemmdb, to be followed by the same with gemmdb")
+        begun = time.monotonic()
         plain = _compile(model, inputs, session_factory.from_chooser(lambda problem: None, None))
         journal.reset_stats()
-        say("compiling with gemmdb")
+        say(f"compiling with gemmdb, about {time.monotonic() - begun:.0f} s as without it")
         ours = _compile(model, inputs, served)
         products = journal.stats()["products"]
         configs = {item["problem"]: str(item["config"]) for item in products}
+        begun = time.monotonic()
+        ours(*inputs)
+        _synchronize()
+        say(f"2 x {calls} calls to be timed, about {2 * (calls + 2) * (time.monotonic() - begun):.0f} s")
         (default, with_gemmdb), busy = _quietly(lambda: _timed(plain, ours, inputs, calls), say)
         brief = tuple({name: value for name, value in one.items() if name != "evidence"} for one in products)
         found = Comparison(

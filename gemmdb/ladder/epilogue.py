@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemmdb.cost.machine import machine
+from gemmdb.cost.epilogue import extra_us
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.epilogue import LIGHT
@@ -25,13 +25,6 @@ from gemmdb.ladder.policy_filter import required_gain
 from gemmdb.ladder.prediction import Prediction, measured
 from gemmdb.ladder.ranges import buckets, ranged
 
-EXPONENTIAL = 31
-"""Instructions per element of an exact GELU beyond those of relu, counted in code that Triton 3.6 makes for sm90. SiLU
-takes 16, two of them at an eighth of the rate."""
-TRANSPOSED = 0.05
-"""The share of a kernel's time that a transposed store is charged on a GPU. On an H200, tiles of our kernel gained at
-most this much less over ATen and a kernel after it than with a store in their own order, and more at two of five sizes
-(benchmarks/results/h200/checks/2026-11-23-stores.json)."""
 BIAS = 0.07
 """The share of a kernel's time that a bias is charged on a GPU. Of 245 pairs of rows on an H200, a config's time
 relative to ATen's was more than this much higher with a bias than without in one of twenty, and as high in the
@@ -107,24 +100,13 @@ def _charged(ask: Ask, problem: Problem, hit: Hit) -> Hit:
     """The hit with the time of what the other `problem` did not have."""
     if problem.fusion == "none" or hit.branches or hit.config == ATEN:
         return hit  # Rows without an epilogue lack the kernel after ATen as well, which takes at least as long.
-    us = BIAS * hit.expected_us if problem.epilogue == ask.problem.epilogue else _extra_us(ask, problem, hit)
+    same = problem.epilogue == ask.problem.epilogue
+    us = BIAS * hit.expected_us if same else extra_us(ask.problem, ask.device, hit.expected_us)
     if us == 0:
         return hit
     expected = hit.expected_us + us
     evidence = {**hit.evidence, "charged_us": us}
     return replace(hit, expected_us=expected, speedup=hit.speedup * hit.expected_us / expected, evidence=evidence)
-
-
-def _extra_us(ask: Ask, problem: Problem, hit: Hit) -> float:
-    """Microseconds of the epilogue beyond the light one of `problem`: a transposed store, and exponentials, which a
-    kernel of a product computes after its sums, where no memory's time hides them."""
-    own, found = ask.problem.epilogue, machine(ask.device)
-    if own is None:
-        return 0.0
-    us = TRANSPOSED * hit.expected_us if own.order == "transposed" and ask.device.kind == "cuda" else 0.0
-    if own.arithmetic != "light" and found is not None:
-        us += EXPONENTIAL * problem.batch * problem.m * problem.n / (found.sms * found.fma / 2)
-    return us
 
 
 def _doubt(ask: Ask, problem: Problem, hit: Hit) -> str | None:

@@ -4,7 +4,7 @@ noise."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -71,6 +71,16 @@ def interval(count: int) -> tuple[int, int]:
             lower = max(rank - 1, 0)
             return lower, count - 1 - lower
     return 0, count - 1
+
+
+def weighted(parts: Iterable[tuple[float, float, float]]) -> Gain:
+    """The gain of many things together, each with its time before, its time after, and how far the latter may be off
+    (relative, 0 if unknown). All ends of intervals are taken at once. 1 without any."""
+    before = after = least = most = 0.0
+    for was, now, spread in parts:
+        before, after = before + was, after + now
+        least, most = least + now * (1 - min(spread, 0.99)), most + now * (1 + spread)
+    return Gain(before / after, before / most, before / least) if after else Gain(1.0, 1.0, 1.0)
 
 
 def times(samples_us: Sequence[float], reference_us: Sequence[float]) -> Times:

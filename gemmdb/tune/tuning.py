@@ -141,7 +141,7 @@ def _catalog(request: Request) -> Catalog:
 def _build(request: Request, state: State, plan: Plan, progress: Progress | None) -> BuildReport:
     """Build what the plan wants, in its order."""
     state.queue.unlink(missing_ok=True)
-    entries.append(state.queue, (Entry(one.problem, 1, one.calls, one.device.text) for one in plan.wanted))
+    entries.append(state.queue, (Entry(one.problem, 1, one.calls, one.device.text, one.ranges) for one in plan.wanted))
     kind = plan.wanted[0].device.kind
     built = build_table(
         BuildRequest(

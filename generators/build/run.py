@@ -17,7 +17,7 @@ from gemmdb.generators.build import queue
 from gemmdb.generators.build.scheduler import Prepare, Scheduler
 from gemmdb.generators.build.worker import Confirmed, Ended, Finished, Message, Phase, Worker
 from gemmdb.generators.interfaces.backend import Backend, Job, Measurer, Outcome, row
-from gemmdb.generators.interfaces.progress import Progress, Tracker
+from gemmdb.generators.interfaces.progress import SECONDS, Progress, Tracker
 from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, command, unplaced
 from gemmdb.generators.measure.quiet import PATIENCE_S, WAITING
 from gemmdb.table.writer import Store
@@ -35,7 +35,9 @@ class Run:
         self.started = monotonic()
         self.pending = queue.left(jobs, store.path, backend, self.effort)
         self.before = len(jobs) - len(self.pending)
-        self.tracker = Tracker(progress, len(jobs), self.before)
+        workers = max(min(backend.workers, request.gpus or backend.workers), 1) if self.pending else 1
+        expected_s = SECONDS[backend.device.kind] / workers if backend.device.kind in SECONDS else None
+        self.tracker = Tracker(progress, len(jobs), self.before, expected_s)
         self.statuses: Counter[str] = Counter()
         self.rows = self.measured = self.elsewhere = self.workers = self.disturbed = 0
         self.busy = ""
@@ -150,7 +152,6 @@ class Run:
     def _count(self, message: Finished | Confirmed, work: queue.Work) -> None:
         if isinstance(message, Confirmed) or not message.more:
             work.release(message.job)  # Not before its confirmations: another build would claim it to do these.
-        if message.done:
             self.tracker.finished(message.job.problem)
 
     def _stop(self, messages: SimpleQueue[Message], measurers: Sequence[Measurer], workers: Sequence[Worker]) -> None:

@@ -17,7 +17,7 @@ from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators import effort
 from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Measurer, Outcome, row
-from gemmdb.generators.interfaces.progress import Progress, Silent, Tracker
+from gemmdb.generators.interfaces.progress import SECONDS, Progress, Silent, Tracker
 from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.holding import holds
 from gemmdb.generators.measure.quiet import PATIENCE_S, judged
@@ -161,7 +161,7 @@ def _sampled(verdict: Verdict, rows: Sequence[Measurement]) -> Sampled:
 
 def _measure(sampled: Sequence[Sampled], backend: Backend, progress: Progress, busy: bool) -> list[list[Measurement]]:
     """The rows of each sample, timed on all devices of the machine, all of them disturbed if that is `busy`."""
-    tracker, lock = Tracker(progress, len(sampled), 0), Lock()
+    tracker, lock = Tracker(progress, len(sampled), 0, SECONDS.get(backend.device.kind)), Lock()
     workers = max(min(backend.workers, len(sampled)), 1)
     measurers = [backend.measurer(worker, effort.named("full", backend.device.kind)) for worker in range(workers)]
     with ThreadPoolExecutor(workers) as threads:

@@ -178,6 +178,10 @@ def test_compare_waits_for_a_quiet_machine_and_says_if_there_is_none(kit, table,
     found = comparison.compare(linear, A, W, calls=2, say=said.append)
     assert (found.verdict, found.disturbed, found.load) == ("cannot tell", True, 2.0)
     assert said.count("timing") == 2
+    assert [words.split(",")[0] for words in said if "compiling" in words] == [
+        "compiling as without gemmdb", "compiling with gemmdb",
+    ]  # fmt: skip
+    assert any("calls to be timed, about" in words for words in said)
     monkeypatch.setattr(load, "between", lambda before, after, threads=None: load.Load(0.0))
     assert not comparison._is_disturbed(Span(100.0, 99.0, 101.0), load.Load(0.0))
     assert comparison._is_disturbed(Span(100.0, 50.0, 150.0), load.Load(0.0))

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from kit import strategies
 
 from benchmarks.h200 import stores
+from gemmdb.cost.epilogue import TRANSPOSED
 from gemmdb.devices import registry
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates
-from gemmdb.ladder.epilogue import TRANSPOSED, stand_ins
+from gemmdb.ladder.epilogue import stand_ins
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
 

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -135,6 +135,7 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
             client.Request(problem, device, table, configs, pace.device_s, gpu, session.policy, pace.compile_s)
             for problem, configs in tried.items()
         ]
+        log.info("%s", _announced(len(requests), limit_s))
         tuned = client.tune(requests, limit_s)
     except Exception as error:
         text = f"live tuning: {type(error).__name__}: {error}"
@@ -142,6 +143,7 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
         log.warning("%s", text)
         return [_instead(decision, text) for decision in group]
     seconds, spent = round(monotonic() - start, 3), dict(tuned.spent)
+    log.info("live tuning ended after %.1f s%s", seconds, _waited(spent))
     shared = {"problems": len(requests), "seconds": seconds, "device_s": tuned.device_s, "spent": spent}
     _note_lateness(tuned, limit_s)
     decided = []
@@ -154,6 +156,20 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
             texts = [config.text for config in tried[decision.problem]]
             decided.append(_by_verdict(decision, found, {"proposals": texts, "tuning": shared}))
     return decided
+
+
+def _announced(number: int, limit_s: float) -> str:
+    """What the compile waits for, in a line."""
+    waits = "" if client.ready() else " It first waits for the process that measures, which starts now."
+    problems = "1 problem is" if number == 1 else f"{number} problems are"
+    return f"live tuning: the compile waits {limit_s:.0f} s at most, while {problems} measured.{waits}"
+
+
+def _waited(spent: Mapping[str, float]) -> str:
+    """What the time went into, in words; empty if unknown."""
+    words = {"start": "waiting for the process", "compile": "for compilers", "measure": "measuring"}
+    known = [f"{spent[name]:.1f} s {word}" for name, word in words.items() if name in spent]
+    return f": {', '.join(known)}" if known else ""
 
 
 def _note_lateness(tuned: client.Tuned, limit_s: float) -> None:

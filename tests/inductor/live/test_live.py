@@ -109,6 +109,20 @@ def test_waiting_for_others_does_not_switch_live_tuning_off(tmp_path, monkeypatc
     assert JOURNAL.provisional
 
 
+def test_the_log_says_what_a_compile_waits_for(tmp_path, monkeypatch, caplog):
+    device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
+    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
+    done = client.Tuned({}, waited=True, late=True, spent={"start": 1.25, "measure": 0.5})
+    monkeypatch.setattr(client, "tune", lambda requests, limit_s: done)
+    caplog.set_level("INFO", "gemmdb")
+    tuning.tune(group)
+    said, ended = (record.message for record in caplog.records)
+    assert said.startswith("live tuning: the compile waits 3 s at most, while 1 problem is measured.")
+    assert said.endswith("the process that measures, which starts now.")
+    assert ended.startswith("live tuning ended after 0.0 s: 1.2 s waiting for the process, 0.5 s measuring")
+
+
 def test_a_process_that_is_still_starting_may_be_ready_for_the_next_graph(tmp_path, monkeypatch):
     device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
     asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
