@@ -44,9 +44,10 @@ $(VENV)/.installed: pyproject.toml
 matrix: $(VENV)/.installed  ## the integration on every supported torch that can be installed
 	$(BIN)/python -m benchmarks.torch matrix
 
-programs: $(VENV)/.installed  ## a tiny version of every program of benchmarks/programs, on this CPU; installs their packages
+programs: $(VENV)/.installed  ## tiny versions of benchmarks/programs, and what how-to pages show, on this CPU; installs their packages
 	$(BIN)/python -m pip install --quiet "$(TORCH)" -e '.[programs]'
-	$(BIN)/python -m pytest -n auto --dist worksteal tests/benchmarks/test_programs_all.py $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal tests/benchmarks/test_programs_all.py \
+		tests/site/test_howto_packages.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .demo .matrix build dist gemmdb.egg-info

@@ -36,9 +36,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """The text of a page as mkdocs wants it: links between places in the site, and the name in a fence as its title."""
+    """The text of a page as mkdocs wants it: links between places in the site, and blocks of code with their title."""
     source = Path(page.file.abs_src_path)
-    return _FENCE.sub(r'```\1 title="\2"', relinked(markdown, source))
+    return _FENCE.sub(titled, relinked(markdown, source))
+
+
+def titled(fence: re.Match[str]) -> str:
+    """The beginning of a block of code: the file that it belongs to is its title, another name is for tests."""
+    language, name = fence.groups()
+    return f'```{language} title="{name}"' if "." in name else f"```{language}"
 
 
 def reached(start: list[Path]) -> set[Path]:

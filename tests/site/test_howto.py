@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import typer
 from kit import lab
-from kit.pages import DOCS, blocks
+from kit.pages import DOCS, blocks, commands, program, shell
 
 from gemmdb.cli.app import app
 from gemmdb.table.writer import Store
@@ -24,18 +22,16 @@ from gemmdb.workload import entries
 from gemmdb.workload.entries import Entry
 
 PAGES = sorted(f"how-to/{path.name}" for path in (DOCS / "how-to").glob("*.md"))
-NEEDS = {"how-to/torchao.md": ("torchao",), "how-to/generate.md": ("transformers",)}
-"""The packages of a page's programs, beside torch."""
 EXPECTED = {
     "how-to/gpt-fast.md": "aten",
-    "how-to/torchao.md": "mixed_mm aten",
-    "how-to/generate.md": "torch.Size([1, 12])",
     "how-to/inductor-directly.md": "{'aten': 1}",
     "how-to/training.md": "5 products",
 }
 """What a page's program prints on a CPU without tables of its own."""
 RUN_HERE = ("how-to/aotinductor.md", "how-to/ci.md", "how-to/air-gapped.md")
 """The pages whose commands are run below."""
+OF_OTHERS = ("how-to/torchao.md", "how-to/generate.md")
+"""The pages whose programs need other packages: test_howto_packages.py runs them."""
 ROOT = DOCS.parent
 DOCUMENTS = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
 
@@ -44,11 +40,8 @@ DOCUMENTS = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", EXPECTED)
 def test_the_program_of_the_page_runs(page: str, tmp_path: Path, vector_units: None) -> None:
-    for package in ("torch", *NEEDS.get(page, ())):
-        pytest.importorskip(package)
-    (program,) = [block for block in blocks(page) if block.language == "python"]
-    (tmp_path / program.name).write_text(program.code)
-    assert EXPECTED[page] in shell(f"python -W ignore {program.name}", tmp_path)
+    pytest.importorskip("torch")
+    assert EXPECTED[page] in shell(f"python -W ignore {program(page, tmp_path)}", tmp_path)
 
 
 @pytest.mark.slow
@@ -101,6 +94,13 @@ def test_tables_are_carried_over(at_home: Path) -> None:
     assert (at_home / "opt/tables/mine.db").read_bytes() == (at_home / "carried/tables/mine.db").read_bytes()
 
 
+def test_what_is_carried_in_is_what_is_needed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {*project["dependencies"], *project["optional-dependencies"]["build"]}
+    (line,) = re.findall(r"^pip download -d wheels (.*)$", (DOCS / "how-to/air-gapped.md").read_text(), re.MULTILINE)
+    assert set(shlex.split(line)) == needed
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_that_a_document_shows_is_one(document: Path) -> None:
     """In its blocks of code, a command by itself on its line, with options that exist."""
@@ -110,11 +110,32 @@ def test_every_command_that_a_document_shows_is_one(document: Path) -> None:
         typer.main.get_command(app).commands[name].make_context(name, arguments)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_block_of_python_parses_and_takes_from_gemmdb_what_is_there(document: Path) -> None:
+    for code in re.findall(r"^```python.*\n(.*?)^```$", document.read_text(), re.MULTILINE | re.DOTALL):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gemmdb"):
+                module = importlib.import_module(str(node.module))
+                assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("gemmdb."):
+                assert resolves(ast.unparse(node)), ast.unparse(node)
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one."""
+    owner, _, last = name.rpartition(".")
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        return bool(owner) and resolves(owner) and hasattr(importlib.import_module(owner), last)
+    return True
+
+
 def test_every_page_names_its_programs() -> None:
     assert len(PAGES) == 9
     for page in PAGES:
         assert all(block.name for block in blocks(page) if block.language in ("python", "cpp", "cmake", "toml"))
-        assert page in {*EXPECTED, *RUN_HERE} or not any(block.language == "sh" for block in blocks(page))
+        assert page in {*EXPECTED, *RUN_HERE, *OF_OTHERS} or not any(block.language == "sh" for block in blocks(page))
 
 
 def test_the_plugin_of_vllm_names_a_function_that_needs_no_arguments() -> None:
@@ -122,26 +143,3 @@ def test_the_plugin_of_vllm_names_a_function_that_needs_no_arguments() -> None:
     ((_, target),) = tomllib.loads(project.code)["project"]["entry-points"]["vllm.general_plugins"].items()
     module, _, name = target.partition(":")
     inspect.signature(getattr(importlib.import_module(module), name)).bind()
-
-
-def commands(page: str, folder: Path) -> str:
-    """What the commands of a page print, one block after the other, its files saved before."""
-    printed = []
-    for block in blocks(page):
-        if block.name:
-            (folder / block.name).write_text(block.code)
-        elif block.language == "sh":
-            printed.append(shell(block.code, folder))
-    return "".join(printed)
-
-
-def shell(line: str, folder: Path, code: int = 0) -> str:
-    """What a command prints. It finds no tables but the shipped ones and those that it names."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("GEMMDB_")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
-    environ |= {"XDG_DATA_HOME": str(folder / "data"), "PATH": path}
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", line], cwd=folder, env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, f"{line}\n{done.stdout}\n{done.stderr[-3000:]}"
-    return done.stdout

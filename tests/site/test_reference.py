@@ -11,11 +11,13 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from kit.pages import DOCS, Block, blocks
+from kit import lab
+from kit.pages import DOCS, Block, blocks, shell
 
 import gemmdb
 import gemmdb.inductor
 from gemmdb.settings import ENVIRONMENT, Policy
+from gemmdb.workload.entries import Entry
 
 SETTINGS = (DOCS / "settings.md").read_text()
 
@@ -55,10 +57,11 @@ def test_the_settings_in_a_program_are_accepted() -> None:
 
 def test_the_schemas_validate_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(DOCS / "schemas", tmp_path / "docs" / "schemas")
-    printed = {"schema": "coverage", "version": 1, "problems": 0, "hit_share": 0, "hits": {}, "misses": []}
-    (tmp_path / "coverage.json").write_text(json.dumps(printed | {"uncovered": {}}))
+    (tmp_path / "workload.jsonl").write_text(Entry(lab.problem(), 1, 10, lab.CPU.text).line.text + "\n")
+    shell("gemmdb coverage workload.jsonl --json > coverage.json", tmp_path)
     monkeypatch.chdir(tmp_path)
     run(block("json.md", "validate"))
+    printed = json.loads((tmp_path / "coverage.json").read_text())
     (tmp_path / "coverage.json").write_text(json.dumps(printed | {"hit_share": 2}))
     with pytest.raises(Exception, match=r"maximum of 1"):
         run(block("json.md", "validate"))

@@ -37,6 +37,7 @@ def run(commands: str, folder: Path) -> str:
     """What the commands of a block print. A command that fails ends the test."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GEMMDB_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+    environ["OMP_NUM_THREADS"] = "1"  # Threads that wait for each other take minutes beside other workers of the tests.
     environ |= {"XDG_DATA_HOME": str(folder / "data"), "XDG_CACHE_HOME": str(folder / "cache"), "PATH": path}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
