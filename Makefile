@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes. Each would compile gemmdb and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow check docs matrix programs clean
+.PHONY: demo test test-slow check docs site matrix programs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
@@ -19,15 +19,19 @@ test: $(VENV)/.installed  ## the tests, divided among the cores, then those of t
 test-slow: $(VENV)/.installed  ## the tests of whole ways: builds, searches, trials, packages of AOTInductor, jobs, examples
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow --ignore tests/benchmarks/test_programs_all.py $(ARGS)
 
-check: $(VENV)/.installed  ## style, types, layers
+check: site  ## style, types, layers, and the site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p gemmdb -p benchmarks -p tools -p kit
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.installed  ## the generated CLI reference and the pictures of the layers
+docs: $(VENV)/.installed  ## the generated CLI reference, the pictures of the layers and the diagrams
 	$(BIN)/python -m gemmdb.cli.reference > docs/cli.md
 	$(BIN)/python -m tools.layers docs
+	$(BIN)/python -m tools.diagrams docs/images
+
+site: $(VENV)/.installed  ## the documentation as a site, in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # torch first: whatever depends on it must find this build and not fetch another.
 $(VENV)/.installed: pyproject.toml
@@ -42,9 +46,10 @@ $(VENV)/.installed: pyproject.toml
 matrix: $(VENV)/.installed  ## the integration on every supported torch that can be installed
 	$(BIN)/python -m benchmarks.torch matrix
 
-programs: $(VENV)/.installed  ## a tiny version of every program of benchmarks/programs, on this CPU; installs their packages
+programs: $(VENV)/.installed  ## tiny versions of benchmarks/programs, and what how-to pages show, on this CPU; installs their packages
 	$(BIN)/python -m pip install --quiet "$(TORCH)" -e '.[programs]'
-	$(BIN)/python -m pytest -n auto --dist worksteal tests/benchmarks/test_programs_all.py $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal tests/benchmarks/test_programs_all.py \
+		tests/site/test_howto_packages.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .demo .matrix build dist gemmdb.egg-info

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,15 +17,9 @@ from gemmdb.cli.options import JsonFlag, takes
 from gemmdb.cli.output import note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
 from gemmdb.errors import InputError
-from gemmdb.key.problem import Problem
-from gemmdb.settings import data_home
-from gemmdb.table.measurement import TIMED
-from gemmdb.table.reader import Table
-from gemmdb.table.verdict import TIE
-from gemmdb.workload import entries
 
 if TYPE_CHECKING:
-    from gemmdb.generators.build.build import BuildReport, BuildRequest
+    from gemmdb.generators.build.build import BuildRequest
 
 
 @dataclass(frozen=True)
@@ -84,6 +77,12 @@ class BuildOptions:
         str, typer.Option(metavar="REGEX", help="Try only candidates whose text matches. ATen is always tried.")
     ] = ""
     deny: Annotated[str, typer.Option(metavar="REGEX", help="Do not try candidates whose text matches.")] = ""
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Also measure the products of a workload that end in ATen in any case. They are left out."
+        ),
+    ] = False
     verbose: Annotated[bool, typer.Option("--verbose", help="Also show why candidates failed or were excluded.")] = (
         False
     )
@@ -106,6 +105,7 @@ class BuildOptions:
             self.minutes,
             self.allow,
             self.deny,
+            self.every,
         )
 
 
@@ -134,22 +134,24 @@ def build(options: BuildOptions) -> None:
     input, 130 interrupted (Ctrl-C or SIGTERM).
     """
     _check_installed(options.modelled)
+    from gemmdb.cli import build_summary
+
     # Imported here because the generators need sqlite-utils and more, which other commands do not.
     from gemmdb.generators.build.build import build as build_table
     from gemmdb.generators.shapes import loading as shapes
 
     request = options.request()
     with BuildProgress() as progress, terminable():
-        report = build_table(request, progress)
+        report = build_table(request, progress, say=note)
     problems = shapes.select(shapes.load(request.shapes, report.device.kind), request.ops, request.dtypes)
     if options.verbose:
-        _note_failures(report, problems)
+        build_summary.note_failures(report, problems)
     for warning in report.warnings:
         note(warning)
     if options.as_json:
-        say_json("build", _document(report))
+        say_json("build", build_summary.document(request, report, problems))
     else:
-        say_facts(_summary(request, report, problems))
+        say_facts(build_summary.summary(request, report, problems))
     if report.left and not report.interrupted:
         note(f"out of time; {report.left:,} of {report.jobs:,} are left: the same command continues from there")
     if report.interrupted:
@@ -179,73 +181,3 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _document(report: BuildReport) -> dict[str, Any]:
-    """The report as JSON, its device by name."""
-    fields = {**report.document(), "arch": report.device.arch, "device": report.device.sku}
-    return {
-        **fields, "left": report.left, "seconds_per_job": report.seconds_per_job, "busy_share": report.busy_share,
-    }  # fmt: skip
-
-
-def _summary(request: BuildRequest, report: BuildReport, problems: Sequence[Problem]) -> list[tuple[str, str]]:
-    """Name and value of each line of the final summary."""
-    statuses = ", ".join(f"{number:,} {status}" for status, number in report.statuses.items())
-    what = "modelled" if report.modelled else "measured"
-    done = f"{report.measured} of {report.jobs} {what} now in {report.seconds:.0f} s"
-    done += f", {report.before} known before" if report.before else ""
-    done += f", {report.elsewhere} by another build" if report.elsewhere else ""
-    facts = [
-        ("device", f"{report.device.sku} ({report.device.arch})"),
-        ("problems", f"{report.problems:,}"),
-        ("modelled" if report.modelled else "measurements", done),
-        *_costs(report),
-        ("candidates", f"{report.rows:,} new rows: {statuses}" if statuses else "no new rows"),
-        ("expected" if report.modelled else "verdicts", _gains(report, problems)),
-        ("table", str(report.out)),
-        ("next", _next(request)),
-    ]
-    if report.out.absolute().parent != data_home().absolute():
-        facts[-1] = ("next", f"GEMMDB_TABLES={report.out} {facts[-1][1]}")
-    return facts
-
-
-def _costs(report: BuildReport) -> list[tuple[str, str]]:
-    """The cost in GPU time; empty for a CPU or a modelled build."""
-    if report.device.kind == "cpu" or report.modelled or report.seconds_per_job is None:
-        return []
-    cost = f"{report.workers} GPU(s), {report.seconds_per_job:.2f} GPU-seconds per measurement"
-    busy = "" if report.busy_share is None else f", {report.busy_share:.0%} of them in timed calls"
-    return [("cost", cost + busy)]
-
-
-def _next(request: BuildRequest) -> str:
-    """The command to run next."""
-    try:
-        entries.read(Path(request.shapes or ""))
-    except InputError:
-        return "gemmdb tables"
-    return f"gemmdb coverage {request.shapes}"
-
-
-def _gains(report: BuildReport, problems: Sequence[Problem]) -> str:
-    """How many verdicts beat ATen and by how much, over all requested problems, measured now or before."""
-    table = Table.open(report.out)
-    found = [verdict for problem in problems if (verdict := table.verdict(problem, report.device)) is not None]
-    table.close()
-    gains = sorted(verdict.speedup for verdict in found if verdict.speedup > 1 + TIE)
-    if not gains:
-        return f"{len(found):,}, of which none beats ATen"
-    mean = math.exp(sum(map(math.log, gains)) / len(gains))
-    return f"{len(found):,}, of which {len(gains):,} beat ATen, {mean:.2f}x on average and {gains[-1]:.2f}x at most"
-
-
-def _note_failures(report: BuildReport, problems: Sequence[Problem]) -> None:
-    """A line on stderr for every row of these problems without times."""
-    table = Table.open(report.out)
-    for problem in problems:
-        for row in table.rows(problem, report.device):
-            if row.status not in TIMED:
-                note(f"{row.status}: {row.config.text} on {problem.text}: {row.detail or 'no detail'}")
-    table.close()

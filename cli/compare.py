@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import note, say_facts, say_json
+from gemmdb.cli.output import count, note, say_facts, say_json
+from gemmdb.cli.progress import Pulse
 from gemmdb.errors import InputError
 
 
@@ -27,8 +28,10 @@ def compare(
     """Time a whole program with and without gemmdb, side by side.
 
     SCRIPT is run first. It sets `model`, a module or function, and `inputs`, the tuple of its arguments. Both versions
-    are compiled and called alternately under `torch.no_grad()`, and their outputs are compared. If gemmdb is slower,
-    its kernels are switched off, all together and then each in turn, to name the GEMMs that cost the time.
+    are compiled and called in turns under `torch.no_grad()`, and their outputs are compared. The gain is an interval:
+    no difference where it contains 1, or where ATen runs all products on both sides. On a busy machine it waits a
+    little, and then says that it cannot tell. If gemmdb is slower, its kernels are switched off, all together and then
+    each in turn, to name the GEMMs that cost the time.
 
     \b
     Examples:
@@ -36,33 +39,41 @@ def compare(
       gemmdb compare model.py --calls 200 --json
 
     \b
-    Exit codes: 0 not slower by more than 1%, 1 slower, 2 bad usage or bad input.
+    Exit codes: 0 not slower by more than 1%, or it cannot tell; 1 slower, 2 bad usage or bad input.
     """
     if importlib.util.find_spec("torch") is None:
         raise InputError("this command needs torch, which is not installed: pip install torch")
-    with _beside(script):
+    with _beside(script), Pulse() as pulse:
+        pulse.begin(f"running {script}", aloud=False)
         model, inputs = _loaded(script)
         from gemmdb.inductor import comparison
 
-        found = comparison.compare(model, inputs, calls=calls)
-    slower = found.gemmdb_us > comparison.SLOWER * found.default_us
+        found = comparison.compare(model, inputs, calls=calls, say=pulse.begin)
     if json:
-        say_json("compare", {**asdict(found), "speedup": found.speedup})
+        say_json("compare", {**asdict(found), "speedup": found.speedup, "verdict": found.verdict})
     else:
         say_facts(_facts(found))
     if not isfinite(found.error):
         note("the outputs differ: one has a NaN or an infinity where the other has none")
     for line in found.advice().splitlines():
         note(line)
-    if slower:
+    if found.disturbed:
+        note("times of a busy machine, or of an unsteady default mode: repeat it when the machine is quiet")
+    if found.verdict == "slower":
         raise typer.Exit(1)
 
 
+def _verdict(verdict: str) -> str:
+    return "no difference, ATen runs all products on both sides" if verdict == "same kernels" else verdict
+
+
 def _facts(found: Any) -> list[tuple[str, str]]:
+    low, high = found.interval
     return [
         ("default", f"{found.default_us:.1f} us"),
         ("gemmdb", f"{found.gemmdb_us:.1f} us"),
-        ("speedup", f"{found.speedup:.3f}"),
+        ("gain", f"{found.speedup:.3f}x, between {low:.3f}x and {high:.3f}x: {_verdict(found.verdict)}"),
+        ("kernels", f"{found.kernels} of {count(len(found.configs), 'distinct product')} not run by ATen"),
         ("largest difference", f"{found.error:.2g} of the largest value"),
         *((problem, config) for problem, config in found.configs.items()),
     ]

@@ -9,7 +9,7 @@ import typer
 
 from gemmdb.api import current_catalog
 from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import count, microseconds, one_line, places, say, say_json, say_table
+from gemmdb.cli.output import count, gain_text, microseconds, one_line, places, say, say_json, say_table
 from gemmdb.cli.question import ranged
 from gemmdb.errors import InputError
 from gemmdb.settings import Policy
@@ -26,9 +26,10 @@ def coverage(
 ) -> None:
     """Show how much of a recorded workload the tables answer.
 
-    Hits are counted per rung. Misses are ranked by their share of the time, which is estimated for a miss. GEMMs that
-    gemmdb does not steer (baddbmm, fp8 with block scales, 1x1 convolutions) are named and counted. Convolutions with
-    larger kernels are not recorded.
+    Hits are counted per rung, and how many of them are ATen. Misses are ranked by their share of the time, which is
+    estimated for a miss. The last line weighs the expected gains by calls and time. GEMMs that gemmdb does not steer
+    (baddbmm, fp8 with block scales, 1x1 convolutions) are named and counted. Convolutions with larger kernels are not
+    recorded.
 
     \b
     Examples:
@@ -59,22 +60,33 @@ def _say(found: Coverage, wide: bool) -> None:
         return text if wide else short(Problem.parse(text))
 
     answered = sum(tally.problems for tally in found.hits.values())
-    say(f"{answered} of {count(found.problems, 'problem')} answered, {found.hit_share:.1%} of the time")
-    numbers = ("problems", "of them ATen", "in graphs", "calls", "of the time")
+    served = answered - sum(tally.aten for tally in found.hits.values())
+    say(
+        f"{answered} of {count(found.problems, 'problem')} answered, {found.hit_share:.1%} of the time:"
+        f" {served} by another kernel than ATen's, {found.kernel_share:.1%} of the time"
+    )
+    numbers = ("problems", "of them ATen", "in graphs", "calls", "of the time", "of that ATen")
     if found.hits:
         say()
         rows = (
-            (rung, str(t.problems), str(t.aten), str(t.count), str(t.calls), f"{t.share:.1%}")
+            (rung, str(t.problems), str(t.aten), str(t.count), str(t.calls), f"{t.share:.1%}", f"{t.aten_share:.1%}")
             for rung, t in found.hits.items()
         )
         say_table(("rung", *numbers), rows, right=numbers)
     if found.misses:
         say()
         say_table(
-            ("of the time", "calls", "one call", "miss", "where"),
+            ("of the time", "calls", "one call", "miss", "where", "why"),
             (
-                (f"{miss.share:.1%}", str(miss.calls), f"~{microseconds(miss.time_us)}", text, places(miss.origins))
-                for miss, text in ((miss, ranged(named(miss.problem), miss.ranges)) for miss in found.misses)
+                (
+                    f"{miss.share:.1%}",
+                    str(miss.calls),
+                    f"~{microseconds(miss.time_us)}",
+                    ranged(named(miss.problem), miss.ranges),
+                    places(miss.origins),
+                    miss.reason,
+                )
+                for miss in found.misses
             ),
             right=("of the time", "calls", "one call"),
         )
@@ -82,3 +94,6 @@ def _say(found: Coverage, wide: bool) -> None:
         say()
         names = ", ".join(f"{name} ({times} in graphs)" for name, (times, _) in found.uncovered.items())
         say(f"not steered by gemmdb: {one_line(names)}")
+    if found.problems:
+        say()
+        say(f"expected over ATen, weighted by calls and time: {gain_text(found.gain)}")

@@ -6,7 +6,10 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gemmdb.table.stats import Gain
 
 JSON_VERSION = 1
 """Of all schemas in docs/schemas. New fields leave it as it is; a field that goes or changes its meaning raises it."""
@@ -103,6 +106,13 @@ def microseconds(value: float) -> str:
         if value >= size:
             return f"{value / size:.2f} {unit}"
     return f"{value:.2f} us"
+
+
+def gain_text(found: Gain) -> str:
+    """A gain and its interval, where it has one."""
+    if found.low == found.high:
+        return f"{found.value:.2f}x"
+    return f"{found.value:.2f}x, between {found.low:.2f}x and {found.high:.2f}x"
 
 
 def places(origins: Sequence[object]) -> str:

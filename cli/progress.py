@@ -1,8 +1,9 @@
-"""What a running build shows on stderr: a progress bar on a terminal, else an occasional line."""
+"""What a running build shows on stderr: a progress bar on a terminal, else lines; never silence for long."""
 
 from __future__ import annotations
 
 import sys
+from threading import Event, Lock, Thread
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -12,8 +13,47 @@ from gemmdb.cli.output import note
 if TYPE_CHECKING:
     from gemmdb.generators.interfaces.progress import State
 
-QUIET_SECONDS = 20.0
-"""Seconds between lines without a terminal, for example in a CI log."""
+QUIET_SECONDS = 5.0
+"""The most seconds between two lines without a terminal, for example in a CI log."""
+
+
+class Pulse:
+    """Says every few seconds what goes on, while nothing else is said. A context manager. `words` begins it anew."""
+
+    def __init__(self) -> None:
+        self._words, self._began, self._said = "", monotonic(), monotonic()
+        self._lock, self._stop = Lock(), Event()
+        self._thread = Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def begin(self, words: str, aloud: bool = True) -> None:
+        """Something begins. It is said at once, if `aloud`."""
+        with self._lock:
+            if words != self._words:
+                self._words, self._began = words, monotonic()
+            if aloud:
+                self._note(words)
+
+    def _note(self, text: str) -> None:
+        self._said = monotonic()
+        note(text)
+
+    def _run(self) -> None:
+        while not self._stop.wait(min(QUIET_SECONDS / 5, 1.0)):
+            with self._lock:
+                now = monotonic()
+                if self._words and now - self._said >= QUIET_SECONDS:
+                    lasted = f" ({now - self._began:.0f} s so far)" if now - self._began >= 1 else ""
+                    self._note(f"{self._words}{lasted}")
 
 
 class BuildProgress:
@@ -22,13 +62,14 @@ class BuildProgress:
     def __init__(self) -> None:
         # Imported here because rich takes 60 ms to import.
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self.last: State | None = None
-        self._said = monotonic()
+        self._pulse = Pulse()
         self._bar = Progress(
             BarColumn(),
             MofNCompleteColumn(),
+            TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
             TextColumn("{task.description}", markup=False),
             console=Console(stderr=True),
@@ -38,22 +79,31 @@ class BuildProgress:
         self._task = self._bar.add_task("starting", total=None, left="")
 
     def __enter__(self) -> BuildProgress:
-        self._bar.start()
+        if self._bar.disable:
+            self._pulse.__enter__()
+        else:
+            self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        if self._bar.disable:
+            self._pulse.__exit__(kind, error, trace)
+        else:
+            self._bar.stop()
 
     def update(self, state: State) -> None:
-        """Show `state`."""
+        """Show `state`. The first one with something to do also says how much that is, and how long it may take."""
         self.last = state
         text = state.phase if state.current is None else f"{state.phase} {sizes(state)}"
         self._bar.update(self._task, total=state.total, completed=state.done, description=text, left=left(state.eta_s))
-        if self._bar.disable and monotonic() - self._said >= QUIET_SECONDS:
-            self._said = monotonic()
-            note(f"{state.done}/{state.total} problems, {text} {left(state.eta_s)}")
+        if state.phase == "starting" and state.total > state.done:
+            takes = left(state.eta_s).removesuffix(" left")
+            note(f"{state.total - state.done} to measure{f', {takes}' if takes else ''}")
+        if self._bar.disable:
+            words = f"{state.done}/{state.total} problems, {text}"
+            self._pulse.begin(", ".join(filter(None, (words, left(state.eta_s)))), aloud=False)
 
 
 def sizes(state: State) -> str:

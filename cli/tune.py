@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from gemmdb.tune.running import Recorded
     from gemmdb.tune.tuning import Request, Tuned
 
-BUSY = 0.3
-"""From this many other runnable processes per core on, times are those of a busy machine."""
 KEPT = (
     "tables name faster kernels and no compiled graph has one: does the program keep compiled graphs itself?"
     " Delete them, or switch that off"
@@ -236,11 +234,12 @@ def _measured(found: Gained) -> Iterator[tuple[str, str]]:
     yield "with gemmdb", f"{microseconds(found.with_us)} {runs}"
     low, high = found.interval
     yield "gain", f"{found.gain:.3f}x, between {low:.3f}x and {high:.3f}x: {_verdict(found.verdict)}"
-    if found.load > BUSY:
-        yield (
-            "under load",
-            f"{found.load:.1f} processes per core ran at the start: repeat it with --fresh when they have ended",
-        )
+    from gemmdb.devices import detect
+    from gemmdb.devices.load import Load
+
+    busy = Load(found.load, threads=detect.cores())
+    if busy.disturbs:
+        yield "under load", f"{busy.text}: repeat it with --fresh when the machine is quiet"
     if found.unmatched:
         yield "left out", f"{count(found.unmatched, 'kind')} of graphs that were not called often enough on both sides"
 

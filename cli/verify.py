@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import microseconds, one_line, say, say_json, say_table
+from gemmdb.cli.output import microseconds, note, one_line, say, say_json, say_table
+from gemmdb.cli.progress import BuildProgress
 from gemmdb.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ def verify(
     rows, and that the verdicts follow from the rows.
 
     --remeasure times a random sample of the problems again. It reports the times that changed by more than 2%, and how
-    many verdicts still hold. It needs torch and the device that the table is for, and uses all GPUs of the machine.
-    --seed repeats a sample.
+    many verdicts hold, no longer hold, or cannot be told: if other programs kept the machine busy, or the intervals are
+    too wide. It needs torch and the device that the table is for, and uses all GPUs of the machine. --seed repeats a
+    sample.
 
     \b
     Examples:
@@ -48,7 +50,8 @@ def verify(
       gemmdb verify mine.db --remeasure 50 --seed 1
 
     \b
-    Exit codes: 0 no faults, 1 faults or a verdict that no longer holds, 2 bad usage or bad input.
+    Exit codes: 0 no faults, also where it cannot tell; 1 faults or a verdict that no longer holds, 2 bad usage or bad
+    input.
     """
     # Imported here because these modules need sqlite-utils, which takes 0.25 s to import.
     from gemmdb.generators.files.verify import verify as verify_rows
@@ -57,12 +60,15 @@ def verify(
     if remeasure and importlib.util.find_spec("torch") is None:
         raise InputError("--remeasure needs torch, which is not installed: pip install torch 'gemmdb[build]'")
     faults = verify_rows(file)
-    result = remeasure_sample(file, remeasure, seed=seed) if remeasure and not faults else None
+    result = None
+    if remeasure and not faults:
+        with BuildProgress() as progress:
+            result = remeasure_sample(file, remeasure, seed=seed, progress=progress)
     if as_json:
         say_json("verify", _document(file, faults, result))
     else:
         _say(file, faults, result)
-    if faults or (result is not None and result.held < result.problems):
+    if faults or (result is not None and result.failed):
         raise typer.Exit(1)
 
 
@@ -74,7 +80,8 @@ def _document(file: Path, faults: Sequence[Finding], result: Remeasured | None) 
         {"problem": m.problem.text, "config": m.config.text, "recorded_us": m.recorded_us, "now_us": m.now_us}
         for m in result.moved
     ]
-    counts = {name: getattr(result, name) for name in ("problems", "held", "rows", "within")}
+    names = ("problems", "held", "failed", "unclear", "rows", "within", "disturbed")
+    counts = {name: getattr(result, name) for name in names}
     return {**found, "remeasured": {**counts, "moved": moved}}
 
 
@@ -91,7 +98,13 @@ def _say_times(result: Remeasured) -> None:
     from gemmdb.generators.measure.remeasure import TOLERANCE
 
     times = f"{result.within} of {result.rows} times are within {TOLERANCE:.0%} of the recorded ones"
-    say(f"{result.held} of {result.problems} verdicts hold; {times}")
+    judged = f"{result.held} of {result.problems} verdicts hold"
+    judged += f", {result.failed} no longer hold" if result.failed else ""
+    judged += f", of {result.unclear} it cannot tell" if result.unclear else ""
+    say(f"{judged}; {times}")
+    if result.disturbed:
+        why = result.busy or "other programs kept the machine busy, or the reference was unsteady"
+        note(f"{result.disturbed} of {result.rows} times are disturbed ({why}): repeat it on a quiet machine")
     if not result.moved:
         return
     say()

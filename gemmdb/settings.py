@@ -176,6 +176,11 @@ def is_url(path: str | Path) -> bool:
     return _URL.match(str(path)) is not None
 
 
+def url(path: Path) -> str:
+    """The URL that Path took for a path and shortened: it makes one slash of two."""
+    return str(path).replace(":/", "://", 1)
+
+
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+-]+:/")
 _LISTED = re.compile(rf"(?:[A-Za-z][A-Za-z0-9+-]+://[^/{os.pathsep}]*(?::\d+(?=/))?)?[^{os.pathsep}]*")
 

@@ -7,33 +7,41 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gemmdb.cost.roofline import roofline_us
+from gemmdb.generators import effort
+from gemmdb.generators.measure.cpu.space import CpuSpace
+from gemmdb.generators.measure.only_aten import only_aten
 from gemmdb.hit import RUNGS, Hit
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder import lookup
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
+from gemmdb.table.stats import Gain, weighted
 from gemmdb.workload.entries import Entry, Workload
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
     """What one rung answers. `problems`: distinct problems; `count`: occurrences in compiled graphs; `calls`: calls of
-    these; `share`: share of the workload's time; `aten`: how many of the problems it answers with ATen."""
+    these; `share`: share of the workload's time; `aten`: how many of the problems it answers with ATen; `aten_share`:
+    their share of the time."""
 
     problems: int
     count: int
     calls: int
     share: float
     aten: int
+    aten_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
     """A problem (canonical text) that no rung answers. `time_us`: microseconds of one call by the roofline, since
     nothing was measured; `share`: the share of its calls in the workload's time; `ranges`: the ranges of symbolic
-    sizes; `origins`: where it comes from in the user's code."""
+    sizes; `origins`: where it comes from in the user's code; `reason`: why no build can change that, empty if one
+    may."""
 
     problem: str
     device: str
@@ -43,18 +51,26 @@ class Miss:
     time_us: float
     share: float
     origins: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True)
 class Coverage:
     """A workload's hits per rung, its misses by falling share of time, and (count, calls) by name of the GEMMs that
     gemmdb does not steer. Shares refer to the time of the problems. GEMMs that are not steered have no recorded sizes,
-    so no share includes them."""
+    so no share includes them. `gain`: what is expected over ATen for all calls of all problems, misses included; its
+    interval knows the spread of measured times, not how far predictions are off."""
 
     problems: int
     hits: Mapping[str, Tally]
     misses: tuple[Miss, ...]
     uncovered: Mapping[str, tuple[int, int]]
+    gain: Gain
+
+    @property
+    def kernel_share(self) -> float:
+        """The share of the time that some rung answers with another kernel than ATen's."""
+        return self.hit_share - sum(tally.aten_share for tally in self.hits.values())
 
     @property
     def hit_share(self) -> float:
@@ -66,6 +82,8 @@ class Coverage:
         return {
             "problems": self.problems,
             "hit_share": self.hit_share,
+            "kernel_share": self.kernel_share,
+            "gain": asdict(self.gain),
             "hits": {rung: asdict(tally) for rung, tally in self.hits.items()},
             "misses": [asdict(miss) for miss in self.misses],
             "uncovered": {name: {"count": n, "calls": calls} for name, (n, calls) in self.uncovered.items()},
@@ -91,6 +109,18 @@ class Asked:
         return self.hit.expected_us if self.hit else roofline_us(self.entry.problem, self.device)
 
     @property
+    def served(self) -> bool:
+        """Whether a rung answers with another kernel than ATen's, for some sizes at least."""
+        return self.hit is not None and (self.hit.config != ATEN or bool(self.hit.branches))
+
+    @property
+    def part(self) -> tuple[float, float, float]:
+        """Microseconds of all calls with ATen and as answered, and how far the latter may be off, for `weighted`."""
+        gain = self.hit.speedup if self.hit else 1.0
+        spread = self.hit.evidence.get("spread", 0.0) if self.hit and self.served else 0.0
+        return self.total_us * gain, self.total_us, spread if isinstance(spread, float) else 0.0
+
+    @property
     def total_us(self) -> float:
         """Microseconds of all calls; one call per occurrence if none was counted."""
         return self.time_us * (self.entry.calls or self.entry.count)
@@ -110,6 +140,7 @@ def coverage(workload: Workload, catalog: Catalog, policy: Policy) -> Coverage:
         {rung: _tally(found, total) for rung, found in by_rung.items() if found},
         tuple(_miss(one, total) for one in missed),
         dict(sorted(workload.uncovered.items())),
+        weighted(one.part for one in asked),
     )
 
 
@@ -133,7 +164,8 @@ def _tally(found: Sequence[Asked], total: float) -> Tally:
         sum(one.entry.count for one in found),
         sum(one.entry.calls for one in found),
         sum(one.total_us for one in found) / total,
-        sum(one.hit is not None and (one.hit.backend, one.hit.kernel) == ("aten", "default") for one in found),
+        sum(not one.served for one in found),
+        sum(one.total_us for one in found if not one.served) / total,
     )
 
 
@@ -142,5 +174,12 @@ def _miss(one: Asked, total: float) -> Miss:
     share = one.total_us / total
     return Miss(
         entry.problem.text, one.device.sku, _ranges(entry), entry.count, entry.calls, one.time_us, share,
-        tuple(map(str, entry.origins)),
+        tuple(map(str, entry.origins)), _only_aten(one),
     )  # fmt: skip
+
+
+def _only_aten(one: Asked) -> str:
+    """Why ATen is the only candidate; empty if there are others. On a GPU there always are."""
+    if one.device.kind != "cpu":
+        return ""
+    return only_aten(one.entry.problem, one.device, CpuSpace(), effort.named("quick"))

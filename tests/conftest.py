@@ -79,6 +79,17 @@ def vector_units() -> None:
         os.environ.update(units.TRUSTED)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def unknown_load() -> Iterator[None]:
+    """No test waits for a quiet machine, or finds its times marked: other workers of the tests keep it busy. Tests of
+    that put /proc back."""
+    from gemmdb.devices import load
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "PROC", Path(os.devnull))
+        yield
+
+
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """Builders for problems, configs, measurements and catalogs."""

@@ -30,7 +30,7 @@ from gemmdb.generators.measure.cuda.backend import VERSION
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.triton import counts_arrivals
 from gemmdb.key.problem import Problem
-from gemmdb.table.measurement import EMITTED, Measurement, Status
+from gemmdb.table.measurement import Measurement, Status
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict, decide_all
 
@@ -99,7 +99,7 @@ def read(path: Path) -> Results:
 def unemitted(verdict: Verdict, rows: Iterable[Measurement]) -> list[str]:
     """The kind of a pick that was not timed as the code that Inductor emits; empty if it was, and for ATen."""
     pick = verdict.pick
-    if pick.backend == "aten" or any(row.config == pick and row.detail == EMITTED for row in rows):
+    if pick.backend == "aten" or any(row.config == pick and row.emitted for row in rows):
         return []
     if verdict.protocol.version < VERSION:
         return ["of an older procedure"]
@@ -112,7 +112,7 @@ def repeats(rows: Iterable[Measurement]) -> tuple[list[float], list[float]]:
     medians: dict[tuple[str, str], dict[bool, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.times and row.status is Status.OK and row.config != ATEN:
-            medians[row.config.text, row.protocol.text][row.detail == EMITTED].append(row.times.median_us)
+            medians[row.config.text, row.protocol.text][row.emitted].append(row.times.median_us)
     found = [times for kinds in medians.values() for times in kinds.values() if len(times) > 1]
     both = [kinds for kinds in medians.values() if len(kinds) == 2]
     ratios = [statistics.median(kinds[True]) / statistics.median(kinds[False]) for kinds in both]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.programs import timing
+import torch
+from torch._inductor.utils import clear_caches
+
+from benchmarks.programs import choices, timing
 from benchmarks.programs.figures import ends
 from benchmarks.programs.program import Built, Program, Step
 from benchmarks.programs.ways import Way
@@ -28,17 +31,22 @@ def losses(
     job: Job, program: Program, way: Way, built: Built, ours: Step, products: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """For each suspect, how many microseconds the program loses by its kernel: the median over the rounds between the
-    ends of its interval, of `ours` minus the same program with ATen for that product."""
-    found: list[dict[str, Any]] = []
+    ends of its interval, of `ours` minus the same program with ATen for that product. Both have the same choices of
+    Inductor."""
+    cache, found = way.inductor_cache(job.place), list[dict[str, Any]]()
+    chosen = choices.known(cache)
     for one in suspects(products, job.blame):
-        with job.using(alone=False):
-            way.enter(job.place)
-            served = session.steering()
-            if served is None:
-                return found
-            with session.use(without([one["problem"]], served)):
-                run, _, _ = first_call(program, way, built)
-                spared = timing.capture(run)
+        way.enter(job.place)
+        served = session.steering()
+        if served is None:
+            return found
+        with session.use(without([one["problem"]], served)):
+            first_call(program, way, built)
+            choices.give(chosen, cache)
+            clear_caches()
+            torch._dynamo.reset()
+            run, _, _ = first_call(program, way, built)
+            spared = timing.capture(run)
         with job.using(alone=True):
             taken = timing.in_turn({"ours": ours, "spared": spared}, SECONDS, job.device)
         lost = ends([mine - other for mine, other in zip(taken["ours"], taken["spared"], strict=True)])

@@ -9,12 +9,14 @@ have the same kernel or the same product are compared with the same choice.
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SUFFIX = ".best_config"
-"""What Inductor calls the file of a choice; its name comes from the kernel's source and the version of torch."""
+"""What Inductor calls the file of a choice."""
+_NAME = re.compile(r"^def (triton_\w+)\(", re.MULTILINE)
 
 TIMED, COMPILED = "cache", ("fxgraph", "aotautograd")
 """The folders of a cache of Inductor with what it timed before it generated code, and with compiled graphs."""
@@ -28,11 +30,20 @@ def forget(cache: Path) -> None:
 
 def share(cache: Path, others: Sequence[Path]) -> None:
     """Give the kernels in the `others` the choices that `cache` has for the same kernels."""
-    for choice in _choices(cache):
-        for other in others:
-            same = other / choice.relative_to(cache)
-            if same.exists():
-                shutil.copyfile(choice, same)
+    for other in others:
+        give(known(cache), other)
+
+
+def known(cache: Path) -> dict[str, str]:
+    """The choices of a cache, by the sources of the kernels."""
+    return {_same(one): choice.read_text() for one in _kernels(cache) if (choice := _choice_of(one)).exists()}
+
+
+def give(chosen: Mapping[str, str], cache: Path) -> None:
+    """Give the kernels in a cache the choices that are `known` for the same sources."""
+    for kernel in _kernels(cache):
+        if choice := chosen.get(_same(kernel)):
+            _choice_of(kernel).write_text(choice)
 
 
 def share_paddings(cache: Path, others: Sequence[Path]) -> list[Path]:
@@ -64,6 +75,29 @@ def _paddings(cache: Path) -> dict[str, bool]:
 
 def _timed(cache: Path) -> list[Path]:
     return [file for file in (cache / TIMED).glob("*") if file.is_file()]
+
+
+def _kernels(cache: Path) -> list[Path]:
+    """The files with the source of a kernel each."""
+    return [path for path in cache.glob("*/*.py") if _NAME.search(path.read_text())]
+
+
+def _same(kernel: Path) -> str:
+    """The source of a kernel without its name: Inductor numbers the kernels of a graph, so one that is fused away
+    renames all that follow."""
+    source = kernel.read_text()
+    found = _NAME.search(source)
+    return source.replace(found[1], "kernel") if found else source
+
+
+def _choice_of(kernel: Path) -> Path:
+    """Where Inductor keeps the choice for a kernel. The name is a digest of the file's name and of torch's sources."""
+    from torch._inductor.runtime.autotune_cache import AutotuneCache
+
+    cache = AutotuneCache.create({"autotune_local_cache": True, "autotune_remote_cache": False}, str(kernel), "")
+    assert cache is not None
+    assert cache.local_cache is not None
+    return Path(cache.local_cache[1])
 
 
 def _choices(cache: Path) -> list[Path]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -15,3 +19,48 @@ def alone(path: Path) -> Iterator[None]:
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@dataclass
+class Turns:
+    """What waits for the lock at `path` before it times. `waited_s`: the seconds so far."""
+
+    path: Path
+    waited_s: float = 0.0
+    _within: threading.local = field(default_factory=threading.local, repr=False)
+
+    def take(self, timing: Callable[..., Any]) -> Callable[..., Any]:
+        """`timing`, alone on the GPU."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if getattr(self._within, "held", False):  # One way to time calls another.
+                return timing(*args, **kwargs)
+            began = time.monotonic()
+            with alone(self.path):
+                self.waited_s += time.monotonic() - began
+                self._within.held = True
+                try:
+                    return timing(*args, **kwargs)
+                finally:
+                    self._within.held = False
+
+        return timed
+
+
+@contextmanager
+def in_turns(path: Path) -> Iterator[Turns]:
+    """Within it, each timing of Inductor and each search of gemmdb waits for the lock, and compiling does not. So the
+    programs of a GPU are compiled side by side also in the ways that measure."""
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    from gemmdb.inductor.live import client
+
+    turns = Turns(path)
+    tune = client.tune
+    benchmarker.benchmark_gpu = turns.take(benchmarker.benchmark_gpu)
+    client.tune = turns.take(tune)
+    try:
+        yield turns
+    finally:
+        del benchmarker.benchmark_gpu
+        client.tune = tune

@@ -6,8 +6,9 @@
 Each way compiles in a fresh process with empty caches (`cold_s`, the seconds of the first call). Then one process
 compiles all ways again from those caches (`warm_s`), captures each as one CUDA graph, and replays the graphs in turn.
 Several programs are compiled side by side, each with its share of the processors. On each GPU, only one of them at a
-time is timed, or compiled in a way that measures. Ways: default, max-autotune, gemmdb (as installed), gemmdb-aten
-(`on_miss=aten`). max-autotune takes a minute or two per program. FILE gets one JSON line per program when it is done.
+time is timed or times kernels for a compile; `cold_s` is without the seconds of waiting for that, `waited_s`. Ways:
+default, max-autotune, gemmdb (as installed), gemmdb-aten (`on_miss=aten`). max-autotune takes a minute or two per
+program. FILE gets one JSON line per program when it is done.
 Programs that FILE has in these ways are left out, so an interrupted run resumes. With --device cpu --size tiny it
 shows, anywhere, that everything works.
 """
@@ -58,7 +59,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=240, help="seconds of one process; default: 240")
     parser.add_argument("--timing", type=float, default=3, help="seconds of timing per program; default: 3")
     parser.add_argument("--blame", type=int, default=3, help="products to suspect where gemmdb is slower; default: 3")
-    parser.add_argument("--crowded", action="store_true", help="let ways that measure compile beside other programs")
+    parser.add_argument("--crowded", action="store_true", help="let what times kernels while it compiles not wait")
     parser.add_argument("--again", action="store_true", help="also programs that FILE has")
 
 

@@ -23,14 +23,13 @@ UNSET = ("GEMMDB_USER_TABLE", "GEMMDB_ON_MISS", "GEMMDB_DISABLE")
 
 @dataclass(frozen=True)
 class Way:
-    """One way. `autotuned`: with max-autotune. `gemmdb`: with gemmdb enabled, and this `on_miss` (None: its default).
-    `measures`: times kernels while it compiles, so nothing else may use the GPU then."""
+    """One way. `autotuned`: with max-autotune. `gemmdb`: with gemmdb enabled, and this `on_miss` (None: its
+    default)."""
 
     name: str
     autotuned: bool = False
     gemmdb: bool = False
     on_miss: str | None = None
-    measures: bool = False
 
     def options(self, program: Program) -> dict[str, Any]:
         """The arguments of torch.compile."""
@@ -69,8 +68,8 @@ WAYS = {
     way.name: way
     for way in (
         Way("default"),
-        Way("max-autotune", autotuned=True, measures=True),
-        Way("gemmdb", gemmdb=True, measures=True),
+        Way("max-autotune", autotuned=True),
+        Way("gemmdb", gemmdb=True),
         Way("gemmdb-aten", gemmdb=True, on_miss="aten"),
     )
 }

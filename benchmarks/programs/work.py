@@ -23,7 +23,7 @@ from benchmarks.programs.ways import Way
 class Job:
     """One program on one device. `ways`: their names; a cold compile has one. `folder`: where the caches are. `lock`:
     that of the GPU. `seconds`: of timing. `blame`: the most products that are suspected if gemmdb is slower.
-    `crowded`: ways that measure while they compile do not wait to be alone."""
+    `crowded`: what measures while it compiles does not wait for its turn."""
 
     program: str
     ways: tuple[str, ...]
@@ -43,6 +43,12 @@ class Job:
     def using(self, alone: bool) -> Any:
         """The GPU. Only what times waits for it: a compile runs few kernels, and would keep all timings waiting."""
         return locks.alone(Path(self.lock)) if alone else contextlib.nullcontext()
+
+    def in_turns(self) -> contextlib.AbstractContextManager[locks.Turns]:
+        """A compile whose timings wait for the GPU. A CPU has no kernels to itself while another process compiles, so
+        there nothing is gained by it."""
+        quiet = self.crowded or self.device == "cpu"
+        return contextlib.nullcontext(locks.Turns(Path(self.lock))) if quiet else locks.in_turns(Path(self.lock))
 
 
 def why_not(program: Program, device: str) -> str:

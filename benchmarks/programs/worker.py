@@ -15,14 +15,15 @@ from benchmarks.programs.program import Built, Program, Step
 from benchmarks.programs.suite import suite
 from benchmarks.programs.ways import WAYS, Way, statistics_of
 from benchmarks.programs.work import Job, answered, distance, first_call, reference, said, why_not
-from gemmdb.inductor.comparison import difference
+from gemmdb.inductor.outputs import difference
 
 BLOCKS = 3
 """Steps that cannot be captured are timed in so many blocks of each way."""
 
 
 def cold(job: Job) -> dict[str, Any]:
-    """The first call of a program, with empty caches, in seconds."""
+    """The first call of a program, with empty caches, in seconds. The seconds in which its timings waited for those of
+    other programs are counted apart."""
     program, way = suite()[job.program], WAYS[job.ways[0]]
     if why := why_not(program, job.device):
         return {"skipped": why}
@@ -30,11 +31,12 @@ def cold(job: Job) -> dict[str, Any]:
     with torch.set_grad_enabled(program.grad):
         with job.using(alone=False):
             built = _begun(program, job)
+        with job.using(alone=True):
             answered(built)
-        with job.using(alone=(way.measures or program.tuned) and not job.crowded):
+        with job.in_turns() as turns:
             way.enter(job.place)
             _, _, seconds = first_call(program, way, built)
-    return {"cold_s": seconds, **_stats("stats", way)}
+    return {"cold_s": seconds - turns.waited_s, "waited_s": turns.waited_s, **_stats("stats", way)}
 
 
 def warm(job: Job) -> dict[str, Any]:
@@ -56,8 +58,6 @@ def warm(job: Job) -> dict[str, Any]:
         found["clock"] = "graph"
         with job.using(alone=True):
             found["taken"] = timing.in_turn(runs, job.seconds, job.device) if runs else {}
-        for name in found.get("compiled_anew", ()):
-            found["ways"][name].pop("warm_s", None)
         blamed = next((name for name in runs if WAYS[name].gemmdb and slower(found, name)), None)
         if job.blame and blamed:
             products = found["ways"][blamed]["warm_stats"]["products"]
@@ -73,26 +73,35 @@ def _begun(program: Program, job: Job) -> Built:
 
 
 def _choose(job: Job, program: Program, built: Built) -> list[str]:
-    """Let Inductor choose anew in the first way, beside nothing else, if it has not, and let the other ways have these
-    choices. A process also pays here for what all ways share. Returns the ways whose graphs are compiled anew then."""
+    """Compile in the first way, and let the other ways have what Inductor chose by timing in it; anew if its timings
+    did not wait for their turn. A process also pays here for what all ways share. Returns the ways whose graphs are
+    compiled anew then."""
     first, *others = (WAYS[name] for name in job.ways)
     caches = [way.inductor_cache(job.place) for way in (first, *others)]
-    if job.crowded or not program.tuned:  # A program that tunes its kernels was compiled beside nothing else.
+    if job.crowded:
         choices.forget(caches[0])
-    with job.using(alone=not job.crowded):
-        first.enter(job.place)
-        with contextlib.suppress(Exception):  # `_all` reports what fails.
-            first_call(program, first, built)
-    choices.share(caches[0], caches[1:])
+    _compile(job, program, first, built)
     anew = choices.share_paddings(caches[0], caches[1:])
-    return [name for name, cache in zip(job.ways, caches, strict=True) if cache in anew]
+    padded = [way for way, cache in zip(others, caches[1:], strict=True) if cache in anew]
+    for way in padded:
+        _compile(job, program, way, built)
+    choices.share(caches[0], caches[1:])
+    return [way.name for way in padded]
+
+
+def _compile(job: Job, program: Program, way: Way, built: Built) -> None:
+    """Fill the caches of a way. `_all` reports what fails."""
+    with job.in_turns(), contextlib.suppress(Exception):
+        way.enter(job.place)
+        first_call(program, way, built)
 
 
 def _all(job: Job, program: Program, built: Built) -> tuple[dict[str, Step], dict[str, Any], str]:
     """The steps that can be timed, what became of each way, and why the steps are not captured, if they are not."""
-    wanted = reference(built)
     runs: dict[str, Step] = {}
-    facts: dict[str, Any] = {"eager": {"error": distance(wanted, answered(built))}}
+    with job.using(alone=True):
+        wanted = reference(built)
+        facts: dict[str, Any] = {"eager": {"error": distance(wanted, answered(built))}}
     why = "a CPU has no graphs" if job.device == "cpu" else program.uncaptured
     for name in job.ways:
         way = WAYS[name]

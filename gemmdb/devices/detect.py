@@ -37,6 +37,11 @@ def cpu(threads: int | None = None) -> Device:
     return _cpu(sku.strip(), threads or _threads(info), isa)
 
 
+def cores() -> int:
+    """The physical cores that this process may use."""
+    return _cores(_cpuinfo())
+
+
 def cpu_multiplies_tf32() -> bool:
     """Whether oneDNN multiplies fp32 as TF32 on this CPU if that is allowed: it does so on the units that AMX has for
     fp16. Elsewhere the permission changes nothing."""
@@ -127,8 +132,10 @@ def _arm(info: dict[str, str]) -> str:
 
 def _threads(info: dict[str, str]) -> int:
     wanted = os.environ.get("OMP_NUM_THREADS", "")
-    if wanted.isdecimal() and int(wanted) > 0:
-        return int(wanted)
+    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else _cores(info)
+
+
+def _cores(info: dict[str, str]) -> int:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     siblings, cores = info.get("siblings", ""), info.get("cpu cores", "")
     if siblings.isdecimal() and cores.isdecimal() and int(cores):

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import functools
-import math
-import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gemmdb.devices import load
+from gemmdb.devices.load import Load
 from gemmdb.errors import InputError
 from gemmdb.hit import Hit
 from gemmdb.inductor import entry, journal, session, session_factory
 from gemmdb.inductor.backend import gemmdb
+from gemmdb.inductor.outputs import answer, copied, difference
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 from gemmdb.settings import Settings
+from gemmdb.table.measurement import NOISY
+from gemmdb.table.stats import Gain, Span, gain, span
 
 SLOWER = 1.01
 """From this ratio to default mode on, `compare` looks for the slow products. A smaller ratio is noise."""
+PATIENCE_S = 15.0
+"""The most seconds to wait for a quiet machine."""
+Spans = tuple[Span, Span]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,8 @@ class Comparison:
     outputs. `configs`: the lowered configs, by problem text. `slower`: by problem text, how many microseconds the model
     gains when that product goes back to ATen; empty unless gemmdb is slower. `together_us`: what it gains when all
     products go back to ATen, 0 if gemmdb is not slower or its kernels are not the reason. `products`: those of
-    `stats()`, without the evidence."""
+    `stats()`, without the evidence. `interval`: that of the gain. `load`: how many cores other processes kept busy
+    meanwhile, None if unknown; `disturbed`: too many, or the times of default mode were unsteady."""
 
     default_us: float
     gemmdb_us: float
@@ -37,11 +45,30 @@ class Comparison:
     slower: dict[str, float]
     together_us: float = 0.0
     products: tuple[dict[str, Any], ...] = ()
+    interval: tuple[float, float] | None = None
+    load: float | None = None
+    disturbed: bool = False
 
     @property
     def speedup(self) -> float:
         """The speedup of gemmdb over Inductor's default mode."""
         return self.default_us / self.gemmdb_us
+
+    @property
+    def kernels(self) -> int:
+        """How many distinct products run another kernel than ATen's."""
+        return sum(config != ATEN.text for config in self.configs.values())
+
+    @property
+    def verdict(self) -> str:
+        """`same kernels` where ATen runs all products, `cannot tell` if the machine was busy, `no difference` where the
+        interval of the gain contains 1 or nearly does, `faster`, or `slower`."""
+        if not self.kernels:
+            return "same kernels"
+        if self.disturbed:
+            return "cannot tell"
+        found = Gain(self.speedup, *(self.interval or (self.speedup, self.speedup))).verdict
+        return "no difference" if found == "slower" and self.speedup * SLOWER > 1 else found
 
     def advice(self) -> str:
         """What to do about a slowdown, in lines: about each product in `slower`, or what else is known of it."""
@@ -49,7 +76,7 @@ class Comparison:
             f"{gain:.1f} us lost to {self.configs[text]} on {text}: measure it again (gemmdb build) or deny the kernel"
             for text, gain in sorted(self.slower.items(), key=lambda item: -item[1])
         ]
-        if found or self.gemmdb_us <= SLOWER * self.default_us:
+        if found or self.verdict != "slower":
             return "\n".join(found)
         if not self.together_us:
             return "no kernel is the reason: with ATen for every product it is as slow"
@@ -63,7 +90,11 @@ class Comparison:
 
 
 def compare(
-    model: Callable[..., Any], *inputs: Any, calls: int = 50, kwargs: Mapping[str, Any] | None = None
+    model: Callable[..., Any],
+    *inputs: Any,
+    calls: int = 50,
+    kwargs: Mapping[str, Any] | None = None,
+    say: Say = lambda text: None,
 ) -> Comparison:
     """Compile `model` with Inductor's default and with gemmdb (as enabled, else as the environment says). Time both on
     `inputs` in turns, `calls` times each, without gradients. Takes two compiles. If gemmdb turns out slower, it takes
@@ -72,7 +103,8 @@ def compare(
     for copies of the inputs, because a model may change its inputs. Resets `stats()`.
 
     `inputs`: the arguments of `model`, or one tuple or list of them. So if the only argument of a model is a list, wrap
-    it in a tuple. `kwargs`: its keyword arguments. Raises InputError for `calls` below 1."""
+    it in a tuple. `kwargs`: its keyword arguments. `say` is told, in a phrase, what begins. Raises InputError
+    for `calls` below 1."""
     import torch
 
     if calls < 1:
@@ -80,28 +112,62 @@ def compare(
     if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
         inputs = tuple(inputs[0])
     model = functools.partial(model, **kwargs) if kwargs else model
-    before = _copied(inputs)
+    before = copied(inputs)
     entry.install()
     served = session.steering() or session_factory.from_tables(entry.policy_of(None, None, Settings.read()))
     with torch.no_grad():
+        say("compiling as without gemmdb, to be followed by the same with gemmdb")
+        begun = time.monotonic()
         plain = _compile(model, inputs, session_factory.from_chooser(lambda problem: None, None))
         journal.reset_stats()
+        say(f"compiling with gemmdb, about {time.monotonic() - begun:.0f} s as without it")
         ours = _compile(model, inputs, served)
         products = journal.stats()["products"]
         configs = {item["problem"]: str(item["config"]) for item in products}
-        default_us, gemmdb_us = _medians(plain, ours, inputs, calls)
-        slower, together_us = dict[str, float](), 0.0
-        if gemmdb_us > SLOWER * default_us:
+        begun = time.monotonic()
+        ours(*inputs)
+        _synchronize()
+        say(f"2 x {calls} calls to be timed, about {2 * (calls + 2) * (time.monotonic() - begun):.0f} s")
+        (default, with_gemmdb), busy = _quietly(lambda: _timed(plain, ours, inputs, calls), say)
+        brief = tuple({name: value for name, value in one.items() if name != "evidence"} for one in products)
+        found = Comparison(
+            default.us, with_gemmdb.us, 0.0, configs, {}, 0.0, brief,
+            _ends(gain(default, with_gemmdb)), busy.others if busy else None, _is_disturbed(default, busy),
+        )  # fmt: skip
+        if found.verdict == "slower":
 
             def lost_us(suspects: Collection[str]) -> float:
+                say("compiling with ATen for " + ("one product" if len(suspects) == 1 else f"{len(suspects)} products"))
                 spared = _compile(model, inputs, without(suspects, served))
-                with_us, without_us = _medians(ours, spared, inputs, calls)
-                return with_us - without_us if with_us > SLOWER * without_us else 0.0
+                with_, without_ = _timed(ours, spared, inputs, calls)
+                certain = with_.low > without_.high and with_.us > SLOWER * without_.us
+                return with_.us - without_.us if certain else 0.0
 
             slower, together_us = _blamed([text for text, one in configs.items() if one != ATEN.text], lost_us)
-        error = difference(_answer(plain, before), _answer(ours, before))
-        brief = tuple({name: value for name, value in one.items() if name != "evidence"} for one in products)
-        return Comparison(default_us, gemmdb_us, error, configs, slower, together_us, brief)
+            found = replace(found, slower=slower, together_us=together_us)
+        return replace(found, error=difference(answer(plain, before), answer(ours, before)))
+
+
+def _quietly(measure: Callable[[], Spans], say: Say) -> tuple[Spans, Load | None]:
+    """What `measure` returns, and the load meanwhile. On a busy machine it waits, and measures a second time if the
+    machine was busy during the first."""
+    for _ in range(2):
+        before = load.wait(PATIENCE_S, say=lambda busy: say(f"waiting for a quiet machine: {busy.text}"))
+        say("timing")
+        start = load.reading()
+        found = measure()
+        busy = load.between(start, load.reading()) or before  # A short program is over before its load can be told.
+        if busy is None or not busy.disturbs:
+            break
+    return found, busy
+
+
+def _is_disturbed(default: Span, busy: Load | None) -> bool:
+    return default.spread > NOISY or (busy is not None and busy.disturbs)
+
+
+def _ends(found: Gain) -> tuple[float, float]:
+    return found.low, found.high
 
 
 def _blamed(suspects: Sequence[str], lost_us: Callable[[Collection[str]], float]) -> tuple[dict[str, float], float]:
@@ -112,34 +178,6 @@ def _blamed(suspects: Sequence[str], lost_us: Callable[[Collection[str]], float]
         return dict.fromkeys(suspects, together_us) if together_us else {}, together_us
     alone = {one: lost_us([one]) for one in suspects}
     return {one: lost for one, lost in alone.items() if lost}, together_us
-
-
-def _answer(function: Callable[..., Any], inputs: Any) -> Any:
-    """The output of a compiled function for copies of its inputs, with the same random seed."""
-    import torch
-
-    # The other GPUs draw no random numbers, and reading their state would create contexts on them.
-    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
-        torch.manual_seed(0)
-        return function(*_copied(inputs))
-
-
-def _copied(inputs: Any) -> Any:
-    """Copies of all tensors, with the same strides: other strides would cause another compile."""
-    import torch
-    from torch.utils import _pytree
-
-    def copied(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-            return value
-        value = value.detach()
-        if type(value) is not torch.Tensor:
-            return value.clone()
-        span = sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True)) + 1
-        memory = value.as_strided((span if value.numel() else 0,), (1,)).clone()
-        return memory.as_strided(value.shape, value.stride())
-
-    return _pytree.tree_map(copied, inputs)
 
 
 def without(suspects: Collection[str], served: session.Session) -> session.Session:
@@ -166,16 +204,18 @@ def _compile(model: Any, inputs: Any, using: session.Session) -> Callable[..., A
     return run
 
 
-def _medians(first: Callable[..., Any], second: Callable[..., Any], inputs: Any, calls: int) -> tuple[float, float]:
+def _timed(first: Callable[..., Any], second: Callable[..., Any], inputs: Any, calls: int) -> Spans:
+    """Both in turns, each first in every second round."""
     times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(calls + 2):
-        for function, taken in zip((first, second), times, strict=True):
+    turns = list(zip((first, second), times, strict=True))
+    for place in range(calls + 2):
+        for function, taken in reversed(turns) if place % 2 else turns:
             start = time.perf_counter()
             function(*inputs)
             _synchronize()
             taken.append((time.perf_counter() - start) * 1e6)
     # the first calls warm up
-    return statistics.median(times[0][2:]), statistics.median(times[1][2:])
+    return span(times[0][2:]), span(times[1][2:])
 
 
 def _synchronize() -> None:
@@ -184,21 +224,3 @@ def _synchronize() -> None:
     # Also when no input is a tensor on a GPU: the model's parameters may be, or tensors inside a container.
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-
-
-def difference(wanted: Any, found: Any) -> float:
-    """The largest difference of two outputs, relative to the largest value of its tensor. It is infinite if only one
-    of them has a NaN or an infinity at some place."""
-    import torch
-    from torch.utils import _pytree
-
-    worst = 0.0
-    for a, b in zip(_pytree.tree_leaves(wanted), _pytree.tree_leaves(found), strict=True):
-        if isinstance(a, torch.Tensor) and a.numel():
-            a, b = (torch.view_as_real(one.resolve_conj()) if one.is_complex() else one for one in (a, b))
-            a, b = a.double(), b.double()
-            same = (a == b) | (a.isnan() & b.isnan())
-            off = (a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
-            scale = max(a.abs().nan_to_num(nan=0.0, posinf=0.0).max().item(), 1e-30)
-            worst = max(worst, off.max().item() / scale)
-    return worst

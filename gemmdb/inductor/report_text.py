@@ -13,6 +13,9 @@ LONGEST = 110
 LEAST_US = 0.05
 """Savings below this print as 0.0."""
 NO_ANSWER = "no answer"
+OTHERS = {"aten": "without an answer", "live": "tuned now", "forced": "forced"}
+"""The rungs that are no table's, in words."""
+TUNE = "gemmdb tune -- python PROGRAM"
 BUILD = "gemmdb record -- python PROGRAM; gemmdb build --arch native --shapes workload.jsonl"
 
 
@@ -88,17 +91,31 @@ class Summary:
 
 def _line(of: Summary) -> str:
     total = of.total
-    rungs = ", ".join(f"{one.count} {'without an answer' if one.rung == 'aten' else one.rung}" for one in of.answers)
-    parts = [f"{_count(total.count, 'product')}{f' ({rungs})' if rungs else ''}"]
+    aten = total.count - total.kernels
+    parts = [f"{_count(total.count, 'product')}: {_sources(of)}" if total.count else "no product"]
+    if aten and total.kernels:
+        parts.append(f"ATen runs {aten}")
     if total.timed:
         parts.append(_expected(total))
     if of.missed:
-        parts.append(f"a build may save {_saving(of.missed)}")
+        parts.append(f"a build (`{TUNE}`) may save {_saving(of.missed)}")
     if of.refused:
         parts.append(f"{_count(sum(one.count for one in of.refused), 'answer')} not used")
     if of.uncovered:
         parts.append(f"not steered: {_names(of)}")
     return f"graph with {'; '.join(parts)}"
+
+
+def _sources(of: Summary) -> str:
+    """How many products have their answers from where: `2 from tables (1 exact, 1 near), 3 without an answer`."""
+    tables = [one for one in of.answers if one.rung not in OTHERS]
+    found = [f"{sum(one.count for one in tables)} from tables ({_rungs(tables)})"] if tables else []
+    others = [f"{one.count} {OTHERS[one.rung]}" for one in of.answers if one.rung in OTHERS]
+    return ", ".join((*found, *others))
+
+
+def _rungs(answers: Sequence[Answers]) -> str:
+    return ", ".join(f"{one.count} {one.rung}" for one in answers)
 
 
 def _lines(of: Summary) -> Iterator[str]:

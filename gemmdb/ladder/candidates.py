@@ -26,7 +26,7 @@ def candidates(ask: Ask) -> list[Config]:
     candidates of both rungs into one order. Without trees, the two lists alternate: each has configs that the other
     lacks, and the first few of one list are much alike.
     """
-    others = [ask.at(problem) for problem in stand_ins(ask.problem)]
+    others = [ask.at(problem) for problem in stand_ins(ask.problem, ask.device.kind)]
     known = [config for at in others if (rows := measured(at)) for config in rows.candidates(LIVE_CANDIDATES)]
     return list(dict.fromkeys([*known, *_predicted(ask, others)]))
 

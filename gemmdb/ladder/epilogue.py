@@ -1,5 +1,5 @@
 """Rung `epilogue`: answers a product with an epilogue of a class that was not measured from rows of the same product
-with another epilogue, or with none.
+without its bias, with another epilogue, or with none.
 
 Such rows tell which kernels multiply fastest. They do not tell what this epilogue costs inside a kernel. So the caller
 confirms the answer, where it can. Without that, a kernel is served only if it multiplies about as fast as ATen also
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemmdb.cost.machine import machine
+from gemmdb.cost.epilogue import extra_us
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.epilogue import LIGHT
@@ -25,31 +25,31 @@ from gemmdb.ladder.policy_filter import required_gain
 from gemmdb.ladder.prediction import Prediction, measured
 from gemmdb.ladder.ranges import buckets, ranged
 
-EXPONENTIAL = 31
-"""Instructions per element of an exact GELU beyond those of relu, counted in code that Triton 3.6 makes for sm90. SiLU
-takes 16, two of them at an eighth of the rate."""
-TRANSPOSED = 0.05
-"""The share of a kernel's time that a transposed store is charged on a GPU. On an H200, tiles of our kernel gained at
-most this much less over ATen and a kernel after it than with a store in their own order, and more at two of five sizes
-(benchmarks/results/h200/checks/2026-11-23-stores.json)."""
+BIAS = 0.07
+"""The share of a kernel's time that a bias is charged on a GPU. Of 245 pairs of rows on an H200, a config's time
+relative to ATen's was more than this much higher with a bias than without in one of twenty, and as high in the
+median."""
 
 
-def stand_ins(problem: Problem) -> tuple[Problem, ...]:
-    """The problems whose rows tell about the kernel of a problem with an epilogue, the most telling first: those with
-    the light epilogue, then those without any. If the product is stored anyway, fusing saves little, and only the
-    latter tell. Empty for a problem without an epilogue, and for the light one: those are measured themselves."""
+def stand_ins(problem: Problem, kind: str) -> tuple[Problem, ...]:
+    """The problems whose rows tell about the kernel of a problem with an epilogue, the most telling first: on a GPU
+    without the bias, with the light epilogue, then without any. If the product is stored anyway, fusing saves little,
+    and the light epilogue does not tell. Of the light epilogue's own problems, only those without the bias tell: the
+    others are measured themselves. Empty for a problem without an epilogue. `kind`: that of the device."""
     own = problem.epilogue
-    if own is None or own == LIGHT:
+    if own is None:
         return ()
-    alone = _alone(problem)
-    return (alone,) if own.kept else (replace(problem, fusion=LIGHT.text), alone)
+    found = [_unbiased(problem)] if kind == "cuda" and _biased(problem) else []
+    if own != LIGHT:
+        found += [_alone(problem)] if own.kept else [replace(problem, fusion=LIGHT.text), _alone(problem)]
+    return tuple(found)
 
 
 def epilogue(ask: Ask) -> Step:
     """The answer for a problem with another epilogue, or none, if it can be confirmed or assumed to hold."""
-    others = stand_ins(ask.problem)
+    others = stand_ins(ask.problem, ask.device.kind)
     if not others:
-        return Step("epilogue", None, "for epilogues of other classes than the light one")
+        return Step("epilogue", None, "for epilogues of other classes than the light one, or with a bias")
     if ask.policy.on_miss == "error" and not ask.symbolic:  # Of a range, only some sizes are ever measured.
         return Step("epilogue", None, "strict mode serves what was measured with its own epilogue")
     doubts: list[str] = []
@@ -62,8 +62,8 @@ def epilogue(ask: Ask) -> Step:
         first = first or hit
         doubt = _doubt(ask, problem, hit)
         if doubt is None:
-            return _serve(problem, hit, f"measured with fusion={problem.fusion}: {step.reason}")
-        doubts.append(f"fusion={problem.fusion}: {doubt}")
+            return _serve(problem, hit, f"measured as {_told(problem)}: {step.reason}")
+        doubts.append(f"{_told(problem)}: {doubt}")
     if first is None:
         return Step("epilogue", None, "no rows of the same product with another epilogue, or with none, answer")
     reason = "; ".join(doubts)
@@ -77,6 +77,19 @@ def _alone(problem: Problem) -> Problem:
     return replace(problem, fusion="none")
 
 
+def _told(problem: Problem) -> str:
+    return f"{problem.op} fusion={problem.fusion}"
+
+
+def _biased(problem: Problem) -> bool:
+    """Whether a vector is added to the product."""
+    return bool(problem.spec.unbiased and problem.scalars == "unit" and problem.bias and problem.bias.kind == "1d")
+
+
+def _unbiased(problem: Problem) -> Problem:
+    return replace(problem, op=problem.spec.unbiased, bias=None)
+
+
 def _answer(ask: Ask) -> Step | None:
     """What measured rows say, its own or those of neighbours."""
     steps = (rung(ask) for rung in ((ranged,) if ask.symbolic else (exact, near)))
@@ -84,16 +97,11 @@ def _answer(ask: Ask) -> Step | None:
 
 
 def _charged(ask: Ask, problem: Problem, hit: Hit) -> Hit:
-    """The hit with the time of what the other `problem`, measured with a light epilogue, did not have: exponentials,
-    which a kernel of a product computes after its sums, where no memory's time hides them, and a transposed store. Rows
-    without an epilogue lack the kernel after ATen as well, which takes at least as long."""
-    own, found = ask.problem.epilogue, machine(ask.device)
-    if own is None or problem.fusion == "none" or hit.branches or hit.config == ATEN:
-        return hit
-    turned = own.order == "transposed" and ask.device.kind == "cuda"
-    us = TRANSPOSED * hit.expected_us if turned else 0.0
-    if own.arithmetic != "light" and found is not None:
-        us += EXPONENTIAL * problem.batch * problem.m * problem.n / (found.sms * found.fma / 2)
+    """The hit with the time of what the other `problem` did not have."""
+    if problem.fusion == "none" or hit.branches or hit.config == ATEN:
+        return hit  # Rows without an epilogue lack the kernel after ATen as well, which takes at least as long.
+    same = problem.epilogue == ask.problem.epilogue
+    us = BIAS * hit.expected_us if same else extra_us(ask.problem, ask.device, hit.expected_us)
     if us == 0:
         return hit
     expected = hit.expected_us + us

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from gemmdb.cost.epilogue import extra_us
 from gemmdb.cost.features import OPS, ORDERS
 from gemmdb.cost.machine import machine
 from gemmdb.cost.menu import choices
@@ -68,7 +69,8 @@ class Candidates:
 
 def model(ask: Ask) -> Step:
     """The answer of a modelled table, else the model's own ranking of its menu. It is served if the expected gain over
-    ATen is at least the policy's `model_gain` and a gain for certain; less is enough if the caller times it first."""
+    ATen is at least the policy's `model_gain` and a gain for certain; less is enough if the caller times it first. The
+    model knows light epilogues: what others cost beyond that is added."""
     if not ask.policy.model:
         return Step("model", None, "switched off by the policy")
     found = _modelled(ask)
@@ -84,12 +86,13 @@ def model(ask: Ask) -> Step:
         "proposals": [{"config": one.config.text, "expected_us": one.us} for one in ranked.best],
     }
     best = ranked.best[0]
-    ratio = best.us / ranked.aten_us
+    us = best.us + extra_us(ask.problem, ask.device, best.us)
+    ratio = us / ranked.aten_us
     reason = f"modelled, not measured: {best.config.name} is expected at {1 / ratio:.2f}x ATen"
     refusal = _refusal(ask, best.config, ratio)
     if refusal:
         return Step("model", None, f"{reason}; {refusal}", evidence)
-    return Step("model", Hit("model", best.config, best.us, 1 / ratio, "model", evidence), reason, evidence)
+    return Step("model", Hit("model", best.config, us, 1 / ratio, "model", evidence), reason, evidence)
 
 
 def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Candidates | str:

@@ -78,6 +78,40 @@ def buckets(ask: Ask) -> list[Problem]:
     return [ask.problem.resized(m, n, k) for m, n, k in islice(grid, MOST_BUCKETS + 1)]
 
 
+def unmeasured(ask: Ask) -> list[Problem]:
+    """The problems that a build has to measure before the range can have another answer than ATen: those of the range,
+    or of its division, that no table answers. Empty if there is an answer other than ATen, or if what is measured rules
+    one out. Raises what `ranged` raises."""
+    problems = buckets(ask)
+    found = ranged(ask).hit
+    if len(problems) > MOST_BUCKETS or (found is not None and found.config != ATEN and not found.branches):
+        return []
+    known = list(_answers(ask, problems))
+    missing = [problem for problem, one in zip(problems, known, strict=True) if one is None]
+    if missing and _may_fit(ask, [one for one in known if one is not None]):
+        return missing
+    if (problem := divisible(ask)) is None:
+        return []
+    at = ask.at(problem)
+    parts = buckets(at)
+    return [part for part, one in zip(parts, _answers(at, parts), strict=True) if one is None]
+
+
+def divisible(ask: Ask) -> Problem | None:
+    """The problem whose rows decide how a range of M is divided among several kernels; None if it cannot be divided."""
+    if ask.symbolic != ("m",) or ask.policy.batch_invariant:
+        return None
+    return dispatching.unfused(ask.problem)
+
+
+def _may_fit(ask: Ask, known: list[Prediction]) -> bool:
+    """Whether some config other than ATen is good enough in all buckets that are answered."""
+    if not known:
+        return True
+    configs = set(known[0].ratios).intersection(*(one.ratios for one in known)) - {ATEN}
+    return any(all(one.regret(config) <= ask.policy.range_regret for one in known) for config in configs)
+
+
 def _answers(ask: Ask, problems: list[Problem]) -> Iterator[Prediction | None]:
     """The prediction of each bucket; None if there is none. Between measured problems, of the configs that are faster
     than ATen for certain."""
@@ -92,8 +126,8 @@ def _answers(ask: Ask, problems: list[Problem]) -> Iterator[Prediction | None]:
 
 def _divided(ask: Ask, hint: Hit, otherwise: Step) -> Step:
     """The range of M divided among a few configs; `otherwise` if that is impossible or gains nothing."""
-    problem = dispatching.unfused(ask.problem)
-    if ask.symbolic != ("m",) or problem is None or ask.policy.batch_invariant:
+    problem = divisible(ask)
+    if problem is None:
         return otherwise
     at = ask.at(problem)
     problems = buckets(at)

@@ -17,7 +17,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.policy_filter import verified
-from gemmdb.table.measurement import NOISY, Measurement
+from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Pooled, pool_slow, unsafe
 
@@ -53,7 +53,7 @@ class Timings:
 
     def knows(self, config: Config) -> bool:
         """Whether `config` has a time here that is steady enough to predict from."""
-        return config in self.pooled and self.pooled[config].spread <= NOISY
+        return config in self.pooled and self.pooled[config].steady
 
     @lazy
     def level(self) -> float:
@@ -91,7 +91,7 @@ class Timings:
     @lazy
     def _logs(self) -> Mapping[ConfigGroup, tuple[float, float, bool]]:
         scale = Scale.of(self.problem, self.device)
-        steady = {config: one for config, one in self.pooled.items() if one.spread <= NOISY}
+        steady = {config: one for config, one in self.pooled.items() if one.steady}
         best = min(one.ratio for one in steady.values())
         logs: dict[ConfigGroup, tuple[float, float, bool]] = {}
         for config, one in steady.items():

@@ -36,7 +36,8 @@ class Compared:
 @dataclass(frozen=True)
 class ComparisonReport:
     """What `gemmdb compare` found. `default_us`, `gemmdb_us`: median microseconds of one call of the program; `error`:
-    the largest difference of the outputs, relative, None if it is not finite."""
+    the largest difference of the outputs, relative, None if it is not finite. `interval`: that of the speedup, and
+    `verdict`: what it means; older versions of `compare` said neither."""
 
     name: str
     default_us: float
@@ -44,6 +45,8 @@ class ComparisonReport:
     error: float | None
     together_us: float
     products: tuple[Compared, ...]
+    interval: tuple[float, float] | None = None
+    verdict: str = ""
 
     @property
     def speedup(self) -> float:
@@ -60,6 +63,8 @@ class ComparisonReport:
             "speedup": self.speedup,
             "error": self.error,
             "together_us": self.together_us,
+            "interval": self.interval,
+            "verdict": self.verdict,
             "products": [
                 {
                     "name": one.name, "problem": one.problem, "config": one.config, "kernel": _kernel(one.config),
@@ -83,8 +88,9 @@ def of_json(found: Mapping[str, Any], path: Path) -> ComparisonReport:
     products = [_compared(one, slower, path) for one in listed if isinstance(one, dict)]
     products.sort(key=lambda one: (-(one.aten_us or 0.0) * one.count, one.problem))
     return ComparisonReport(
-        path.name, default_us, gemmdb_us, _number(error), _number(found.get("together_us")) or 0.0, tuple(products)
-    )
+        path.name, default_us, gemmdb_us, _number(error), _number(found.get("together_us")) or 0.0, tuple(products),
+        _interval(found.get("interval")), str(found.get("verdict", ""))[:40],
+    )  # fmt: skip
 
 
 def _compared(one: Mapping[str, Any], slower: Mapping[str, Any], path: Path) -> Compared:
@@ -103,6 +109,11 @@ def _compared(one: Mapping[str, Any], slower: Mapping[str, Any], path: Path) -> 
         _number(slower.get(problem)) or 0.0,
         str(one.get("note", "")),
     )
+
+
+def _interval(value: object) -> tuple[float, float] | None:
+    ends = [_number(one) for one in value] if isinstance(value, list) else []
+    return (ends[0], ends[1]) if len(ends) == 2 and ends[0] is not None and ends[1] is not None else None
 
 
 def _time(found: Mapping[str, Any], name: str, path: Path) -> float:

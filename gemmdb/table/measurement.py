@@ -22,6 +22,9 @@ LEAST_US, MOST_US = 1e-6, 1e12
 EMITTED = "emitted"
 """`Measurement.detail` of a time of the code that the compiler emits. Other rows of the same config time the kernel
 alone."""
+DISTURBED = "disturbed"
+"""Part of `Measurement.detail` of a time that was taken while other programs kept the machine busy, or whose reference
+was unsteady. Such a time alone decides nothing against ATen."""
 NOISY = 0.25
 """A time whose 95% interval is wider than this to each side (relative) was disturbed. A build times it again, and
 predictions ignore it."""
@@ -153,7 +156,8 @@ class Times:
 @dataclass(frozen=True)
 class Measurement:
     """One row. `run` names the run that made it. `error` is the largest relative error against the higher-precision
-    reference. `compile_s` is the compile time in seconds. `detail` is one line about a failure, or EMITTED.
+    reference. `compile_s` is the compile time in seconds. `detail` is one line about a failure, or the marks of a
+    time: EMITTED, DISTURBED, or both.
 
     Raises InputError if a status without times has them, or a status with times lacks them.
     """
@@ -181,6 +185,16 @@ class Measurement:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _float(name, value))
 
+    @property
+    def emitted(self) -> bool:
+        """Whether the code that the compiler emits was timed."""
+        return self.detail in (EMITTED, _BOTH)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the machine was busy meanwhile."""
+        return self.detail in (DISTURBED, _BOTH)
+
     @lazy
     def text(self) -> str:
         """The canonical form. It names problem, config, device, protocol and toolchain by their 64-bit keys."""
@@ -198,6 +212,14 @@ class Measurement:
     def key(self) -> int:
         """The 64-bit key of the canonical form: the same row has the same key in every table."""
         return canonical.key(self.text)
+
+
+_BOTH = f"{EMITTED}, {DISTURBED}"
+
+
+def marks(emitted: bool, disturbed: bool) -> str:
+    """The detail of a time with these marks."""
+    return ", ".join(word for word, holds in ((EMITTED, emitted), (DISTURBED, disturbed)) if holds)
 
 
 def _float(name: str, value: float) -> float:

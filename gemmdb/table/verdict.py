@@ -15,7 +15,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.table.measurement import EMITTED, UNSAFE, Measurement, Protocol, Status, Times
+from gemmdb.table.measurement import NOISY, UNSAFE, Measurement, Protocol, Status, Times
 
 TIE = 0.01
 """Two configs closer than this (relative) are tied, regardless of their intervals."""
@@ -85,12 +85,23 @@ class Pooled:
     @property
     def emitted(self) -> bool:
         """Whether its times are those of the code that the compiler emits."""
-        return any(row.detail == EMITTED for row in self.rows)
+        return any(row.emitted for row in self.rows)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the machine was busy whenever it was timed."""
+        return bool(self.rows) and all(row.disturbed for row in self.rows)
+
+    @property
+    def steady(self) -> bool:
+        """Whether its time is good enough to predict from."""
+        return self.spread <= NOISY and not self.disturbed
 
     @property
     def servable(self) -> bool:
-        """Whether a run measured it in full. A config with only a short estimate is never picked."""
-        return any(row.status is Status.OK for row in self.rows)
+        """Whether a run measured it in full, on a quiet machine. A config with only a short estimate is never picked.
+        ATen needs no evidence."""
+        return any(row.status is Status.OK for row in self.rows) and (self.config == ATEN or not self.disturbed)
 
 
 def pool(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> list[Pooled]:
@@ -129,7 +140,7 @@ def decide(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> Verd
     reference = next((p for p in pooled if p.config == ATEN), None)
     if reference is None:
         return None
-    ties = best(confirmed(pooled))
+    ties = best(confirmed([p for p in pooled if p.servable]))
     pick = ties[0]
     first = pick.rows[0]
     return Verdict(
@@ -188,7 +199,8 @@ def _pool(rows: Iterable[Measurement], banned: Collection[Config], statuses: Seq
 def _pool_one(config: Config, rows: list[Measurement], statuses: Sequence[Status]) -> Pooled | None:
     timed = next((found for s in statuses if (found := [row for row in rows if row.status is s])), [])
     # Emitted code is what runs. If it was timed, times of the kernel alone do not count.
-    timed = [row for row in timed if row.detail == EMITTED] or timed
+    timed = [row for row in timed if row.emitted] or timed
+    timed = [row for row in timed if not row.disturbed] or timed
     if len(timed) > 1:  # Texts are long, and most configs have one row.
         timed.sort(key=lambda row: row.text)
     times = [row.times for row in timed if row.times]

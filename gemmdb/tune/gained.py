@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
-import os
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FEW = 6
-"""Below this number of calls an interval is from the fastest to the slowest."""
+from gemmdb.table import stats
+from gemmdb.table.stats import Gain, Span
+
 Times = Mapping[tuple[str, ...], "Timed"]
 """The graphs of one run, by the names of their products."""
 
@@ -27,15 +24,6 @@ class Timed:
     kernels: int
     calls: int
     us: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The median of microseconds, and a 95% interval around it."""
-
-    us: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +41,8 @@ class Graph:
 @dataclass(frozen=True)
 class Gained:
     """The program without and with gemmdb. `graphs`: those that both runs called, of most time first; `unmatched`: how
-    many kinds only one of them called often enough; `runs`: of each; `load`: other runnable processes per core before
-    the first run."""
+    many kinds only one of them called often enough; `runs`: of each; `load`: how many cores other processes kept busy
+    before the first run."""
 
     graphs: tuple[Graph, ...]
     unmatched: int
@@ -93,8 +81,7 @@ class Gained:
             return "nothing was timed"
         if not any(one.kernels for one in self.graphs):
             return "same kernels"
-        low, high = self.interval
-        return "faster" if low > 1 else "slower" if high < 1 else "no difference"
+        return Gain(self.gain, *self.interval).verdict
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -138,17 +125,6 @@ def read(folder: Path) -> dict[tuple[str, ...], Timed]:
     return {name: Timed(kernels[name], calls[name], tuple(us[name])) for name in calls if us[name]}
 
 
-def load() -> float:
-    """Other runnable processes and threads of this machine per core, averaged over half a second; 0 if unknown."""
-    seen = []
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for _ in range(10):
-            runnable = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
-            seen.append(max(runnable - 1, 0))  # One is this process.
-            time.sleep(0.05)
-    return statistics.mean(seen) / (os.cpu_count() or 1) if seen else 0.0
-
-
 def gained(without: Sequence[Times], with_gemmdb: Sequence[Times], load: float = 0.0) -> Gained:
     """What the runs with gemmdb gained over those without."""
     ours, theirs = set().union(*with_gemmdb), set().union(*without)
@@ -167,18 +143,6 @@ def span(runs: Iterable[Timed]) -> Span:
     """The median of all calls, and the interval that holds those of every single run: processes differ by more than
     calls do."""
     every = [one.us for one in runs]
-    ends = [_interval(us) for us in every]
-    return Span(
-        statistics.median([one for us in every for one in us]),
-        min(low for low, _ in ends),
-        max(high for _, high in ends),
-    )
-
-
-def _interval(us: Sequence[float]) -> tuple[float, float]:
-    """A 95% interval of the median, from ranks, so whatever the distribution is."""
-    ranked, n = sorted(us), len(us)
-    if n < FEW:
-        return ranked[0], ranked[-1]
-    reach = 0.98 * math.sqrt(n)
-    return ranked[max(math.floor(n / 2 - reach), 0)], ranked[min(math.ceil(n / 2 + reach), n - 1)]
+    spans = [stats.span(us) for us in every]
+    middle = statistics.median([one for us in every for one in us])
+    return Span(middle, min(one.low for one in spans), max(one.high for one in spans))

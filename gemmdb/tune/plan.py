@@ -12,28 +12,28 @@ from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError
 from gemmdb.generators import effort as efforts
 from gemmdb.generators.build import queue
+from gemmdb.generators.build.asked import too_long
 from gemmdb.generators.coverage import ask
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Backend
+from gemmdb.generators.interfaces.progress import SECONDS
 from gemmdb.generators.measure import backends
-from gemmdb.kernels.config import ATEN
+from gemmdb.generators.measure.only_aten import only_aten
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import installed
 from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.ranges import unmeasured
 from gemmdb.ladder.saving import Saving, saving
 from gemmdb.settings import Policy, data_home
 from gemmdb.table.catalog import Catalog
 from gemmdb.workload import origins
-from gemmdb.workload.entries import Entry, Workload
+from gemmdb.workload.entries import Entry, Ranges, Workload
 from gemmdb.workload.origins import Origin
 
-SECONDS = {"cpu": 15.0, "cuda": 6.0}
-"""Expected seconds per problem of a build, until one was measured. CPU: fp32 linears on two cores. GPU: seven builds of
-7 to 39 problems on one H200 took 4 to 9 seconds per problem."""
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 _BUDGET = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
-ONLY_ATEN = "ATen is the only kernel for it"
 NOTHING = "it is too small or too close to the limit of the device to gain"
 DONE = "measured before: the ladder still has no answer for its range of sizes, or ATen failed"
 ELSEWHERE = "it runs on another device than most of the time"
@@ -41,9 +41,10 @@ ELSEWHERE = "it runs on another device than most of the time"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A product that no table answers. `calls`: how often it ran; `us`: expected microseconds of one call with ATen;
-    `saving`: what a build may save of a call, None where that cannot be said (on a CPU); `seconds`: how long building
-    it is expected to take; `origins`: where it comes from in the user's code."""
+    """A product that no table answers, or not at all sizes of its range. `calls`: how often it ran; `us`: expected
+    microseconds of one call with ATen; `saving`: what a build may save of a call, None where that cannot be said (on a
+    CPU); `seconds`: how long building it is expected to take; `origins`: where it comes from in the user's code;
+    `ranges`: of symbolic sizes."""
 
     problem: Problem
     device: Device
@@ -52,6 +53,7 @@ class Wanted:
     saving: Saving | None
     seconds: float
     origins: tuple[Origin, ...] = ()
+    ranges: Ranges = ()
 
     @property
     def worth_us(self) -> float:
@@ -119,7 +121,7 @@ def plan(
     path = table or data_home() / f"{device.slug}.db"
     wanted = []
     for one in missed:
-        reason = _objection(one, device, backend, chosen, path)
+        reason = _objection(one, device, backend, chosen, path, catalog)
         if reason:
             left_out[reason] += 1
         else:
@@ -129,22 +131,27 @@ def plan(
 
 def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[Wanted]:
     """The products without an answer, one per problem and device."""
-    found: dict[tuple[Problem, Device], Wanted] = {}
+    found: dict[tuple[Problem, Device, Ranges], Wanted] = {}
     for entry in entries:
         asked = ask(entry, catalog, Policy())
-        if asked.hit is not None:
+        if asked.hit is not None and (asked.served or not _lacking(asked.query, catalog)):
             continue
         problem, device, calls = entry.problem, asked.device, entry.calls or entry.count
-        known = found.get((problem, device))
+        key = problem, device, entry.ranges
+        known = found.get(key)
         if known is not None:
-            found[problem, device] = replace(
-                known, calls=known.calls + calls, origins=origins.merged(known.origins, entry.origins)
-            )
+            found[key] = replace(known, calls=known.calls + calls, origins=origins.merged(known.origins, entry.origins))
             continue
         expected = saving(Ask(Query(problem, device), (), Policy(), None))
         us = expected.aten_us if expected else roofline_us(problem, device)
-        found[problem, device] = Wanted(problem, device, calls, us, expected, 0.0, entry.origins)
+        found[key] = Wanted(problem, device, calls, us, expected, 0.0, entry.origins, entry.ranges)
     return list(found.values())
+
+
+def _lacking(query: Query, catalog: Catalog) -> list[Problem]:
+    """The sizes of a range that no table answers; empty for fixed sizes."""
+    at = Ask(query, catalog.tables, Policy(), installed(query.device.kind))
+    return unmeasured(at) if at.symbolic else []
 
 
 def _busiest(missed: Sequence[Wanted]) -> Device | None:
@@ -155,13 +162,15 @@ def _busiest(missed: Sequence[Wanted]) -> Device | None:
     return max(worth, key=lambda device: (worth[device], device.text), default=None)
 
 
-def _objection(one: Wanted, device: Device, backend: Backend, effort: Effort, table: Path) -> str:
+def _objection(one: Wanted, device: Device, backend: Backend, effort: Effort, table: Path, catalog: Catalog) -> str:
     """Why a product is not built; empty if it is."""
     if one.device != device:
         return ELSEWHERE
     if one.saving is not None and one.saving.us <= 0:
         return NOTHING
-    jobs = queue.jobs([one.problem], backend, effort)
-    if all(config == ATEN for job in jobs for config in job.legal):
-        return ONLY_ATEN
-    return "" if queue.left(jobs, table, backend, effort) else DONE
+    if reason := only_aten(one.problem, device, backend.space, effort):
+        return reason
+    query = Query(one.problem, device, {name: (low, high) for name, low, high in one.ranges})
+    if lacking := _lacking(query, catalog):
+        return too_long(Ask(query, catalog.tables, Policy(), backend.toolchain), lacking, backend, effort)
+    return "" if queue.left(queue.jobs([one.problem], backend, effort), table, backend, effort) else DONE

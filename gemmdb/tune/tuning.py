@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from gemmdb.devices import load
 from gemmdb.errors import InputError
 from gemmdb.generators.build.build import BuildReport, BuildRequest
 from gemmdb.generators.build.build import build as build_table
@@ -140,7 +141,7 @@ def _catalog(request: Request) -> Catalog:
 def _build(request: Request, state: State, plan: Plan, progress: Progress | None) -> BuildReport:
     """Build what the plan wants, in its order."""
     state.queue.unlink(missing_ok=True)
-    entries.append(state.queue, (Entry(one.problem, 1, one.calls, one.device.text) for one in plan.wanted))
+    entries.append(state.queue, (Entry(one.problem, 1, one.calls, one.device.text, one.ranges) for one in plan.wanted))
     kind = plan.wanted[0].device.kind
     built = build_table(
         BuildRequest(
@@ -169,14 +170,14 @@ def _compare(request: Request, state: State, catalog: Catalog, listener: Listene
         else:
             listener.timed_before()
             return known
-    load = gains.load()
+    busy = load.now()
     runs: dict[bool, list[gains.Times]] = {False: [], True: []}
     # Without, with, with, without: a machine that becomes slower or faster meanwhile disturbs both alike.
     turns = [bool(side) ^ bool(turn % 2) for turn in range(request.repeats) for side in range(2)]
     for number, with_gemmdb in enumerate(turns, 1):
         listener.timing(with_gemmdb, number, len(turns))
         runs[with_gemmdb].append(_timed(request, state, with_gemmdb))
-    found = gains.gained(runs[False], runs[True], load)
+    found = gains.gained(runs[False], runs[True], busy.others if busy else 0.0)
     state.tables, state.gained = identity, found.as_dict()
     state.save()
     return found

@@ -17,12 +17,12 @@ from threading import Event, Lock
 
 from gemmdb.generators.build.race import unconfirmed
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Outcome
+from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Outcome, outcome
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key import canonical
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
-from gemmdb.table.measurement import EMITTED, Measurement, Status
+from gemmdb.table.measurement import Measurement, Status
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import pool, unsafe
 
@@ -33,7 +33,8 @@ RIVALS = 2
 TRANSIENT = frozenset({Status.TIMEOUT, Status.OOM})
 """Failures that something else on the machine can cause."""
 TRIES = 2
-"""How often a candidate other than ATen is tried if it fails like that."""
+"""How often a candidate other than ATen is tried if it fails like that, and in how many builds one is timed again if
+the machine was busy."""
 
 
 def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[Job]:
@@ -53,7 +54,8 @@ def left(wanted: Sequence[Job], path: Path, backend: Backend, effort: Effort) ->
       best so far: times are comparable only if taken within the same minutes. A new candidate that only an estimate let
       in does not count if as many configs already have rows, some of its kernel: estimates change.
     - A candidate that ran out of time or memory is tried once more, since something may have disturbed it.
-    - The whole job is left if ATen has no row, or ran out of time or memory.
+    - The whole job is left if ATen has no row, or ran out of time or memory. If the machine was busy whenever ATen was
+      timed, what can be timed is left, in one more build.
     - If the effort confirms winners, the missing confirmations are left.
 
     Raises TableError.
@@ -73,8 +75,10 @@ def _rest(job: Job, table: Table, backend: Backend, effort: Effort) -> Job | Non
     found: dict[Config, list[Measurement]] = defaultdict(list)
     for row in rows:
         found[row.config].append(row)
-    if all(map(_disturbed, found[ATEN])):  # Also true if there is none.
+    if all(map(_hindered, found[ATEN])):  # Also true if there is none.
         return job
+    if _busy(found[ATEN]):
+        return replace(job, candidates=tuple(c for c in job.candidates if c.config == ATEN or _timed(found[c.config])))
     missing = tuple(candidate for candidate in job.candidates if _untried(found[candidate.config]))
     if sum(map(bool, found.values())) >= len(job.candidates):
         tried = {config.name for config, known in found.items() if known}
@@ -90,12 +94,21 @@ def _rest(job: Job, table: Table, backend: Backend, effort: Effort) -> Job | Non
     return replace(job, candidates=missing, raced=raced, confirmed=confirmed) if missing or raced else None
 
 
-def _disturbed(row: Measurement) -> bool:
+def _hindered(row: Measurement) -> bool:
     return row.status in TRANSIENT or (row.status is Status.ERROR and out_of_memory(row.detail))
 
 
 def _untried(rows: Sequence[Measurement]) -> bool:
-    return len(rows) < TRIES and all(map(_disturbed, rows))
+    return len(rows) < TRIES and all(map(_hindered, rows))
+
+
+def _busy(rows: Sequence[Measurement]) -> bool:
+    """Whether the machine was busy whenever a config was timed, and another build may find it quiet."""
+    return all(row.disturbed or _hindered(row) for row in rows) and len({row.run for row in rows}) < TRIES
+
+
+def _timed(rows: Sequence[Measurement]) -> bool:
+    return not rows or any(row.times for row in rows)
 
 
 def known(
@@ -119,22 +132,18 @@ def known(
     for config, of in by_config.items():
         if config != ATEN and _confirmed(of, effort):
             confirmed += [row for row in of if row is not raced[config]] or of
-    first, again = (tuple(map(_outcome, some)) for some in (raced.values(), confirmed))
+    first, again = (tuple(map(outcome, some)) for some in (raced.values(), confirmed))
     return first, again
 
 
 def _plainness(row: Measurement) -> tuple[bool, bool]:
-    return row.detail == EMITTED, row.status is not Status.OK
+    return row.emitted, row.status is not Status.OK
 
 
 def _confirmed(rows: Sequence[Measurement], effort: Effort) -> bool:
     if not effort.rivals:
-        return len(rows) > 1
-    return any(row.detail == EMITTED or row.status not in (Status.OK, Status.SLOW) for row in rows)
-
-
-def _outcome(row: Measurement) -> Outcome:
-    return Outcome(row.config, row.status, row.times, row.error, row.compile_s, row.detail)
+        return sum(not row.disturbed for row in rows) > 1 or len(rows) > TRIES
+    return any(row.emitted or row.status not in (Status.OK, Status.SLOW) for row in rows)
 
 
 class Claims:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Measurer, Outcome
+from gemmdb.generators.measure.quiet import judged
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
 from gemmdb.table.measurement import EMITTED, NOISY, UNSAFE, Status, Times
@@ -48,7 +49,7 @@ def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
     if doubtful:
         again = {o.config: o for o in _measure(job, doubtful, effort, measurer)}
         full = [_more_cautious(outcome, again.get(outcome.config)) for outcome in full]
-    full = [_with_compile_time(outcome, estimates) for outcome in full]
+    full = judged([_with_compile_time(outcome, estimates) for outcome in full])
     return illegal + failed + slow + full
 
 
@@ -64,6 +65,9 @@ def winner(outcomes: Iterable[Outcome]) -> Config | None:
     pooled = []
     for config, found in by_config.items():
         counted = [o for o in found if o.detail == EMITTED] or found
+        counted = [o for o in counted if not o.disturbed] or counted
+        if config != ATEN and counted[0].disturbed:
+            continue
         pooled.append(Pooled(config, *together([o.times for o in counted if o.times], config), ()))
     pick = best(sorted(pooled, key=lambda one: (one.ratio, one.order)))[0].config
     return None if pick == ATEN else pick
@@ -102,14 +106,14 @@ def confirm(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measu
     """The outcomes of ATen and of the best configs, measured in full once more, as emitted code where possible. They
     become additional rows. If the emitted code failed, a row says why."""
     emitted = [measurer.emitted(config) for config in configs]
-    reference, *found = _measure(job, [ATEN, *emitted], effort, measurer)
+    reference, *found = judged(_measure(job, [ATEN, *emitted], effort, measurer))
     outcomes, alone = [reference], list[Config]()
     for config, code, outcome in zip(configs, emitted, found, strict=True):
         detail = EMITTED if code != config and outcome.status is Status.OK else outcome.detail
         outcomes.append(replace(outcome, config=config, detail=detail))
         if code != config and outcome.status is not Status.OK and outcome.status not in UNSAFE:
             alone.append(config)
-    return outcomes + (_measure(job, [ATEN, *alone], effort, measurer) if alone else [])
+    return outcomes + (judged(_measure(job, [ATEN, *alone], effort, measurer)) if alone else [])
 
 
 def survivors(estimates: Sequence[Outcome], effort: Effort) -> list[Config]:

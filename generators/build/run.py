@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX, Thread, Timer
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from gemmdb.generators import effort
 from gemmdb.generators.build import queue
 from gemmdb.generators.build.scheduler import Prepare, Scheduler
 from gemmdb.generators.build.worker import Confirmed, Ended, Finished, Message, Phase, Worker
-from gemmdb.generators.interfaces.backend import Backend, Job, Measurer, row
-from gemmdb.generators.interfaces.progress import Progress, Tracker
+from gemmdb.generators.interfaces.backend import Backend, Job, Measurer, Outcome, row
+from gemmdb.generators.interfaces.progress import SECONDS, Progress, Tracker
 from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, command, unplaced
+from gemmdb.generators.measure.quiet import PATIENCE_S, WAITING
 from gemmdb.table.writer import Store
+
+ASK_S = 1.0
+"""How often it is asked again whether others use the devices, in seconds."""
 
 
 class Run:
@@ -31,9 +35,12 @@ class Run:
         self.started = monotonic()
         self.pending = queue.left(jobs, store.path, backend, self.effort)
         self.before = len(jobs) - len(self.pending)
-        self.tracker = Tracker(progress, len(jobs), self.before)
+        workers = max(min(backend.workers, request.gpus or backend.workers), 1) if self.pending else 1
+        expected_s = SECONDS[backend.device.kind] / workers if backend.device.kind in SECONDS else None
+        self.tracker = Tracker(progress, len(jobs), self.before, expected_s)
         self.statuses: Counter[str] = Counter()
-        self.rows = self.measured = self.elsewhere = self.workers = 0
+        self.rows = self.measured = self.elsewhere = self.workers = self.disturbed = 0
+        self.busy = ""
         self.worker_seconds = 0.0
         self.busy_seconds: float | None = None
         self.run_id = ""
@@ -63,6 +70,8 @@ class Run:
             dict(sorted(self.statuses.items())),
             monotonic() - self.started,
             self.interrupted,
+            self._warnings(),
+            disturbed=self.disturbed,
             workers=self.workers,
             worker_seconds=self.worker_seconds,
             busy_seconds=self.busy_seconds,
@@ -78,10 +87,12 @@ class Run:
             messages: SimpleQueue[Message] = SimpleQueue()
             stack.callback(self.backend.close)
             count = min(self.backend.workers, self.request.gpus or self.backend.workers)
+            self._wait_for_quiet()
             self.backend.begin(self.pending)
             measurers = [self.backend.measurer(worker, self.effort) for worker in range(count)]
             for measurer in measurers:
                 stack.callback(measurer.close)
+            self.backend.say = lambda text: messages.put(Phase(text))
             scheduler = Scheduler(work, _telling(measurers[0], messages), self.effort, count)
             workers = [Worker(scheduler, measurer, self.effort, messages) for measurer in measurers]
             self.workers = len(workers)
@@ -95,6 +106,14 @@ class Run:
                 self.interrupted = True
                 scheduler.abort()
                 self._stop(messages, measurers, workers)
+
+    def _wait_for_quiet(self) -> None:
+        """Wait a little while others use the devices."""
+        until = monotonic() + PATIENCE_S
+        while (busy := self.backend.busy()) and monotonic() < until:
+            self.tracker.say(f"{WAITING}: {busy}")
+            sleep(ASK_S)
+        self.busy = busy
 
     def _deadline(self, work: queue.Work) -> Timer:
         """A running timer that stops the work when the time limit of the request is reached."""
@@ -133,7 +152,6 @@ class Run:
     def _count(self, message: Finished | Confirmed, work: queue.Work) -> None:
         if isinstance(message, Confirmed) or not message.more:
             work.release(message.job)  # Not before its confirmations: another build would claim it to do these.
-        if message.done:
             self.tracker.finished(message.job.problem)
 
     def _stop(self, messages: SimpleQueue[Message], measurers: Sequence[Measurer], workers: Sequence[Worker]) -> None:
@@ -155,11 +173,24 @@ class Run:
         self.unsaved += messages
         if messages and not self.run_id:
             self.run_id = self.store.begin_run(self._provenance())
-        rows = [row(m.job, outcome, self.backend, self.run_id) for m in messages for outcome in m.outcomes]
+        rows = [row(m.job, self._marked(one), self.backend, self.run_id) for m in messages for one in m.outcomes]
+        self.disturbed += sum(row.disturbed for row in rows)
         self.rows += self.store.add(rows) if rows else 0
         self.statuses.update(row.status.value for row in rows)
         self.measured += sum(message.done for message in messages)
         self.unsaved.clear()
+
+    def _marked(self, outcome: Outcome) -> Outcome:
+        return replace(outcome, disturbed=True) if self.busy and outcome.times else outcome
+
+    def _warnings(self) -> tuple[str, ...]:
+        if not self.disturbed:
+            return ()
+        why = f" ({self.busy})" if self.busy else ""
+        return (
+            f"other programs used the machine{why}: {self.disturbed:,} of {self.rows:,} new rows are marked as"
+            " disturbed and decide nothing against ATen; the same command times them again when it is quiet",
+        )
 
     def _provenance(self) -> dict[str, Any]:
         asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}

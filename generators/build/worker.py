@@ -102,7 +102,7 @@ class Worker(Thread):
                 self._confirm(won, fresh)
 
     def _race(self, job: Job) -> None:
-        self._messages.put(Phase("measuring", job.problem))
+        self._messages.put(Phase("racing", job.problem))
         outcomes = () if job.raced else tuple(race(job, self._effort, self._measurer))
         known = job.raced or outcomes
         picks = unconfirmed(known, job.confirmed, self._effort) if self._effort.confirm else ()
@@ -111,7 +111,7 @@ class Worker(Thread):
             self._confirm_later(Won(job, known, picks))
 
     def _confirm(self, won: Won, fresh: Measurer) -> None:
-        self._messages.put(Phase("measuring", won.job.problem))
+        self._messages.put(Phase("confirming", won.job.problem))
         if self._effort.rivals:
             self._expect(won, self._measurer)
         again = confirm(won.job, won.picks, self._effort, fresh)

@@ -22,7 +22,7 @@ from gemmdb.generators.fit import menu, trees
 from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.generators.modelled.space import setting_of
 from gemmdb.ladder.model import uncovered
-from gemmdb.table.measurement import EMITTED, Measurement
+from gemmdb.table.measurement import Measurement
 
 DIGITS = 6
 """Significant digits of a coefficient, far more than the rows determine."""
@@ -43,7 +43,7 @@ from collections.abc import Mapping, Sequence
 def rows(folders: Sequence[Path]) -> Iterator[Measurement]:
     """The rows of all archives that timed a kernel by itself."""
     for path in (path for folder in folders for path in sorted(folder.glob("rows-*.jsonl.xz"))):
-        yield from (row for row in archive.read(path) if row.detail != EMITTED)
+        yield from (row for row in archive.read(path) if not row.emitted)
 
 
 def divided(found: Iterable[Sample]) -> tuple[list[Sample], list[Sample]]:

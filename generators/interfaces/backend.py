@@ -16,12 +16,13 @@ from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+from gemmdb.table.measurement import EMITTED, Measurement, Protocol, Status, Times, marks
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one candidate: the measured fields of a Measurement, with the same rules on status and times."""
+    """The result of one candidate: the measured fields of a Measurement, with the same rules on status and times.
+    `disturbed`: other programs kept the machine busy meanwhile, or the reference was unsteady."""
 
     config: Config
     status: Status
@@ -29,6 +30,7 @@ class Outcome:
     error: float | None = None
     compile_s: float | None = None
     detail: str = ""
+    disturbed: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,10 @@ class Space(Interface):
 
 def ignore(_job: Job) -> None:
     """A callback that does nothing, for callers that do not need to know when a job is ready."""
+
+
+def silent(_text: str) -> None:
+    """Says nothing."""
 
 
 class Measurer(Interface):
@@ -128,6 +134,13 @@ class Backend(Interface):
     """Whether jobs may be prepared while others are measured. If so, `prepare` returns at once, and compiling does not
     disturb timings."""
 
+    say: Callable[[str], None]
+    """Is told, in a phrase, when a measurement waits for something. Whoever builds may replace it."""
+
+    def busy(self) -> str:
+        """What other programs do on the devices now, in one phrase; empty if nothing, or if it is unknown. Asked while
+        nothing is measured."""
+
     @property
     def workers(self) -> int:
         """How many measurers may work at the same time: one per GPU, one for a CPU."""
@@ -153,6 +166,12 @@ class Backend(Interface):
         """JSON-ready device readings for the run's record: clocks, caches, power caps."""
 
 
+def outcome(row: Measurement) -> Outcome:
+    """The outcome that a row was made of."""
+    detail = marks(row.emitted, False) if row.times else row.detail
+    return Outcome(row.config, row.status, row.times, row.error, row.compile_s, detail, row.disturbed)
+
+
 def row(job: Job, outcome: Outcome, backend: Backend, run: str) -> Measurement:
     """The Measurement of an outcome. For our own kernels its toolchain contains the digest of the source. Raises
     InputError if status and times do not fit."""
@@ -167,7 +186,7 @@ def row(job: Job, outcome: Outcome, backend: Backend, run: str) -> Measurement:
         outcome.times,
         outcome.error,
         outcome.compile_s,
-        outcome.detail,
+        marks(outcome.detail == EMITTED, True) if outcome.disturbed and outcome.times else outcome.detail,
     )
 
 

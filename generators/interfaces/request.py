@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ class BuildRequest:
     either is the default of the device kind. `out`: the table to write; None for the user's own. `gpus`: the most GPUs
     to use. `ray`: not available in this version. `modelled`: predict if this machine has no such device. `minutes`:
     after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions that choose
-    candidates (see `candidate_filter.select`).
+    candidates (see `candidate_filter.select`). `every`: also measure the products of a workload that end in ATen
+    whatever their times are (see `build.asked`).
     """
 
     arch: str = "native"
@@ -35,6 +37,7 @@ class BuildRequest:
     minutes: float | None = None
     allow: str = ""
     deny: str = ""
+    every: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,9 @@ class BuildReport:
     rows added; `statuses`: how many of these rows have which status. `interrupted`: stopped by Ctrl-C; finished jobs
     are in the table. `warnings`: lines to show. `workers`: how many devices were used; `worker_seconds`: for how long
     in total; `busy_seconds`: how much of that they spent in timed calls (without checks, copies and set-up), None if
-    unknown. `modelled`: nothing was measured, the rows are the cost model's."""
+    unknown. `disturbed`: how many of the rows were timed while other programs kept the machine busy. `modelled`:
+    nothing was measured, the rows are the cost model's. `left_out`: how many products of a workload were not measured,
+    by reason."""
 
     out: Path
     device: Device
@@ -62,6 +67,8 @@ class BuildReport:
     worker_seconds: float = 0.0
     busy_seconds: float | None = None
     modelled: bool = False
+    disturbed: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
 
     @property
     def left(self) -> int:
@@ -82,6 +89,21 @@ class BuildReport:
     def document(self) -> dict[str, Any]:
         """The fields under the names that JSON files have for them."""
         return {JSON_NAMES.get(name, name): value for name, value in asdict(self).items()}
+
+
+def together(first: BuildReport, second: BuildReport) -> BuildReport:
+    """One report of two builds of the same table, one after the other."""
+    statuses = Counter(first.statuses) + Counter(second.statuses)
+    busy = [one.busy_seconds for one in (first, second) if one.busy_seconds is not None]
+    added = ("problems", "jobs", "before", "measured", "elsewhere", "rows", "seconds", "worker_seconds", "disturbed")
+    return replace(
+        second,
+        **{name: getattr(first, name) + getattr(second, name) for name in added},
+        statuses=dict(sorted(statuses.items())),
+        warnings=tuple(dict.fromkeys((*first.warnings, *second.warnings))),
+        workers=max(first.workers, second.workers),
+        busy_seconds=sum(busy) if busy else None,
+    )
 
 
 def unplaced(value: Any) -> Any:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
+from threading import Lock
+from time import monotonic, sleep
 
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators import effort
 from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Measurer, Outcome, row
+from gemmdb.generators.interfaces.progress import SECONDS, Progress, Silent, Tracker
 from gemmdb.generators.measure import backends
+from gemmdb.generators.measure.holding import holds
+from gemmdb.generators.measure.quiet import PATIENCE_S, judged
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table.measurement import EMITTED, Measurement
+from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
-from gemmdb.table.verdict import Verdict, pool, tied
+from gemmdb.table.verdict import Verdict, pool
 
 TOLERANCE = 0.02
 """A row is confirmed if its time is this close (relative) to the recorded one."""
@@ -40,13 +47,23 @@ class Moved:
 @dataclass(frozen=True)
 class Remeasured:
     """The result. `held` of `problems` verdicts still hold: their pick is tied with the best of what was timed now.
-    `within` of `rows` configs are within the tolerance. `moved`: the others, the largest change first."""
+    `unclear`: of so many the times now say neither yes nor no. `within` of `rows` configs are within the tolerance.
+    `moved`: the others, the largest change first. `disturbed`: how many times were taken while other programs kept the
+    machine busy, or with an unsteady reference; `busy`: what kept the devices busy when it began, in one phrase."""
 
     problems: int
     held: int
     rows: int
     within: int
     moved: tuple[Moved, ...]
+    unclear: int = 0
+    disturbed: int = 0
+    busy: str = ""
+
+    @property
+    def failed(self) -> int:
+        """How many verdicts no longer hold."""
+        return self.problems - self.held - self.unclear
 
 
 @dataclass(frozen=True)
@@ -70,7 +87,12 @@ class Sampled:
 
 
 def remeasure(
-    path: Path, n: int, tolerance: float = TOLERANCE, backend: Backend | None = None, seed: int | None = None
+    path: Path,
+    n: int,
+    tolerance: float = TOLERANCE,
+    backend: Backend | None = None,
+    seed: int | None = None,
+    progress: Progress | None = None,
 ) -> Remeasured:
     """Time ATen, the pick, its ties and the next best of `n` random problems of the table again, on this machine.
 
@@ -86,13 +108,25 @@ def remeasure(
     if not sampled:
         raise InputError(f"{path} has no verdicts for {backend.device.sku} under {backend.toolchain.klass}")
     try:
-        fresh = _measure(sampled, backend)
+        busy = _wait(backend)
+        fresh = _measure(sampled, backend, progress or Silent(), bool(busy))
     finally:
         backend.close()
-    held = sum(_holds(one.verdict, rows) for one, rows in zip(sampled, fresh, strict=True))
+    judged = Counter(holds(one.verdict, rows) for one, rows in zip(sampled, fresh, strict=True))
+    disturbed = sum(row.disturbed for rows in fresh for row in rows)
     pairs = [pair for one, rows in zip(sampled, fresh, strict=True) for pair in _pairs(one, rows)]
     moved = sorted((pair for pair in pairs if _change(pair) > tolerance), key=_change, reverse=True)
-    return Remeasured(len(sampled), held, len(pairs), len(pairs) - len(moved), tuple(moved))
+    return Remeasured(
+        len(sampled), judged[True], len(pairs), len(pairs) - len(moved), tuple(moved), judged[None], disturbed, busy
+    )
+
+
+def _wait(backend: Backend) -> str:
+    """What still keeps the devices busy after some patience, in one phrase."""
+    until = monotonic() + PATIENCE_S
+    while (busy := backend.busy()) and monotonic() < until:
+        sleep(1.0)
+    return busy
 
 
 def _backend(table: Table, path: Path) -> Backend:
@@ -121,43 +155,59 @@ def _sampled(verdict: Verdict, rows: Sequence[Measurement]) -> Sampled:
     others = [config for config in pooled if config != ATEN and config not in verdict.ties][:OTHERS]
     chosen = [config for config in dict.fromkeys((ATEN, *verdict.ties, *others)) if config in pooled]
     recorded = {config: median(row.times.median_us for row in pooled[config] if row.times) for config in chosen}
-    emitted = frozenset(config for config in chosen if all(row.detail == EMITTED for row in pooled[config]))
+    emitted = frozenset(config for config in chosen if all(row.emitted for row in pooled[config]))
     return Sampled(verdict, recorded, emitted)
 
 
-def _measure(sampled: Sequence[Sampled], backend: Backend) -> list[list[Measurement]]:
-    """The rows of each sample, timed on all devices of the machine."""
+def _measure(sampled: Sequence[Sampled], backend: Backend, progress: Progress, busy: bool) -> list[list[Measurement]]:
+    """The rows of each sample, timed on all devices of the machine, all of them disturbed if that is `busy`."""
+    tracker, lock = Tracker(progress, len(sampled), 0, SECONDS.get(backend.device.kind)), Lock()
     workers = max(min(backend.workers, len(sampled)), 1)
     measurers = [backend.measurer(worker, effort.named("full", backend.device.kind)) for worker in range(workers)]
     with ThreadPoolExecutor(workers) as threads:
         try:
             shares = [sampled[worker::workers] for worker in range(workers)]
-            found = list(threads.map(_measure_some, measurers, shares, [backend] * workers))
+            some = partial(_measure_some, backend=backend, tell=partial(_tell, tracker, lock), busy=busy)
+            found = list(threads.map(some, measurers, shares))
         finally:
             for measurer in measurers:
                 measurer.close()
     return [found[place % workers][place // workers] for place in range(len(sampled))]
 
 
-def _measure_some(measurer: Measurer, sampled: Sequence[Sampled], backend: Backend) -> list[list[Measurement]]:
+def _tell(tracker: Tracker, lock: Lock, phase: str, problem: Problem) -> None:
+    """Report a phase, from any thread. Ends a problem if `phase` is empty."""
+    with lock:
+        if phase:
+            tracker.say(phase, problem)
+        else:
+            tracker.finished(problem)
+
+
+def _measure_some(
+    measurer: Measurer,
+    sampled: Sequence[Sampled],
+    backend: Backend,
+    tell: Callable[[str, Problem], None],
+    busy: bool,
+) -> list[list[Measurement]]:
     jobs = [one.measured(measurer) for one in sampled]
+    if jobs:
+        tell("compiling", jobs[0].problem)
     measurer.prepare(jobs)
-    return [
-        [
-            row(one.job, replace(outcome, config=config), backend, "remeasure")
+    found = []
+    for one, job in zip(sampled, jobs, strict=True):
+        tell("timing", one.verdict.problem)
+        found.append([
+            row(one.job, replace(outcome, config=config, disturbed=busy or outcome.disturbed), backend, "remeasure")
             for config, outcome in zip(one.recorded, _outcomes(measurer, job), strict=True)
-        ]
-        for one, job in zip(sampled, jobs, strict=True)
-    ]
+        ])  # fmt: skip
+        tell("", one.verdict.problem)
+    return found
 
 
 def _outcomes(measurer: Measurer, job: Job) -> Sequence[Outcome]:
-    return measurer.measure(job.problem, job.legal, job.protocol, job.protocol.samples)
-
-
-def _holds(verdict: Verdict, rows: Sequence[Measurement]) -> bool:
-    pooled = pool(rows)
-    return any(p.config == verdict.pick and tied(pooled[0], p) for p in pooled)
+    return judged(measurer.measure(job.problem, job.legal, job.protocol, job.protocol.samples))
 
 
 def _pairs(one: Sampled, rows: Sequence[Measurement]) -> list[Moved]:

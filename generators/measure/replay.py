@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
+from gemmdb.generators.interfaces.backend import Job, Outcome, ignore, outcome
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Measurement, Protocol, Status
@@ -74,4 +74,4 @@ class Replay:
             return Outcome(config, Status.ERROR, detail="not recorded")
         status = Status.OK if row.status is Status.SLOW else row.status
         times = replace(row.times, samples=row.times.samples + self._more) if row.times else None
-        return Outcome(config, status, times, row.error, row.compile_s, row.detail)
+        return replace(outcome(row), config=config, status=status, times=times)

@@ -1,9 +1,9 @@
 """One representative of each class of epilogues, as a torch program, and its exact result.
 
-The light class is measured with relu, or with the sum of the product and what it reads; `math` with an exact GELU, or
-with SiLU of the first tensor it reads times the product; a permuted store with the heads of an attention (for a bmm,
-with the batch between rows and columns). Two classes are not measured: random numbers, whose seed a program draws once
-for many products, and results of one byte, whose rounding hides errors.
+The light class is measured with relu of the product, or of its sum with what it reads (Inductor makes one addmm of a
+sum alone); `math` with an exact GELU, or with SiLU of the first tensor it reads times the product; a permuted store
+with the heads of an attention (for a bmm, with the batch between rows and columns). Two classes are not measured:
+random numbers, whose seed a program draws once for many products, and results of one byte, whose rounding hides errors.
 """
 
 from __future__ import annotations
@@ -39,11 +39,9 @@ def _elementwise(own: Epilogue, product: torch.Tensor, reads: list[torch.Tensor]
     result, rest = product, list(reads)
     if own.arithmetic == "math":
         result = torch.nn.functional.silu(rest.pop(0)) * result if rest else torch.nn.functional.gelu(result)
-    elif not rest:
-        result = torch.relu(result)
     for other in rest:
         result = result + other
-    return result
+    return result if own.arithmetic == "math" else torch.relu(result)
 
 
 def ordered(own: Epilogue, result: torch.Tensor, columns: int) -> torch.Tensor:

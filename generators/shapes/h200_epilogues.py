@@ -3,7 +3,9 @@ preset `h200` does not hold. The most used layers come first, then the rest in a
 a sample.
 
 The first product of a gated layer is multiplied alone, since Inductor fuses the gate into the second one. The linears
-of attentions store by heads. Training keeps the product that an activation reads.
+of attentions store by heads. Training keeps the product that an activation reads. Inductor leaves a bias in half
+precision to the product, and makes an elementwise operation of one in fp32. Where nothing follows a residual, the
+residual is the bias.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ def most_used() -> list[Item]:
     seen = [ENCODERS[name] for name in ("bert-base", "vit-b-16", "bert-large", "vit-l-14")]
     rows = [(pair, size) for hidden, tokens in seen for pair in [(4 * hidden, hidden)] for size in (tokens, 8 * tokens)]
     rows += [((4 * hidden, hidden), WINDOW) for hidden in WHISPER.values()]
-    layers = [item for pair, size in rows for item in pool("mm", [size], [pair], fusion="pointwise:math")]
-    layers += pool("mm", STEPS, _gpt2_up()[:2], fusion="pointwise:math", layout="nn")
+    layers = [item for pair, size in rows for item in pool("addmm", [size], [pair], fusion="pointwise:math")]
+    layers += pool("addmm", STEPS, _gpt2_up()[:2], fusion="pointwise:math", layout="nn")
     turns = zip_longest(gates, layers)
     return [item for turn in turns for item in turn if item is not None]
 
@@ -79,8 +81,7 @@ def gated() -> list[Stratum]:
 
 
 def encoders() -> list[Stratum]:
-    """Layers with GELU, forward and in training. On a GPU the bias is part of the epilogue, unless the product with it
-    is kept."""
+    """Layers with GELU, forward and in training."""
     up, both = _layers(4, 1), ["bf16", "fp16"]
     hidden = sorted({size for size, _ in _encoders()})
     # Of the layer behind the activation: the gradient of the GELU follows.
@@ -88,8 +89,8 @@ def encoders() -> list[Stratum]:
         gradient("nn", m, size, 4 * size) | {"fusion": "pointwise:math:reads1"} for m, size in product(TOKENS, hidden)
     ]
     return [
-        Stratum(90, _rows("mm", up, fusion="pointwise:math", dtype=both)),
-        Stratum(30, pool("mm", DENSE, _gpt2_up(), fusion="pointwise:math", layout=["nn", "nt"])),
+        Stratum(90, _rows("addmm", up, fusion="pointwise:math", dtype=both)),
+        Stratum(30, pool("addmm", DENSE, _gpt2_up(), fusion="pointwise:math", layout=["nn", "nt"])),
         Stratum(20, _rows("mm", up, fusion="pointwise:math", dtype="fp32", tf32=[False, True])),
         Stratum(30, _rows("addmm", up, fusion="pointwise:math:kept", dtype=both)),
         Stratum(20, back),
@@ -104,7 +105,8 @@ def attention() -> list[Stratum]:
     ]
     square = _layers(1, 1)
     return [
-        Stratum(45, _rows("mm", square, fusion="pointwise:permuted", dtype=["bf16", "fp16"])),
+        Stratum(35, _rows("addmm", square, fusion="pointwise:permuted", dtype=["bf16", "fp16"])),
+        Stratum(10, _rows("mm", square, fusion="pointwise:permuted", dtype=["bf16", "fp16"])),
         Stratum(20, pool("mm", PREFILL, _queries(), fusion="pointwise:permuted")),
         Stratum(25, heads),
     ]
@@ -120,10 +122,10 @@ def others() -> list[Stratum]:
              ("pointwise:math:reads2", 8), ("pointwise:math:transposed", 8), ("pointwise:math:permuted", 8),
              ("pointwise:reads1:kept", 8), ("pointwise:math:fp32", 8)]  # fmt: skip
     return [
-        Stratum(35, _rows("mm", down, fusion="pointwise:reads1")),
-        Stratum(20, pool("mm", [*DECODE, *PREFILL], _downs(), fusion="pointwise:reads1")),
+        Stratum(35, _rows("addmm", down, fusion="pointwise:reads1")),
+        Stratum(20, pool("addmm", [*DECODE, *PREFILL], _downs(), bias="full")),
         Stratum(20, pool("mm", DECODE, vocabularies, fusion="pointwise:fp32")),
-        Stratum(12, _rows("mm", down, fusion="pointwise:reads1:fp32")),
+        Stratum(12, _rows("addmm", down, fusion="pointwise:reads1:fp32")),
         *(Stratum(count, sizes("mm", [16, 256, 1024, 4096], GRID, GRID, fusion=word)) for word, count in grids),
     ]
 

@@ -55,18 +55,26 @@ def test_programs_are_chosen_by_patterns() -> None:
 
 
 def test_the_same_kernel_is_compared_with_the_same_choice_of_blocks(tmp_path: Path) -> None:
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    for cache, names in ((ours, ("ab/both", "ab/ours")), (theirs, ("ab/both", "cd/theirs"))):
-        for name in names:
-            (cache / name).parent.mkdir(parents=True, exist_ok=True)
-            (cache / name).with_suffix(".best_config").write_text(cache.name)
-    choices.share(ours, [theirs])
-    found = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*.best_config")}
-    assert found == {
-        "ours/ab/both.best_config": "ours", "ours/ab/ours.best_config": "ours",
-        "theirs/ab/both.best_config": "ours", "theirs/cd/theirs.best_config": "theirs",
+    """Also if it has another number in its graph."""
+    source = "import triton\n\ndef triton_poi_fused_{}(x):\n    {}\n\nmeta = 'triton_poi_fused_{}'\n"
+    kernels = {
+        "ours/ab/first.py": ("gelu_0", "a", "1"), "ours/ab/second.py": ("add_1", "b", "2"),
+        "theirs/ab/second.py": ("add_0", "b", "3"), "theirs/cd/own.py": ("add_1", "c", "4"),
+        "theirs/cd/untried.py": ("gelu_2", "a", None), "theirs/cd/graph.py": ("", "", None),
     }  # fmt: skip
-    choices.forget(ours)
+    for name, (kernel, body, choice) in kernels.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source.format(kernel, body, kernel) if kernel else "a graph")
+        if choice:
+            choices._choice_of(path).write_text(choice)
+    choices.share(tmp_path / "ours", [tmp_path / "theirs"])
+    found = {name: path.read_text() for name in kernels if (path := choices._choice_of(tmp_path / name)).exists()}
+    assert found == {
+        "ours/ab/first.py": "1", "ours/ab/second.py": "2", "theirs/ab/second.py": "2", "theirs/cd/own.py": "4",
+        "theirs/cd/untried.py": "1",
+    }  # fmt: skip
+    choices.forget(tmp_path / "ours")
     assert {path.parts[-3] for path in tmp_path.rglob("*.best_config")} == {"theirs"}
 
 

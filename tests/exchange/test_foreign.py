@@ -76,8 +76,9 @@ def write(path: Path, document) -> Path:
     return path
 
 
-def test_a_log_becomes_verdicts(tmp_path):
-    path = write(tmp_path / "mm.json", LOG)
+@pytest.mark.parametrize("between", [[], [{"invoke": "(16, 4096, 512)"}]], ids=["races alone", "and invocations"])
+def test_a_log_becomes_verdicts(tmp_path, between):
+    path = write(tmp_path / "mm.json", [*between, *LOG, *between])
     read = functools.partial(FOREIGN["inductor-log"], given=asked(dtype="bf16"))
     found = load(path, tmp_path / "a.db", "inductor-log", read)
     assert (found.carried, found.left) == (3, ())

@@ -79,6 +79,9 @@ class ReplayBackend:
         self.made.append(self._replay(self.rows))
         return self.made[-1]
 
+    def busy(self) -> str:
+        return ""
+
     def close(self) -> None:
         self.closed = True
 

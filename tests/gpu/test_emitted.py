@@ -1,5 +1,8 @@
 """Candidates as the code that Inductor emits: generated, right, captured; and Inductor's own templates served."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +52,34 @@ CASES = [
         gemm("mixed_mm", m=1, n=4096, k=14336, fusion="scale"), gemm("mixed_mm", m=1, n=1000, k=520, dtype="fp16",
         weight_dtype="uint8"))),
 ]  # fmt: skip
+
+
+STEP = """
+import sys
+from gemmdb import Config, Problem
+from gemmdb.generators.measure.cuda import emitted
+from gemmdb.generators.measure.cuda.backend import CudaBackend
+from gemmdb.generators.measure.cuda.units import Triton
+from gemmdb.generators.measure.cuda import elementwise
+
+CudaBackend()
+problem, config = Problem.gemm("addmm", m=72, n=1000, k=520, fusion="pointwise:math"), Config.parse(sys.argv[2])
+if sys.argv[1] == "write":
+    Triton(elementwise.flush().unit).build(90)  # A process of the compile pool has asked Triton for ptxas by then.
+    emitted.write(problem, config, 90)
+else:
+    emitted.load(problem, config)
+"""
+
+
+def test_loading_compiles_nothing_that_another_process_has_compiled(tmp_path: Path) -> None:
+    """Each kernel compiled twice took three seconds of a build's GPU."""
+    cache = {"TRITON_CACHE_DIR": str(tmp_path / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    found = []
+    for step in ("write", "load"):
+        subprocess.run([sys.executable, "-c", STEP, step, TILE.text], env={**os.environ, **cache}, check=True)
+        found.append({path.name for path in (tmp_path / "triton").iterdir()})
+    assert found[0] == found[1]
 
 
 def measured(problem: Problem, config: Config) -> None:

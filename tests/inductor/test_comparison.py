@@ -7,11 +7,13 @@ import pytest
 import torch
 
 import gemmdb.inductor
+from gemmdb.devices import load
 from gemmdb.errors import InputError
 from gemmdb.inductor import comparison
 from gemmdb.inductor.adapter import ir_view
-from gemmdb.inductor.comparison import difference
+from gemmdb.inductor.outputs import difference
 from gemmdb.kernels.config import ATEN
+from gemmdb.table.stats import Span
 
 NAN, INF = math.nan, math.inf
 
@@ -93,12 +95,12 @@ def test_each_kernel_alone_is_taken_back_also_where_the_operands_are_not_as_the_
     def clock(*_):
         lowered.append(sorted(config.kernel for config in kit.lowered()))
         gemmdb.inductor.reset_stats()
-        return 20.0, 10.0
+        return Span(20.0, 19.0, 21.0), Span(10.0, 9.0, 11.0)
 
     monkeypatch.setattr(ir_view, "confirm", confirm)
-    monkeypatch.setattr(comparison, "_medians", clock)
+    monkeypatch.setattr(comparison, "_timed", clock)
     # Whatever the clock says, gemmdb counts as slower.
-    monkeypatch.setattr(comparison, "SLOWER", 0.1)
+    monkeypatch.setattr(comparison.Comparison, "verdict", "slower")
     with gemmdb.inductor.force(kit.INT8PACK):
         found = comparison.compare(lambda x, v, w: linear(linear(x, v), w), A, W, W[:, :32].contiguous())
     # gemmdb's, then with ATen for both, then for each.
@@ -144,3 +146,42 @@ def test_what_is_said_of_a_slowdown():
     unknown = replace(slow, slower={}, together_us=0.0)
     assert unknown.advice() == "no kernel is the reason: with ATen for every product it is as slow"
     assert replace(unknown, gemmdb_us=100.5).advice() == ""
+
+
+@pytest.mark.parametrize(
+    ("gemmdb_us", "interval", "disturbed", "verdict"),
+    [
+        (50.0, (1.9, 2.1), False, "faster"),
+        (50.0, (0.9, 4.0), False, "no difference"),
+        (50.0, (1.9, 2.1), True, "cannot tell"),
+        (120.0, (0.8, 0.9), False, "slower"),
+        (100.5, (0.99, 0.999), False, "no difference"),
+    ],
+)
+def test_a_gain_is_an_interval(gemmdb_us, interval, disturbed, verdict):
+    found = comparison.Comparison(
+        100.0, gemmdb_us, 0.0, KERNELS, {}, interval=interval, load=2.0 if disturbed else 0.0, disturbed=disturbed
+    )
+    assert found.verdict == verdict
+    assert replace(found, configs=dict.fromkeys(KERNELS, ATEN.text)).verdict == "same kernels"
+
+
+def test_compare_waits_for_a_quiet_machine_and_says_if_there_is_none(kit, table, monkeypatch):
+    with gemmdb.inductor.force(lambda problem: None):
+        kit.compiled(linear, A, W)
+    (text,) = kit.problems()
+    monkeypatch.setenv("GEMMDB_TABLES", str(table({text: kit.INT8PACK})))
+    monkeypatch.setattr(comparison, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(load, "now", lambda threads=None: load.Load(2.0))
+    monkeypatch.setattr(load, "between", lambda before, after, threads=None: load.Load(2.0))
+    said = []
+    found = comparison.compare(linear, A, W, calls=2, say=said.append)
+    assert (found.verdict, found.disturbed, found.load) == ("cannot tell", True, 2.0)
+    assert said.count("timing") == 2
+    assert [words.split(",")[0] for words in said if "compiling" in words] == [
+        "compiling as without gemmdb", "compiling with gemmdb",
+    ]  # fmt: skip
+    assert any("calls to be timed, about" in words for words in said)
+    monkeypatch.setattr(load, "between", lambda before, after, threads=None: load.Load(0.0))
+    assert not comparison._is_disturbed(Span(100.0, 99.0, 101.0), load.Load(0.0))
+    assert comparison._is_disturbed(Span(100.0, 50.0, 150.0), load.Load(0.0))

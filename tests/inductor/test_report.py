@@ -55,6 +55,9 @@ def compiled(kit, table):
     return gemmdb.inductor.summary()
 
 
+MAY_SAVE = "a build (`gemmdb tune -- python PROGRAM`) may save an unknown time"
+
+
 def lines(text):
     return textwrap.dedent(text).strip("\n")
 
@@ -169,8 +172,8 @@ def test_each_graph_is_a_line_of_the_log(kit, table, caplog):
     kit.compiled(lambda x: x.cos(), x)
     kit.compiled(lambda x, w: (x @ w).sin() @ w.t(), x, w)
     assert [record.message for record in caplog.records if record.name == "gemmdb"] == [
-        "graph with 1 product (1 without an answer); a build may save an unknown time",
-        "graph with 2 products (2 without an answer); a build may save an unknown time",
+        f"graph with 1 product: 1 without an answer; {MAY_SAVE}",
+        f"graph with 2 products: 2 without an answer; {MAY_SAVE}",
     ]
     assert gemmdb.inductor.summary().graphs == 2
 
@@ -195,7 +198,7 @@ def test_a_program_is_run_with_gemmdb_and_the_summary_is_printed_at_its_end(tmp_
     assert (done.returncode, done.stdout) == (3, "-a b 24.0\n")
     logged, *rest = [line for line in done.stderr.splitlines() if "gemmdb" in line]
     assert logged.startswith("gemmdb INFO: ") == (variable == "GEMMDB_LOG")
-    assert logged.endswith("graph with 1 product (1 without an answer); a build may save an unknown time")
+    assert logged.endswith(f"graph with 1 product: 1 without an answer; {MAY_SAVE}")
     assert rest[0] == "gemmdb: 1 graph with 1 product"
 
 

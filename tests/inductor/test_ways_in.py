@@ -205,6 +205,7 @@ def test_what_is_no_setting_is_bad_input(linear, given):
 @pytest.mark.slow
 def test_compare_times_both_and_names_what_got_slower(kit, table, monkeypatch):
     from gemmdb.inductor import comparison
+    from gemmdb.table.stats import Span
 
     model, x = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16)).eval(), torch.randn(8, 64)
     bad = key().replace("fusion=none", "fusion=pointwise")
@@ -215,8 +216,9 @@ def test_compare_times_both_and_names_what_got_slower(kit, table, monkeypatch):
         assert found.error < 1e-5
         assert found.speedup > 0
         # A clock that finds whatever comes later slower, and then whatever came first.
-        answers = iter([(10.0, 20.0), (20.0, 10.0)])
-        monkeypatch.setattr(comparison, "_medians", lambda *_: next(answers))
+        fast, slow = Span(10.0, 9.9, 10.1), Span(20.0, 19.9, 20.1)
+        answers = iter([(fast, slow), (slow, fast)])
+        monkeypatch.setattr(comparison, "_timed", lambda *_: next(answers))
         found = gemmdb.inductor.compare(model, x)
     assert found.slower == {bad: 10.0}
     assert bad in found.advice()

@@ -10,19 +10,24 @@ from hypothesis import strategies as st
 from kit import strategies
 
 from benchmarks.h200 import stores
+from gemmdb.cost.epilogue import TRANSPOSED
 from gemmdb.devices import registry
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates
-from gemmdb.ladder.epilogue import TRANSPOSED, stand_ins
+from gemmdb.ladder.epilogue import stand_ins
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
 
 ROOT = Path(__file__).parents[2]
 POLICY = Policy(on_miss="aten")
 CONFIRMING = replace(POLICY, confirm=True)
+TILE = Config.of(
+    "triton", "tile", block_m=64, block_n=128, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
+    dequant="cast", warps=4, stages=3,
+)  # fmt: skip
 
 
 def asked(lab, fusion="pointwise:math", **rest):
@@ -101,13 +106,9 @@ def test_on_a_cpu_a_transposed_store_is_confirmed_or_left_to_aten(lab):
 def test_exponentials_and_transposed_stores_are_charged_on_a_gpu(lab, monkeypatch, tmp_path, fusion, aten_us, served):
     monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
     problem, h200 = Problem.gemm("mm", m=1024, n=3072, k=768), registry.find("NVIDIA H200")
-    tile = Config.of(
-        "triton", "tile", block_m=64, block_n=128, block_k=64, group_m=8, split_k=1, reduce="none", swap=0,
-        load="pointer", dequant="cast", warps=4, stages=3,
-    )  # fmt: skip
     tables = lab.catalog([
         row for word, ratio in (("pointwise", 0.8), ("none", 1.0))
-        for row in lab.rows(replace(problem, fusion=word), {tile: ratio}, aten_us=aten_us, device=h200, clock="graph")
+        for row in lab.rows(replace(problem, fusion=word), {TILE: ratio}, aten_us=aten_us, device=h200, clock="graph")
     ])  # fmt: skip
     hit = lookup(lab.query(replace(problem, fusion=fusion), h200), tables, replace(POLICY, model=False))
     assert hit.rung == "epilogue"
@@ -222,10 +223,36 @@ def test_without_confirming_nothing_is_served_that_is_slower_alone(lab, fused, a
         assert alone <= 1 + POLICY.range_regret
 
 
-@given(strategies.problems)
-def test_stand_ins_differ_in_the_epilogue_alone(problem):
-    others = stand_ins(problem)
-    assert all(replace(other, fusion=problem.fusion) == problem for other in others)
+@pytest.mark.parametrize(("fusion", "ratio", "gain"), [
+    ("pointwise:math", 0.8, 1 / (0.8 * 1.07)), ("pointwise", 0.8, 1 / (0.8 * 1.07)),
+    ("pointwise:math:kept", 0.8, 1 / (0.8 * 1.07)),
+    ("pointwise:math", 0.9, None),  # With a bias it may gain as little as 3%.
+    ("pointwise:math", 1.2, None),
+])  # fmt: skip
+def test_on_a_gpu_rows_without_the_bias_answer(lab, monkeypatch, tmp_path, fusion, ratio, gain):
+    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
+    h200 = registry.find("NVIDIA H200")
+    asked = Problem.gemm("addmm", m=1024, n=3072, k=768, fusion=fusion)
+    alone = replace(asked, op="mm", bias=None)
+    tables = lab.catalog([
+        *lab.rows(alone, {TILE: ratio}, device=h200, clock="graph"),
+        *lab.rows(replace(asked, fusion="none"), {TILE: 1.0}, device=h200, clock="graph"),
+    ])  # fmt: skip
+    hit = lookup(lab.query(asked, h200), tables, replace(POLICY, model=False))
+    assert (hit.rung, hit.config == ATEN) == ("epilogue", gain is None)
+    assert hit.speedup == pytest.approx(gain or 1.0, rel=1e-3)
+
+
+@given(strategies.problems, st.sampled_from(["cuda", "cpu"]))
+def test_stand_ins_differ_in_the_epilogue_or_the_bias_alone(problem, kind):
+    others = stand_ins(problem, kind)
+    same = [other for other in others if other.op == problem.op]
+    assert all(replace(other, fusion=problem.fusion) == problem for other in same)
+    assert all(replace(problem, op="mm", bias=None) == other for other in others if other not in same)
     assert problem not in others
-    assert {other.fusion for other in others} <= {"pointwise", "none"}
-    assert bool(others) == (problem.fusion not in ("none", "scale", "pointwise"))
+    assert {other.fusion for other in same} <= {"pointwise", "none"}
+    assert bool(same) == (problem.fusion not in ("none", "scale", "pointwise"))
+    assert len(others) - len(same) == (
+        kind == "cuda" and problem.op == "addmm" and problem.scalars == "unit" and problem.bias.kind == "1d"
+        and problem.fusion != "none"
+    )  # fmt: skip

@@ -149,6 +149,13 @@ def test_a_large_workload_shows_the_products_of_most_time(lab: Lab, monkeypatch:
     assert document["total_us"] == pytest.approx(sum(one.total_us for one in report.products))
 
 
+def test_the_interval_of_a_comparison_is_told_where_there_is_one(tmp_path: Path) -> None:
+    found = comparison.of_json({**printed(), "interval": [1.1, 1.4], "verdict": "faster"}, tmp_path / "c.json")
+    assert (found.document()["interval"], found.document()["verdict"]) == ((1.1, 1.4), "faster")
+    for value in (None, [1.0], [1.0, "2"], 3):
+        assert comparison.of_json({**printed(), "interval": value}, tmp_path / "c.json").interval is None
+
+
 @pytest.mark.parametrize(
     "change",
     [

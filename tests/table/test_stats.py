@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmdb.table.stats import interval, times
+from gemmdb.table.stats import Span, gain, interval, span, times
 
 
 @pytest.mark.parametrize(("count", "ranks"), [(1, (0, 0)), (5, (0, 4)), (6, (0, 5)), (30, (9, 20)), (100, (39, 60))])
@@ -30,3 +30,35 @@ def test_times_keep_the_median_inside(samples):
     assert result.low_us <= result.median_us <= result.high_us
     assert result.samples == len(samples)
     assert result.aten_us == 10.0
+
+
+@given(st.integers(1001, 3000))
+def test_of_many_samples_the_interval_is_nearly_the_same(count):
+    low, high = interval(count)
+    covered = sum(math.comb(count, k) for k in range(low + 1, high + 1)) / 2**count
+    assert 0.945 < covered < 0.96
+
+
+SAMPLES = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=40)
+
+
+@given(SAMPLES, SAMPLES)
+def test_a_gain_is_an_interval_around_it(before, after):
+    found = gain(span(before), span(after))
+    assert found.low <= found.value * (1 + 1e-9)
+    assert found.value <= found.high * (1 + 1e-9)
+    assert found.verdict in ("faster", "slower", "no difference")
+    assert gain(span(after), span(before)).low == pytest.approx(1 / found.high)
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [
+        (Span(50, 49, 51), "faster"),
+        (Span(200, 199, 201), "slower"),
+        (Span(50, 49, 95), "no difference"),
+        (Span(100, 99, 101), "no difference"),
+    ],
+)
+def test_a_gain_whose_interval_contains_1_is_no_difference(after, verdict):
+    assert gain(Span(100, 94, 106), after).verdict == verdict

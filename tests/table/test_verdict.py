@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb import Config, Status
-from gemmdb.table.measurement import EMITTED
+from gemmdb.table.measurement import DISTURBED, EMITTED, marks
 from gemmdb.table.verdict import decide, decide_all, pool, pool_slow
 
 
@@ -153,3 +153,36 @@ def test_where_winners_were_timed_as_emitted_code_only_what_was_timed_again_is_p
     assert decide([*rows, replace(disappointing, status=Status.ERROR, times=None, error=None)]).pick == first
     again = kit.row(third, 6.0, run="again")
     assert decide([*rows, disappointing, again]).ties == (third,)
+
+
+def marked(row, emitted=False):
+    return replace(row, detail=marks(emitted, True))
+
+
+def test_a_time_of_a_busy_machine_decides_nothing_against_aten(kit):
+    verdict = decide([marked(kit.row()), marked(kit.row(kit.configs[1], 5.0))])
+    assert (verdict.pick, verdict.ties, verdict.ratio) == (kit.aten, (kit.aten,), 1.0)
+    # The other config was timed on a quiet machine.
+    rows = [kit.row(), marked(kit.row(kit.configs[1], 2.0)), kit.row(kit.configs[2], 7.0)]
+    assert decide(rows).ties == (kit.configs[2],)
+
+
+def test_times_of_a_busy_machine_do_not_count_beside_those_of_a_quiet_one(kit):
+    rows = [kit.row(), kit.row(kit.configs[1], 8.0), marked(kit.row(kit.configs[1], 2.0, run="b"))]
+    verdict = decide(rows)
+    assert (verdict.pick, verdict.ratio, verdict.runs) == (kit.configs[1], 0.8, 1)
+    (_, ours) = sorted(pool(rows), key=lambda one: one.config != kit.aten)
+    assert not ours.disturbed
+    assert ours.steady
+
+
+@pytest.mark.parametrize(("emitted", "disturbed"), [(False, False), (False, True), (True, False), (True, True)])
+def test_a_row_knows_its_marks(kit, emitted, disturbed):
+    row = replace(kit.row(), detail=marks(emitted, disturbed))
+    assert (row.emitted, row.disturbed) == (emitted, disturbed)
+    assert {EMITTED, DISTURBED} >= {word for word in row.detail.split(", ") if word}
+
+
+def test_emitted_code_of_a_busy_machine_is_no_reason_for_the_kernel_alone(kit):
+    rows = [kit.row(), kit.row(kit.configs[1], 5.0), marked(kit.row(kit.configs[1], 12.0), emitted=True)]
+    assert decide(rows).pick == kit.aten

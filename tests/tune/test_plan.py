@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
+from gemmdb.generators.interfaces.progress import SECONDS
+from gemmdb.generators.measure.only_aten import ONLY_ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.saving import Saving
@@ -79,9 +81,12 @@ def test_a_plan_names_what_it_leaves_out_with_reasons(tmp_path: Path):
         Entry(product(64), 1, 1, elsewhere.text),
     )
     found = plan(Workload(entries, {}), Catalog(()), tmp_path / "none.db", 60.0, None, None)
-    assert [(one.problem, one.calls) for one in found.wanted] == [(packed, 15), (small, 10)]
-    assert found.left_out == {plans.ONLY_ATEN: 1, plans.ELSEWHERE: 1}
-    assert {one.seconds for one in found.wanted} == {plans.SECONDS["cpu"]}
+    assert [(one.problem, one.calls, one.ranges) for one in found.wanted] == [
+        (packed, 10, ()), (packed, 5, (("m", 1, 64),)), (small, 10, ()),
+    ]  # fmt: skip
+    (only_aten,) = (reason for reason in found.left_out if reason.startswith(ONLY_ATEN))
+    assert found.left_out == {only_aten: 1, plans.ELSEWHERE: 1}
+    assert {one.seconds for one in found.wanted} == {SECONDS["cpu"]}
 
 
 def test_a_measured_pace_is_the_next_estimate(tmp_path: Path):

@@ -2,8 +2,8 @@
 
 A list of objects (one object in older versions), each with one key `(M, K, N)` whose value lists the choices of one
 race: `{"type": "cublas" or "triton", "time": milliseconds, "BLOCK_M": ...}`, or null for a choice of another kind.
-Newer versions say the op beside it, as `kernel_type`; torch 2.11 does not. The log says neither dtypes nor layouts nor
-the device.
+Newer versions say the op beside it, as `kernel_type`; torch 2.11 does not. An object `{"invoke": "(M, K, N)"}` stands
+where a race begins, or where an earlier one answers. The log says neither dtypes nor layouts nor the device.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ KIND = "inductor-log"
 OPS = ("mm", "addmm", "int_mm")
 _KEY = re.compile(r"\((\d{1,10}), (\d{1,10}), (\d{1,10})\)")
 _SYMBOLIC = re.compile(r"\([\w +*/()-]{1,200}, [\w +*/()-]{1,200}, [\w +*/()-]{1,200}\)")
+_BESIDE = ("kernel_type", "invoke")
+"""Keys that are no race."""
 _TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
 GROUP_M = 8
 """Not in the log. Inductor's own configs for NVIDIA GPUs all have it."""
@@ -51,7 +53,7 @@ def _rows(path: Path, tally: Tally, given: Given, source: Source) -> Iterator[Me
         if not isinstance(entry, dict):
             raise InputError(f"{path}: not a log of Inductor: {entry!r:.60} is no object")
         for key, choices in entry.items():
-            if key != "kernel_type":
+            if key not in _BESIDE:
                 where = cursor.at(key)
                 yield from _race(where, key, choices, _op(where, entry, given), tally, given, source)
 

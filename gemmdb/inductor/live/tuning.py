@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -31,6 +32,7 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates as likely
 from gemmdb.ladder.model import LIVE_CANDIDATES, uncovered
 from gemmdb.ladder.policy_filter import gain, objection
+from gemmdb.settings import Policy
 from gemmdb.table.measurement import COPIED_BYTES, COPIES
 from gemmdb.table.verdict import Verdict
 
@@ -39,6 +41,8 @@ FREE_BYTES = 4 * 2**30
 """With less memory free on the GPU nothing is measured."""
 BESIDE_BYTES = 2**31
 """Memory of a measuring process beside the operands: its CUDA context and the workspaces of kernels."""
+BUSY = 0.5
+"""Tasks per processor, in the last minute, from which on there is no time for quick tuning."""
 EXACT = 16
 """Bytes of the exact result per element of the weight: the element and its square in double precision."""
 
@@ -57,14 +61,16 @@ def expect(session: Session, queries: Sequence[Query]) -> None:
         return
     device = queries[0].device
     here = [query for query in queries if query.device == device]
-    if not hindrance(device) and worth.pays(session, here, client.ready(), lambda q: session.find(q) is None):
+    if hindrance(device, session.policy):
+        return
+    if worth.pays(session, here, client.ready(), lambda q: session.find(q) is None):
         _expected = monotonic()
         client.start(device, _gpu(device))
 
 
 def expects(session: Session, query: Query, count: int) -> bool:
     """Whether `tune` will measure a product that misses, which its graph has `count` times."""
-    return hindrance(query.device) is None and worth.pays(session, [query] * count, client.ready())
+    return hindrance(query.device, session.policy) is None and worth.pays(session, [query] * count, client.ready())
 
 
 def tune(decisions: Sequence[Decision]) -> list[Decision]:
@@ -81,7 +87,7 @@ def tune(decisions: Sequence[Decision]) -> list[Decision]:
         return list(decisions)
     decided: dict[object, Decision] = {}
     for device, group in groups.items():
-        hindered = hindrance(device)
+        hindered = hindrance(device, group[0].session.policy)
         if hindered:
             found = [_instead(decision, hindered) for decision in group]
         else:
@@ -129,6 +135,7 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
             client.Request(problem, device, table, configs, pace.device_s, gpu, session.policy, pace.compile_s)
             for problem, configs in tried.items()
         ]
+        log.info("%s", _announced(len(requests), limit_s))
         tuned = client.tune(requests, limit_s)
     except Exception as error:
         text = f"live tuning: {type(error).__name__}: {error}"
@@ -136,6 +143,7 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
         log.warning("%s", text)
         return [_instead(decision, text) for decision in group]
     seconds, spent = round(monotonic() - start, 3), dict(tuned.spent)
+    log.info("live tuning ended after %.1f s%s", seconds, _waited(spent))
     shared = {"problems": len(requests), "seconds": seconds, "device_s": tuned.device_s, "spent": spent}
     _note_lateness(tuned, limit_s)
     decided = []
@@ -148,6 +156,20 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
             texts = [config.text for config in tried[decision.problem]]
             decided.append(_by_verdict(decision, found, {"proposals": texts, "tuning": shared}))
     return decided
+
+
+def _announced(number: int, limit_s: float) -> str:
+    """What the compile waits for, in a line."""
+    waits = "" if client.ready() else " It first waits for the process that measures, which starts now."
+    problems = "1 problem is" if number == 1 else f"{number} problems are"
+    return f"live tuning: the compile waits {limit_s:.0f} s at most, while {problems} measured.{waits}"
+
+
+def _waited(spent: Mapping[str, float]) -> str:
+    """What the time went into, in words; empty if unknown."""
+    words = {"start": "waiting for the process", "compile": "for compilers", "measure": "measuring"}
+    known = [f"{spent[name]:.1f} s {word}" for name, word in words.items() if name in spent]
+    return f": {', '.join(known)}" if known else ""
 
 
 def _note_lateness(tuned: client.Tuned, limit_s: float) -> None:
@@ -181,7 +203,7 @@ def _candidates(decision: Decision) -> tuple[Config, ...]:
     return tuple((ours or fits)[:LIVE_CANDIDATES])
 
 
-def hindrance(device: Device) -> str | None:
+def hindrance(device: Device, policy: Policy) -> str | None:
     """Why nothing may be measured on the device now, None when it may."""
     if _late:
         return _late
@@ -189,8 +211,19 @@ def hindrance(device: Device) -> str | None:
         return None
     if torch.cuda.is_current_stream_capturing():
         return "a CUDA graph is being captured"
+    if (busy := _busy()) and not rules.patient(policy):
+        return busy
     free, _ = torch.cuda.mem_get_info(_gpu(device))
     return f"only {free >> 20} MiB are free on the GPU" if free < FREE_BYTES else None
+
+
+def _busy() -> str | None:
+    """Why there is no processor left to compile candidates in the seconds that quick tuning has; None if there is. Of
+    28 programs that were compiled ten at a time on 16 processors, none got a result in time, and each waited for it."""
+    load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load <= BUSY * processors:
+        return None
+    return f"{load:.0f} other tasks keep the {processors} processors busy; `gemmdb tune` measures it at a better time"
 
 
 def _gpu(device: Device) -> int:

@@ -52,14 +52,18 @@ function comparedGrid() {
 
 function comparisonPage(main) {
   const rows = DATA.products.map((row) => ({ ...row, words: `${row.name} ${row.problem} ${row.config}`.toLowerCase() }));
-  const verdict = rows.every((row) => row.aten) ? "Every product runs ATen's kernel on both sides, so a difference of the times is noise."
+  const said = {
+    "cannot tell": "The machine was busy, or the times of default mode were unsteady: these times do not tell.",
+    "no difference": "The interval of the gain contains 1, or nearly does: that is no difference.",
+  };
+  const verdict = said[DATA.verdict] ? said[DATA.verdict] : rows.every((row) => row.aten) ? "Every product runs ATen's kernel on both sides, so a difference of the times is noise."
     : DATA.speedup > NOISE ? "The program is faster with gemmdb." : DATA.speedup < 1 / NOISE ? "The program is slower with gemmdb." : "The two differ by no more than 1%, which is noise.";
   heading("gemmdb compare", DATA.title, verdict);
   const other = rows.filter((row) => !row.aten);
   main.append(tiles([
     [micro(DATA.default_us), "one call in Inductor's default mode"],
     [micro(DATA.gemmdb_us), "one call with gemmdb"],
-    [times(DATA.speedup), "speedup"],
+    [times(DATA.speedup), DATA.interval ? `speedup, between ${times(DATA.interval[0])} and ${times(DATA.interval[1])}` : "speedup"],
     [`${other.length} of ${rows.length}`, "products run another kernel than ATen's"],
     [DATA.error === null ? "not finite" : DATA.error.toExponential(1), "largest difference of the outputs, relative"],
   ]));

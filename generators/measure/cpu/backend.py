@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gemmdb.devices.detect import cpu, last_level_cache_bytes
 from gemmdb.errors import InputError
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Job, Measurer, Space
+from gemmdb.generators.interfaces.backend import Job, Measurer, Space, silent
 from gemmdb.generators.measure.cpu.measurer import CpuMeasurer
 from gemmdb.generators.measure.cpu.space import CpuSpace
+from gemmdb.generators.measure.quiet import Watch
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.table.measurement import Protocol
@@ -31,6 +32,7 @@ class CpuBackend:
         self.device: Device = device or cpu()
         self.toolchain: Toolchain = toolchain
         self.space: Space = CpuSpace()
+        self.say: Callable[[str], None] = silent
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """Host clock, one call per sample, one protocol per cache state of the effort."""
@@ -43,11 +45,16 @@ class CpuBackend:
         """The only measurer. It compiles in as many processes as there are usable cores, at most 8, and starts nothing
         before its first use."""
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return CpuMeasurer(effort, self.device.units, min(usable, 8))
+        watch = Watch(self.device.units, say=lambda text: self.say(text))
+        return CpuMeasurer(effort, self.device.units, min(usable, 8), watch=watch)
 
     def prompt_measurer(self, gpu: int, effort: Effort) -> Measurer:
         """The only measurer."""
         return self.measurer(0, effort)
+
+    def busy(self) -> str:
+        """Empty: each measurement looks by itself."""
+        return ""
 
     def close(self) -> None:
         """Do nothing: nothing is shared."""

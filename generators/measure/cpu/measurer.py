@@ -9,12 +9,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
+from gemmdb.generators.measure.quiet import Watch
 from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -43,13 +45,15 @@ LOADED_BYTES = 2 * 2**30
 class CpuMeasurer:
     """Times candidates with `threads` threads. `compilers`: how many processes compile at once.
 
-    All builds of this user on this machine take turns to time, and none compiles while another one times.
+    All builds of this user on this machine take turns to time, and none compiles while another one times. `watch` sees
+    what other programs do meanwhile.
     """
 
     effort: Effort
     threads: int
     compilers: int
     limits: Limits = field(default_factory=Limits)
+    watch: Watch = field(default_factory=Watch)
     _compiled: dict[tuple[Problem, Config], Outcome] = field(default_factory=dict)
     _failed: dict[tuple[Problem, Config], Outcome] = field(default_factory=dict)
     _loaded: dict[Config, float] = field(default_factory=dict)
@@ -101,8 +105,9 @@ class CpuMeasurer:
         with machine(exclusive=True, given_up=self._is_closed):
             for batch in batches:
                 ready = [config for config in (ATEN, *batch) if self._load(problem, config)]
-                for config, times in self._time(problem, ready, protocol, samples).items():
-                    outcomes[config] = self._timed(problem, config, times)
+                timed, disturbed = self.watch.timed(partial(self._time, problem, ready, protocol, samples))
+                for config, times in timed.items():
+                    outcomes[config] = replace(self._timed(problem, config, times), disturbed=disturbed)
         reference = self._failed.get((problem, ATEN))
         if reference is not None:
             lost = f"no reference: {reference.status}: {reference.detail}"[:MAX_DETAIL]

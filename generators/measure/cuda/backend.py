@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gemmdb.devices.detect import cuda
 from gemmdb.errors import InputError
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Job, Space
-from gemmdb.generators.measure.cuda import elementwise
-from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
+from gemmdb.generators.interfaces.backend import Job, Space, silent
+from gemmdb.generators.measure.cuda import assembler, elementwise
+from gemmdb.generators.measure.cuda.measurer import CudaMeasurer, visible
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.generators.measure.cuda.units import Triton
@@ -28,6 +28,8 @@ UNROLL = 20
 out the effect of addresses."""
 VERSION = 3
 """Version 1 timed all calls on operands at one address, version 2 ten calls on ten copies after flushes of 256 MiB."""
+BUSY_PERCENT = 5
+"""From this share of the last second on, as nvidia-smi reads it, a GPU on which nothing of ours runs is busy."""
 LOADED = Path("/proc/driver/nvidia/version")
 _READINGS = ("driver_version", "clocks.sm", "clocks.mem", "power.limit", "temperature.gpu")
 
@@ -47,8 +49,10 @@ class CudaBackend:
         driver = loaded_driver() or str(self.provenance().get("driver_version", ""))
         self.toolchain: Toolchain = replace(toolchain, driver=driver)
         self.space: Space = CudaSpace(cutlass.compiler() is not None and cutlass.headers() is not None)
+        assembler.choose()
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
         self.compilers = Precompiler(found.capability, shared)
+        self.say: Callable[[str], None] = silent
 
     @lazy
     def _gpus(self) -> list[int]:
@@ -79,6 +83,18 @@ class CudaBackend:
         self.compilers.warm(Triton(elementwise.flush().unit))
         return made
 
+    def busy(self) -> str:
+        """The GPUs that others keep busy, as nvidia-smi reads it; empty without it."""
+        ours = {visible(gpu) for gpu in self._gpus}
+        try:
+            rows = [line.split(", ") for line in _smi("--query-gpu=index,uuid,utilization.gpu")]
+        except (OSError, subprocess.SubprocessError):
+            return ""
+        found = [
+            f"GPU {index} busy ({share}%)" for index, uuid, share in rows if ours & {index, uuid} and _worked(share)
+        ]
+        return f"another program keeps {', '.join(found)}" if found else ""
+
     def close(self) -> None:
         """End the processes that compile."""
         self.compilers.close()
@@ -101,6 +117,10 @@ def loaded_driver() -> str:
         return ""
     found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", text)
     return found[0] if found else ""
+
+
+def _worked(share: str) -> bool:
+    return share.isdecimal() and int(share) >= BUSY_PERCENT
 
 
 def _count() -> int:

@@ -40,7 +40,7 @@ class CudaMeasurer:
     _busy_us: float = 0.0
 
     def __post_init__(self) -> None:
-        self.process = IsolatedProcess({"CUDA_VISIBLE_DEVICES": _visible(self.gpu), "CUDA_MODULE_LOADING": "LAZY"})
+        self.process = IsolatedProcess({"CUDA_VISIBLE_DEVICES": visible(self.gpu), "CUDA_MODULE_LOADING": "LAZY"})
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
         """Start to compile what the jobs need, in the background, and to load Inductor if they need it."""
@@ -203,7 +203,7 @@ class CudaMeasurer:
         return loads, timed
 
 
-def _visible(gpu: int) -> str:
+def visible(gpu: int) -> str:
     """The value of CUDA_VISIBLE_DEVICES for GPU number `gpu` of this process."""
     outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return outer.split(",")[gpu] if outer else str(gpu)

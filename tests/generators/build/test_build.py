@@ -171,7 +171,7 @@ def test_progress(request_, replay_backend, rows):
     done = [state.done for state in watcher.states]
     assert done == sorted(done)
     assert (done[0], done[-1], watcher.states[-1].phase) == (0, 7, "finished")
-    assert {state.phase for state in watcher.states} >= {"starting", "compiling", "measuring", "finished"}
+    assert {state.phase for state in watcher.states} >= {"starting", "compiling", "racing", "confirming", "finished"}
     assert any(state.eta_s is not None and state.current is not None for state in watcher.states)
 
 

@@ -10,7 +10,7 @@ from gemmdb.generators.interfaces.backend import ignore
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.table.measurement import EMITTED, Status
+from gemmdb.table.measurement import DISTURBED, EMITTED, Status
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
@@ -125,3 +125,53 @@ def full_rows(path, config):
     rows = [row for row in found.measurements() if row.config == config and row.status is Status.OK]
     found.close()
     return rows
+
+
+def busy(rows):
+    """The same rows, as a busy machine gives them."""
+    return [replace(row, detail=DISTURBED) if row.times else row for row in rows]
+
+
+def verdict(request_, replay_backend, problem):
+    with Table.open(request_.out) as table:
+        return table.verdict(problem, replay_backend.device)
+
+
+def test_what_a_busy_machine_timed_decides_nothing_and_is_timed_again(request_, replay_backend, rows, problems):
+    first = build(request_, backend=replay_backend(busy(rows)))
+    assert (first.measured, first.disturbed) == (7, 21)
+    assert "21 of 28 new rows are marked as disturbed" in first.warnings[0]
+    assert verdict(request_, replay_backend, problems[3]).pick == ATEN
+    second = build(request_, backend=replay_backend(rows))
+    assert (second.before, second.measured, second.disturbed, second.warnings) == (0, 7, 0, ())
+    assert verdict(request_, replay_backend, problems[3]).pick == SPLIT_N
+    again = replay_backend(rows)
+    assert build(request_, backend=again).before == 7
+    assert again.made == []
+
+
+def test_a_machine_that_is_always_busy_is_not_tried_for_ever(request_, replay_backend, rows):
+    measured = [build(request_, backend=replay_backend(busy(rows))).measured for _ in range(3)]
+    assert measured == [7, 7, 0]
+
+
+def test_a_confirmation_on_a_busy_machine_is_done_again(request_, replay_backend, rows, problems):
+    class BusyAtTheEnd(Replay):
+        def _outcome(self, problem, config):
+            found = super()._outcome(problem, config)
+            return replace(found, disturbed=bool(found.times and self._more))
+
+    build(request_, backend=replay_backend(rows, replay=BusyAtTheEnd))
+    backend = replay_backend(rows)
+    assert build(request_, backend=backend).measured == 7
+    assert {samples for _, _, samples in backend.made[0].calls} == {30}  # Nothing is raced again.
+    assert build(request_, backend=replay_backend(rows)).measured == 0
+
+
+def test_a_gpu_that_others_use_marks_all(request_, replay_backend, rows, monkeypatch):
+    monkeypatch.setattr("gemmdb.generators.build.run.PATIENCE_S", 0.0)
+    backend = replay_backend(rows)
+    backend.busy = lambda: "another program keeps GPU 0 busy (63%)"
+    report = build(request_, backend=backend)
+    assert report.disturbed == sum(report.statuses[status] for status in ("ok", "slow") if status in report.statuses)
+    assert "GPU 0 busy (63%)" in report.warnings[0]

@@ -164,3 +164,12 @@ def test_equal_seeds_give_equal_operands_and_torch_s_own_random_state_is_left_al
     assert torch.equal(first.a, second.a)
     assert torch.equal(first.b, second.b)
     assert not torch.equal(first.a, operands(problem, CPU, 8).a)
+
+
+def test_numbers_too_small_for_their_dtype_may_be_rounded():
+    problem = GEMM("mm", **SIZES, dtype="fp16")
+    given = operands(problem, CPU, seed=1)
+    given.a.mul_(1e-6)
+    assert reference(problem, given).error(given.a @ given.b) <= tolerance(problem)
+    wrong = (given.a @ given.b) * 1.5
+    assert reference(problem, given).error(wrong) > tolerance(problem)

@@ -9,7 +9,8 @@ from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.measure.cuda.emitted_config import Emitted
 from gemmdb.generators.measure.remeasure import remeasure
 from gemmdb.generators.measure.replay import Replay
-from gemmdb.table.measurement import Status, Times
+from gemmdb.kernels.config import ATEN
+from gemmdb.table.measurement import DISTURBED, Status, Times
 
 
 @pytest.fixture
@@ -102,3 +103,49 @@ def test_what_was_recorded_of_emitted_code_is_timed_as_emitted_code(
     (replay,) = backend.made
     for _, configs, _ in replay.calls:
         assert sum(isinstance(config, Emitted) for config in configs) == 1, "of each problem the pick was confirmed"
+
+
+def spread(row, reach):
+    """The same row with an interval of so much to each side."""
+    if row.times is None:
+        return row
+    us = row.times.median_us
+    return replace(row, times=Times(us, us * (1 - reach), us * (1 + reach), 30, row.times.aten_us))
+
+
+def test_wide_intervals_confirm_nothing(table, replay_backend, rows):
+    assert remeasure(table, 100, backend=replay_backend([spread(row, 0.02) for row in rows])).held == 7
+    # Twice as slow as ATen, with intervals that hold everything.
+    slow = [spread(scaled(row, 3.4) if row.config.values.get("threads_n") else row, 0.24) for row in rows]
+    result = remeasure(table, 100, backend=replay_backend(slow))
+    assert (result.held, result.failed, result.unclear) == (0, 7, 0)
+    wide = remeasure(table, 100, backend=replay_backend([spread(row, 0.24) for row in rows]))
+    assert (wide.held, wide.failed, wide.unclear) == (0, 0, 7)
+
+
+def test_a_pick_that_may_be_as_slow_as_aten_is_unclear(table, replay_backend, rows):
+    close = [
+        replace(row, times=Times(97.0, 96.0, 101.0, 30, 100.0)) if row.times and row.config != ATEN else row
+        for row in rows
+    ]
+    result = remeasure(table, 100, backend=replay_backend(close))
+    assert (result.held, result.failed, result.unclear) == (0, 0, 7)
+
+
+def test_times_of_a_busy_machine_tell_nothing(table, replay_backend, rows):
+    busy = [replace(row, detail=DISTURBED) if row.times else row for row in rows]
+    result = remeasure(table, 100, backend=replay_backend(busy))
+    assert (result.held, result.failed, result.unclear, result.disturbed) == (0, 0, 7, 21)
+
+
+def test_with_a_reference_that_is_unsteady_nothing_is_told(table, replay_backend, rows):
+    unsteady = [spread(row, 0.3) if row.config == ATEN else row for row in rows]
+    assert remeasure(table, 100, backend=replay_backend(unsteady)).unclear == 7
+
+
+def test_what_others_do_on_the_devices_is_asked_first(table, replay_backend, rows, monkeypatch):
+    monkeypatch.setattr("gemmdb.generators.measure.remeasure.PATIENCE_S", 0.0)
+    backend = replay_backend(rows)
+    backend.busy = lambda: "another program keeps GPU 0 busy (63%)"
+    result = remeasure(table, 100, backend=backend)
+    assert (result.unclear, result.busy) == (7, "another program keeps GPU 0 busy (63%)")

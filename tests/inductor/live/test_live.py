@@ -1,5 +1,6 @@
 """`on_miss="live"`: a missed product is measured by the generator or by Inductor's search, and answers from then on."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -104,8 +105,22 @@ def test_waiting_for_others_does_not_switch_live_tuning_off(tmp_path, monkeypatc
     JOURNAL.drop()
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: late)
     tuning.tune(group)
-    assert tuning.hindrance(device) is None
+    assert tuning.hindrance(device, Policy()) is None
     assert JOURNAL.provisional
+
+
+def test_the_log_says_what_a_compile_waits_for(tmp_path, monkeypatch, caplog):
+    device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
+    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
+    done = client.Tuned({}, waited=True, late=True, spent={"start": 1.25, "measure": 0.5})
+    monkeypatch.setattr(client, "tune", lambda requests, limit_s: done)
+    caplog.set_level("INFO", "gemmdb")
+    tuning.tune(group)
+    said, ended = (record.message for record in caplog.records)
+    assert said.startswith("live tuning: the compile waits 3 s at most, while 1 problem is measured.")
+    assert said.endswith("the process that measures, which starts now.")
+    assert ended.startswith("live tuning ended after 0.0 s: 1.2 s waiting for the process, 0.5 s measuring")
 
 
 def test_a_process_that_is_still_starting_may_be_ready_for_the_next_graph(tmp_path, monkeypatch):
@@ -116,7 +131,7 @@ def test_a_process_that_is_still_starting_may_be_ready_for_the_next_graph(tmp_pa
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: client.Tuned(late=True, starting=True))
     (decided,) = tuning.tune(group)
     assert decided.event.note == "not tuned: 3 s were not enough"
-    assert tuning.hindrance(device) is None
+    assert tuning.hindrance(device, Policy()) is None
     assert not JOURNAL.provisional
 
 
@@ -141,8 +156,9 @@ def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatc
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number: (free[number], 80 << 30))
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     assert [tuning._gpu(device) for device in (first, second)] == [0, 1]
-    assert tuning.hindrance(second) is None
+    assert tuning.hindrance(second, Policy()) is None
     small, large = (Problem.gemm("mm", m=16, n=n, k=8192) for n in (1024, 57344))
     asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
     group = [Decision(asked, Query(p, second), None, Event(p.text, "live", note="")) for p in (small, large)]
@@ -150,8 +166,26 @@ def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatc
     assert room == group[:1]
     assert rest[0].event.note.startswith("not tuned: only 5120 MiB are free on the GPU, measuring it takes ")
     free[1] = 3 << 30
-    assert tuning.hindrance(second) == "only 3072 MiB are free on the GPU"
-    assert tuning.hindrance(first) is None
+    assert tuning.hindrance(second, Policy()) == "only 3072 MiB are free on the GPU"
+    assert tuning.hindrance(first, Policy()) is None
+
+
+def test_nothing_is_tuned_quickly_beside_other_work(monkeypatch):
+    """Whoever asks for it by name waits; so does a CPU, where nothing is tuned that nobody asks for."""
+    gpu, quick, patient = registry.find("sm90"), Policy(), Policy(live_s=300)
+    monkeypatch.setattr(tuning, "_late", "")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number: (64 << 30, 80 << 30))
+    monkeypatch.setattr(tuning.detect, "cuda", lambda number: gpu)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16)))
+    for load, said in ((8.0, None), (9.2, "9 other tasks keep the 16 processors busy")):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert (tuning.hindrance(gpu, quick) or "").startswith(said or "")
+        assert bool(tuning.hindrance(gpu, quick)) == bool(said)
+        assert tuning.hindrance(gpu, patient) is None
+        assert tuning.hindrance(detect.cpu(), quick) is None
 
 
 def test_a_large_weight_needs_more_memory_free_than_a_small_one():
@@ -173,7 +207,7 @@ def test_what_was_not_done_in_time_is_served_as_without_tuning(done, tmp_path, m
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: late)
     decided = tuning.tune(group)
     assert JOURNAL.provisional is bool(done)
-    assert bool(tuning.hindrance(device)) is not bool(done)
+    assert bool(tuning.hindrance(device, Policy())) is not bool(done)
     assert [decision.config for decision in decided] == [ATEN, ATEN]
     assert [decision.event.rung for decision in decided] == ["live"] * done + ["aten"] * (2 - done)
     assert decided[1].event.note == "not tuned: 2 s were not enough"

@@ -1,0 +1,158 @@
+"""What a build of a workload measures: what the ladder will ask, and not what ends in ATen whatever the times are.
+
+A product whose sizes are symbolic is asked at several sizes of its range. All of them are measured only if a few of
+them leave the chance that a kernel other than ATen serves the range.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmdb.cost.roofline import work_us
+from gemmdb.errors import InputError
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Backend
+from gemmdb.generators.measure.only_aten import only_aten
+from gemmdb.generators.shapes import loading
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.ladder import ranges
+from gemmdb.ladder.ask import Ask
+from gemmdb.settings import Policy
+from gemmdb.table.catalog import Catalog
+from gemmdb.table.reader import Table
+from gemmdb.workload import entries
+
+ROUNDS = 3
+"""How often a build looks what the ladder still lacks for the ranges: at some of their sizes, at all, and at all sizes
+of the product without its epilogue, where a range is divided."""
+STRIDE = 4
+"""At first every fourth size of a range is measured."""
+LONG_S = 10.0
+"""A size of a range is not measured if its timed calls are expected to take longer than this, in seconds. All work on
+such a size, from compiling to confirming, takes several times as long."""
+NO_KERNEL = "no single kernel is good at all sizes of its range"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The products of a workload for one device: those of fixed sizes, and the queries of those with ranges."""
+
+    fixed: tuple[Problem, ...]
+    ranged: tuple[Query, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The problems to measure first, the ranges that they begin, and what is left out: products by reason."""
+
+    problems: tuple[Problem, ...]
+    ranged: tuple[Query, ...]
+    left_out: Counter[str]
+
+
+def recorded(name: str | None, problems: Sequence[Problem], device: Device) -> Recorded | None:
+    """What the workload `name` asks of the selected problems on a device; None for a preset or a shapes file."""
+    if name is None or name in loading.presets():
+        return None
+    try:
+        found = entries.read(Path(name)).entries
+    except InputError:
+        return None  # A shapes file.
+    chosen = set(problems)
+    mine = [one for one in found if one.problem in chosen]
+    fixed = dict.fromkeys(one.problem for one in mine if not _moves(one))
+    ranged = dict.fromkeys((one.problem, one.ranges) for one in mine if _moves(one))
+    return Recorded(
+        tuple(fixed),
+        tuple(Query(problem, device, {name: (low, high) for name, low, high in said}) for problem, said in ranged),
+    )
+
+
+def first(of: Recorded, backend: Backend, effort: Effort, table: Path) -> Wanted:
+    """What is measured at first: fixed sizes, and of each range the hint, the ends and every STRIDE-th size."""
+    left_out: Counter[str] = Counter()
+    wanted: dict[Problem, None] = {}
+    for problem in of.fixed:
+        if reason := only_aten(problem, backend.device, backend.space, effort):
+            left_out[reason] += 1
+        else:
+            wanted[problem] = None
+    begun, with_tables = [], _catalog(table)
+    for query in of.ranged:
+        ask = _ask(query, with_tables, backend)
+        missing = ranges.unmeasured(ask)
+        reason = only_aten(query.problem, backend.device, backend.space, effort)
+        reason = reason or too_long(ask, missing, backend, effort)
+        if reason:
+            left_out[reason] += 1
+        else:
+            begun.append(query)
+            some = [query.problem, *_some(ask, missing, table)]
+            wanted |= dict.fromkeys(one for one in some if _fits(one, backend, effort))
+    return Wanted(tuple(wanted), tuple(begun), left_out)
+
+
+def further(ranged: Sequence[Query], backend: Backend, effort: Effort, table: Path) -> list[Problem]:
+    """What the ladder still lacks for the ranges, after what was measured so far."""
+    with_tables = _catalog(table)
+    wanted: dict[Problem, None] = {}
+    for query in ranged:
+        missing = ranges.unmeasured(_ask(query, with_tables, backend))
+        wanted |= dict.fromkeys(one for one in missing if _fits(one, backend, effort))
+    return list(wanted)
+
+
+def in_vain(ranged: Sequence[Query], backend: Backend, table: Path) -> int:
+    """How many of the ranges have been measured and end in ATen all the same."""
+    with_tables = _catalog(table)
+    asks = [_ask(query, with_tables, backend) for query in ranged]
+    answers = [(ask, ranges.ranged(ask).hit) for ask in asks]
+    return sum(
+        hit is not None and hit.config == ATEN and not hit.branches and not ranges.unmeasured(ask)
+        for ask, hit in answers
+    )
+
+
+def _some(ask: Ask, missing: Sequence[Problem], table: Path) -> list[Problem]:
+    """The sizes to begin a range with: some of those that miss, and all that the table holds, since a busy machine may
+    have timed these."""
+    known: list[Problem] = []
+    if table.exists():
+        with Table.open(table) as held:
+            known = [one for one in ranges.buckets(ask) if held.verdict(one, ask.device) is not None]
+    return [*missing[::STRIDE], *missing[-1:], *known]
+
+
+def _moves(one: entries.Entry) -> bool:
+    return any(low != high for _, low, high in one.ranges)
+
+
+def _catalog(table: Path) -> Catalog:
+    return Catalog.load(tables=[table] if table.exists() else [])
+
+
+def _ask(query: Query, catalog: Catalog, backend: Backend) -> Ask:
+    return Ask(query, catalog.tables, Policy(), backend.toolchain)
+
+
+def too_long(ask: Ask, missing: Iterable[Problem], backend: Backend, effort: Effort) -> str:
+    """Why a range cannot be measured: a size of it takes too long, and one kernel has to serve all sizes."""
+    slow = [one for one in missing if not _fits(one, backend, effort)]
+    if not slow or ranges.divisible(ask) is not None:
+        return ""
+    one = slow[-1]
+    return (
+        f"its range of sizes holds m={one.m} n={one.n} k={one.k}, which takes more than {LONG_S:.0f} s to measure; a"
+        " smaller range (torch._dynamo.mark_dynamic with max=) can be measured"
+    )
+
+
+def _fits(problem: Problem, backend: Backend, effort: Effort) -> bool:
+    tried = sum(not one.illegal for one in backend.space.candidates(problem, backend.device, effort))
+    kept = min(tried, max(effort.keep, 2))
+    return work_us(problem, backend.device) * 1e-6 * effort.samples * kept <= LONG_S

@@ -1,0 +1,68 @@
+"""Times on a quiet machine: waits for one, times again what was disturbed, and says what was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import TypeVar
+
+from gemmdb.devices import load
+from gemmdb.devices.load import Load
+from gemmdb.generators.interfaces.backend import Outcome, silent
+from gemmdb.kernels.config import ATEN
+from gemmdb.table.measurement import NOISY
+
+PATIENCE_S = 15.0
+"""The most seconds that a build, or a sample of `verify`, waits for a quiet machine in all."""
+WAITING = "waiting for a quiet machine"
+T = TypeVar("T")
+
+
+@dataclass
+class Watch:
+    """Watches what other processes take while something is timed. `threads`: how many threads are timed; `patience_s`:
+    how long it may still wait; `say`: is told when it waits. `last`: the load of the last measurement, None if
+    unknown."""
+
+    threads: int | None = None
+    patience_s: float = PATIENCE_S
+    say: Callable[[str], None] = silent
+    last: Load | None = field(default=None, init=False)
+    _looked: bool = field(default=False, init=False)
+
+    def timed(self, measure: Callable[[], T]) -> tuple[T, bool]:
+        """(what `measure` returns, whether other processes disturbed it). If they did, it waits until the machine is
+        quiet and measures once more, as long as it has patience."""
+        if not self._looked or (self.last is not None and self.last.disturbs):
+            self._looked = True
+            self._wait()
+        found, disturbed = self._watched(measure)
+        if disturbed and self._wait():
+            found, disturbed = self._watched(measure)
+        return found, disturbed
+
+    def _watched(self, measure: Callable[[], T]) -> tuple[T, bool]:
+        before = load.reading()
+        found = measure()
+        seen = load.between(before, load.reading(), self.threads)
+        if seen is not None:  # Too short a measurement says nothing: what was known before holds.
+            self.last = seen
+        return found, self.last is not None and self.last.disturbs
+
+    def _wait(self) -> bool:
+        """Wait for a quiet machine; whether there was patience left to look."""
+        if self.patience_s <= 0:
+            return False
+        start = monotonic()
+        self.last = load.wait(self.patience_s, self.threads, lambda busy: self.say(f"{WAITING}: {busy.text}"))
+        self.patience_s -= max(monotonic() - start - load.SAMPLE_S, 0.0)  # A first look is free.
+        return True
+
+
+def judged(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes of one measurement in full; all times are disturbed if those of the reference were unsteady."""
+    reference = next((o.times for o in outcomes if o.config == ATEN and o.times), None)
+    if reference is None or reference.spread <= NOISY:
+        return list(outcomes)
+    return [replace(one, disturbed=True) if one.times else one for one in outcomes]

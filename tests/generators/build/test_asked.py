@@ -1,0 +1,137 @@
+"""What a build of a workload measures: what the ladder will ask of it, and not what ends in ATen in any case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gemmdb.generators.build import asked
+from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.interfaces.backend import Candidate, Outcome
+from gemmdb.generators.measure.cpu.space import AUTO, template
+from gemmdb.generators.measure.only_aten import ONLY_ATEN
+from gemmdb.generators.measure.replay import Replay
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Problem, Query
+from gemmdb.ladder import lookup
+from gemmdb.settings import Policy
+from gemmdb.table.catalog import Catalog
+from gemmdb.table.measurement import Status, Times
+from gemmdb.workload import entries
+from gemmdb.workload.entries import Entry
+
+CPP = template(AUTO, AUTO)
+HINT = Problem.gemm("mm", m=24, n=64, k=64, dtype="fp32", constant_weight=True)
+RANGE = (("m", 2, 512),)
+SIZES = [2, 4, 8, 16, 24, 32, 64, 128, 256, 512]
+
+
+class Formula(Replay):
+    """ATen takes 100 us everywhere, and the template takes what `template_us` says of M."""
+
+    template_us = staticmethod(lambda m: 50.0)
+    disturbed = False
+
+    def _outcome(self, problem, config):
+        us = 100.0 if config == ATEN else self.template_us(problem.m)
+        return Outcome(
+            config, Status.OK, Times(us, us * 0.99, us * 1.01, 30 + self._more, 100.0), 1e-7, disturbed=self.disturbed
+        )
+
+
+@pytest.fixture
+def measure(replay_backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A function: builds a workload of these entries. Returns the report, the sizes M that were measured, and what was
+    said."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("GEMMDB_TABLES", raising=False)
+
+    class Two:
+        def candidates(self, problem, device, effort):
+            why = "" if problem.constant else "the weight must be a constant"
+            return [Candidate(ATEN), Candidate(CPP, why)]
+
+    def run(recorded: list[Entry], template_us=lambda m: 50.0, **asked_for):
+        shapes, out = tmp_path / "workload.jsonl", tmp_path / "table.db"
+        if not shapes.exists():
+            entries.append(shapes, recorded)
+        formula = type("Formula", (Formula,), {"template_us": staticmethod(template_us)})
+        backend = replay_backend([], replay=formula)
+        backend.space = Two()
+        said = []
+        report = build(BuildRequest("cpu", shapes=str(shapes), out=out, **asked_for), backend=backend, say=said.append)
+        measured = [problem.m for one in backend.made for problem, _, samples in one.calls if samples == 30]
+        return report, sorted(set(measured)), said
+
+    return run
+
+
+def answer(tmp_path: Path, backend, problem: Problem = HINT):
+    catalog = Catalog.load(tables=[tmp_path / "table.db"])
+    return lookup(Query(problem, backend.device, {"m": (2, 512)}), catalog, Policy())
+
+
+def test_all_sizes_of_a_range_are_measured_where_a_kernel_may_serve_it(measure, tmp_path, replay_backend):
+    report, sizes, _ = measure([Entry(HINT, ranges=RANGE)])
+    hit = answer(tmp_path, replay_backend)
+    assert (hit.config, hit.speedup) == (CPP, 2.0)
+    assert {2, 24, 512} <= set(sizes) <= set(SIZES)
+    assert (report.left_out, report.problems, report.measured) == ({}, len(sizes), len(sizes))
+    again, nothing, _ = measure([])
+    assert (again.measured, nothing) == (0, [])
+
+
+def test_a_few_sizes_show_that_no_kernel_can_serve_a_range(measure, tmp_path, replay_backend):
+    report, sizes, said = measure([Entry(HINT, ranges=RANGE)], lambda m: 50.0 if m < 100 else 200.0)
+    assert answer(tmp_path, replay_backend).config == ATEN
+    assert len(sizes) < len(SIZES) / 2
+    assert report.left_out == {asked.NO_KERNEL: 1}
+    assert said[-1] == f"1 product is left to ATen: {asked.NO_KERNEL}"
+
+
+def test_a_range_that_a_busy_machine_timed_is_timed_again(measure, tmp_path, replay_backend, monkeypatch):
+    with monkeypatch.context() as busy:
+        busy.setattr(Formula, "disturbed", True)
+        report, _, _ = measure([Entry(HINT, ranges=RANGE)])
+    assert (report.disturbed, report.left_out) == (report.rows, {})
+    assert answer(tmp_path, replay_backend).config == ATEN
+    again, _, _ = measure([])
+    assert again.disturbed == 0
+    assert answer(tmp_path, replay_backend).config == CPP
+
+
+def test_an_open_range_that_takes_too_long_is_not_begun(measure):
+    large = HINT.resized(24, 4096, 4096)
+    report, sizes, (said,) = measure([Entry(large, ranges=(("m", 2, None),)), Entry(HINT)])
+    assert sizes == [24]
+    assert "m=65536 n=4096 k=4096, which takes more than 10 s to measure" in said
+    assert "mark_dynamic" in said
+    assert sum(report.left_out.values()) == 1
+
+
+def test_products_for_which_aten_is_the_only_kernel_are_named_and_left_out(measure):
+    plain = Problem.gemm("mm", m=7, n=64, k=64, dtype="fp32")
+    recorded = [Entry(plain), Entry(plain, ranges=RANGE), Entry(HINT)]
+    report, sizes, (said,) = measure(recorded)
+    reason = f"{ONLY_ATEN}: the weight must be a constant"
+    assert sizes == [24]
+    assert report.left_out == {reason: 2}
+    assert said == f"2 products are left to ATen: {reason}"
+    every, sizes, said = measure(recorded, every=True)
+    assert (sizes, every.left_out, said) == ([7], {}, [])
+
+
+def test_a_shapes_file_says_what_is_measured(replay_backend, tmp_path, rows):
+    path = tmp_path / "shapes.json"
+    path.write_text('[{"op": "mm", "m": [1, 2], "n": 64, "k": 64, "dtype": "fp32", "constant_weight": true}]')
+    assert asked.recorded(str(path), [], replay_backend.device) is None
+    assert asked.recorded("cpu-quick", [], replay_backend.device) is None
+    report = build(BuildRequest("cpu", shapes=str(path), out=tmp_path / "t.db"), backend=replay_backend(rows))
+    assert (report.measured, report.left_out) == (2, {})
+
+
+def test_a_range_of_one_size_is_no_range(measure):
+    _, sizes, _ = measure([Entry(HINT, ranges=(("m", 24, 24),)), Entry(replace(HINT, n=128))])
+    assert sizes == [24]

@@ -1,0 +1,55 @@
+"""Triton's kernels are assembled by the ptxas that Inductor would choose."""
+
+import importlib.util
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from gemmdb.generators.measure.cuda import assembler
+
+
+@pytest.fixture
+def torch_with(tmp_path, monkeypatch):
+    """Pretends that torch lies in a folder, whose `bin/ptxas` has this mode; None for no such file."""
+
+    def make(mode):
+        (tmp_path / "bin").mkdir()
+        if mode is not None:
+            path = tmp_path / "bin" / "ptxas"
+            path.touch()
+            path.chmod(mode)
+        spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+        monkeypatch.setattr(importlib.util, "find_spec", {"torch": spec}.get)
+        return str(tmp_path / "bin" / "ptxas")
+
+    monkeypatch.setenv(assembler.VARIABLE, "")
+    monkeypatch.delenv(assembler.VARIABLE)
+    return make
+
+
+def chosen():
+    assembler.choose()
+    return os.environ.get(assembler.VARIABLE)
+
+
+def test_that_of_torch(torch_with):
+    assert torch_with(0o755) == chosen()
+
+
+@pytest.mark.parametrize("mode", [None, 0o644])
+def test_tritons_own_where_torch_has_none(torch_with, mode):
+    torch_with(mode)
+    assert chosen() is None
+
+
+def test_what_the_user_names(torch_with, monkeypatch):
+    torch_with(0o755)
+    monkeypatch.setenv(assembler.VARIABLE, "/opt/ptxas")
+    assert chosen() == "/opt/ptxas"
+
+
+def test_without_torch(torch_with, monkeypatch):
+    torch_with(0o755)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert chosen() is None
