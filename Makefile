@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
+# Tests start hundreds of processes. Each would compile gemmdb and the tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow check docs site matrix programs clean
 .DELETE_ON_ERROR:

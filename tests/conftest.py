@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -44,6 +45,18 @@ def _folder(config: pytest.Config, prefix: str) -> str:
     folder = tempfile.mkdtemp(prefix=prefix)
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     return folder
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file that does not name the mark that `-m` asks for is not imported, nor is a folder of such files."""
+    wanted = re.fullmatch(r"(slow|timed)( and not \w+)*", config.option.markexpr)
+    if wanted is None or not (files := _tests(collection_path)):
+        return None
+    return None if any(f"mark.{wanted[1]}" in file.read_text() for file in files) else True
+
+
+def _tests(path: Path) -> list[Path]:
+    return list(path.rglob("test_*.py")) if path.is_dir() else [path] if path.suffix == ".py" else []
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,10 +17,13 @@ NAMES = [name for name, program in suite().items() if program.needs]
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tiny_version_is_right_with_gemmdb(name: str) -> None:
     pytest.importorskip("torch")
+    from kit.one_unit import compiled_at_once
+
     from benchmarks.programs.check import checked
 
     program = suite()[name]
     if why := missing(program.needs) or program.gpu_only:
         pytest.skip(why)
-    found = checked(program, "cpu")
+    with compiled_at_once():
+        found = checked(program, "cpu")
     assert "gemmdb" in found, found

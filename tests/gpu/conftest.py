@@ -66,8 +66,9 @@ def kit() -> ModuleType:
 @functools.cache
 def _reason() -> str:
     try:
+        import triton  # noqa: F401, I001  the quicker of both to be missing
+
         import torch
-        import triton  # noqa: F401
     except ImportError as error:
         return f"needs torch and triton: {error}"
     return "" if torch.cuda.is_available() else "needs an NVIDIA GPU: torch.cuda.is_available() is false"
@@ -89,6 +90,11 @@ class Unavailable(pytest.Module):
     def collect(self) -> Iterator[pytest.Item]:
         self.obj  # noqa: B018
         yield Skipped.from_parent(self, name="all tests of this file")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What stands for the tests of a module has no mark: where one is asked for, it would be left out."""
+    return True if config.option.markexpr in ("slow", "timed and not slow") and _reason() else None
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:

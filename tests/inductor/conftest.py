@@ -21,6 +21,7 @@ from gemmdb import Config, Problem  # noqa: E402
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vector_units: None) -> Iterator[None]:
     """Nothing enabled, nothing cached in memory, no table but the test's own, no graph from an earlier test."""
     import torch._inductor.config as config
+    from kit.one_unit import compiled_at_once  # Not above: it fixes where Inductor's cache is.
 
     for name in [name for name in os.environ if name.startswith("GEMMDB_")]:
         monkeypatch.delenv(name)
@@ -29,7 +30,8 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vector_units: None) -
     torch.manual_seed(0)
     gemmdb.inductor.disable()
     gemmdb.inductor.reset_stats()
-    with config.patch(fx_graph_cache=False, freezing=False, max_autotune=False, max_autotune_gemm=False):
+    graphs = config.patch(fx_graph_cache=False, freezing=False, max_autotune=False, max_autotune_gemm=False)
+    with graphs, compiled_at_once():
         yield
     gemmdb.inductor.disable()
 
