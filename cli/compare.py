@@ -57,7 +57,7 @@ def compare(
         note("the outputs differ: one has a NaN or an infinity where the other has none")
     for line in found.advice().splitlines():
         note(line)
-    if found.disturbed:
+    if found.verdict == "cannot tell":
         note("times of a busy machine, or of an unsteady default mode: repeat it when the machine is quiet")
     if found.verdict == "slower":
         raise typer.Exit(1)

@@ -80,6 +80,7 @@ class BuildProgress:
 
     def __enter__(self) -> BuildProgress:
         if self._bar.disable:
+            self._pulse.begin("preparing", aloud=False)
             self._pulse.__enter__()
         else:
             self._bar.start()

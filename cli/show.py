@@ -74,7 +74,8 @@ def _product(line: int, entry: Entry, wide: bool) -> tuple[str, ...]:
 
 def _summary(found: Listing) -> str:
     shown = len(found.rows) + len(found.products)
-    text = count(found.matching, "problem") if shown == found.matching else f"{shown} of {found.matching:,} problems"
+    noun = "line" if found.products else "problem"  # Several lines of a workload may hold the same problem.
+    text = count(found.matching, noun) if shown == found.matching else f"{shown} of {found.matching:,} {noun}s"
     if found.rows:
         text += f"; {found.gain:.2f}x over ATen in the geometric mean of all {found.matching:,}"
     if shown < found.matching:

@@ -150,6 +150,8 @@ class _Notes:
         self._shown.close()
         rest = f", {report.left} left for the next run" if report.left else ""
         note(f"built {count(report.measured, 'problem')} in {report.seconds:.0f} s{rest}")
+        for reason, number in report.left_out.items():
+            note(f"left to ATen: {count(number, 'product')}: {reason}")
         for warning in report.warnings:
             note(warning)
 

@@ -12,7 +12,7 @@ import typer
 
 from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import microseconds, note, one_line, say, say_json, say_table
-from gemmdb.cli.progress import BuildProgress
+from gemmdb.cli.progress import BuildProgress, Pulse
 from gemmdb.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def verify(
 
     if remeasure and importlib.util.find_spec("torch") is None:
         raise InputError("--remeasure needs torch, which is not installed: pip install torch 'gemmdb[build]'")
-    faults = verify_rows(file)
+    with Pulse() as pulse:
+        pulse.begin(f"checking {file}", aloud=False)
+        faults = verify_rows(file)
     result = None
     if remeasure and not faults:
         with BuildProgress() as progress:

@@ -42,7 +42,8 @@ def _missed(session: Session, query: Query, event: Event) -> Decision:
     """Live tuning where the policy allows it, else ATen."""
     why = _why(session, query)
     if session.policy.on_miss == "error":
-        raise MissError(f"no table answers for {query.problem.text} on {query.device.text}: {why}")
+        rows = "strict mode needs a row of every product: `gemmdb build --all --shapes WORKLOAD`"
+        raise MissError(f"no table answers for {query.problem.text} on {query.device.text}: {why}; {rows}")
     if to_tune(session, query):
         return Decision(session, query, None, replace(event, rung="live", config="", note=why))
     if session.policy.on_miss == "live":

@@ -21,24 +21,28 @@ from gemmdb.ladder import dispatching
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.exact import barred, exact
 from gemmdb.ladder.near import near, predict_near
-from gemmdb.ladder.policy_filter import required_gain
+from gemmdb.ladder.policy_filter import objection, required_gain
 from gemmdb.ladder.prediction import Prediction, measured
 from gemmdb.ladder.ranges import buckets, ranged
 
 BIAS = 0.07
-"""The share of a kernel's time that a bias is charged on a GPU. Of 245 pairs of rows on an H200, a config's time
-relative to ATen's was more than this much higher with a bias than without in one of twenty, and as high in the
-median."""
+"""The share of a kernel's time that a bias is charged on a GPU, and that of a wider result. Of 245 pairs of rows on an
+H200, a config's time relative to ATen's was more than this much higher with a bias than without in one of twenty, and
+as high in the median."""
 
 
 def stand_ins(problem: Problem, kind: str) -> tuple[Problem, ...]:
     """The problems whose rows tell about the kernel of a problem with an epilogue, the most telling first: on a GPU
     without the bias, with the light epilogue, then without any. If the product is stored anyway, fusing saves little,
     and the light epilogue does not tell. Of the light epilogue's own problems, only those without the bias tell: the
-    others are measured themselves. Empty for a problem without an epilogue. `kind`: that of the device."""
+    others are measured themselves. Empty for a problem without an epilogue. `kind`: that of the device.
+
+    On a GPU a scaled integer product that leaves fp32 to what follows has the rows of one that stores bf16: where
+    Inductor fuses what follows, that is stored."""
     own = problem.epilogue
     if own is None:
-        return ()
+        wide = problem.spec.integer and problem.fusion == "scale" and problem.out == "fp32"
+        return (replace(problem, out="bf16"),) if wide and kind == "cuda" else ()
     found = [_unbiased(problem)] if kind == "cuda" and _biased(problem) else []
     if own != LIGHT:
         found += [_alone(problem)] if own.kept else [replace(problem, fusion=LIGHT.text), _alone(problem)]
@@ -119,6 +123,8 @@ def _doubt(ask: Ask, problem: Problem, hit: Hit) -> str | None:
         return None if known else "ATen, but these rows do not tell what fusing saves"
     if hit.config in barred(ask):
         return f"{hit.config.name} was wrong or crashed with this epilogue"
+    if why := objection(ask, hit.config):
+        return why
     if ask.confirming:
         return None
     if own is not None and own.order == "transposed" and ask.device.kind != "cuda":
@@ -126,7 +132,12 @@ def _doubt(ask: Ask, problem: Problem, hit: Hit) -> str | None:
     needed = required_gain(ask.policy, False)
     if hit.speedup - 1 < needed:
         return f"{hit.config.name} gains {hit.speedup - 1:.1%}, and with another epilogue {needed:.1%} is needed"
-    return None if _holds_alone(ask, hit.config) else f"{hit.config.name} may be slower than ATen without an epilogue"
+    same = problem.epilogue == own
+    return (
+        None
+        if same or _holds_alone(ask, hit.config)
+        else f"{hit.config.name} may be slower than ATen without an epilogue"
+    )
 
 
 def _holds_alone(ask: Ask, config: Config) -> bool:

@@ -41,9 +41,9 @@ from collections.abc import Mapping, Sequence
 
 
 def rows(folders: Sequence[Path]) -> Iterator[Measurement]:
-    """The rows of all archives that timed a kernel by itself."""
+    """The rows of all archives that timed a kernel by itself, on a quiet machine."""
     for path in (path for folder in folders for path in sorted(folder.glob("rows-*.jsonl.xz"))):
-        yield from (row for row in archive.read(path) if not row.emitted)
+        yield from (row for row in archive.read(path) if not (row.emitted or row.disturbed))
 
 
 def divided(found: Iterable[Sample]) -> tuple[list[Sample], list[Sample]]:

@@ -95,7 +95,8 @@ def mixed_mm() -> list[Stratum]:
 def mm() -> list[Stratum]:
     """Projections without a bias, the gradients of training, squares, a grid and odd sizes.
 
-    On a GPU, a layer whose bias is followed by an elementwise op is an mm too: Inductor adds the bias in that op.
+    In fp32 a layer whose bias is followed by an elementwise op is an mm too: Inductor adds the bias in that op. In half
+    precision these rows stand in for those with a bias, which `h200-epilogues` holds.
     """
     core, every = core_pairs(), first_pairs()
     gpt2 = unique(pair for model in GPT2.values() for pair in model.pairs())

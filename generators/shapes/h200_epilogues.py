@@ -93,6 +93,7 @@ def encoders() -> list[Stratum]:
         Stratum(30, pool("addmm", DENSE, _gpt2_up(), fusion="pointwise:math", layout=["nn", "nt"])),
         Stratum(20, _rows("mm", up, fusion="pointwise:math", dtype="fp32", tf32=[False, True])),
         Stratum(30, _rows("addmm", up, fusion="pointwise:math:kept", dtype=both)),
+        Stratum(40, _rows("addmm", _layers(1, 1), fusion="pointwise", dtype=both)),
         Stratum(20, back),
     ]
 

@@ -59,7 +59,8 @@ def llm_dense() -> list[Item]:
         items += _gradients("mm", pair)
     for pair in unique(pair for model in GPT2.values() for pair in model.pairs()):
         items += _biased(pair)
-        items += [_item("mm", DENSE, pair, fusion=["none", "pointwise"], **dtype) for dtype in FLOATS]
+        items += [_item("mm", DENSE, pair, **dtype) for dtype in FLOATS]
+        items += [_item(_biased_op(dtype), DENSE, pair, fusion="pointwise", **dtype) for dtype in FLOATS]
         items += [*_gradients("mm", pair), *_gradients("addmm", pair, bias="full")]
     return items
 
@@ -72,6 +73,12 @@ def _biased(pair: Pair) -> list[Item]:
     return [*items, *(_item("addmm", SOME, pair, layout=both, bias=others, **dtype) for dtype in FLOATS)]
 
 
+def _biased_op(dtype: Item) -> str:
+    """The op of a layer with a bias that something elementwise follows, on a GPU: Inductor adds a bias in fp32 there,
+    and leaves one in half precision to the product."""
+    return "mm" if dtype.get("dtype") == "fp32" else "addmm"
+
+
 def _gradients(op: str, pair: Pair, **rest: Any) -> list[Item]:
     """The GEMMs of a training step of 512 to 8,192 tokens: `nn` for the input's gradient, `tn` for the weight's, which
     is an addmm if it is added to that of an earlier step."""
@@ -81,15 +88,15 @@ def _gradients(op: str, pair: Pair, **rest: Any) -> list[Item]:
 
 
 def vision() -> list[Item]:
-    """ViT, CLIP and BERT layers for batches of 1 to 64. On a GPU, Inductor moves the bias of a layer into the
-    elementwise op after it, which leaves an mm."""
+    """ViT, CLIP and BERT layers for batches of 1 to 64, the wide ones also with their GELU."""
     items = []
     for hidden, tokens in ENCODERS.values():
         rows = [tokens * batch for batch in (1, 2, 4, 8, 16, 32, 64)]
         for pair in ((3 * hidden, hidden), (hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden)):
             for dtype in FLOATS:
-                items.append(_item("addmm", rows, pair, **dtype))
-                items.append(_item("mm", rows, pair, fusion="pointwise", **dtype))
+                items += [_item(op, rows, pair, **dtype) for op in ("addmm", "mm")]
+                after = "pointwise:math" if pair[0] == 4 * hidden else "pointwise"
+                items.append(_item(_biased_op(dtype), rows, pair, fusion=after, **dtype))
             items.append(_item("mixed_mm", rows, pair, fusion="scale"))
             items.append(_item("int_mm", [m for m in rows if m > 16], pair, fusion="scale"))
     return items

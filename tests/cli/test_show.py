@@ -37,6 +37,7 @@ def test_a_workload_is_shown_with_its_lines(gemmdb, tmp_path):
     entries.append(path, [entries.Entry(Problem.gemm("mm", m=1, n=2, k=3)), entries.Entry(problem, 4, 1000)])
     done = gemmdb("show", str(path), "addmm")
     assert done.out.splitlines()[1].split() == ["2", "4", "1,000", "addmm", "784x1536x384", "bf16", "+bias"]
+    assert done.out.splitlines()[2] == "1 line"
     assert problem.text in gemmdb("show", str(path), "--wide").out
     assert json.loads(gemmdb("show", str(path), "--json").out)["products"][1]["line"] == 2
 

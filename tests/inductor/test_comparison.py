@@ -172,7 +172,7 @@ def test_compare_waits_for_a_quiet_machine_and_says_if_there_is_none(kit, table,
     (text,) = kit.problems()
     monkeypatch.setenv("GEMMDB_TABLES", str(table({text: kit.INT8PACK})))
     monkeypatch.setattr(comparison, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(load, "now", lambda threads=None: load.Load(2.0))
+    monkeypatch.setattr(load, "now", lambda threads=None: load.Load(0.0))
     monkeypatch.setattr(load, "between", lambda before, after, threads=None: load.Load(2.0))
     said = []
     found = comparison.compare(linear, A, W, calls=2, say=said.append)
@@ -182,6 +182,9 @@ def test_compare_waits_for_a_quiet_machine_and_says_if_there_is_none(kit, table,
         "compiling as without gemmdb", "compiling with gemmdb",
     ]  # fmt: skip
     assert any("calls to be timed, about" in words for words in said)
-    monkeypatch.setattr(load, "between", lambda before, after, threads=None: load.Load(0.0))
+    monkeypatch.setattr(load, "now", lambda threads=None: load.Load(2.0))
+    assert comparison._quietly(lambda: said.append("busy all the time"), said.append, True) == (None, load.Load(2.0))
+    assert comparison._quietly(lambda: said.append("busy all the time"), said.append, False) == (None, load.Load(2.0))
+    assert said.count("busy all the time") == 2
     assert not comparison._is_disturbed(Span(100.0, 99.0, 101.0), load.Load(0.0))
     assert comparison._is_disturbed(Span(100.0, 50.0, 150.0), load.Load(0.0))

@@ -186,3 +186,11 @@ def test_a_row_knows_its_marks(kit, emitted, disturbed):
 def test_emitted_code_of_a_busy_machine_is_no_reason_for_the_kernel_alone(kit):
     rows = [kit.row(), kit.row(kit.configs[1], 5.0), marked(kit.row(kit.configs[1], 12.0), emitted=True)]
     assert decide(rows).pick == kit.aten
+
+
+@given(data=st.data())
+def test_whatever_a_busy_machine_timed_no_verdict_is_against_aten(kit, data):
+    rows = [row for row in data.draw(kit.rows()) if row.problem == kit.problem]
+    rows = [replace(row, detail=marks(row.emitted, True)) if row.times else row for row in rows]
+    for verdict in decide_all(rows):
+        assert (verdict.pick, verdict.ties, verdict.ratio) == (kit.aten, (kit.aten,), 1.0)

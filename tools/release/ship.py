@@ -47,11 +47,12 @@ def holds(row: Measurement) -> bool:
 
 
 def asked(problem: Problem) -> bool:
-    """Whether a graph can ask for a problem. On a GPU Inductor turns an addmm with a pointwise epilogue into a product
-    and a sum, and a bias of one row is `1d`."""
+    """Whether a graph can ask for a problem. A bias of one row is `1d`. On a GPU Inductor turns an addmm with a
+    pointwise epilogue into a product and a sum, except in half precision, where the sum would be rounded once more."""
     if problem.op != "addmm" or problem.bias is None:
         return True
-    return problem.fusion == "none" and not (problem.bias.kind == "full" and problem.m == 1)
+    whole = problem.fusion == "none" or problem.out in ("bf16", "fp16")
+    return whole and not (problem.bias.kind == "full" and problem.m == 1)
 
 
 def provenance(paths: Sequence[Path]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,15 +85,11 @@ class CudaBackend:
 
     def busy(self) -> str:
         """The GPUs that others keep busy, as nvidia-smi reads it; empty without it."""
-        ours = {visible(gpu) for gpu in self._gpus}
         try:
-            rows = [line.split(", ") for line in _smi("--query-gpu=index,uuid,utilization.gpu")]
+            lines = _smi("--query-gpu=index,uuid,utilization.gpu")
         except (OSError, subprocess.SubprocessError):
             return ""
-        found = [
-            f"GPU {index} busy ({share}%)" for index, uuid, share in rows if ours & {index, uuid} and _worked(share)
-        ]
-        return f"another program keeps {', '.join(found)}" if found else ""
+        return working(lines, {visible(gpu) for gpu in self._gpus})
 
     def close(self) -> None:
         """End the processes that compile."""
@@ -108,6 +104,15 @@ class CudaBackend:
         return dict(zip(_READINGS, (value.strip() for value in reply[0].split(",")), strict=False)) if reply else {}
 
 
+def working(lines: Sequence[str], ours: Collection[str]) -> str:
+    """Which of `ours` (numbers or UUIDs) work, in a phrase, by lines of nvidia-smi: number, UUID, percent."""
+    found = []
+    for index, uuid, share in (line.split(", ") for line in lines if line.count(", ") == 2):
+        if (index in ours or uuid in ours) and share.isdecimal() and int(share) >= BUSY_PERCENT:
+            found.append(f"GPU {index} busy ({share}%)")
+    return f"another program keeps {', '.join(found)}" if found else ""
+
+
 def loaded_driver() -> str:
     """The version of the driver as the kernel of Linux knows it, empty where it does not. It is what nvidia-smi reads,
     which may take a second to start."""
@@ -117,10 +122,6 @@ def loaded_driver() -> str:
         return ""
     found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", text)
     return found[0] if found else ""
-
-
-def _worked(share: str) -> bool:
-    return share.isdecimal() and int(share) >= BUSY_PERCENT
 
 
 def _count() -> int:

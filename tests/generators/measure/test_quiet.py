@@ -7,12 +7,19 @@ import pytest
 from gemmdb.devices import load
 from gemmdb.devices.load import Load
 from gemmdb.generators.interfaces.backend import Outcome
+from gemmdb.generators.measure import quiet
 from gemmdb.generators.measure.quiet import Watch, judged
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.table.measurement import Status, Times
+from gemmdb.table.measurement import NOISY, Status, Times
 
 BUSY, QUIET = Load(2.0), Load(0.0)
 OTHER = Config.of("aten", "int8pack_mm")
+
+
+@pytest.fixture(autouse=True)
+def unsteady(unknown_load: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """References may be unsteady here."""
+    monkeypatch.setattr(quiet, "NOISY", NOISY)
 
 
 class Machine:

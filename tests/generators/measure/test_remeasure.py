@@ -6,11 +6,18 @@ import pytest
 
 from gemmdb.errors import InputError
 from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.measure import quiet
 from gemmdb.generators.measure.cuda.emitted_config import Emitted
 from gemmdb.generators.measure.remeasure import remeasure
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN
-from gemmdb.table.measurement import DISTURBED, Status, Times
+from gemmdb.table.measurement import DISTURBED, NOISY, Status, Times
+
+
+@pytest.fixture(autouse=True)
+def unsteady(unknown_load, monkeypatch):
+    """References may be unsteady here."""
+    monkeypatch.setattr(quiet, "NOISY", NOISY)
 
 
 @pytest.fixture

@@ -123,9 +123,16 @@ def test_the_log_grid_reaches_16384_rows() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in loading.presets() if not name.startswith("cpu")])
-def test_no_addmm_of_a_gpu_is_followed_by_something_elementwise(name: str) -> None:
-    # Inductor adds such a bias in what follows, and asks for an mm.
-    assert not [p for p in preset(name) if p.op == "addmm" and p.fusion == "pointwise"]
+def test_a_bias_in_fp32_that_something_elementwise_follows_is_no_addmm(name: str) -> None:
+    # On a GPU Inductor adds it in what follows, and asks for an mm. In half precision it asks for the addmm.
+    found = [p for p in preset(name) if p.op == "addmm" and p.epilogue and not p.epilogue.kept]
+    assert {p.a.dtype for p in found} <= {"bf16", "fp16"}
+
+
+def test_layers_of_encoders_end_in_their_gelu():
+    problems = preset("vision")
+    wide = {(p.op, p.a.dtype) for p in problems if p.fusion == "pointwise:math"}
+    assert wide == {("addmm", "bf16"), ("addmm", "fp16"), ("mm", "fp32")}
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

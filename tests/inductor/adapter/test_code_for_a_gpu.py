@@ -82,6 +82,10 @@ def found():
         with torch._inductor.config.patch(**flags):
             code, seen = no_gpu.output_code(scaled, CONFIGS["tile"], *inputs)
         answers[name] = [event.problem for event in seen], [event.note for event in seen], no_gpu.kernels(code)
+    for dtype in (bf16, torch.float16, torch.float32):
+        inputs = (48, 512, dtype), (256, 512, dtype), (256, dtype)
+        _, seen = no_gpu.output_code(lambda x, w, b: gelu(linear(x, w, b)), CONFIGS["tile"], *inputs)
+        answers[str(dtype)] = [event.problem for event in seen]
     return answers
 
 
@@ -114,3 +118,14 @@ def test_an_int8_linear_with_a_bias_is_one_kernel(name, answers):
     assert problem.startswith("int_mm m=48 n=1008 k=1040 a=int8:row:16 b=int8:col:16 out=fp32 bias=none")
     assert " fusion=scale fp32=ieee acc=int32 " in problem
     assert (notes, len(kernels), kernels[0].startswith("triton_tem_")) == ([""], 1, True)
+
+
+@pytest.mark.parametrize(("dtype", "op", "bias"), [
+    ("torch.bfloat16", "addmm", "1d:bf16:8"), ("torch.float16", "addmm", "1d:fp16:8"), ("torch.float32", "mm", "none"),
+])  # fmt: skip
+def test_a_bias_before_a_gelu_stays_with_the_product_in_half_precision(dtype, op, bias, answers):
+    """Presets and the shipped table hold such layers as Inductor asks for them."""
+    (problem,) = answers[dtype]
+    assert problem.startswith(f"{op} ")
+    assert f" bias={bias} " in problem
+    assert " fusion=pointwise:math " in problem

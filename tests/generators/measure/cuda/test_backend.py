@@ -5,7 +5,7 @@ import pytest
 from gemmdb.devices import registry
 from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda import backend
-from gemmdb.generators.measure.cuda.backend import CudaBackend
+from gemmdb.generators.measure.cuda.backend import CudaBackend, working
 from gemmdb.key.toolchain import Toolchain
 
 OTHER, WANTED = registry.find("sm80"), registry.find("sm90")
@@ -68,3 +68,31 @@ def test_the_driver_that_is_loaded(text, version, monkeypatch, tmp_path):
     assert backend.loaded_driver() == ""
     path.write_text(text)
     assert backend.loaded_driver() == version
+
+
+LINES = ["0, GPU-aa, 97", "1, GPU-bb, 0", "2, GPU-cc, 5", "3, GPU-dd, [N/A]", "no devices were found", ""]
+
+
+@pytest.mark.parametrize(
+    ("ours", "busy"),
+    [
+        ({"1", "3"}, ""),
+        ({"0"}, "another program keeps GPU 0 busy (97%)"),
+        ({"GPU-aa", "GPU-bb", "GPU-cc"}, "another program keeps GPU 0 busy (97%), GPU 2 busy (5%)"),
+        ({"7"}, ""),
+    ],
+)
+def test_gpus_that_others_use_are_named(ours: set[str], busy: str) -> None:
+    assert working(LINES, ours) == busy
+
+
+def test_a_host_asks_nvidia_smi_about_its_own_gpus(host, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(backend, "_smi", lambda query: ["0, a, 90", "1, b, 0", "2, c, 90", "3, d, 40"])
+    assert CudaBackend(WANTED).busy() == "another program keeps GPU 3 busy (40%)"
+
+    def missing(query):
+        raise FileNotFoundError(query)
+
+    monkeypatch.setattr(backend, "_smi", missing)
+    assert CudaBackend(WANTED).busy() == ""
