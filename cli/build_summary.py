@@ -39,6 +39,7 @@ def summary(request: BuildRequest, report: BuildReport, problems: Sequence[Probl
     statuses = ", ".join(f"{number:,} {status}" for status, number in report.statuses.items())
     what = "modelled" if report.modelled else "measured"
     done = f"{report.measured} of {report.jobs} {what} now in {report.seconds:.0f} s"
+    done = done if report.jobs else "nothing to measure"
     done += f", {report.before} known before" if report.before else ""
     done += f", {report.elsewhere} by another build" if report.elsewhere else ""
     weighed, gain = gain_of(request, report, problems)

@@ -145,10 +145,10 @@ def too_long(ask: Ask, missing: Iterable[Problem], backend: Backend, effort: Eff
     slow = [one for one in missing if not _fits(one, backend, effort)]
     if not slow or ranges.divisible(ask) is not None:
         return ""
-    one = slow[-1]
+    sizes = " ".join(f"{name}={getattr(slow[-1], name)}" for name in ask.symbolic)
     return (
-        f"its range of sizes holds m={one.m} n={one.n} k={one.k}, which takes more than {LONG_S:.0f} s to measure; a"
-        " smaller range (torch._dynamo.mark_dynamic with max=) can be measured"
+        f"its range of sizes holds {sizes}, which takes more than {LONG_S:.0f} s to measure; a smaller range"
+        " (torch._dynamo.mark_dynamic with max=) can be measured"
     )
 
 
