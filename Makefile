@@ -39,15 +39,16 @@ $(VENV)/.installed: pyproject.toml
 		{ echo 'gemmdb needs Python 3.11 or newer; set PYTHON=python3.x'; exit 2; }
 	@command -v $${CXX:-g++} >/dev/null || { echo 'torch.compile needs a C++ compiler on a CPU; install g++'; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --no-compile -e '.[dev]'
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores, as pip does not; some files are for other Pythons
 	@touch $@
 
 matrix: $(VENV)/.installed  ## the integration on every supported torch that can be installed
 	$(BIN)/python -m benchmarks.torch matrix
 
 programs: $(VENV)/.installed  ## tiny versions of benchmarks/programs, and what how-to pages show, on this CPU; installs their packages
-	$(BIN)/python -m pip install --quiet "$(TORCH)" -e '.[programs]'
+	$(BIN)/python -m pip install --quiet --no-compile "$(TORCH)" -e '.[programs]'
 	$(BIN)/python -m pytest -n auto --dist worksteal tests/benchmarks/test_programs_all.py \
 		tests/site/test_howto_packages.py $(ARGS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -19,9 +20,12 @@ SHIPPED = ROOT / "tables" / "sm90-nvidia-h200.db"
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSONL file, none if there is no file. A line that was cut off by an interrupt is left out."""
-    found = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    """The objects of a JSONL file, which may be compressed (.gz), none if there is no file. A line that was cut off by
+    an interrupt is left out."""
+    if not path.exists():
+        return []
+    found, raw = [], path.read_bytes()
+    for line in (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode().splitlines():
         try:
             found.append(json.loads(line))
         except ValueError:

@@ -199,7 +199,8 @@ def test_a_url_in_a_list_is_one_item(paths, expected):
     assert found == tuple(Path(path).expanduser() for path in expected)
 
 
-@given(st.lists(st.text("ab/.~-", min_size=1), max_size=5))
+# After a word and the separator, `//` makes a URL of both.
+@given(st.lists(st.text("ab/.~-", min_size=1).filter(lambda path: not path.startswith("//")), max_size=5))
 def test_a_list_of_paths_is_split_as_path_is(paths):
     found = Settings.read({"GEMMDB_TABLES": os.pathsep.join(paths)}).tables
     assert len(found) == len(paths)

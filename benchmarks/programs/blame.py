@@ -40,7 +40,7 @@ def losses(
         served = session.steering()
         if served is None:
             return found
-        with session.use(without([one["problem"]], served)):
+        with job.in_turns(), session.use(without([one["problem"]], served)):
             first_call(program, way, built)
             choices.give(chosen, cache)
             clear_caches()

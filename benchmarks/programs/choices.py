@@ -30,8 +30,9 @@ def forget(cache: Path) -> None:
 
 def share(cache: Path, others: Sequence[Path]) -> None:
     """Give the kernels in the `others` the choices that `cache` has for the same kernels."""
+    chosen = known(cache)
     for other in others:
-        give(known(cache), other)
+        give(chosen, other)
 
 
 def known(cache: Path) -> dict[str, str]:

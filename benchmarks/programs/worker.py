@@ -50,7 +50,7 @@ def warm(job: Job) -> dict[str, Any]:
             built = _begun(program, job)
         if anew := _choose(job, program, built):
             found["compiled_anew"] = anew
-        with job.using(alone=False):
+        with job.in_turns():
             runs, found["ways"], why = _all(job, program, built)
         if why:
             found["clock"] = f"one run after the other: {why}"
@@ -129,7 +129,7 @@ def _blocks(job: Job, program: Program, built: Built, names: list[str]) -> dict[
     taken: dict[str, list[float]] = {name: [] for name in names}
     for index in range(BLOCKS):
         for name in names if index % 2 else reversed(names):
-            with job.using(alone=False):
+            with job.in_turns():
                 WAYS[name].enter(job.place)
                 run, _, _ = first_call(program, WAYS[name], built)
             with job.using(alone=True):

@@ -69,8 +69,7 @@ class Candidates:
 
 def model(ask: Ask) -> Step:
     """The answer of a modelled table, else the model's own ranking of its menu. It is served if the expected gain over
-    ATen is at least the policy's `model_gain` and a gain for certain; less is enough if the caller times it first. The
-    model knows light epilogues: what others cost beyond that is added."""
+    ATen is at least the policy's `model_gain` and a gain for certain; less is enough if the caller times it first."""
     if not ask.policy.model:
         return Step("model", None, "switched off by the policy")
     found = _modelled(ask)
@@ -86,13 +85,12 @@ def model(ask: Ask) -> Step:
         "proposals": [{"config": one.config.text, "expected_us": one.us} for one in ranked.best],
     }
     best = ranked.best[0]
-    us = best.us + extra_us(ask.problem, ask.device, best.us)
-    ratio = us / ranked.aten_us
+    ratio = best.us / ranked.aten_us
     reason = f"modelled, not measured: {best.config.name} is expected at {1 / ratio:.2f}x ATen"
     refusal = _refusal(ask, best.config, ratio)
     if refusal:
         return Step("model", None, f"{reason}; {refusal}", evidence)
-    return Step("model", Hit("model", best.config, us, 1 / ratio, "model", evidence), reason, evidence)
+    return Step("model", Hit("model", best.config, best.us, 1 / ratio, "model", evidence), reason, evidence)
 
 
 def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Candidates | str:
@@ -110,10 +108,15 @@ def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Candidates | str:
     if not best:
         return "no candidate may run on this problem"
     if corrected is None:
-        return Candidates(FITTED.predict_aten(setting), tuple(Candidate(one.config, one.us) for one in best))
+        return Candidates(FITTED.predict_aten(setting), tuple(_charged(ask, one.config, one.us) for one in best))
     order = sorted((corrected.of_work(one.tile, one.work, one.us), place) for place, one in enumerate(best))
-    candidates = tuple(Candidate(best[place].config, us) for us, place in order[:count])
+    candidates = tuple(_charged(ask, best[place].config, us) for us, place in order[:count])
     return Candidates(corrected.aten_us(), candidates, corrected=True)
+
+
+def _charged(ask: Ask, config: Config, us: float) -> Candidate:
+    """The candidate with what its epilogue costs beyond a light one, which is what the model knows."""
+    return Candidate(config, us + extra_us(ask.problem, ask.device, us))
 
 
 def uncovered(problem: Problem) -> str | None:
@@ -146,7 +149,9 @@ def _refusal(ask: Ask, config: Config, ratio: float) -> str:
     """Why a config with the expected time `ratio` relative to ATen is not served; empty if it is."""
     if ask.policy.on_miss == "live":
         return "live tuning decides among the candidates"
-    needed = _needed(ask, config)
+    own, needed = ask.problem.epilogue, _needed(ask, config)
+    if own is not None and own.reads and not ask.confirming:
+        return "ATen is served: nobody has compared the model with kernels whose epilogue reads other tensors"
     return f"ATen is served: an expected gain of {needed:.0%} is needed" if gain(ratio) < needed else ""
 
 

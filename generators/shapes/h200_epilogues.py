@@ -81,7 +81,7 @@ def gated() -> list[Stratum]:
 
 
 def encoders() -> list[Stratum]:
-    """Layers with GELU, forward and in training."""
+    """Layers with a bias and an epilogue: GELU, forward and in training, and light ones."""
     up, both = _layers(4, 1), ["bf16", "fp16"]
     hidden = sorted({size for size, _ in _encoders()})
     # Of the layer behind the activation: the gradient of the GELU follows.

@@ -69,6 +69,7 @@ def test_what_no_graph_asks_for_is_not_shipped() -> None:
     assert not ship.asked(replace(row, bias=Bias("full", "bf16", 8)))
     assert ship.asked(replace(row, fusion="pointwise"))
     assert not ship.asked(Problem.gemm("addmm", m=2, n=64, k=64, dtype="fp32", fusion="pointwise"))
+    assert ship.asked(Problem.gemm("addmm", m=2, n=64, k=64, dtype="fp32", fusion="pointwise:math:kept"))
     with Table.open(SHIPPED) as shipped:
         assert all(ship.asked(measured.problem) for measured in shipped.measurements())
 

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import gemmdb.inductor
@@ -26,7 +28,9 @@ from gemmdb.key.toolchain import installed
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["torch._dynamo", "torch._inductor.compile_fx"])
+_FORKS.set_forkserver_preload(["torch._dynamo", "torch._inductor.compile_fx", "kit.units_found"])
+_STARTING = threading.Lock()
+"""Held while the environment of this process is not its own."""
 
 ROOT = Path(__file__).parents[2]
 CPP = Config.of("cpp", "packed_gemm", **{f"{what}_{size}": 0 for what in ("threads", "blocks") for size in "mnk"})
@@ -88,23 +92,32 @@ def forked(program: str, environment: Mapping[str, str] | None = None, arguments
     """As `run`, without five seconds of imports: forked from a process that imported torch and Inductor, and gemmdb too
     where a test before had the generator start it."""
     with tempfile.TemporaryDirectory() as folder:
+        with _STARTING:
+            environ = {**os.environ, **(environment or {})}
         out, err = Path(folder, "out"), Path(folder, "err")
         prelude = f"""
             import json, os, sys
             for path, number in (({str(out)!r}, 1), ({str(err)!r}, 2)):
                 os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), number)
             os.environ.clear()
-            os.environ.update({ {**os.environ, **(environment or {})}!r})
+            os.environ.update({environ!r})
             sys.argv = ["-c", *{list(arguments)!r}]
         """
         source = textwrap.dedent(prelude) + textwrap.dedent(program)
         process = _FORKS.Process(target=exec, args=(source, {"__name__": "__main__"}))
-        process.start()
+        _start(process)
         process.join(300)
         process.kill()
         process.join()
         assert process.exitcode == 0, err.read_text()[-4000:]
         return json.loads(out.read_text().strip().splitlines()[-1])
+
+
+def _start(process: Any) -> None:
+    """Fork it. The first time that starts what is forked from, which must find this package."""
+    with _STARTING, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT / "tests"))
+        process.start()
 
 
 UNPACKED = """

@@ -48,10 +48,12 @@ def holds(row: Measurement) -> bool:
 
 def asked(problem: Problem) -> bool:
     """Whether a graph can ask for a problem. A bias of one row is `1d`. On a GPU Inductor turns an addmm with a
-    pointwise epilogue into a product and a sum, except in half precision, where the sum would be rounded once more."""
+    pointwise epilogue into a product and a sum, except in half precision, where the sum would be rounded once more, and
+    where the product itself is needed."""
     if problem.op != "addmm" or problem.bias is None:
         return True
-    whole = problem.fusion == "none" or problem.out in ("bf16", "fp16")
+    kept = problem.epilogue is not None and problem.epilogue.kept
+    whole = problem.fusion == "none" or kept or problem.out in ("bf16", "fp16")
     return whole and not (problem.bias.kind == "full" and problem.m == 1)
 
 

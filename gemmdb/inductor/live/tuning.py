@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from gemmdb.devices import detect
 from gemmdb.inductor import legality
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL
-from gemmdb.inductor.live import client, rules, worth
+from gemmdb.inductor.live import client, crowd, rules, worth
 from gemmdb.inductor.session import Session
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -41,8 +40,6 @@ FREE_BYTES = 4 * 2**30
 """With less memory free on the GPU nothing is measured."""
 BESIDE_BYTES = 2**31
 """Memory of a measuring process beside the operands: its CUDA context and the workspaces of kernels."""
-BUSY = 0.5
-"""Tasks per processor, in the last minute, from which on there is no time for quick tuning."""
 EXACT = 16
 """Bytes of the exact result per element of the weight: the element and its square in double precision."""
 
@@ -211,19 +208,10 @@ def hindrance(device: Device, policy: Policy) -> str | None:
         return None
     if torch.cuda.is_current_stream_capturing():
         return "a CUDA graph is being captured"
-    if (busy := _busy()) and not rules.patient(policy):
-        return busy
+    if not rules.patient(policy) and (others := crowd.crowded()):
+        return others
     free, _ = torch.cuda.mem_get_info(_gpu(device))
     return f"only {free >> 20} MiB are free on the GPU" if free < FREE_BYTES else None
-
-
-def _busy() -> str | None:
-    """Why there is no processor left to compile candidates in the seconds that quick tuning has; None if there is. Of
-    28 programs that were compiled ten at a time on 16 processors, none got a result in time, and each waited for it."""
-    load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if load <= BUSY * processors:
-        return None
-    return f"{load:.0f} other tasks keep the {processors} processors busy; `gemmdb tune` measures it at a better time"
 
 
 def _gpu(device: Device) -> int:

@@ -1,6 +1,6 @@
 """`on_miss="live"`: a missed product is measured by the generator or by Inductor's search, and answers from then on."""
 
-import os
+import math
 import subprocess
 import sys
 import textwrap
@@ -12,12 +12,12 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
-from gemmdb.devices import detect, registry
+from gemmdb.devices import detect, load, registry
 from gemmdb.hit import Hit
 from gemmdb.inductor import install, session
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL, Event
-from gemmdb.inductor.live import client, rules, tuning
+from gemmdb.inductor.live import client, crowd, rules, tuning
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
@@ -156,7 +156,7 @@ def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatc
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number: (free[number], 80 << 30))
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(crowd, "crowded", lambda: "")
     assert [tuning._gpu(device) for device in (first, second)] == [0, 1]
     assert tuning.hindrance(second, Policy()) is None
     small, large = (Problem.gemm("mm", m=16, n=n, k=8192) for n in (1024, 57344))
@@ -170,7 +170,20 @@ def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatc
     assert tuning.hindrance(first, Policy()) is None
 
 
-def test_nothing_is_tuned_quickly_beside_other_work(monkeypatch):
+@pytest.fixture
+def others(monkeypatch):
+    """Sets how many of 16 processors others keep busy, and this process."""
+
+    def keep(busy_s, own_s=0.0):
+        monkeypatch.setattr(crowd, "_asked_s", -math.inf)
+        monkeypatch.setattr(crowd, "_before", load.Reading(0.0, 0.0, 0.0))
+        monkeypatch.setattr(load, "reading", lambda: load.Reading(100.0, 100 * (busy_s + own_s), 100 * own_s))
+
+    monkeypatch.setattr(detect, "cores", lambda: 16)
+    return keep
+
+
+def test_nothing_is_tuned_quickly_beside_other_work(monkeypatch, others):
     """Whoever asks for it by name waits; so does a CPU, where nothing is tuned that nobody asks for."""
     gpu, quick, patient = registry.find("sm90"), Policy(), Policy(live_s=300)
     monkeypatch.setattr(tuning, "_late", "")
@@ -179,13 +192,26 @@ def test_nothing_is_tuned_quickly_beside_other_work(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number: (64 << 30, 80 << 30))
     monkeypatch.setattr(tuning.detect, "cuda", lambda number: gpu)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16)))
-    for load, said in ((8.0, None), (9.2, "9 other tasks keep the 16 processors busy")):
-        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
-        assert (tuning.hindrance(gpu, quick) or "").startswith(said or "")
-        assert bool(tuning.hindrance(gpu, quick)) == bool(said)
-        assert tuning.hindrance(gpu, patient) is None
-        assert tuning.hindrance(detect.cpu(), quick) is None
+    others(7.9)
+    assert tuning.hindrance(gpu, quick) is None
+    others(9.2)
+    assert tuning.hindrance(gpu, quick).startswith("other programs keep 9.2 cores busy of 16; `gemmdb tune`")
+    assert tuning.hindrance(gpu, patient) is None
+    assert tuning.hindrance(detect.cpu(), quick) is None
+
+
+def test_what_a_program_does_itself_leaves_it_time_to_tune(others):
+    others(2.0, own_s=14.0)
+    assert crowd.crowded() == ""
+
+
+def test_all_products_of_a_compile_get_the_same_answer(others):
+    others(9.2)
+    first = crowd.crowded()
+    asked_s = crowd._asked_s
+    others(0.0)
+    crowd._asked_s = asked_s
+    assert crowd.crowded() == first != ""
 
 
 def test_a_large_weight_needs_more_memory_free_than_a_small_one():

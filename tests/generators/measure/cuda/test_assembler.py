@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,10 @@ from gemmdb.generators.measure.cuda import assembler
 def torch_with(tmp_path, monkeypatch):
     """Pretends that torch lies in a folder, whose `bin/ptxas` has this mode; None for no such file."""
 
-    def make(mode):
+    def make(mode, parent=2):
+        setter = tmp_path / assembler.SETTER
+        setter.parent.mkdir(parents=True)
+        setter.write_text(f'ptxas = Path(__file__).absolute().parents[{parent}] / "bin" / "ptxas"\n')
         (tmp_path / "bin").mkdir()
         if mode is not None:
             path = tmp_path / "bin" / "ptxas"
@@ -41,6 +45,20 @@ def test_that_of_torch(torch_with):
 def test_tritons_own_where_torch_has_none(torch_with, mode):
     torch_with(mode)
     assert chosen() is None
+
+
+def test_tritons_own_where_torch_looks_elsewhere(torch_with):
+    torch_with(0o755, parent=1)
+    assert chosen() is None
+
+
+def test_that_which_the_installed_torch_would_set(torch_with, monkeypatch):
+    tasks = pytest.importorskip("torch._inductor.runtime.compile_tasks")
+    tasks._set_triton_ptxas_path.cache_clear()
+    tasks._set_triton_ptxas_path()
+    wanted = os.environ.pop(assembler.VARIABLE, None)
+    assert chosen() == wanted
+    assert assembler._RELATIVE.search(Path(tasks.__file__).read_text())
 
 
 def test_what_the_user_names(torch_with, monkeypatch):
