@@ -39,9 +39,11 @@ def _elementwise(own: Epilogue, product: torch.Tensor, reads: list[torch.Tensor]
     result, rest = product, list(reads)
     if own.arithmetic == "math":
         result = torch.nn.functional.silu(rest.pop(0)) * result if rest else torch.nn.functional.gelu(result)
+    elif not rest:
+        result = torch.relu(result)
     for other in rest:
         result = result + other
-    return result if own.arithmetic == "math" else torch.relu(result)
+    return result
 
 
 def ordered(own: Epilogue, result: torch.Tensor, columns: int) -> torch.Tensor:

@@ -81,8 +81,9 @@ def _elementwise(own: Epilogue, indices: tuple[str, ...], mask: str) -> list[str
         lines += [f"gate = {loads.pop(0)}", "result = result * (gate / (1.0 + tl.exp(-gate)))"]
     elif own.arithmetic == "math":
         lines.append("result = result * 0.5 * (1.0 + tl.erf(result * 0.7071067811865476))")
-    lines += [f"result = result + {load}" for load in loads]
-    return lines if own.arithmetic == "math" else [*lines, "result = tl.maximum(result, 0.0)"]
+    elif not loads:
+        lines.append("result = tl.maximum(result, 0.0)")
+    return [*lines, *(f"result = result + {load}" for load in loads)]
 
 
 def _place(problem: Problem, indices: tuple[str, ...]) -> str:
