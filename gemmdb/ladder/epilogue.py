@@ -134,12 +134,10 @@ def _doubt(ask: Ask, problem: Problem, hit: Hit) -> str | None:
     needed = required_gain(ask.policy, False)
     if hit.speedup - 1 < needed:
         return f"{hit.config.name} gains {hit.speedup - 1:.1%}, and with another epilogue {needed:.1%} is needed"
-    same = problem.epilogue == own
-    return (
-        None
-        if same or _holds_alone(ask, hit.config)
-        else f"{hit.config.name} may be slower than ATen without an epilogue"
-    )
+    if problem.op == ask.problem.op and problem.epilogue == own:
+        return None  # The rows differ in the size of what is stored alone.
+    alone = _holds_alone(ask, hit.config)
+    return None if alone else f"{hit.config.name} may be slower than ATen without an epilogue"
 
 
 def _holds_alone(ask: Ask, config: Config) -> bool:

@@ -9,7 +9,6 @@ from gemmdb.generators.measure.cuda import calls, elementwise
 from gemmdb.generators.measure.cuda.graphs import flush_buffer, sink_buffer
 from gemmdb.generators.measure.cuda.units import Triton
 from gemmdb.inductor.live import client, tuning
-from gemmdb.settings import Policy
 
 
 @pytest.fixture
@@ -84,5 +83,5 @@ def test_a_launch_needs_no_compiler_where_the_kernel_was_built_elsewhere(tmp_pat
 
 def test_nothing_is_measured_while_a_graph_is_captured():
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        hindered = tuning.hindrance(detect.cuda(), Policy())
+        hindered = tuning.hindrance(detect.cuda())
     assert hindered == "a CUDA graph is being captured"

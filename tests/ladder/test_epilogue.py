@@ -241,6 +241,11 @@ def test_on_a_gpu_rows_without_the_bias_answer(lab, monkeypatch, tmp_path, fusio
     hit = lookup(lab.query(asked, h200), tables, replace(POLICY, model=False))
     assert (hit.rung, hit.config == ATEN) == ("epilogue", gain is None)
     assert hit.speedup == pytest.approx(gain or 1.0, rel=1e-3)
+    slow_alone = lab.catalog([
+        *lab.rows(alone, {TILE: ratio}, device=h200, clock="graph"),
+        *lab.rows(replace(asked, fusion="none"), {TILE: 1.1}, device=h200, clock="graph"),
+    ])  # fmt: skip
+    assert lookup(lab.query(asked, h200), slow_alone, replace(POLICY, model=False)).config == ATEN
 
 
 @pytest.mark.parametrize(("ratio", "gain"), [(0.6, 1 / (0.6 * 1.14)), (0.9, None)])

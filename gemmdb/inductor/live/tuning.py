@@ -31,7 +31,6 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates as likely
 from gemmdb.ladder.model import LIVE_CANDIDATES, uncovered
 from gemmdb.ladder.policy_filter import gain, objection
-from gemmdb.settings import Policy
 from gemmdb.table.measurement import COPIED_BYTES, COPIES
 from gemmdb.table.verdict import Verdict
 
@@ -58,16 +57,17 @@ def expect(session: Session, queries: Sequence[Query]) -> None:
         return
     device = queries[0].device
     here = [query for query in queries if query.device == device]
-    if hindrance(device, session.policy):
+    if hindrance(device) or not worth.pays(session, here, client.ready(), lambda q: session.find(q) is None):
         return
-    if worth.pays(session, here, client.ready(), lambda q: session.find(q) is None):
+    if not crowd.crowded(device, session.policy):
         _expected = monotonic()
         client.start(device, _gpu(device))
 
 
 def expects(session: Session, query: Query, count: int) -> bool:
     """Whether `tune` will measure a product that misses, which its graph has `count` times."""
-    return hindrance(query.device, session.policy) is None and worth.pays(session, [query] * count, client.ready())
+    able = hindrance(query.device) is None and worth.pays(session, [query] * count, client.ready())
+    return able and not crowd.crowded(query.device, session.policy)
 
 
 def tune(decisions: Sequence[Decision]) -> list[Decision]:
@@ -84,14 +84,15 @@ def tune(decisions: Sequence[Decision]) -> list[Decision]:
         return list(decisions)
     decided: dict[object, Decision] = {}
     for device, group in groups.items():
-        hindered = hindrance(device, group[0].session.policy)
+        hindered = hindrance(device)
         if hindered:
             found = [_instead(decision, hindered) for decision in group]
         else:
             taken, left = worth.chosen(group, client.ready())
             found = [_instead(decision, left[decision.problem]) for decision in group if decision.problem in left]
             room, rest = _with_room(device, taken)
-            found += rest + _measure(room)
+            busy = crowd.crowded(device, group[0].session.policy) if room else ""
+            found += rest + ([_instead(decision, busy) for decision in room] if busy else _measure(room))
         decided |= {decision.entry: decision for decision in found}
     return [decided.get(decision.entry, decision) for decision in decisions]
 
@@ -200,7 +201,7 @@ def _candidates(decision: Decision) -> tuple[Config, ...]:
     return tuple((ours or fits)[:LIVE_CANDIDATES])
 
 
-def hindrance(device: Device, policy: Policy) -> str | None:
+def hindrance(device: Device) -> str | None:
     """Why nothing may be measured on the device now, None when it may."""
     if _late:
         return _late
@@ -208,8 +209,6 @@ def hindrance(device: Device, policy: Policy) -> str | None:
         return None
     if torch.cuda.is_current_stream_capturing():
         return "a CUDA graph is being captured"
-    if not rules.patient(policy) and (others := crowd.crowded()):
-        return others
     free, _ = torch.cuda.mem_get_info(_gpu(device))
     return f"only {free >> 20} MiB are free on the GPU" if free < FREE_BYTES else None
 

@@ -1,6 +1,5 @@
 """`on_miss="live"`: a missed product is measured by the generator or by Inductor's search, and answers from then on."""
 
-import math
 import subprocess
 import sys
 import textwrap
@@ -12,12 +11,12 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
-from gemmdb.devices import detect, load, registry
+from gemmdb.devices import detect, registry
 from gemmdb.hit import Hit
 from gemmdb.inductor import install, session
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL, Event
-from gemmdb.inductor.live import client, crowd, rules, tuning
+from gemmdb.inductor.live import client, rules, tuning
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
@@ -105,7 +104,7 @@ def test_waiting_for_others_does_not_switch_live_tuning_off(tmp_path, monkeypatc
     JOURNAL.drop()
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: late)
     tuning.tune(group)
-    assert tuning.hindrance(device, Policy()) is None
+    assert tuning.hindrance(device) is None
     assert JOURNAL.provisional
 
 
@@ -131,7 +130,7 @@ def test_a_process_that_is_still_starting_may_be_ready_for_the_next_graph(tmp_pa
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: client.Tuned(late=True, starting=True))
     (decided,) = tuning.tune(group)
     assert decided.event.note == "not tuned: 3 s were not enough"
-    assert tuning.hindrance(device, Policy()) is None
+    assert tuning.hindrance(device) is None
     assert not JOURNAL.provisional
 
 
@@ -156,9 +155,8 @@ def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatc
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number: (free[number], 80 << 30))
-    monkeypatch.setattr(crowd, "crowded", lambda: "")
     assert [tuning._gpu(device) for device in (first, second)] == [0, 1]
-    assert tuning.hindrance(second, Policy()) is None
+    assert tuning.hindrance(second) is None
     small, large = (Problem.gemm("mm", m=16, n=n, k=8192) for n in (1024, 57344))
     asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
     group = [Decision(asked, Query(p, second), None, Event(p.text, "live", note="")) for p in (small, large)]
@@ -166,52 +164,8 @@ def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatc
     assert room == group[:1]
     assert rest[0].event.note.startswith("not tuned: only 5120 MiB are free on the GPU, measuring it takes ")
     free[1] = 3 << 30
-    assert tuning.hindrance(second, Policy()) == "only 3072 MiB are free on the GPU"
-    assert tuning.hindrance(first, Policy()) is None
-
-
-@pytest.fixture
-def others(monkeypatch):
-    """Sets how many of 16 processors others keep busy, and this process."""
-
-    def keep(busy_s, own_s=0.0):
-        monkeypatch.setattr(crowd, "_asked_s", -math.inf)
-        monkeypatch.setattr(crowd, "_before", load.Reading(0.0, 0.0, 0.0))
-        monkeypatch.setattr(load, "reading", lambda: load.Reading(100.0, 100 * (busy_s + own_s), 100 * own_s))
-
-    monkeypatch.setattr(detect, "cores", lambda: 16)
-    return keep
-
-
-def test_nothing_is_tuned_quickly_beside_other_work(monkeypatch, others):
-    """Whoever asks for it by name waits; so does a CPU, where nothing is tuned that nobody asks for."""
-    gpu, quick, patient = registry.find("sm90"), Policy(), Policy(live_s=300)
-    monkeypatch.setattr(tuning, "_late", "")
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number: (64 << 30, 80 << 30))
-    monkeypatch.setattr(tuning.detect, "cuda", lambda number: gpu)
-    others(7.9)
-    assert tuning.hindrance(gpu, quick) is None
-    others(9.2)
-    assert tuning.hindrance(gpu, quick).startswith("other programs keep 9.2 cores busy of 16; `gemmdb tune`")
-    assert tuning.hindrance(gpu, patient) is None
-    assert tuning.hindrance(detect.cpu(), quick) is None
-
-
-def test_what_a_program_does_itself_leaves_it_time_to_tune(others):
-    others(2.0, own_s=14.0)
-    assert crowd.crowded() == ""
-
-
-def test_all_products_of_a_compile_get_the_same_answer(others):
-    others(9.2)
-    first = crowd.crowded()
-    asked_s = crowd._asked_s
-    others(0.0)
-    crowd._asked_s = asked_s
-    assert crowd.crowded() == first != ""
+    assert tuning.hindrance(second) == "only 3072 MiB are free on the GPU"
+    assert tuning.hindrance(first) is None
 
 
 def test_a_large_weight_needs_more_memory_free_than_a_small_one():
@@ -233,7 +187,7 @@ def test_what_was_not_done_in_time_is_served_as_without_tuning(done, tmp_path, m
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: late)
     decided = tuning.tune(group)
     assert JOURNAL.provisional is bool(done)
-    assert bool(tuning.hindrance(device, Policy())) is not bool(done)
+    assert bool(tuning.hindrance(device)) is not bool(done)
     assert [decision.config for decision in decided] == [ATEN, ATEN]
     assert [decision.event.rung for decision in decided] == ["live"] * done + ["aten"] * (2 - done)
     assert decided[1].event.note == "not tuned: 2 s were not enough"

@@ -93,7 +93,7 @@ def measured(monkeypatch):
 
     monkeypatch.setattr(client, "tune", tune)
     monkeypatch.setattr(client, "ready", lambda: True)
-    monkeypatch.setattr(tuning, "hindrance", lambda device, policy: None)
+    monkeypatch.setattr(tuning, "hindrance", lambda device: None)
     monkeypatch.setattr(tuning, "_gpu", lambda device: 0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (64 << 30, 80 << 30))
     yield seen
@@ -120,7 +120,7 @@ def test_the_process_is_started_only_for_what_repays_it(monkeypatch):
     monkeypatch.setattr(client, "start", lambda *what: started.append(what))
     monkeypatch.setattr(client, "ready", lambda: False)
     monkeypatch.setattr(tuning.rules, "missing", lambda: "")
-    monkeypatch.setattr(tuning, "hindrance", lambda device, policy: None)
+    monkeypatch.setattr(tuning, "hindrance", lambda device: None)
     monkeypatch.setattr(tuning, "_gpu", lambda device: 0)
 
     def expect(answered, *problems):
