@@ -21,7 +21,7 @@ from benchmarks.h200.results import archives, newest
 from gemmdb.generators.files import archive
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
-from gemmdb.table.measurement import EMITTED, Measurement, Status
+from gemmdb.table.measurement import Measurement, Status
 from gemmdb.table.reader import Table
 
 QUANTILES = (0.05, 0.1, 0.5, 0.9, 0.95)
@@ -48,8 +48,9 @@ def ratios(rows: Iterator[Measurement]) -> dict[Problem, dict[Config, float]]:
     """The median ratio to ATen by problem and config, of right rows with a cold cache."""
     taken: dict[tuple[Problem, Config], dict[bool, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        if row.status is Status.OK and row.times and row.protocol.l2 == "cold" and row.config != ATEN:
-            taken[row.problem, row.config][row.detail == EMITTED].append(row.times.ratio)
+        steady = row.status is Status.OK and not row.disturbed and row.protocol.l2 == "cold"
+        if steady and row.times and row.config != ATEN:
+            taken[row.problem, row.config][row.emitted].append(row.times.ratio)
     found: dict[Problem, dict[Config, float]] = defaultdict(dict)
     for (problem, config), by_kind in taken.items():
         found[problem][config] = median(by_kind[True] or by_kind[False])
