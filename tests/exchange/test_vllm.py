@@ -1,0 +1,108 @@
+"""vLLM's configs by M: what they say becomes rows, the rest is counted, and bad input is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kit.foreign import TILES, asked, resolve, rows_of, tile, write
+
+from gemmdb.errors import InputError
+from gemmdb.exchange.foreign.given import Given
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+
+GOOD = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 8, "num_warps": 4, "num_stages": 4}
+
+
+def test_configs_by_m_become_modelled_rows(tmp_path):
+    path = write(tmp_path / "N=7168,K=2048,device_name=NVIDIA_H200,dtype=int8_w8a8.json", {"16": GOOD, "32": GOOD})
+    rows, left = rows_of("vllm", path, Given(resolve))
+    wanted = [Problem.gemm("int_mm", m=m, n=7168, k=2048, fusion="scale") for m in (16, 32)]
+    assert {row.problem for row in rows} <= set(wanted)
+    assert len(rows) // 2 + sum(left.values()) == 2
+    assert rows, left
+    assert {row.protocol.clock for row in rows} == {"model"}
+    assert {row.config for row in rows} == {ATEN, tile(16, 64, 128, 4, 4)}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("E=8,N=14336,device_name=NVIDIA_H200.json", "mixture of experts"),
+        ("N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json", "scales of blocks"),
+        ("N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8_per_token.json", "does not cover"),
+    ],
+)
+def test_products_without_an_op_are_counted(tmp_path, name, words):
+    rows, left = rows_of("vllm", write(tmp_path / name, {"1": GOOD, "2": GOOD}), Given(resolve, dtype="bf16"))
+    ((reason, count),) = left.items()
+    assert (rows, count) == ([], 2)
+    assert words in reason
+
+
+def test_parameters_that_the_kernel_lacks_are_counted(tmp_path):
+    part = {name: value for name, value in GOOD.items() if not name.startswith("num_")}
+    configs = {"16": GOOD | {"SPLIT_K": 4}, "32": GOOD | {"BLOCK_SIZE_M": 8}, "64": GOOD | {"USE\n": [1]}, "8": part}
+    _, left = rows_of("vllm", write(tmp_path / "a.json", configs), asked(dtype="bf16", n=4096, k=4096))
+    assert left == {
+        "the kernel has no SPLIT_K": 1,
+        "the tile is outside what gemmdb takes": 1,
+        "the kernel has no USE": 1,
+        "the config does not say num_warps, num_stages": 1,
+    }
+
+
+def test_a_config_without_groups_of_rows_has_groups_of_one(tmp_path):
+    part = {name: value for name, value in GOOD.items() if name != "GROUP_SIZE_M"}
+    rows, left = rows_of("vllm", write(tmp_path / "a.json", {"16": part}), asked(dtype="bf16", n=7168, k=2048))
+    assert (left, [row.config.values["group_m"] for row in rows if row.config != ATEN]) == ({}, [1])
+
+
+def test_a_product_without_an_op_needs_no_known_device(tmp_path):
+    path = write(tmp_path / "E=8,N=64,device_name=AMD_Instinct_MI300X.json", {"1": GOOD})
+    _, left = rows_of("vllm", path, Given(resolve))
+    assert list(left.values()) == [1]
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("[]", ":1: not an object"),
+        ('{\n"a": {}}', ":2: 'a' is no M"),
+        ('{\n"0": {}}', ":2: '0' is no M"),
+        ('{\n"16": 5}', ":2: not a config"),
+        ('{\n"16": {"num_warps": 1e9}}', ":2: num_warps must be an integer"),
+        ('{\n"16": {"num_warps": 99999999999}}', ":2: num_warps must be an integer"),
+    ],
+)
+def test_bad_configs_by_m_are_refused_with_their_line(tmp_path, document, said):
+    path = write(tmp_path / "bad.json", document)
+    with pytest.raises(InputError) as error:
+        rows_of("vllm", path, asked(dtype="bf16", n=64, k=64))
+    assert f"{path}{said}" in str(error.value)
+
+
+def test_sizes_that_nobody_names_are_asked_for(tmp_path):
+    path = write(tmp_path / "a.json", {"16": GOOD})
+    with pytest.raises(InputError, match="--k is missing"):
+        rows_of("vllm", path, asked(dtype="bf16", n=64))
+    named = write(tmp_path / "N=64,K=64.json", {"16": GOOD})
+    with pytest.raises(InputError, match="its name says N=64, and --n is 128"):
+        rows_of("vllm", named, asked(dtype="bf16", n=128))
+
+
+@settings(max_examples=40)
+@given(configs=st.dictionaries(st.integers(1, 5000), TILES, max_size=6))
+def test_every_config_by_m_is_a_row_or_counted(configs, tmp_path_factory):
+    document = {
+        str(m): {"BLOCK_SIZE_M": bm, "BLOCK_SIZE_N": bn, "BLOCK_SIZE_K": bk, "num_warps": warps, "num_stages": stages}
+        for m, (bm, bn, bk, warps, stages) in configs.items()
+    }
+    path = write(tmp_path_factory.mktemp("vllm") / "N=7168,K=2048,dtype=int8_w8a8.json", document)
+    rows, left = rows_of("vllm", path, asked())
+    kept = {row.problem.m: row.config for row in rows if row.config != ATEN}
+    assert len(kept) + sum(left.values()) == len(configs)
+    for m, config in kept.items():
+        bm, bn, bk, warps, stages = configs[m]
+        assert config == Config.of("triton", "inductor_mm", **{**tile(bm, bn, bk, warps, stages).values, "group_m": 1})
