@@ -10,7 +10,7 @@ from gemmdb.table.catalog import Catalog
 
 
 def tables(context: typer.Context, json: JsonFlag = False) -> None:
-    """List the tables in use and what they hold, or pull and push tables.
+    """List the tables in use and what they hold, or pull, push and pack tables.
 
     The order is that of a lookup: first the tables of GEMMDB_TABLES, then your own (GEMMDB_USER_TABLE and what `gemmdb
     build` wrote), then those of installed packages, then the shipped ones.
@@ -20,6 +20,7 @@ def tables(context: typer.Context, json: JsonFlag = False) -> None:
       gemmdb tables
       gemmdb tables --json
       gemmdb tables pull --help
+      gemmdb tables pack --help
 
     \b
     Exit codes: 0 done, even if there is no table; 2 bad usage or bad input.
@@ -33,6 +34,7 @@ def tables(context: typer.Context, json: JsonFlag = False) -> None:
     if not entries:
         note("no tables: gemmdb build --arch native makes one for this machine")
         return
+    # A packed table holds one time per config, whatever number of measurements it was made of.
     say_table(
         ("device", "arch", "origin", "problems", "measurements", "digest", "file"),
         (
@@ -41,7 +43,7 @@ def tables(context: typer.Context, json: JsonFlag = False) -> None:
                 str(entry["arch"]),
                 str(entry["origin"]),
                 ", ".join(f"{op} {number:,}" for op, number in entry["problems"].items()),
-                f"{entry['measurements']:,}",
+                f"{entry['measurements']:,}{' (packed)' if entry['packed'] else ''}",
                 str(entry["digest"])[:12],
                 str(entry["path"]),
             )

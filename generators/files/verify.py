@@ -8,7 +8,7 @@ import math
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table import content, dbfile, schema
 from gemmdb.table.measurement import Measurement, Protocol, one_line
+from gemmdb.table.reader import Table
 from gemmdb.table.row_cache import RowCache
 from gemmdb.table.rows import fingerprint, parse_figures
 from gemmdb.table.verdict import decide_all
@@ -63,7 +64,8 @@ def verify(path: Path) -> list[Finding]:
     It checks SQLite's own structures, the limits of what lookups read, that each text is canonical and has the right
     key, that each measurement is consistent and has the right key, that the content digest matches the measurements,
     and that the verdicts follow from the measurements; of a packed table that each record is well-formed, that the
-    verdicts pick what it holds, and that the content digest matches. Raises TableError for a file that is not a table at all.
+    verdicts pick what it holds, and that the content digest matches. Raises TableError for a file that is not a table
+    at all.
     """
     with contextlib.closing(dbfile.connect(path)) as db:
         try:
@@ -86,7 +88,7 @@ def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     if faults:
         return
     if head.packed:
-        yield from islice(_packed(db, head, cache), _MOST)
+        yield from islice(chain(_packed(db, head, cache), _readable(path)), _MOST)
         return
     reader = _Reader(db, path)
     wanted = reader.verdicts()
@@ -163,6 +165,16 @@ def _packed(db: sqlite3.Connection, head: schema.Header, cache: RowCache) -> Ite
     digest = content.packed(db)
     if digest != head.digest:
         yield Finding("digest", f"the digest of the content is {digest}, the file says {head.digest}")
+
+
+def _readable(path: Path) -> Iterator[Finding]:
+    """Verdicts that a lookup could not read."""
+    with contextlib.closing(Table.open(path)) as table:
+        try:
+            for problem, device in table.decided():
+                table.verdicts(problem, device)
+        except TableError as error:
+            yield Finding("verdict", str(error))
 
 
 class _Reader:
