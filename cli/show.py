@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import count, microseconds, note, say, say_json, say_table
+from gemmdb.cli.options import JsonFlag, WideFlag
+from gemmdb.cli.output import count, microseconds, note, say, say_json
+from gemmdb.cli.table import say_table
 
 if TYPE_CHECKING:
     from gemmdb.report.listing import Listing
@@ -24,7 +25,7 @@ def show(
     ] = None,
     sort: Annotated[str, typer.Option(help="Order of a table: gain, time or size.")] = "gain",
     limit: Annotated[int, typer.Option(min=0, help="The most lines; 0: all.")] = 20,
-    wide: Annotated[bool, typer.Option("--wide", help="Full texts, as `gemmdb lookup` takes them.")] = False,
+    wide: WideFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Show what is in a table or in a workload.
