@@ -11,6 +11,7 @@ import io
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -73,7 +74,7 @@ class Demo:
         self._gemmdb("coverage", str(self.workload), tables=str(self.table))
 
     def _gemmdb(self, *arguments: str, tables: str = "") -> None:
-        self.say(f"gemmdb {' '.join(arguments)}")
+        self.say(f"gemmdb {shlex.join(arguments)}")
         environ = {**os.environ, "GEMMDB_TABLES": tables}
         done = subprocess.run([sys.executable, "-m", "gemmdb", *arguments], env=environ, check=False)
         if done.returncode != 0:
