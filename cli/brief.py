@@ -8,9 +8,9 @@ from typing import Any
 from gemmdb.cli.output import microseconds
 from gemmdb.errors import InputError
 from gemmdb.hit import Hit
+from gemmdb.kernels import names
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
-from gemmdb.report import names
 
 SHARES = ("spread", "regret", "expected_loss", "least_gain")
 LEFT_TO_WIDE = (

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gemmdb.api import current_catalog
-from gemmdb.cli import terminal
+from gemmdb.cli import brief, terminal
 from gemmdb.cli.options import JsonFlag, WideFlag
 from gemmdb.cli.output import count, gain_text, microseconds, one_line, places, say, say_json, say_prose
-from gemmdb.cli.question import ranged
 from gemmdb.cli.table import Cell, Column, say_table
 from gemmdb.errors import InputError
+from gemmdb.kernels import names
 from gemmdb.settings import Policy
 from gemmdb.workload import entries as workloads
 
@@ -119,11 +119,8 @@ def _rung(item: tuple[str, Tally]) -> tuple[str | Cell, ...]:
 
 
 def _miss(miss: Miss, wide: bool) -> tuple[str | Cell, ...]:
-    from gemmdb.key.problem import Problem
-    from gemmdb.report.names import short
-
-    named = miss.problem if wide else short(Problem.parse(miss.problem))
+    named = miss.problem if wide else brief.problem(miss.problem)
     return (
         Cell(f"{miss.share:.1%}", "yellow", miss.share), str(miss.calls), f"~{microseconds(miss.time_us)}",
-        ranged(named, miss.ranges), places(miss.origins), miss.reason,
+        names.ranged(named, miss.ranges), places(miss.origins), miss.reason,
     )  # fmt: skip

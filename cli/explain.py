@@ -5,10 +5,11 @@ from __future__ import annotations
 import typer
 
 from gemmdb.api import current_catalog
-from gemmdb.cli import question, terminal
+from gemmdb.cli import terminal
 from gemmdb.cli.lookup import hit_facts
 from gemmdb.cli.options import JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import evidence_facts, one_line, say, say_facts, say_hanging, say_json
+from gemmdb.kernels import names
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder import Step
@@ -54,7 +55,7 @@ def _question(query: Query, catalog: Catalog, wide: bool) -> list[tuple[str, str
     named = ", ".join(str(table.path) if wide else table.path.name for table in catalog.tables)
     device = query.device
     return [
-        ("problem", question.ranged(query.problem.text, query.ranges)),
+        ("problem", names.ranged(query.problem.text, query.ranges)),
         ("device", f"{device.sku} ({device.arch}, {device.units} units)"),
         ("tables", named or "none"),
     ]

@@ -58,7 +58,7 @@ def show(
 
 
 def _verdict(row: Row, wide: bool) -> tuple[str, ...]:
-    from gemmdb.report import names
+    from gemmdb.kernels import names
 
     verdict, (low, high) = row.verdict, row.interval
     gain = f"{row.gain:.2f}x" + (f" ({low:.2f} to {high:.2f})" if low != high else "")
@@ -67,7 +67,7 @@ def _verdict(row: Row, wide: bool) -> tuple[str, ...]:
 
 
 def _product(line: int, entry: Entry, wide: bool) -> tuple[str, ...]:
-    from gemmdb.report import names
+    from gemmdb.kernels import names
 
     text = entry.problem.text if wide else names.short(entry.problem)
     return str(line), str(entry.count), f"{entry.calls:,}", text

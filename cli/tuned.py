@@ -53,7 +53,7 @@ def say_tuned(done: Tuned, wide: bool) -> None:
 
 
 def _product(one: Product, total_us: float, wide: bool) -> tuple[str | Cell, ...]:
-    from gemmdb.report import names
+    from gemmdb.kernels import names
 
     hit, share = one.asked.hit, one.total_us / total_us
     kernel = "" if hit is None else hit.config.text if wide else names.kernel(hit.config)
@@ -75,7 +75,7 @@ def say_plan(plan: Plan, wide: bool) -> None:
 
 
 def _wanted(one: Wanted, fits: bool, wide: bool) -> tuple[str | Cell, ...]:
-    from gemmdb.report import names
+    from gemmdb.kernels import names
 
     return (
         Cell("build", "green") if fits else Cell("later", "dim"), microseconds(one.worth_us) if one.saving else "?",
