@@ -17,6 +17,7 @@ from gemmdb.cli import (
     build,
     compare,
     coverage,
+    demo,
     diff,
     doctor,
     explain,
@@ -71,6 +72,7 @@ for function in (
     report.report,
     show.show,
     doctor.doctor,
+    demo.demo,
 ):
     # The COMMAND of `record` and `tune` has its own options, so everything after its first word is left alone.
     if function is None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import typer
 
 from gemmdb.api import current_catalog
-from gemmdb.cli import question
+from gemmdb.cli import terminal
 from gemmdb.cli.lookup import hit_facts
-from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
-from gemmdb.cli.output import evidence_facts, one_line, say, say_facts, say_json
+from gemmdb.cli.options import JsonFlag, ProblemOptions, WideFlag, takes
+from gemmdb.cli.output import evidence_facts, one_line, say, say_facts, say_hanging, say_json
+from gemmdb.kernels import names
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder import Step
@@ -18,7 +19,7 @@ from gemmdb.table.catalog import Catalog
 
 
 @takes(ProblemOptions)
-def explain(options: ProblemOptions, json: JsonFlag = False) -> None:
+def explain(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = False) -> None:
     """Show what every rung says about one problem, and why.
 
     All rungs are shown, also those after the one that answers. The arguments are the same as for `gemmdb lookup`.
@@ -28,6 +29,7 @@ def explain(options: ProblemOptions, json: JsonFlag = False) -> None:
       gemmdb explain --op mm --m 16 --n 4096 --k 4096 --dtype bf16
       gemmdb explain --op int_mm --m 32 --n 4096 --k 4096 --arch sm90 --json
       gemmdb explain workload.jsonl:3
+      gemmdb explain workload.jsonl:3 --wide
 
     \b
     Exit codes: 0 a rung answers, 1 none does, 2 bad usage or bad input.
@@ -39,29 +41,38 @@ def explain(options: ProblemOptions, json: JsonFlag = False) -> None:
     if json:
         say_json("explain", _document(query, catalog, steps, answer))
     else:
-        say_facts(_question(query, catalog))
+        for name, value in _question(query, catalog, wide):
+            # A problem is there to be copied, as one line.
+            say_hanging(f"{name:<7} ", value, "bold", hang=name != "problem" and not wide)
         for step in steps:
-            _say_step(step)
-        say(f"answer: {answer}")
+            _say_step(step, step.rung == answer, wide)
+        say(terminal.painted(f"answer: {answer}", "yellow" if answer == "miss" else "green"))
     if answer == "miss":
         raise typer.Exit(1)
 
 
-def _question(query: Query, catalog: Catalog) -> list[tuple[str, str]]:
-    named = ", ".join(str(table.path) for table in catalog.tables)
+def _question(query: Query, catalog: Catalog, wide: bool) -> list[tuple[str, str]]:
+    named = ", ".join(str(table.path) if wide else table.path.name for table in catalog.tables)
     device = query.device
     return [
-        ("problem", question.ranged(query.problem.text, query.ranges)),
+        ("problem", names.ranged(query.problem.text, query.ranges)),
         ("device", f"{device.sku} ({device.arch}, {device.units} units)"),
         ("tables", named or "none"),
     ]
 
 
-def _say_step(step: Step) -> None:
-    say(f"{step.rung}: {one_line(step.reason)}")
-    facts = hit_facts(step.hit) if step.hit is not None else []
-    facts += evidence_facts(step.evidence, but=[name for name, _ in facts])
-    say_facts((f"  {name}", value) for name, value in facts)
+def _say_step(step: Step, answers: bool, wide: bool) -> None:
+    style = "green" if answers else "cyan" if step.hit is not None else "yellow"
+    if wide:
+        say(f"{terminal.painted(f'{step.rung}:', style)} {one_line(step.reason)}")
+        found = hit_facts(step.hit) if step.hit is not None else []
+        found += evidence_facts(step.evidence, but=[name for name, _ in found])
+    else:
+        from gemmdb.cli import brief  # Only people who read the short form wait for it.
+
+        say_hanging(f"{step.rung}:", one_line(step.reason), style)
+        found = list(brief.facts(step.hit, step.evidence))
+    say_facts(((f"  {name}", value) for name, value in found), hang=not wide)
 
 
 def _document(query: Query, catalog: Catalog, steps: list[Step], answer: str) -> dict[str, object]:

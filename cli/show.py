@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import count, microseconds, note, say, say_json, say_table
+from gemmdb.cli.options import JsonFlag, WideFlag
+from gemmdb.cli.output import count, microseconds, note, say, say_json
+from gemmdb.cli.table import say_table
 
 if TYPE_CHECKING:
     from gemmdb.report.listing import Listing
@@ -24,7 +25,7 @@ def show(
     ] = None,
     sort: Annotated[str, typer.Option(help="Order of a table: gain, time or size.")] = "gain",
     limit: Annotated[int, typer.Option(min=0, help="The most lines; 0: all.")] = 20,
-    wide: Annotated[bool, typer.Option("--wide", help="Full texts, as `gemmdb lookup` takes them.")] = False,
+    wide: WideFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Show what is in a table or in a workload.
@@ -57,7 +58,7 @@ def show(
 
 
 def _verdict(row: Row, wide: bool) -> tuple[str, ...]:
-    from gemmdb.report import names
+    from gemmdb.kernels import names
 
     verdict, (low, high) = row.verdict, row.interval
     gain = f"{row.gain:.2f}x" + (f" ({low:.2f} to {high:.2f})" if low != high else "")
@@ -66,7 +67,7 @@ def _verdict(row: Row, wide: bool) -> tuple[str, ...]:
 
 
 def _product(line: int, entry: Entry, wide: bool) -> tuple[str, ...]:
-    from gemmdb.report import names
+    from gemmdb.kernels import names
 
     text = entry.problem.text if wide else names.short(entry.problem)
     return str(line), str(entry.count), f"{entry.calls:,}", text

@@ -59,6 +59,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=240, help="seconds of one process; default: 240")
     parser.add_argument("--timing", type=float, default=3, help="seconds of timing per program; default: 3")
     parser.add_argument("--blame", type=int, default=3, help="products to suspect where gemmdb is slower; default: 3")
+    parser.add_argument("--study", type=int, default=0, help="products to time also alone, for `states`; default: 0")
     parser.add_argument("--crowded", action="store_true", help="let what times kernels while it compiles not wait")
     parser.add_argument("--again", action="store_true", help="also programs that FILE has")
 
@@ -156,7 +157,8 @@ def in_process(
 ) -> dict[str, Any]:
     """What `worker.TASK` returns in a process of its own; the reason as `failure` if it ends otherwise."""
     where = {"device": place.device, "folder": str(folder), "lock": str(place.lock)}
-    how = {"size": options.size, "seconds": options.timing, "blame": options.blame, "crowded": options.crowded}
+    how = {"size": options.size, "seconds": options.timing, "blame": options.blame, "crowded": options.crowded,
+           "study": options.study}  # fmt: skip
     job = {"program": program.name, "ways": names, **where, **how}
     reply, log = folder / "reply.json", folder / f"{task}-{names[0]}.log"
     reply.unlink(missing_ok=True)

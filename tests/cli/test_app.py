@@ -29,6 +29,7 @@ COMMANDS = [
     "diff",
     "compare",
     "doctor",
+    "demo",
 ]
 
 

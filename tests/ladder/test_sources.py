@@ -10,6 +10,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder import lookup
 from gemmdb.settings import Policy, shipped_tables
+from gemmdb.table.reader import Table
 
 GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
 RUNNING = Toolchain(torch="2.11.0", triton="3.6.0", cuda="13.0")
