@@ -9,6 +9,7 @@ from pathlib import Path
 from gemmdb.errors import InputError
 from gemmdb.report import reading
 from gemmdb.report.table import Row, geometric, of_table
+from gemmdb.table.reader import Table
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Entry
 
@@ -23,12 +24,16 @@ ORDERS: dict[str, Callable[[Row], tuple[float, ...]]] = {
 @dataclass(frozen=True)
 class Listing:
     """Part of a file. `rows`: verdicts of a table; `products`: (line of the file, entry) of a workload. `matching`: how
-    many the file has that match, of which these are the first; `gain`: the geometric mean of all that match."""
+    many the file has that match, of which these are the first; `gain`: the geometric mean of all that match; `loads`:
+    for each of the rows, how many of the problem's times were taken on a busy machine, and how many it has; `loaded`:
+    how many of all that match have such times."""
 
     rows: tuple[Row, ...] = ()
     products: tuple[tuple[int, Entry], ...] = ()
     matching: int = 0
     gain: float = 1.0
+    loads: tuple[tuple[int, int], ...] = ()
+    loaded: int = 0
 
 
 def listing(path: Path, words: Sequence[str], order: str, limit: int) -> Listing:
@@ -54,7 +59,12 @@ def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listi
     report = of_table(path, most=10**9)
     texts = ((row, f"{row.verdict.problem.text} {row.verdict.pick.text}") for row in report.rows)
     found = sorted((row for row, text in texts if _matches(words, text)), key=ORDERS[order])
-    return Listing(tuple(found[: limit or None]), (), len(found), geometric(row.gain for row in found))
+    with Table.open(path) as table:
+        marked = table.under_load()
+    loads = [marked.get((row.verdict.problem.key, row.verdict.device.key), (0, 0)) for row in found]
+    shown = slice(limit or None)
+    gain = geometric(row.gain for row in found)
+    return Listing(tuple(found[shown]), (), len(found), gain, tuple(loads[shown]), sum(one > 0 for one, _ in loads))
 
 
 def _matches(words: Sequence[str], text: str) -> bool:

@@ -13,7 +13,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table import dbfile, nearest, schema
 from gemmdb.table.handle import Handle
-from gemmdb.table.measurement import LEAST_US, MOST_US, Measurement
+from gemmdb.table.measurement import LEAST_US, MARKED, MOST_US, Measurement
 from gemmdb.table.row_cache import CONTEXT, Context, RowCache
 from gemmdb.table.rows import parse_provenance
 from gemmdb.table.verdict import Pooled, Verdict, age, pool_slow, unsafe
@@ -26,6 +26,10 @@ _ALL = (
 )
 _DECIDED = (
     "SELECT DISTINCT problem, device FROM verdict WHERE (problem, device) > (?, ?) ORDER BY problem, device LIMIT 1000"
+)
+_UNDER_LOAD = (
+    "SELECT problem, device, sum(detail IN (?, ?)) AS marked, sum(median_us IS NOT NULL) FROM measurement"
+    " GROUP BY problem, device HAVING marked > 0"
 )
 
 
@@ -169,6 +173,13 @@ class Table:
             for row in found:
                 yield self._cache.measurement(row)
             last = found[-1][:3]
+
+    def under_load(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """By the keys of problem and device: how many of its times were taken while other programs kept the machine
+        busy, and how many it has. Problems without any such time are left out."""
+        return {
+            (problem, device): (marked, timed) for problem, device, marked, timed in self._fetch(_UNDER_LOAD, MARKED)
+        }
 
     def summary(self) -> list[dict[str, Any]]:
         """One JSON-ready entry per device, with the keys of `gemmdb tables --json`."""
