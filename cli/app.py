@@ -25,6 +25,7 @@ from gemmdb.cli import (
     importing,
     lookup,
     merge,
+    packing,
     record,
     report,
     sharing,
@@ -53,6 +54,7 @@ tables_app = typer.Typer(name="tables", rich_markup_mode=None, context_settings=
 tables_app.callback(invoke_without_command=True)(tables.tables)
 tables_app.command()(sharing.pull)
 tables_app.command()(sharing.push)
+tables_app.command()(packing.pack)
 for function in (
     tune.tune,
     record.record,

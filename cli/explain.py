@@ -13,22 +13,23 @@ from gemmdb.cli.options import JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import count, evidence_facts, one_line, say, say_facts, say_hanging, say_json
 from gemmdb.errors import TableError
 from gemmdb.kernels import names
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder import Step
 from gemmdb.ladder import explain as explain_query
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
-from gemmdb.table.verdict import UnderLoad, under_load
+from gemmdb.table.record import Record
 
 
 @takes(ProblemOptions)
 def explain(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = False) -> None:
     """Show what every rung says about one problem, and why.
 
-    All rungs are shown, also those after the one that answers. The arguments are the same as for `gemmdb lookup`. Times
-    of this very problem that were taken under load, while other programs kept the machine busy, are counted: they
-    decide nothing against ATen.
+    All rungs are shown, also those after the one that answers. The arguments are the same as for `gemmdb lookup`. What
+    was timed for this very problem under load only, while other programs kept the machine busy, is counted: it cannot
+    win against ATen.
 
     \b
     Examples:
@@ -85,31 +86,28 @@ def _say_step(step: Step, answers: bool, wide: bool) -> None:
     say_facts(((f"  {name}", value) for name, value in found), hang=not wide)
 
 
-def _loads(query: Query, catalog: Catalog) -> list[tuple[str, UnderLoad]]:
-    """The tables, by name, that have times of this very problem taken under load."""
+def _loads(query: Query, catalog: Catalog) -> list[tuple[str, Record]]:
+    """The tables, by name, in which something was timed for this very problem under load only."""
     found = []
     for table in catalog.tables:
         # The ladder goes on without a broken table, after a warning, and so does this.
         with suppress(TableError):
-            found.append((table.path.name, under_load(table.rows(query.problem, query.device))))
-    return [one for one in found if one[1].marked]
+            found.append((table.path.name, table.record(query.problem, query.device)))
+    return [(name, known) for name, known in found if known and known.under_load]
 
 
-def _load(one: tuple[str, UnderLoad]) -> str:
-    table, load = one
-    text = f"{load.marked} of {count(load.timed, 'time')} in {table}"
-    if load.aten:
-        text += ", all of ATen's"
-    if load.undecided:
-        has = "kernel has" if len(load.undecided) == 1 else "kernels have"
-        text += f"; {len(load.undecided)} {has} no other and cannot win: build again when the machine is quiet"
-    return text
+def _load(one: tuple[str, Record]) -> str:
+    table, known = one
+    kernels, timed = known.under_load - {ATEN}, len({time.config for time in known.measured} - {ATEN})
+    text = f"{len(kernels)} of {count(timed, 'kernel')} in {table}, which cannot win" if kernels else f"ATen in {table}"
+    text += ", and ATen" if kernels and ATEN in known.under_load else ""
+    return f"{text}: build again when the machine is quiet"
 
 
-def _load_document(one: tuple[str, UnderLoad]) -> dict[str, object]:
-    table, load = one
-    undecided = [config.text for config in load.undecided]
-    return {"table": table, "marked": load.marked, "timed": load.timed, "undecided": undecided, "aten": load.aten}
+def _load_document(one: tuple[str, Record]) -> dict[str, object]:
+    table, known = one
+    configs = sorted(config.text for config in known.under_load)
+    return {"table": table, "configs": configs, "timed": len({time.config for time in known.measured})}
 
 
 def _document(query: Query, catalog: Catalog, steps: list[Step], answer: str) -> dict[str, object]:

@@ -37,8 +37,8 @@ def show(
     """Show what is in a table or in a workload.
 
     Of a table it shows the verdicts: what a lookup of each problem answers with, its gain over ATen, and how many of
-    its times were taken under load, while other programs kept the machine busy; those decide nothing against ATen. Of a
-    workload it shows the products with their lines; `gemmdb explain WORKLOAD.jsonl:LINE` says more about one.
+    its kernels were timed under load only, while other programs kept the machine busy; they cannot win against ATen. Of
+    a workload it shows the products with their lines; `gemmdb explain WORKLOAD.jsonl:LINE` says more about one.
 
     \b
     Examples:
@@ -88,8 +88,8 @@ def _summary(found: Listing) -> str:
     if found.rows:
         text += f"; {found.gain:.2f}x over ATen in the geometric mean of all {found.matching:,}"
     if found.loaded:
-        marked = "1 problem has" if found.loaded == 1 else f"{found.loaded:,} problems have"
-        note(f"{marked} times taken under load: they decide nothing against ATen; the same build times them again")
+        some = "1 problem has" if found.loaded == 1 else f"{found.loaded:,} problems have"
+        note(f"{some} kernels timed under load only: they cannot win; the same build times them again")
     if shown < found.matching:
         note("--limit 0 shows all")
     return text

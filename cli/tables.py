@@ -21,7 +21,7 @@ COLUMNS = (
 
 
 def tables(context: typer.Context, wide: WideFlag = False, json: JsonFlag = False) -> None:
-    """List the tables in use and what they hold, or pull and push tables.
+    """List the tables in use and what they hold, or pull, push and pack tables.
 
     The order is that of a lookup: first the tables of GEMMDB_TABLES, then your own (GEMMDB_USER_TABLE and what `gemmdb
     build` wrote), then those of installed packages, then the shipped ones.
@@ -31,6 +31,7 @@ def tables(context: typer.Context, wide: WideFlag = False, json: JsonFlag = Fals
       gemmdb tables
       gemmdb tables --json
       gemmdb tables pull --help
+      gemmdb tables pack --help
 
     \b
     Exit codes: 0 done, even if there is no table; 2 bad usage or bad input.
@@ -52,6 +53,7 @@ def _row(entry: Mapping[str, Any]) -> tuple[str | Cell, ...]:
     return (
         Cell(str(entry["device"]), "bold"), str(entry["arch"]),
         Cell(str(entry["origin"]), "green" if entry["origin"] == "measured" else "yellow"),
-        f"{sum(entry['problems'].values()):,}", ops, f"{entry['measurements']:,}", str(entry["digest"])[:12],
+        f"{sum(entry['problems'].values()):,}", ops,
+        f"{entry['measurements']:,}{' (packed)' if entry['packed'] else ''}", str(entry["digest"])[:12],
         str(entry["path"]),
     )  # fmt: skip

@@ -24,7 +24,8 @@ def test_the_manifest_describes_the_shipped_tables():
 def test_a_shipped_table_is_in_order_and_says_where_it_comes_from(path):
     assert list(verify(path)) == []
     with Table.open(path, immutable=True) as table:
-        assert {run["run"] for run in table.provenance()} == {row.run for row in table.measurements()}
+        if not table.packed:
+            assert {run["run"] for run in table.provenance()} == {row.run for row in table.measurements()}
         assert all(run["command"] and (run.get("date") or run["started"]) for run in table.provenance())
 
 
@@ -40,5 +41,5 @@ def test_the_measured_table_fits_into_the_wheel_and_covers_what_it_should():
     path = shipped_tables() / "sm90-nvidia-h200.db"
     assert path.stat().st_size <= 16 * 2**20
     with Table.open(path, immutable=True) as table:
-        counts = Counter(problem.op for problem in {row.problem for row in table.measurements()})
+        counts = Counter(problem.op for problem, _ in table.pairs())
     assert all(counts[op] >= least for op, least in {"mm": 1500, "mixed_mm": 1000, "addmm": 800, "int_mm": 600}.items())

@@ -16,7 +16,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
-from gemmdb.table.verdict import Pooled
+from gemmdb.table.record import Time
 from gemmdb.table.writer import Store
 
 POLICY = Policy(confirm=True, compile_cost=10)
@@ -30,7 +30,7 @@ class Truth:
     """What was measured of one problem, fastest first."""
 
     problem: Problem
-    pooled: list[Pooled]
+    pooled: Sequence[Time]
 
     @property
     def best(self) -> float:

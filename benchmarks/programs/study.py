@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.programs import blame
+from benchmarks.programs.locks import Turns
 from benchmarks.programs.program import Built, Program, Step
 from benchmarks.programs.ways import Way
 from benchmarks.programs.work import Job, first_call
@@ -53,16 +54,13 @@ def _alone(job: Job, program: Program, way: Way, built: Built, wanted: set[str])
         return found
     policy = replace(served.policy, confirm=True, confirm_s=LIMIT_S)
     asking = replace(served, policy=policy, identity=None, user_table=None)
-    with ExitStack() as stack:
-        stack.enter_context(_confirming(job, wanted, found))
-        stack.enter_context(session.use(asking))
-        stack.enter_context(job.in_turns())
+    with job.in_turns() as turns, _confirming(turns, wanted, found), session.use(asking):
         first_call(program, way, built)
     return found
 
 
 @contextmanager
-def _confirming(job: Job, wanted: set[str], found: dict[str, Alone]) -> Iterator[None]:
+def _confirming(turns: Turns, wanted: set[str], found: dict[str, Alone]) -> Iterator[None]:
     """Within it, kernels for the wanted problems are confirmed whatever rung they come from, in all states."""
     finish, trial = confirming.Job.finish, on_gpu.trial
     problem = ""
@@ -77,11 +75,10 @@ def _confirming(job: Job, wanted: set[str], found: dict[str, Alone]) -> Iterator
         return finish(self)
 
     def in_all_states(functions: Any, fakes: Any, warm: Sequence[bool], device: torch.device) -> Trial:
-        with job.using(alone=True):
-            asked = trial(functions, fakes, warm, device)
-            trials = {"program": asked, "cold": trial(functions, fakes, [False] * len(warm), device)}
-            with replaced(on_gpu, "preparation", _nothing), replaced(on_gpu, "MOST_COPIES", 1):
-                trials["hot"] = trial(functions, fakes, warm, device)
+        asked = trial(functions, fakes, warm, device)
+        trials = {"program": asked, "cold": trial(functions, fakes, [False] * len(warm), device)}
+        with replaced(on_gpu, "preparation", _nothing), replaced(on_gpu, "MOST_COPIES", 1):
+            trials["hot"] = trial(functions, fakes, warm, device)
         if all(one.aten for one in trials.values()):
             found[problem] = {state: (median(one.aten), median(one.ours)) for state, one in trials.items()}
         return asked
@@ -89,7 +86,7 @@ def _confirming(job: Job, wanted: set[str], found: dict[str, Alone]) -> Iterator
     with ExitStack() as stack:
         stack.enter_context(replaced(rules, "unmeasured", is_wanted))
         stack.enter_context(replaced(confirming.Job, "finish", finishing))
-        stack.enter_context(replaced(on_gpu, "trial", in_all_states))
+        stack.enter_context(replaced(on_gpu, "trial", turns.take(in_all_states)))
         yield
 
 

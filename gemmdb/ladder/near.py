@@ -171,7 +171,7 @@ def _timings(ask: Ask, neighbours: Iterable[_Neighbour]) -> list[tuple[float, Ti
     """The nearest neighbours with a steady ATen row. Without one, there is nothing to compare their configs with."""
     near = (one for one in neighbours if one.distance <= REACH)
     read = ((one.distance, timings_of(ask, one.table, one.problem)) for one in near)
-    return list(islice(((distance, here) for distance, here in read if here and here.knows(ATEN)), MOST))
+    return list(islice(((distance, here) for distance, here in read if here and here.steady_aten), MOST))
 
 
 def _serve(prediction: Prediction, config: Config, reason: str, certainty: Certainty | None = None) -> Step:

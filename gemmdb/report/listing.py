@@ -25,8 +25,8 @@ ORDERS: dict[str, Callable[[Row], tuple[float, ...]]] = {
 class Listing:
     """Part of a file. `rows`: verdicts of a table; `products`: (line of the file, entry) of a workload. `matching`: how
     many the file has that match, of which these are the first; `gain`: the geometric mean of all that match; `loads`:
-    for each of the rows, how many of the problem's times were taken on a busy machine, and how many it has; `loaded`:
-    how many of all that match have such times."""
+    for each of the rows, how many configs were timed on a busy machine only, and how many were timed; `loaded`: how
+    many of all that match have such configs."""
 
     rows: tuple[Row, ...] = ()
     products: tuple[tuple[int, Entry], ...] = ()
@@ -60,11 +60,15 @@ def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listi
     texts = ((row, f"{row.verdict.problem.text} {row.verdict.pick.text}") for row in report.rows)
     found = sorted((row for row, text in texts if _matches(words, text)), key=ORDERS[order])
     with Table.open(path) as table:
-        marked = table.under_load()
-    loads = [marked.get((row.verdict.problem.key, row.verdict.device.key), (0, 0)) for row in found]
+        loads = [_load(table, row) for row in found]
     shown = slice(limit or None)
     gain = geometric(row.gain for row in found)
     return Listing(tuple(found[shown]), (), len(found), gain, tuple(loads[shown]), sum(one > 0 for one, _ in loads))
+
+
+def _load(table: Table, row: Row) -> tuple[int, int]:
+    known = table.record(row.verdict.problem, row.verdict.device)
+    return (len(known.under_load), len({time.config for time in known.measured})) if known else (0, 0)
 
 
 def _matches(words: Sequence[str], text: str) -> bool:

@@ -115,32 +115,6 @@ def pool_slow(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> l
     return _pool(rows, banned, (Status.OK, Status.SLOW))
 
 
-class UnderLoad(NamedTuple):
-    """Times of one problem that were taken while other programs kept the machine busy. `marked`: how many, of `timed`;
-    `undecided`: the configs but ATen that have no other times, which decide nothing against ATen; `aten`: whether those
-    of ATen are all marked."""
-
-    marked: int
-    timed: int
-    undecided: tuple[Config, ...]
-    aten: bool
-
-
-def under_load(rows: Iterable[Measurement]) -> UnderLoad:
-    """How many of the times of one problem were taken under load, and what has no other times."""
-    by_config: dict[Config, list[bool]] = defaultdict(list)
-    for row in rows:
-        if row.times:
-            by_config[row.config].append(row.disturbed)
-    only = [config for config, marks in by_config.items() if all(marks)]
-    return UnderLoad(
-        sum(map(sum, by_config.values())),
-        sum(map(len, by_config.values())),
-        tuple(sorted((config for config in only if config != ATEN), key=lambda config: config.text)),
-        ATEN in only,
-    )
-
-
 def unsafe(rows: Iterable[Measurement]) -> frozenset[Config]:
     """The configs that were wrong or crashed in any of the rows of a problem."""
     return frozenset(row.config for row in rows if row.status in UNSAFE)

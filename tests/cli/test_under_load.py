@@ -1,4 +1,4 @@
-"""`gemmdb explain` and `gemmdb show` say which times were taken while other programs kept the machine busy."""
+"""`gemmdb explain` and `gemmdb show` say what was timed only while other programs kept the machine busy."""
 
 from __future__ import annotations
 
@@ -34,14 +34,12 @@ def explain(gemmdb, problem, *more: str):
     return gemmdb("explain", problem.text, "--device", KIT.device.sku, *more)
 
 
-def test_explain_counts_times_under_load(gemmdb, busy: Path) -> None:
+def test_explain_counts_what_was_timed_under_load_only(gemmdb, busy: Path) -> None:
     text = explain(gemmdb, KIT.problem).out
     (line,) = [line for line in text.splitlines() if "under load" in line]
-    assert line.endswith(
-        "2 of 4 times in busy.db; 1 kernel has no other and cannot win: build again when the machine is quiet"
-    )
+    assert line.endswith("1 of 2 kernels in busy.db, which cannot win: build again when the machine is quiet")
     (found,) = json.loads(explain(gemmdb, KIT.problem, "--json").out)["under_load"]
-    assert found == {"table": "busy.db", "marked": 2, "timed": 4, "undecided": [FAST.text], "aten": False}
+    assert found == {"table": "busy.db", "configs": [FAST.text], "timed": 3}
     assert "under load" not in explain(gemmdb, KIT.problems[1]).out
     assert json.loads(explain(gemmdb, KIT.problems[1], "--json").out)["under_load"] == []
 
@@ -49,19 +47,30 @@ def test_explain_counts_times_under_load(gemmdb, busy: Path) -> None:
 def test_explain_says_that_aten_was_timed_under_load_only(gemmdb, environment, tmp_path, monkeypatch) -> None:
     path = KIT.write(tmp_path / "aten.db", [loaded(KIT.row())])
     monkeypatch.setenv("GEMMDB_TABLES", str(path))
-    assert "1 of 1 time in aten.db, all of ATen's\n" in explain(gemmdb, KIT.problem).out
+    assert "ATen in aten.db: build again" in explain(gemmdb, KIT.problem).out
 
 
-def test_show_counts_times_under_load(gemmdb, busy: Path) -> None:
+def test_a_packed_table_says_the_same(gemmdb, busy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = explain(gemmdb, KIT.problem, "--json").out, gemmdb("show", str(busy)).out
+    packed = tmp_path / "packed" / busy.name
+    packed.parent.mkdir()
+    assert gemmdb("tables", "pack", str(busy), str(packed)).code == 0
+    monkeypatch.setenv("GEMMDB_TABLES", str(packed))
+    after = explain(gemmdb, KIT.problem, "--json").out, gemmdb("show", str(packed)).out
+    assert json.loads(after[0])["under_load"] == json.loads(before[0])["under_load"]
+    assert after[1] == before[1]
+
+
+def test_show_counts_what_under_load(gemmdb, busy: Path) -> None:
     done = gemmdb("show", str(busy))
     titles, *rows, _ = done.out.splitlines()
     assert titles.endswith("under load")
-    assert [row.endswith(" 2 of 4") for row in rows] == [" 16x512x512" in row for row in rows]
-    assert "1 problem has times taken under load" in done.err
+    assert [row.endswith(" 1 of 3") for row in rows] == [" 16x512x512" in row for row in rows]
+    assert "1 problem has kernels timed under load only" in done.err
     found = {
         one["problem"]: one["under_load"] for one in json.loads(gemmdb("show", str(busy), "--json").out)["verdicts"]
     }
-    assert found[KIT.problem.text] == {"marked": 2, "timed": 4}
-    assert found[KIT.problems[1].text] == {"marked": 0, "timed": 0}
+    assert found[KIT.problem.text] == {"marked": 1, "timed": 3}
+    assert found[KIT.problems[1].text] == {"marked": 0, "timed": 2}
     quiet = gemmdb("show", str(busy), "m=32")
     assert "under load" not in quiet.out + quiet.err

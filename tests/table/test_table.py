@@ -138,7 +138,7 @@ def test_pooled_has_every_timed_config_but_the_unsafe(kit, tmp_path):
     with Table.open(kit.write(tmp_path / "t.db", rows)) as table:
         pooled = table.pooled(kit.problem, kit.device)
         assert [(p.config, p.servable) for p in pooled] == [(kit.configs[1], False), (kit.aten, True)]
-        assert table.pooled(kit.problem, kit.device, klass="cuda12") == []
+        assert table.pooled(kit.problem, kit.device, klass="cuda12") == ()
         assert len(table.rows(kit.problem, kit.device)) == 4
 
 
@@ -149,7 +149,8 @@ def test_summary_has_the_keys_that_scripts_rely_on(kit, path):
             "path": str(path),
             "arch": "cpu",
             "device": "Test CPU",
-            "schema_version": 1,
+            "schema_version": 2,
+            "packed": False,
             "digest": table.digest,
             "origin": "measured",
             "problems": {"mm": 3},

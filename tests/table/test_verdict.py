@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gemmdb import Config, Status
 from gemmdb.table.measurement import DISTURBED, EMITTED, marks
-from gemmdb.table.verdict import decide, decide_all, pool, pool_slow, under_load
+from gemmdb.table.verdict import decide, decide_all, pool, pool_slow
 
 
 @given(data=st.data())
@@ -191,15 +191,6 @@ def test_a_row_knows_its_marks(kit, emitted, disturbed):
 def test_emitted_code_of_a_busy_machine_is_no_reason_for_the_kernel_alone(kit):
     rows = [kit.row(), kit.row(kit.configs[1], 5.0), marked(kit.row(kit.configs[1], 12.0), emitted=True)]
     assert decide(rows).pick == kit.aten
-
-
-def test_what_was_timed_under_load_only_is_named(kit):
-    first, second, third = kit.configs[1:4]
-    failed = replace(kit.row(third), status=Status.ERROR, times=None)
-    rows = [kit.row(), marked(kit.row(first)), kit.row(first, run="b"), marked(kit.row(second)), failed]
-    assert under_load(rows) == (2, 4, (second,), False)
-    assert under_load([marked(kit.row())]) == (1, 1, (), True)
-    assert under_load([failed]) == under_load([]) == (0, 0, (), False)
 
 
 @given(data=st.data())
