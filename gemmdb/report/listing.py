@@ -10,6 +10,7 @@ from gemmdb.errors import InputError
 from gemmdb.report import reading
 from gemmdb.report.table import Row, geometric, of_table
 from gemmdb.table.reader import Table
+from gemmdb.table.record import Record
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Entry
 
@@ -25,7 +26,7 @@ ORDERS: dict[str, Callable[[Row], tuple[float, ...]]] = {
 class Listing:
     """Part of a file. `rows`: verdicts of a table; `products`: (line of the file, entry) of a workload. `matching`: how
     many the file has that match, of which these are the first; `gain`: the geometric mean of all that match; `loads`:
-    for each of the rows, how many configs were timed on a busy machine only, and how many were timed; `loaded`: how
+    for each of the rows, how many configs were timed on a busy machine only, and then how many were timed; `loaded`: how
     many of all that match have such configs."""
 
     rows: tuple[Row, ...] = ()
@@ -60,14 +61,14 @@ def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listi
     texts = ((row, f"{row.verdict.problem.text} {row.verdict.pick.text}") for row in report.rows)
     found = sorted((row for row, text in texts if _matches(words, text)), key=ORDERS[order])
     with Table.open(path) as table:
-        loads = [_load(table, row) for row in found]
+        known = table.under_load()
+    loads = [_load(known.get((row.verdict.problem.key, row.verdict.device.key))) for row in found]
     shown = slice(limit or None)
     gain = geometric(row.gain for row in found)
     return Listing(tuple(found[shown]), (), len(found), gain, tuple(loads[shown]), sum(one > 0 for one, _ in loads))
 
 
-def _load(table: Table, row: Row) -> tuple[int, int]:
-    known = table.record(row.verdict.problem, row.verdict.device)
+def _load(known: Record | None) -> tuple[int, int]:
     return (len(known.under_load), len({time.config for time in known.measured})) if known else (0, 0)
 
 

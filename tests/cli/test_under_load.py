@@ -54,7 +54,7 @@ def test_a_packed_table_says_the_same(gemmdb, busy: Path, tmp_path: Path, monkey
     before = explain(gemmdb, KIT.problem, "--json").out, gemmdb("show", str(busy)).out
     packed = tmp_path / "packed" / busy.name
     packed.parent.mkdir()
-    assert gemmdb("tables", "pack", str(busy), str(packed)).code == 0
+    assert gemmdb("tables", "pack", str(busy), "--out", str(packed)).code == 0
     monkeypatch.setenv("GEMMDB_TABLES", str(packed))
     after = explain(gemmdb, KIT.problem, "--json").out, gemmdb("show", str(packed)).out
     assert json.loads(after[0])["under_load"] == json.loads(before[0])["under_load"]
@@ -71,6 +71,6 @@ def test_show_counts_what_under_load(gemmdb, busy: Path) -> None:
         one["problem"]: one["under_load"] for one in json.loads(gemmdb("show", str(busy), "--json").out)["verdicts"]
     }
     assert found[KIT.problem.text] == {"marked": 1, "timed": 3}
-    assert found[KIT.problems[1].text] == {"marked": 0, "timed": 2}
+    assert found[KIT.problems[1].text] == {"marked": 0, "timed": 0}
     quiet = gemmdb("show", str(busy), "m=32")
     assert "under load" not in quiet.out + quiet.err
