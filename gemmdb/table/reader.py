@@ -183,10 +183,8 @@ class Table:
 
     def under_load(self) -> dict[tuple[int, int], Record]:
         """By the keys of problem and device: the records in which something was timed on a busy machine only."""
-        if self.packed:
-            pairs = self._fetch("SELECT problem, device FROM record", ())
-        else:
-            pairs = self._fetch(_MARKED, MARKED)
+        packed = self.packed
+        pairs = self._fetch("SELECT problem, device FROM record", ()) if packed else self._fetch(_MARKED, MARKED)
         found = {(p, d): self.record(self._cache.problem(p), self._cache.device(d)) for p, d in pairs}
         return {pair: known for pair, known in found.items() if known and known.under_load}
 
