@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import typer
 
 from gemmdb.api import current_catalog
 from gemmdb.cli import terminal
 from gemmdb.cli.lookup import hit_facts
 from gemmdb.cli.options import JsonFlag, ProblemOptions, WideFlag, takes
-from gemmdb.cli.output import evidence_facts, one_line, say, say_facts, say_hanging, say_json
+from gemmdb.cli.output import count, evidence_facts, one_line, say, say_facts, say_hanging, say_json
+from gemmdb.errors import TableError
 from gemmdb.kernels import names
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder import Step
 from gemmdb.ladder import explain as explain_query
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
+from gemmdb.table.record import Record
 
 
 @takes(ProblemOptions)
 def explain(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = False) -> None:
     """Show what every rung says about one problem, and why.
 
-    All rungs are shown, also those after the one that answers. The arguments are the same as for `gemmdb lookup`.
+    All rungs are shown, also those after the one that answers. The arguments are the same as for `gemmdb lookup`. What
+    was timed for this very problem under load only, while other programs kept the machine busy, is counted: it cannot
+    win against ATen.
 
     \b
     Examples:
@@ -37,15 +44,19 @@ def explain(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = Fa
     catalog = current_catalog()
     query = options.query(catalog)
     steps = explain_query(query, catalog, Policy(), installed(query.device.kind))
+    loads = _loads(query, catalog)
     answer = next((step.rung for step in steps if step.hit is not None), "miss")
     if json:
-        say_json("explain", _document(query, catalog, steps, answer))
+        marked = {"under_load": list(map(_load_document, loads))}
+        say_json("explain", {**_document(query, catalog, steps, answer), **marked})
     else:
         for name, value in _question(query, catalog, wide):
             # A problem is there to be copied, as one line.
             say_hanging(f"{name:<7} ", value, "bold", hang=name != "problem" and not wide)
         for step in steps:
             _say_step(step, step.rung == answer, wide)
+            if step.rung == "exact":
+                say_facts((("  under load", _load(one)) for one in loads), hang=not wide)
         say(terminal.painted(f"answer: {answer}", "yellow" if answer == "miss" else "green"))
     if answer == "miss":
         raise typer.Exit(1)
@@ -73,6 +84,30 @@ def _say_step(step: Step, answers: bool, wide: bool) -> None:
         say_hanging(f"{step.rung}:", one_line(step.reason), style)
         found = list(brief.facts(step.hit, step.evidence))
     say_facts(((f"  {name}", value) for name, value in found), hang=not wide)
+
+
+def _loads(query: Query, catalog: Catalog) -> list[tuple[str, Record]]:
+    """The tables, by name, in which something was timed for this very problem under load only."""
+    found = []
+    for table in catalog.tables:
+        # The ladder goes on without a broken table, after a warning, and so does this.
+        with suppress(TableError):
+            found.append((table.path.name, table.record(query.problem, query.device)))
+    return [(name, known) for name, known in found if known and known.under_load]
+
+
+def _load(one: tuple[str, Record]) -> str:
+    table, known = one
+    kernels, timed = known.under_load - {ATEN}, len({time.config for time in known.measured} - {ATEN})
+    text = f"{len(kernels)} of {count(timed, 'kernel')} in {table}, which cannot win" if kernels else f"ATen in {table}"
+    text += ", and ATen" if kernels and ATEN in known.under_load else ""
+    return f"{text}: build again when the machine is quiet"
+
+
+def _load_document(one: tuple[str, Record]) -> dict[str, object]:
+    table, known = one
+    configs = sorted(config.text for config in known.under_load)
+    return {"table": table, "configs": configs, "timed": len({time.config for time in known.measured})}
 
 
 def _document(query: Query, catalog: Catalog, steps: list[Step], answer: str) -> dict[str, object]:

@@ -23,13 +23,14 @@ UNSET = ("GEMMDB_USER_TABLE", "GEMMDB_ON_MISS", "GEMMDB_DISABLE")
 
 @dataclass(frozen=True)
 class Way:
-    """One way. `autotuned`: with max-autotune. `gemmdb`: with gemmdb enabled, and this `on_miss` (None: its
-    default)."""
+    """One way. `autotuned`: with max-autotune. `gemmdb`: with gemmdb enabled, and this `on_miss` (None: its default).
+    `confirm_s`: the seconds that confirming may take; 0: nothing is confirmed."""
 
     name: str
     autotuned: bool = False
     gemmdb: bool = False
     on_miss: str | None = None
+    confirm_s: float = 0.0
 
     def options(self, program: Program) -> dict[str, Any]:
         """The arguments of torch.compile."""
@@ -45,6 +46,7 @@ class Way:
         from torch._inductor.utils import clear_caches
 
         import gemmdb.inductor
+        from gemmdb.settings import Policy
 
         torch._dynamo.reset()
         if folder:
@@ -53,7 +55,8 @@ class Way:
         gemmdb.inductor.disable()
         gemmdb.inductor.reset_stats()
         if self.gemmdb:
-            gemmdb.inductor.enable(on_miss=self.on_miss)
+            policy = Policy(confirm=bool(self.confirm_s), confirm_s=self.confirm_s)
+            gemmdb.inductor.enable(on_miss=self.on_miss, policy=policy)
 
     def inductor_cache(self, folder: Path) -> Path:
         """The cache of Inductor of this way."""
@@ -71,6 +74,7 @@ WAYS = {
         Way("max-autotune", autotuned=True),
         Way("gemmdb", gemmdb=True),
         Way("gemmdb-aten", gemmdb=True, on_miss="aten"),
+        Way("gemmdb-confirm", gemmdb=True, confirm_s=10.0),
     )
 }
 

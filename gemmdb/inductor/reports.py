@@ -159,7 +159,8 @@ def _row(one: Served, total_us: float) -> tuple[str, ...]:
     known = one.expected_us is not None
     return (
         f"{one.total_us / total_us:.1%}", str(one.count), f"{'' if known else '~'}{one.us:,.1f} us",
-        f"{one.gain:.2f}x" if known else "-", one.rung, one.kernel, one.name, _short(one.why.split("; ")[0]) if one.aten else "",
+        f"{one.gain:.2f}x" if known else "-", one.rung, one.kernel, one.name,
+        _short(one.why.split("; ")[0]) if one.aten else "",
     )  # fmt: skip
 
 

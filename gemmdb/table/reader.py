@@ -13,7 +13,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table import dbfile, nearest, schema
 from gemmdb.table.handle import Handle
-from gemmdb.table.measurement import LEAST_US, MOST_US, Measurement
+from gemmdb.table.measurement import LEAST_US, MARKED, MOST_US, Measurement
 from gemmdb.table.record import Record, Time, record
 from gemmdb.table.row_cache import CONTEXT, Context, RowCache
 from gemmdb.table.rows import parse_provenance
@@ -29,6 +29,8 @@ _PAIRS = "SELECT DISTINCT problem, device FROM {} WHERE (problem, device) > (?, 
 _DECIDED = (
     "SELECT DISTINCT problem, device FROM verdict WHERE (problem, device) > (?, ?) ORDER BY problem, device LIMIT 1000"
 )
+
+_MARKED = "SELECT DISTINCT problem, device FROM measurement WHERE detail IN (?, ?)"
 
 
 class Table:
@@ -178,6 +180,13 @@ class Table:
         found = self.record(problem, device)
         groups = (found.find(l2, klass, modelled) for modelled in (False, True)) if found else ()
         return next((group.times for group in groups if group), ())
+
+    def under_load(self) -> dict[tuple[int, int], Record]:
+        """By the keys of problem and device: the records in which something was timed on a busy machine only."""
+        packed = self.packed
+        pairs = self._fetch("SELECT problem, device FROM record", ()) if packed else self._fetch(_MARKED, MARKED)
+        found = {(p, d): self.record(self._cache.problem(p), self._cache.device(d)) for p, d in pairs}
+        return {pair: known for pair, known in found.items() if known and known.under_load}
 
     def barred(self, problem: Problem, device: Device) -> frozenset[Config]:
         """The configs that were wrong or crashed in some row of the problem on the device."""

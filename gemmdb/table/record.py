@@ -139,6 +139,20 @@ class Record:
         """The configs that were wrong or crashed."""
         return frozenset(config for config, status in self.failed if status in UNSAFE)
 
+    @lazy
+    def under_load(self) -> frozenset[Config]:
+        """The configs that were timed while other programs kept the machine busy, and at no other time. Such times
+        decide nothing against ATen."""
+        marks: dict[Config, bool] = {}
+        for time in self.measured:
+            marks[time.config] = marks.get(time.config, True) and time.disturbed
+        return frozenset(config for config, marked in marks.items() if marked)
+
+    @property
+    def measured(self) -> list[Time]:
+        """The times that were measured, of all groups."""
+        return [time for group in self.groups if not group.modelled for time in group.times]
+
     def find(self, l2: str, klass: str | None, modelled: bool = False) -> Group | None:
         """The group of a toolchain class; None as class stands for all of them together."""
         found = [one for one in self.groups if (one.l2, one.modelled) == (l2, modelled)]
