@@ -199,8 +199,8 @@ class Table:
         if self._known(device) is None:
             return frozenset()
         if self.packed:
-            known = self.record(problem, device)
-            return known.banned if known else frozenset()
+            packed = self._fetch(schema.RECORD_SQL, (problem.key, device.key))
+            return self._cache.banned(packed[0][0]) if packed else frozenset()
         args = (problem.key, device.key)
         found = self._file.fetch_few(schema.BARRED_SQL, args, schema.MOST_MEASUREMENTS, "failed configs of a problem")
         return frozenset(self._cache.config(key) for (key,) in found)

@@ -242,8 +242,8 @@ def unpack(data: Any, entry: Callable[[int], Entry], classes: Sequence[str]) -> 
     """The record that `pack` made. `entry`: the entry of a number. Raises InputError, one line, for anything that
     `pack` does not make."""
     groups, _, stamp, end = _head(data)
+    failed = failures(data, entry)
     try:
-        failed = tuple((entry(n).config, _STATUSES[s]) for n, s in _FAILURE.iter_unpack(data[_HEAD.size : end]))
         found = []
         for _ in range(groups):
             head = _GROUP.unpack_from(data, end)
@@ -256,6 +256,15 @@ def unpack(data: Any, entry: Callable[[int], Entry], classes: Sequence[str]) -> 
     if len({(one.l2, one.modelled, one.klass) for one in found}) < groups:
         raise InputError("a record holds two groups of one kind")
     return Record(tuple(found), failed, stamp)
+
+
+def failures(data: Any, entry: Callable[[int], Entry]) -> tuple[tuple[Config, Status], ...]:
+    """`Record.failed` alone. Raises InputError."""
+    *_, end = _head(data)
+    try:
+        return tuple((entry(n).config, _STATUSES[s]) for n, s in _FAILURE.iter_unpack(data[_HEAD.size : end]))
+    except (struct.error, IndexError) as error:
+        raise InputError(f"a record is malformed ({error})") from error
 
 
 def _head(data: Any) -> tuple[int, int, int, int]:
