@@ -24,6 +24,10 @@ from gemmdb.ladder.policy_filter import gain
 log = logging.getLogger("gemmdb")
 COMPILING = 0.5
 """The share of the allowed time after which no further product is compiled."""
+GRAPHS = 3
+"""All graphs of a process together may take as long as so many graphs. A program in many pieces must not wait for
+each of them."""
+_spent_s = 0.0
 
 
 def confirm(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> list[Decision]:
@@ -45,7 +49,23 @@ def confirm(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> list[Decisio
 
 def _decide(doubted: Sequence[tuple[Any, Decision]], steer: Steer, decided: dict[object, Decision]) -> None:
     """Put the decisions on doubted answers into `decided`, by entry."""
-    start, limit_s = monotonic(), doubted[0][1].session.policy.confirm_s
+    global _spent_s
+    start, allowed_s = monotonic(), doubted[0][1].session.policy.confirm_s
+    limit_s = min(allowed_s, GRAPHS * allowed_s - _spent_s)
+    if limit_s <= 0:
+        why = f"{GRAPHS * allowed_s:g} s were over in this process"
+        decided |= {decision.entry: _unconfirmed(decision, why) for _, decision in doubted}
+        return
+    try:
+        _try(doubted, steer, decided, start, limit_s)
+    finally:
+        _spent_s += monotonic() - start
+
+
+def _try(
+    doubted: Sequence[tuple[Any, Decision]], steer: Steer, decided: dict[object, Decision], start: float, limit_s: float
+) -> None:
+    """As `_decide`, from `start` for `limit_s` seconds."""
     jobs, uncut = _jobs(doubted)
     decided |= {decision.entry: _unconfirmed(decision, why) for decision, why in uncut}
     begun = []
