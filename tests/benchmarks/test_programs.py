@@ -138,7 +138,9 @@ def test_a_process_that_fails_costs_one_way_and_says_why(tmp_path: Path) -> None
     found = measure.in_process("cold", program, ["default"], place, tmp_path, options())
     assert found["failure"] == "cold: exit 1: KeyError: 'unknown'"
     found = measure.in_process("cold", program, ["default"], place, tmp_path, options(timeout=0.1))
-    assert found["failure"] == "cold: no answer within 0 s"
+    assert found["failure"].startswith("cold: no answer within 0 s; it was in ")
+    waiting = measure.in_process("cold", suite()["gpt-fast-int8-1"], ["default"], place, tmp_path, options(timeout=6.0))
+    assert " (" in waiting["failure"].partition("it was in ")[2]
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=3, max_size=40))

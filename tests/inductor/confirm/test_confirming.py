@@ -238,7 +238,8 @@ def test_a_wrong_result_is_never_served(kit, compiled, clock, monkeypatch):
 
 def test_once_the_time_is_over_the_rest_is_served_as_without_confirming(kit, compiled, clock, monkeypatch):
     now = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(confirming, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(confirming, "now", lambda: float(next(now)))
+    monkeypatch.setattr(confirming, "_spent_s", 0.0)
     stats = compiled()
     notes = sorted(product["note"] for product in stats["products"])
     assert notes == ["", "not confirmed: 300 s were over"] or notes == ["not confirmed: 300 s were over"] * 2
