@@ -176,7 +176,7 @@ def in_process(
         try:
             code = child.wait(options.timeout)
         except subprocess.TimeoutExpired:
-            return {"failure": f"{task}: no answer within {options.timeout:.0f} s; it was in {_doing(child, log)}"}
+            return {"failure": f"{task}: no answer within {options.timeout:.0f} s; it was in {doing(child, log)}"}
         finally:
             _end(child)
     if code == 0 and reply.exists():
@@ -186,7 +186,7 @@ def in_process(
     return {"failure": f"{task}: exit {code}: {(said or [''])[-1][:500]}"}
 
 
-def _doing(child: subprocess.Popen[bytes], log: Path) -> str:
+def doing(child: subprocess.Popen[bytes], log: Path) -> str:
     """The innermost functions of the main thread of a process, which writes them to its log when it is told to."""
     child.send_signal(signal.SIGUSR1)
     time.sleep(1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -139,8 +141,22 @@ def test_a_process_that_fails_costs_one_way_and_says_why(tmp_path: Path) -> None
     assert found["failure"] == "cold: exit 1: KeyError: 'unknown'"
     found = measure.in_process("cold", program, ["default"], place, tmp_path, options(timeout=0.1))
     assert found["failure"].startswith("cold: no answer within 0 s; it was in ")
-    waiting = measure.in_process("cold", suite()["gpt-fast-int8-1"], ["default"], place, tmp_path, options(timeout=6.0))
-    assert " (" in waiting["failure"].partition("it was in ")[2]
+
+
+def test_a_process_that_hangs_says_where(tmp_path: Path) -> None:
+    script, log = tmp_path / "hangs.py", tmp_path / "log"
+    script.write_text(
+        "import faulthandler, signal, time\nfaulthandler.register(signal.SIGUSR1)\n"
+        "def waits():\n    print('ready', flush=True)\n    time.sleep(60)\nwaits()\n"
+    )
+    with log.open("wb") as output, subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=output
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        found = measure.doing(child, log)
+        child.kill()
+    assert found == "waits (hangs.py:5), <module> (hangs.py:6)"
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=3, max_size=40))
