@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
-	$(BIN)/python -m benchmarks.torch demo
+	$(BIN)/gemmdb demo --folder .demo
 
 test: $(VENV)/.installed  ## the tests, divided among the cores, then those of time alone; ARGS are pytest's
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not timed and not slow' $(ARGS)

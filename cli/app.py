@@ -17,6 +17,7 @@ from gemmdb.cli import (
     build,
     compare,
     coverage,
+    demo,
     diff,
     doctor,
     explain,
@@ -24,6 +25,7 @@ from gemmdb.cli import (
     importing,
     lookup,
     merge,
+    packing,
     record,
     report,
     sharing,
@@ -52,6 +54,7 @@ tables_app = typer.Typer(name="tables", rich_markup_mode=None, context_settings=
 tables_app.callback(invoke_without_command=True)(tables.tables)
 tables_app.command()(sharing.pull)
 tables_app.command()(sharing.push)
+tables_app.command()(packing.pack)
 for function in (
     tune.tune,
     record.record,
@@ -69,6 +72,7 @@ for function in (
     report.report,
     show.show,
     doctor.doctor,
+    demo.demo,
 ):
     # The COMMAND of `record` and `tune` has its own options, so everything after its first word is left alone.
     if function is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from math import isfinite
@@ -14,15 +14,24 @@ from typing import Annotated, Any
 
 import typer
 
-from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import count, note, say_facts, say_json
+from gemmdb.cli import brief
+from gemmdb.cli.options import JsonFlag, WideFlag
+from gemmdb.cli.output import count, gain_style, microseconds, note, say, say_facts, say_json, with_bar
 from gemmdb.cli.progress import Pulse
+from gemmdb.cli.table import Cell, Column, say_table
 from gemmdb.errors import InputError
+
+PRODUCTS = (
+    Column("expected", right=True, rigid=True), Column("count", right=True, rigid=True, drop=2),
+    Column("rung", rigid=True, drop=1), Column("one call", right=True, rigid=True, drop=3),
+    Column("gain", right=True, rigid=True), Column("kernel"), Column("product"),
+)  # fmt: skip
 
 
 def compare(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file that sets `model` and `inputs`.")],
     calls: Annotated[int, typer.Option(min=1, help="Timed calls of each version.")] = 50,
+    wide: WideFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Time a whole program with and without gemmdb, side by side.
@@ -52,7 +61,8 @@ def compare(
     if json:
         say_json("compare", {**asdict(found), "speedup": found.speedup, "verdict": found.verdict})
     else:
-        say_facts(_facts(found))
+        say_facts(_facts(found), hang=not wide)
+        _say_products(found.products, wide)
     if not isfinite(found.error):
         note("the outputs differ: one has a NaN or an infinity where the other has none")
     for line in found.advice().splitlines():
@@ -67,16 +77,42 @@ def _verdict(verdict: str) -> str:
     return "no difference, ATen runs all products on both sides" if verdict == "same kernels" else verdict
 
 
-def _facts(found: Any) -> list[tuple[str, str]]:
+def _facts(found: Any) -> list[tuple[str, ...]]:
     low, high = found.interval
+    most = max(found.default_us, found.gemmdb_us)
+    style = {"faster": "green", "slower": "red"}.get(found.verdict, "")
     return [
-        ("default", f"{found.default_us:.1f} us"),
-        ("gemmdb", f"{found.gemmdb_us:.1f} us"),
-        ("gain", f"{found.speedup:.3f}x, between {low:.3f}x and {high:.3f}x: {_verdict(found.verdict)}"),
+        ("default", with_bar(f"{found.default_us:.1f} us", found.default_us, most)),
+        ("gemmdb", with_bar(f"{found.gemmdb_us:.1f} us", found.gemmdb_us, most)),
+        ("gain", f"{found.speedup:.3f}x, between {low:.3f}x and {high:.3f}x: {_verdict(found.verdict)}", style),
         ("kernels", f"{found.kernels} of {count(len(found.configs), 'distinct product')} not run by ATen"),
         ("largest difference", f"{found.error:.2g} of the largest value"),
-        *((problem, config) for problem, config in found.configs.items()),
     ]
+
+
+def _say_products(products: Sequence[Mapping[str, Any]], wide: bool) -> None:
+    """Each product with what the tables expect of it, those of most time first. The share is of the expected times."""
+    if not products:
+        return
+    rows = sorted(products, key=lambda one: (-_total_us(one), one["problem"]))
+    total = sum(map(_total_us, rows)) or 1.0
+    say()
+    say_table(PRODUCTS, (_product(one, total, wide) for one in rows), whole=wide)
+
+
+def _total_us(one: Mapping[str, Any]) -> float:
+    return float(one["expected_us"] or 0.0) * int(one["count"])
+
+
+def _product(one: Mapping[str, Any], total: float, wide: bool) -> tuple[str | Cell, ...]:
+    us, gain, share = one["expected_us"], one["speedup_vs_aten"], _total_us(one) / total
+    known = us is not None and gain is not None
+    return (
+        Cell(f"{share:.1%}", "cyan", share) if known else "", str(one["count"]), one["rung"],
+        microseconds(us) if known else "", Cell(f"{gain:.2f}x", gain_style(gain)) if known else "",
+        one["config"] if wide else brief.config(one["config"]),
+        one["problem"] if wide else brief.problem(one["problem"]),
+    )  # fmt: skip
 
 
 @contextmanager

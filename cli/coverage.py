@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gemmdb.api import current_catalog
-from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import count, gain_text, microseconds, one_line, places, say, say_json, say_table
-from gemmdb.cli.question import ranged
+from gemmdb.cli import brief, terminal
+from gemmdb.cli.options import JsonFlag, WideFlag
+from gemmdb.cli.output import count, gain_text, microseconds, one_line, places, say, say_json, say_prose
+from gemmdb.cli.table import Cell, Column, say_table
 from gemmdb.errors import InputError
+from gemmdb.kernels import names
 from gemmdb.settings import Policy
 from gemmdb.workload import entries as workloads
 
 if TYPE_CHECKING:
-    from gemmdb.generators.coverage import Coverage
+    from gemmdb.generators.coverage import Coverage, Miss, Tally
+
+BAR = 48
+"""The columns of the bar of all time."""
+LISTED = 20
+"""The most misses that a terminal shows without --wide."""
+RUNGS = (
+    Column("rung", rigid=True), Column("problems", right=True, rigid=True),
+    Column("of them ATen", right=True, rigid=True, drop=2), Column("in graphs", right=True, rigid=True, drop=3),
+    Column("calls", right=True, rigid=True), Column("of the time", right=True, rigid=True),
+    Column("of that ATen", right=True, rigid=True, drop=1),
+)  # fmt: skip
+MISSES = (
+    Column("of the time", right=True, rigid=True), Column("calls", right=True, rigid=True, drop=2),
+    Column("one call", right=True, rigid=True, drop=1), Column("miss"), Column("where"), Column("why"),
+)  # fmt: skip
 
 
 def coverage(
     workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="What `gemmdb record` wrote.")],
-    wide: Annotated[bool, typer.Option("--wide", help="Full texts, as `gemmdb explain` takes them.")] = False,
+    wide: WideFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Show how much of a recorded workload the tables answer.
@@ -53,47 +71,56 @@ def coverage(
 
 
 def _say(found: Coverage, wide: bool) -> None:
-    from gemmdb.key.problem import Problem
-    from gemmdb.report.names import short
-
-    def named(text: str) -> str:
-        return text if wide else short(Problem.parse(text))
-
     answered = sum(tally.problems for tally in found.hits.values())
     served = answered - sum(tally.aten for tally in found.hits.values())
-    say(
+    say_prose(
         f"{answered} of {count(found.problems, 'problem')} answered, {found.hit_share:.1%} of the time:"
         f" {served} by another kernel than ATen's, {found.kernel_share:.1%} of the time"
     )
-    numbers = ("problems", "of them ATen", "in graphs", "calls", "of the time", "of that ATen")
+    if terminal.is_terminal() and found.problems:
+        say(terminal.stacked(_parts(found), BAR))
     if found.hits:
         say()
-        rows = (
-            (rung, str(t.problems), str(t.aten), str(t.count), str(t.calls), f"{t.share:.1%}", f"{t.aten_share:.1%}")
-            for rung, t in found.hits.items()
-        )
-        say_table(("rung", *numbers), rows, right=numbers)
+        say_table(RUNGS, map(_rung, found.hits.items()), whole=wide)
     if found.misses:
         say()
-        say_table(
-            ("of the time", "calls", "one call", "miss", "where", "why"),
-            (
-                (
-                    f"{miss.share:.1%}",
-                    str(miss.calls),
-                    f"~{microseconds(miss.time_us)}",
-                    ranged(named(miss.problem), miss.ranges),
-                    places(miss.origins),
-                    miss.reason,
-                )
-                for miss in found.misses
-            ),
-            right=("of the time", "calls", "one call"),
-        )
+        _say_misses(found.misses, wide)
     if found.uncovered:
         say()
         names = ", ".join(f"{name} ({times} in graphs)" for name, (times, _) in found.uncovered.items())
-        say(f"not steered by gemmdb: {one_line(names)}")
+        say_prose(f"not steered by gemmdb: {one_line(names)}")
     if found.problems:
         say()
-        say(f"expected over ATen, weighted by calls and time: {gain_text(found.gain)}")
+        say_prose(f"expected over ATen, weighted by calls and time: {gain_text(found.gain)}")
+
+
+def _say_misses(misses: Sequence[Miss], wide: bool) -> None:
+    shown = misses[:LISTED] if terminal.is_terminal() and not wide else misses
+    say_table(MISSES, (_miss(one, wide) for one in shown), whole=wide)
+    if rest := misses[len(shown) :]:
+        share = sum(one.share for one in rest)
+        say_prose(f"and {count(len(rest), 'miss', 'misses')} of less time, {share:.1%} together: --wide lists all")
+
+
+def _parts(found: Coverage) -> list[tuple[str, float, str]]:
+    """What the time goes to: name, share, style."""
+    aten = found.hit_share - found.kernel_share
+    return [
+        ("kernels", found.kernel_share, "green"), ("ATen", aten, "dim"), ("misses", 1 - found.hit_share, "yellow"),
+    ]  # fmt: skip
+
+
+def _rung(item: tuple[str, Tally]) -> tuple[str | Cell, ...]:
+    rung, of = item
+    return (
+        rung, str(of.problems), str(of.aten), str(of.count), str(of.calls),
+        Cell(f"{of.share:.1%}", "green", of.share), f"{of.aten_share:.1%}",
+    )  # fmt: skip
+
+
+def _miss(miss: Miss, wide: bool) -> tuple[str | Cell, ...]:
+    named = miss.problem if wide else brief.problem(miss.problem)
+    return (
+        Cell(f"{miss.share:.1%}", "yellow", miss.share), str(miss.calls), f"~{microseconds(miss.time_us)}",
+        names.ranged(named, miss.ranges), places(miss.origins), miss.reason,
+    )  # fmt: skip

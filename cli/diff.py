@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import count, say, say_json, say_table
+from gemmdb.cli.output import count, say, say_json
+from gemmdb.cli.table import say_table
 
 if TYPE_CHECKING:
     from gemmdb.generators.files.diff import Diff

@@ -7,7 +7,10 @@ from dataclasses import asdict
 import typer
 
 from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import say_json, say_table
+from gemmdb.cli.output import say_json
+from gemmdb.cli.table import Cell, Column, say_table
+
+STYLES = {"ok": "green", "missing": "yellow", "broken": "red"}
 
 
 def doctor(json: JsonFlag = False) -> None:
@@ -31,7 +34,7 @@ def doctor(json: JsonFlag = False) -> None:
     if json:
         say_json("doctor", {"checks": [asdict(check) for check in found]})
     else:
-        rows = ((check.state, check.name, check.detail, check.remedy) for check in found)
-        say_table(("state", "what", "found", "to do"), rows)
+        rows = ((Cell(one.state, STYLES.get(one.state, "")), one.name, one.detail, one.remedy) for one in found)
+        say_table((Column("state", rigid=True), Column("what", rigid=True), "found", "to do"), rows)
     if any(check.state == BROKEN for check in found):
         raise typer.Exit(1)

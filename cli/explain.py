@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import typer
 
 from gemmdb.api import current_catalog
-from gemmdb.cli import question
+from gemmdb.cli import terminal
 from gemmdb.cli.lookup import hit_facts
-from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
-from gemmdb.cli.output import evidence_facts, one_line, say, say_facts, say_json
+from gemmdb.cli.options import JsonFlag, ProblemOptions, WideFlag, takes
+from gemmdb.cli.output import count, evidence_facts, one_line, say, say_facts, say_hanging, say_json
+from gemmdb.errors import TableError
+from gemmdb.kernels import names
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder import Step
 from gemmdb.ladder import explain as explain_query
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
+from gemmdb.table.record import Record
 
 
 @takes(ProblemOptions)
-def explain(options: ProblemOptions, json: JsonFlag = False) -> None:
+def explain(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = False) -> None:
     """Show what every rung says about one problem, and why.
 
-    All rungs are shown, also those after the one that answers. The arguments are the same as for `gemmdb lookup`.
+    All rungs are shown, also those after the one that answers. The arguments are the same as for `gemmdb lookup`. What
+    was timed for this very problem under load only, while other programs kept the machine busy, is counted: it cannot
+    win against ATen.
 
     \b
     Examples:
       gemmdb explain --op mm --m 16 --n 4096 --k 4096 --dtype bf16
       gemmdb explain --op int_mm --m 32 --n 4096 --k 4096 --arch sm90 --json
       gemmdb explain workload.jsonl:3
+      gemmdb explain workload.jsonl:3 --wide
 
     \b
     Exit codes: 0 a rung answers, 1 none does, 2 bad usage or bad input.
@@ -35,33 +44,70 @@ def explain(options: ProblemOptions, json: JsonFlag = False) -> None:
     catalog = current_catalog()
     query = options.query(catalog)
     steps = explain_query(query, catalog, Policy(), installed(query.device.kind))
+    loads = _loads(query, catalog)
     answer = next((step.rung for step in steps if step.hit is not None), "miss")
     if json:
-        say_json("explain", _document(query, catalog, steps, answer))
+        marked = {"under_load": list(map(_load_document, loads))}
+        say_json("explain", {**_document(query, catalog, steps, answer), **marked})
     else:
-        say_facts(_question(query, catalog))
+        for name, value in _question(query, catalog, wide):
+            # A problem is there to be copied, as one line.
+            say_hanging(f"{name:<7} ", value, "bold", hang=name != "problem" and not wide)
         for step in steps:
-            _say_step(step)
-        say(f"answer: {answer}")
+            _say_step(step, step.rung == answer, wide)
+            if step.rung == "exact":
+                say_facts((("  under load", _load(one)) for one in loads), hang=not wide)
+        say(terminal.painted(f"answer: {answer}", "yellow" if answer == "miss" else "green"))
     if answer == "miss":
         raise typer.Exit(1)
 
 
-def _question(query: Query, catalog: Catalog) -> list[tuple[str, str]]:
-    named = ", ".join(str(table.path) for table in catalog.tables)
+def _question(query: Query, catalog: Catalog, wide: bool) -> list[tuple[str, str]]:
+    named = ", ".join(str(table.path) if wide else table.path.name for table in catalog.tables)
     device = query.device
     return [
-        ("problem", question.ranged(query.problem.text, query.ranges)),
+        ("problem", names.ranged(query.problem.text, query.ranges)),
         ("device", f"{device.sku} ({device.arch}, {device.units} units)"),
         ("tables", named or "none"),
     ]
 
 
-def _say_step(step: Step) -> None:
-    say(f"{step.rung}: {one_line(step.reason)}")
-    facts = hit_facts(step.hit) if step.hit is not None else []
-    facts += evidence_facts(step.evidence, but=[name for name, _ in facts])
-    say_facts((f"  {name}", value) for name, value in facts)
+def _say_step(step: Step, answers: bool, wide: bool) -> None:
+    style = "green" if answers else "cyan" if step.hit is not None else "yellow"
+    if wide:
+        say(f"{terminal.painted(f'{step.rung}:', style)} {one_line(step.reason)}")
+        found = hit_facts(step.hit) if step.hit is not None else []
+        found += evidence_facts(step.evidence, but=[name for name, _ in found])
+    else:
+        from gemmdb.cli import brief  # Only people who read the short form wait for it.
+
+        say_hanging(f"{step.rung}:", one_line(step.reason), style)
+        found = list(brief.facts(step.hit, step.evidence))
+    say_facts(((f"  {name}", value) for name, value in found), hang=not wide)
+
+
+def _loads(query: Query, catalog: Catalog) -> list[tuple[str, Record]]:
+    """The tables, by name, in which something was timed for this very problem under load only."""
+    found = []
+    for table in catalog.tables:
+        # The ladder goes on without a broken table, after a warning, and so does this.
+        with suppress(TableError):
+            found.append((table.path.name, table.record(query.problem, query.device)))
+    return [(name, known) for name, known in found if known and known.under_load]
+
+
+def _load(one: tuple[str, Record]) -> str:
+    table, known = one
+    kernels, timed = known.under_load - {ATEN}, len({time.config for time in known.measured} - {ATEN})
+    text = f"{len(kernels)} of {count(timed, 'kernel')} in {table}, which cannot win" if kernels else f"ATen in {table}"
+    text += ", and ATen" if kernels and ATEN in known.under_load else ""
+    return f"{text}: build again when the machine is quiet"
+
+
+def _load_document(one: tuple[str, Record]) -> dict[str, object]:
+    table, known = one
+    configs = sorted(config.text for config in known.under_load)
+    return {"table": table, "configs": configs, "timed": len({time.config for time in known.measured})}
 
 
 def _document(query: Query, catalog: Catalog, steps: list[Step], answer: str) -> dict[str, object]:

@@ -6,10 +6,10 @@ import typer
 
 from gemmdb import ladder
 from gemmdb.api import current_catalog
-from gemmdb.cli import question
 from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
 from gemmdb.cli.output import evidence_facts, microseconds, note, say, say_facts, say_json
 from gemmdb.hit import Hit
+from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.toolchain import installed
 from gemmdb.settings import Policy
@@ -42,7 +42,7 @@ def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
         say_json("lookup", {"rung": "miss"} if hit is None else hit.as_dict())
     elif hit is None:
         say("miss")
-        text = question.ranged(query.problem.text, query.ranges)
+        text = names.ranged(query.problem.text, query.ranges)
         note(f"no table answers {text}; `gemmdb explain` with the same arguments says why")
     else:
         say_facts(hit_facts(hit))

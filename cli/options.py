@@ -22,6 +22,11 @@ from gemmdb.workload.entries import Entry
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print a single JSON document on stdout.")]
 
+WideFlag = Annotated[
+    bool,
+    typer.Option("--wide", help="Full texts, as `gemmdb lookup` takes them; on a terminal also all rows and columns."),
+]
+
 
 @dataclass(frozen=True)
 class ProblemOptions:

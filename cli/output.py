@@ -8,13 +8,15 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gemmdb.cli import terminal
+
 if TYPE_CHECKING:
     from gemmdb.table.stats import Gain
 
+FACT_BAR = 24
+"""The columns of the longest bar behind a fact."""
 JSON_VERSION = 1
 """Of all schemas in docs/schemas. New fields leave it as it is; a field that goes or changes its meaning raises it."""
-UNSET_WIDTH = 1000
-"""Width of a table that is not printed to a terminal. It is large enough that no path or kernel name is folded."""
 
 
 def say(text: str = "") -> None:
@@ -49,12 +51,31 @@ def finite(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
-def say_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Print pairs of name and value, one pair per line, with the values aligned."""
-    pairs = list(facts)
-    width = max((len(name) for name, _ in pairs), default=0)
-    for name, value in pairs:
-        say(f"{name:<{width}}  {one_line(value)}")
+def say_facts(facts: Iterable[tuple[str, ...]], hang: bool = False) -> None:
+    """Print pairs of name and value, one pair per line, with the values aligned; a third text is the value's style.
+    `hang`: on a terminal, a long value goes on in further lines below itself; without it the terminal breaks the line,
+    and it can be copied as one."""
+    lines = list(facts)
+    width = max((len(name) for name, *_ in lines), default=0)
+    for name, value, *style in lines:
+        say_hanging(f"{name:<{width}} ", one_line(value), "bold", style[0] if style else "", hang)
+
+
+def say_hanging(head: str, text: str, head_style: str = "", style: str = "", hang: bool = True) -> None:
+    """Print `head`, and `text` after it, each in a style. `hang`: on a terminal, what does not fit stands below the
+    text."""
+    most, indent = terminal.width() if hang else None, len(head) + 1
+    first, *rest = [text] if most is None else terminal.wrapped(text, max(most - indent, 20))
+    say(f"{terminal.painted(head, head_style)} {terminal.painted(first, style)}")
+    for line in rest:
+        say(f"{'':<{indent}}{terminal.painted(line, style)}")
+
+
+def say_prose(text: str) -> None:
+    """Print a sentence, broken between words on a terminal."""
+    most = terminal.width()
+    for line in [text] if most is None else terminal.wrapped(text, most):
+        say(line)
 
 
 def evidence_facts(evidence: Mapping[str, Any], but: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
@@ -81,25 +102,6 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def say_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """Print a table on stdout. The columns named in `right` are right-aligned. Cells are folded only on a terminal."""
-    # Imported here because rich takes 40 ms to import, too long for a lookup.
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
-    console = Console(soft_wrap=False, width=None if sys.stdout.isatty() else UNSET_WIDTH)
-    with console.capture() as capture:
-        console.print(table)
-    for line in capture.get().splitlines():
-        say(line.rstrip())
-
-
 def microseconds(value: float) -> str:
     """A time in a readable unit: `8.31 us`, `1.25 ms`, `2.40 s`."""
     for unit, size in (("s", 1e6), ("ms", 1e3)):
@@ -115,6 +117,18 @@ def gain_text(found: Gain) -> str:
     return f"{found.value:.2f}x, between {found.low:.2f}x and {found.high:.2f}x"
 
 
+def gain_style(low: float, high: float | None = None) -> str:
+    """The style of a gain between `low` and `high`: one that is certain is green, a certain loss is red."""
+    return "green" if low > 1 else "red" if (low if high is None else high) < 1 else ""
+
+
+def with_bar(text: str, part: float, whole: float) -> str:
+    """`text`, and on a terminal a bar as long as `part` of `whole`."""
+    if not terminal.is_terminal() or whole <= 0:
+        return text
+    return f"{text}  {terminal.bar(part / whole, FACT_BAR)}"
+
+
 def places(origins: Sequence[object]) -> str:
     """Where a product comes from in the user's code: the first place, and how many more there are."""
     if not origins:
@@ -122,6 +136,6 @@ def places(origins: Sequence[object]) -> str:
     return f"{origins[0]}{f' and {len(origins) - 1} more' if len(origins) > 1 else ''}"
 
 
-def count(number: int, noun: str) -> str:
-    """`1 problem`, `1,200 problems`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def count(number: int, noun: str, nouns: str = "") -> str:
+    """`1 problem`, `1,200 problems`. `nouns`: the plural, if it is not the noun with an s."""
+    return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"

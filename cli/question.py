@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gemmdb.errors import InputError
@@ -19,17 +19,11 @@ _AROUND = "`'\";,. "
 """What stands around a problem in messages, and is copied with it."""
 
 
-def ranged(problem: str, ranges: Mapping[str, tuple[int, int | None]]) -> str:
-    """The text of a problem with the ranges of its symbolic sizes, `mm m=16 ... (m 2..64, n 1..)`; `read` reads it."""
-    listed = ", ".join(f"{name} {low}..{'' if high is None else high}" for name, (low, high) in ranges.items())
-    return f"{problem} ({listed})" if listed else problem
-
-
 def read(words: Sequence[str]) -> Entry:
     """The problem that the words of PROBLEM name, with its device and ranges if they are named too.
 
-    The words are the canonical text of a problem, with ranges as `ranged` writes them; or a JSON line of a workload; or
-    FILE:LINE, a line of a workload. Raises InputError.
+    The words are the canonical text of a problem, with ranges as `names.ranged` writes them; or a JSON line of a
+    workload; or FILE:LINE, a line of a workload. Raises InputError.
     """
     text = " ".join(" ".join(words).split())
     if text.startswith("{"):

@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import count, microseconds, note, say, say_json, say_table
+from gemmdb.cli.options import JsonFlag, WideFlag
+from gemmdb.cli.output import count, gain_style, microseconds, note, say, say_json
+from gemmdb.cli.table import Cell, Column, say_table
+from gemmdb.kernels import names
 
 if TYPE_CHECKING:
     from gemmdb.report.listing import Listing
     from gemmdb.report.table import Row
     from gemmdb.workload.entries import Entry
+
+VERDICTS = (
+    Column("problem"), Column("time", right=True, rigid=True), Column("gain over ATen", right=True, rigid=True),
+    Column("kernel"), Column("under load", right=True, rigid=True),
+)  # fmt: skip
 
 
 def show(
@@ -24,13 +31,14 @@ def show(
     ] = None,
     sort: Annotated[str, typer.Option(help="Order of a table: gain, time or size.")] = "gain",
     limit: Annotated[int, typer.Option(min=0, help="The most lines; 0: all.")] = 20,
-    wide: Annotated[bool, typer.Option("--wide", help="Full texts, as `gemmdb lookup` takes them.")] = False,
+    wide: WideFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Show what is in a table or in a workload.
 
-    Of a table it shows the verdicts: what a lookup of each problem answers with, and its gain over ATen. Of a workload
-    it shows the products with their lines; `gemmdb explain WORKLOAD.jsonl:LINE` says more about one.
+    Of a table it shows the verdicts: what a lookup of each problem answers with, its gain over ATen, and how many of
+    its kernels were timed under load only, while other programs kept the machine busy; they cannot win against ATen. Of
+    a workload it shows the products with their lines; `gemmdb explain WORKLOAD.jsonl:LINE` says more about one.
 
     \b
     Examples:
@@ -48,26 +56,27 @@ def show(
         say_json("show", _document(found))
         return
     if found.rows:
-        titles = ("problem", "time", "gain over ATen", "kernel")
-        say_table(titles, (_verdict(row, wide) for row in found.rows), right=("time", "gain over ATen"))
+        marked = any(load for load, _ in found.loads)
+        rows = zip(found.rows, found.loads, strict=True)
+        columns = VERDICTS if marked else VERDICTS[:-1]
+        say_table(columns, (_verdict(row, load, wide)[: len(columns)] for row, load in rows), whole=wide)
     if found.products:
         titles = ("line", "in graphs", "calls", "problem")
-        say_table(titles, (_product(*one, wide) for one in found.products), right=titles[:3])
+        say_table(titles, (_product(*one, wide) for one in found.products), right=titles[:3], whole=wide)
     say(_summary(found))
 
 
-def _verdict(row: Row, wide: bool) -> tuple[str, ...]:
-    from gemmdb.report import names
-
+def _verdict(row: Row, load: tuple[int, int], wide: bool) -> tuple[str | Cell, ...]:
     verdict, (low, high) = row.verdict, row.interval
     gain = f"{row.gain:.2f}x" + (f" ({low:.2f} to {high:.2f})" if low != high else "")
-    problem = verdict.problem.text if wide else names.short(verdict.problem)
-    return problem, microseconds(verdict.expected_us), gain, verdict.pick.text if wide else names.kernel(verdict.pick)
+    return (
+        verdict.problem.text if wide else names.short(verdict.problem), microseconds(verdict.expected_us),
+        Cell(gain, gain_style(low, high)), verdict.pick.text if wide else names.kernel(verdict.pick),
+        Cell(f"{load[0]} of {load[1]}" if load[0] else "", "yellow"),
+    )  # fmt: skip
 
 
 def _product(line: int, entry: Entry, wide: bool) -> tuple[str, ...]:
-    from gemmdb.report import names
-
     text = entry.problem.text if wide else names.short(entry.problem)
     return str(line), str(entry.count), f"{entry.calls:,}", text
 
@@ -78,6 +87,9 @@ def _summary(found: Listing) -> str:
     text = count(found.matching, noun) if shown == found.matching else f"{shown} of {found.matching:,} {noun}s"
     if found.rows:
         text += f"; {found.gain:.2f}x over ATen in the geometric mean of all {found.matching:,}"
+    if found.loaded:
+        some = "1 problem has" if found.loaded == 1 else f"{found.loaded:,} problems have"
+        note(f"{some} kernels timed under load only: they cannot win; the same build times them again")
     if shown < found.matching:
         note("--limit 0 shows all")
     return text
@@ -93,8 +105,9 @@ def _document(found: Listing) -> dict[str, Any]:
             "expected_us": row.verdict.expected_us,
             "speedup": row.gain,
             "interval": row.interval,
+            "under_load": {"marked": marked, "timed": timed},
         }
-        for row in found.rows
+        for row, (marked, timed) in zip(found.rows, found.loads, strict=True)
     ]
     products = [
         {

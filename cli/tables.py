@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import typer
 
-from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import note, say_json, say_table
+from gemmdb.cli.options import JsonFlag, WideFlag
+from gemmdb.cli.output import note, say_json
+from gemmdb.cli.table import Cell, Column, say_table
 from gemmdb.table.catalog import Catalog
 
+COLUMNS = (
+    Column("device", rigid=True), Column("arch", rigid=True), Column("origin", rigid=True, drop=1),
+    Column("problems", right=True, rigid=True), Column("ops", drop=4),
+    Column("measurements", right=True, rigid=True, drop=2), Column("digest", rigid=True, drop=3),
+    Column("file", cut=True, floor=30),
+)  # fmt: skip
 
-def tables(context: typer.Context, json: JsonFlag = False) -> None:
-    """List the tables in use and what they hold, or pull and push tables.
+
+def tables(context: typer.Context, wide: WideFlag = False, json: JsonFlag = False) -> None:
+    """List the tables in use and what they hold, or pull, push and pack tables.
 
     The order is that of a lookup: first the tables of GEMMDB_TABLES, then your own (GEMMDB_USER_TABLE and what `gemmdb
     build` wrote), then those of installed packages, then the shipped ones.
@@ -20,6 +31,7 @@ def tables(context: typer.Context, json: JsonFlag = False) -> None:
       gemmdb tables
       gemmdb tables --json
       gemmdb tables pull --help
+      gemmdb tables pack --help
 
     \b
     Exit codes: 0 done, even if there is no table; 2 bad usage or bad input.
@@ -33,19 +45,15 @@ def tables(context: typer.Context, json: JsonFlag = False) -> None:
     if not entries:
         note("no tables: gemmdb build --arch native makes one for this machine")
         return
-    say_table(
-        ("device", "arch", "origin", "problems", "measurements", "digest", "file"),
-        (
-            (
-                str(entry["device"]),
-                str(entry["arch"]),
-                str(entry["origin"]),
-                ", ".join(f"{op} {number:,}" for op, number in entry["problems"].items()),
-                f"{entry['measurements']:,}",
-                str(entry["digest"])[:12],
-                str(entry["path"]),
-            )
-            for entry in entries
-        ),
-        right=("measurements",),
-    )
+    say_table(COLUMNS, map(_row, entries), whole=wide)
+
+
+def _row(entry: Mapping[str, Any]) -> tuple[str | Cell, ...]:
+    ops = ", ".join(f"{op} {number:,}" for op, number in entry["problems"].items())
+    return (
+        Cell(str(entry["device"]), "bold"), str(entry["arch"]),
+        Cell(str(entry["origin"]), "green" if entry["origin"] == "measured" else "yellow"),
+        f"{sum(entry['problems'].values()):,}", ops,
+        f"{entry['measurements']:,}{' (packed)' if entry['packed'] else ''}", str(entry["digest"])[:12],
+        str(entry["path"]),
+    )  # fmt: skip

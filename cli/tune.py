@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,25 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemmdb.cli.build import terminable
-from gemmdb.cli.options import JsonFlag, takes
-from gemmdb.cli.output import count, microseconds, note, places, say, say_facts, say_json, say_table
-from gemmdb.cli.progress import BuildProgress, left
+from gemmdb.cli.options import JsonFlag, WideFlag, takes
+from gemmdb.cli.output import count, note, say_json
+from gemmdb.cli.progress import BuildProgress
+from gemmdb.cli.tuned import expected, say_plan, say_tuned
 from gemmdb.errors import InputError
 
 if TYPE_CHECKING:
     from gemmdb.generators.build.build import BuildReport
     from gemmdb.report.workload import WorkloadReport
-    from gemmdb.tune.gained import Gained
     from gemmdb.tune.plan import Plan
     from gemmdb.tune.running import Recorded
     from gemmdb.tune.tuning import Request, Tuned
-
-KEPT = (
-    "tables name faster kernels and no compiled graph has one: does the program keep compiled graphs itself?"
-    " Delete them, or switch that off"
-)
-LISTED = 10
-"""The most products that are listed."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +51,7 @@ class TuneOptions:
         False
     )
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run recorded and timed.")] = False
+    wide: WideFlag = False
     as_json: JsonFlag = False
 
     def request(self) -> Request:
@@ -111,8 +104,10 @@ def tune(options: TuneOptions) -> None:
         done = tune_program(request, _Notes(progress, shown), progress)
     if options.as_json:
         say_json("tune", _document(done))
+    elif request.dry_run:
+        say_plan(done.plan, options.wide)
     else:
-        _say(done, request)
+        say_tuned(done, options.wide)
     if done.interrupted:
         note(f"interrupted; what is done is in {request.folder} and in the table: the same command goes on from there")
         raise typer.Exit(130)
@@ -141,7 +136,7 @@ class _Notes:
         for reason, number in plan.left_out.items():
             note(f"not built: {count(number, 'product')}: {reason}")
         if plan.wanted:
-            note(f"3/4 build: {_expected(plan)}")
+            note(f"3/4 build: {expected(plan)}")
             self._shown.enter_context(self._progress)
         else:
             note("3/4 build: nothing to build")
@@ -160,96 +155,6 @@ class _Notes:
 
     def timed_before(self) -> None:
         note("4/4 timed before with the same tables")
-
-
-def _expected(plan: Plan) -> str:
-    saving = "" if plan.saving_us is None else f", and may save {microseconds(plan.saving_us)} of what was recorded"
-    time = left(plan.seconds).removesuffix(" left")
-    return f"{plan.fitting} of {count(len(plan.wanted), 'problem')} should fit into the budget, takes {time}{saving}"
-
-
-def _say(done: Tuned, request: Request) -> None:
-    from gemmdb.report import names
-
-    if request.dry_run:
-        _say_plan(done.plan)
-        return
-    say_facts(_facts(done))
-    ran = [one for one in done.after.products if one.calls]
-    if ran:
-        say()
-        say_table(
-            ("of the time", "calls", "rung", "gain", "kernel", "product", "where"),
-            ((
-                f"{one.total_us / (done.after.total_us or 1):.1%}", str(one.calls), one.rung,
-                f"{one.gain:.2f}x" if one.asked.hit else "",
-                names.kernel(one.asked.hit.config) if one.asked.hit else "",
-                names.short(one.entry.problem), places(one.entry.origins),
-            ) for one in ran[:LISTED]),
-            right=("of the time", "calls", "gain"),
-        )  # fmt: skip
-        if len(ran) > LISTED:
-            say(f"and {count(len(ran) - LISTED, 'product')} of less time: gemmdb coverage {done.workload}")
-
-
-def _say_plan(plan: Plan) -> None:
-    from gemmdb.report import names
-
-    if not plan.wanted:
-        say("nothing to build")
-        return
-    say_table(
-        ("", "worth", "calls", "one call", "product", "where"),
-        ((
-            "build" if place < plan.fitting else "later",
-            microseconds(one.worth_us) if one.saving else "?", str(one.calls), f"~{microseconds(one.us)}",
-            names.short(one.problem), places(one.origins),
-        ) for place, one in enumerate(plan.wanted)),
-        right=("worth", "calls", "one call"),
-    )  # fmt: skip
-    say(_expected(plan))
-
-
-def _facts(done: Tuned) -> Iterator[tuple[str, str]]:
-    """Name and value of each line of the closing table."""
-    for name, report in (("tables before", done.before), ("tables now", done.after)):
-        answered = sum(one.asked.hit is not None for one in report.products)
-        kernels = sum(one.asked.hit is not None and one.gain > 1 for one in report.products)
-        told = (
-            f"{answered} of {count(len(report.products), 'product')} answered, {kernels} by a kernel faster than ATen"
-        )
-        yield name, f"{told}; {report.gain:.2f}x over ATen expected, weighted by time"
-    if done.built is not None:
-        yield "table", str(done.built.out)
-    if done.gained is not None:
-        yield from _measured(done.gained)
-        if done.gained.verdict == "same kernels" and kernels:
-            yield "why", KEPT
-
-
-def _measured(found: Gained) -> Iterator[tuple[str, str]]:
-    if not found.graphs:
-        yield "the program", "no compiled graph was called often enough to be timed (the first two calls are left out)"
-        return
-    runs = f"in all calls of compiled graphs of a run ({count(found.runs, 'run')})"
-    yield "without gemmdb", f"{microseconds(found.without_us)} {runs}"
-    yield "with gemmdb", f"{microseconds(found.with_us)} {runs}"
-    low, high = found.interval
-    yield "gain", f"{found.gain:.3f}x, between {low:.3f}x and {high:.3f}x: {_verdict(found.verdict)}"
-    from gemmdb.devices import detect
-    from gemmdb.devices.load import Load
-
-    busy = Load(found.load, threads=detect.cores())
-    if busy.disturbs:
-        yield "under load", f"{busy.text}: repeat it with --fresh when the machine is quiet"
-    if found.unmatched:
-        yield "left out", f"{count(found.unmatched, 'kind')} of graphs that were not called often enough on both sides"
-
-
-def _verdict(verdict: str) -> str:
-    if verdict == "same kernels":
-        return "no difference, the kernels are the same on both sides"
-    return verdict
 
 
 def _document(done: Tuned) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import microseconds, note, one_line, say, say_json, say_table
+from gemmdb.cli.output import microseconds, note, one_line, say, say_json
 from gemmdb.cli.progress import BuildProgress, Pulse
+from gemmdb.cli.table import say_table
 from gemmdb.errors import InputError
 
 if TYPE_CHECKING:

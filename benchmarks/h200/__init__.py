@@ -13,6 +13,7 @@ TOOLS = (
     Tool("exhaustive", "Compare the picks of an effort with those of a search of the whole space.", gpu=True),
     Tool("scaling", "Compare the throughput of a build on one GPU and on several.", gpu=True),
     Tool("stores", "Time epilogues that store in another order, fused and behind ATen.", gpu=True),
+    Tool("references", "Time default mode's code beside the kernels that stand in for it.", gpu=True),
     Tool("biases", "Print how much of its gain over ATen a config loses by a bias."),
     Tool("simulate", "Simulate a build on many GPUs, with compilers and GPUs that sleep."),
 )

@@ -7,7 +7,7 @@ Each way compiles in a fresh process with empty caches (`cold_s`, the seconds of
 compiles all ways again from those caches (`warm_s`), captures each as one CUDA graph, and replays the graphs in turn.
 Several programs are compiled side by side, each with its share of the processors. On each GPU, only one of them at a
 time is timed or times kernels for a compile; `cold_s` is without the seconds of waiting for that, `waited_s`. Ways:
-default, max-autotune, gemmdb (as installed), gemmdb-aten (`on_miss=aten`). max-autotune takes a minute or two per
+default, max-autotune, gemmdb (as installed), gemmdb-aten, gemmdb-unconfirmed. max-autotune takes a minute or two per
 program. FILE gets one JSON line per program when it is done.
 Programs that FILE has in these ways are left out, so an interrupted run resumes. With --device cpu --size tiny it
 shows, anywhere, that everything works.
@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import tempfile
@@ -37,6 +39,9 @@ from benchmarks.programs import ways
 from benchmarks.programs.program import SIZES, Program
 from benchmarks.programs.suite import chosen
 from gemmdb.errors import InputError
+
+INNERMOST = 8
+"""How many functions a process that takes too long is said to be in."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=240, help="seconds of one process; default: 240")
     parser.add_argument("--timing", type=float, default=3, help="seconds of timing per program; default: 3")
     parser.add_argument("--blame", type=int, default=3, help="products to suspect where gemmdb is slower; default: 3")
+    parser.add_argument("--study", type=int, default=0, help="products to time also alone, for `states`; default: 0")
     parser.add_argument("--crowded", action="store_true", help="let what times kernels while it compiles not wait")
     parser.add_argument("--again", action="store_true", help="also programs that FILE has")
 
@@ -81,6 +87,7 @@ def main(options: argparse.Namespace) -> None:
     if options.child:
         from benchmarks.programs import work, worker
 
+        faulthandler.register(signal.SIGUSR1)
         task, text = options.child
         job = json.loads(text)
         reply = getattr(worker, task)(work.Job(**{**job, "ways": tuple(job["ways"])}))
@@ -156,7 +163,8 @@ def in_process(
 ) -> dict[str, Any]:
     """What `worker.TASK` returns in a process of its own; the reason as `failure` if it ends otherwise."""
     where = {"device": place.device, "folder": str(folder), "lock": str(place.lock)}
-    how = {"size": options.size, "seconds": options.timing, "blame": options.blame, "crowded": options.crowded}
+    how = {"size": options.size, "seconds": options.timing, "blame": options.blame, "crowded": options.crowded,
+           "study": options.study}  # fmt: skip
     job = {"program": program.name, "ways": names, **where, **how}
     reply, log = folder / "reply.json", folder / f"{task}-{names[0]}.log"
     reply.unlink(missing_ok=True)
@@ -168,7 +176,7 @@ def in_process(
         try:
             code = child.wait(options.timeout)
         except subprocess.TimeoutExpired:
-            return {"failure": f"{task}: no answer within {options.timeout:.0f} s"}
+            return {"failure": f"{task}: no answer within {options.timeout:.0f} s; it was in {doing(child, log)}"}
         finally:
             _end(child)
     if code == 0 and reply.exists():
@@ -176,6 +184,15 @@ def in_process(
         return found
     said = [text for text in log.read_text(errors="replace").splitlines() if text.strip()]
     return {"failure": f"{task}: exit {code}: {(said or [''])[-1][:500]}"}
+
+
+def doing(child: subprocess.Popen[bytes], log: Path) -> str:
+    """The innermost functions of the main thread of a process, which writes them to its log when it is told to."""
+    child.send_signal(signal.SIGUSR1)
+    time.sleep(1)
+    _, _, last = log.read_text(errors="replace").rpartition("Current thread")
+    found = re.findall(r'File ".*?([^/"]+)", line (\d+) in (\S+)', last)
+    return ", ".join(f"{name} ({file}:{number})" for file, number, name in found[:INNERMOST]) or "no Python code"
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

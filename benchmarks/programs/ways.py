@@ -18,18 +18,19 @@ FOLDERS = {
 """The variables that name the caches and the user's table, with the names of their folders."""
 NOTE = 160
 """Characters of a product's note that a result keeps."""
-UNSET = ("GEMMDB_USER_TABLE", "GEMMDB_ON_MISS", "GEMMDB_DISABLE")
+UNSET = ("GEMMDB_USER_TABLE", "GEMMDB_ON_MISS", "GEMMDB_CONFIRM", "GEMMDB_DISABLE")
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way. `autotuned`: with max-autotune. `gemmdb`: with gemmdb enabled, and this `on_miss` (None: its
-    default)."""
+    """One way. `autotuned`: with max-autotune. `gemmdb`: with gemmdb enabled, this `on_miss` and this `confirm` (None:
+    its defaults)."""
 
     name: str
     autotuned: bool = False
     gemmdb: bool = False
     on_miss: str | None = None
+    confirm: bool | None = None
 
     def options(self, program: Program) -> dict[str, Any]:
         """The arguments of torch.compile."""
@@ -45,6 +46,7 @@ class Way:
         from torch._inductor.utils import clear_caches
 
         import gemmdb.inductor
+        from gemmdb.settings import Policy
 
         torch._dynamo.reset()
         if folder:
@@ -53,7 +55,7 @@ class Way:
         gemmdb.inductor.disable()
         gemmdb.inductor.reset_stats()
         if self.gemmdb:
-            gemmdb.inductor.enable(on_miss=self.on_miss)
+            gemmdb.inductor.enable(on_miss=self.on_miss, policy=Policy(confirm=self.confirm))
 
     def inductor_cache(self, folder: Path) -> Path:
         """The cache of Inductor of this way."""
@@ -71,6 +73,7 @@ WAYS = {
         Way("max-autotune", autotuned=True),
         Way("gemmdb", gemmdb=True),
         Way("gemmdb-aten", gemmdb=True, on_miss="aten"),
+        Way("gemmdb-unconfirmed", gemmdb=True, confirm=False),
     )
 }
 

@@ -23,7 +23,8 @@ from benchmarks.programs.ways import Way
 class Job:
     """One program on one device. `ways`: their names; a cold compile has one. `folder`: where the caches are. `lock`:
     that of the GPU. `seconds`: of timing. `blame`: the most products that are suspected if gemmdb is slower.
-    `crowded`: what measures while it compiles does not wait for its turn."""
+    `study`: the most products whose saving is compared with what their kernels save alone. `crowded`: what measures
+    while it compiles does not wait for its turn."""
 
     program: str
     ways: tuple[str, ...]
@@ -34,6 +35,7 @@ class Job:
     seconds: float
     blame: int
     crowded: bool
+    study: int = 0
 
     @property
     def place(self) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import software
-from benchmarks.programs import blame, choices, timing
+from benchmarks.programs import blame, choices, study, timing
 from benchmarks.programs.figures import slower
 from benchmarks.programs.program import Built, Program, Step
 from benchmarks.programs.suite import suite
@@ -62,6 +62,9 @@ def warm(job: Job) -> dict[str, Any]:
         if job.blame and blamed:
             products = found["ways"][blamed]["warm_stats"]["products"]
             found["blame"] = blame.losses(job, program, WAYS[blamed], built, runs[blamed], products)
+        if job.study and "gemmdb" in runs:
+            products = found["ways"]["gemmdb"]["warm_stats"]["products"]
+            found["study"] = study.of(job, program, WAYS["gemmdb"], built, runs["gemmdb"], products)
     return found
 
 

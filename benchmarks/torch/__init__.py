@@ -6,11 +6,11 @@ Within this package `import torch` is PyTorch, because Python resolves it from t
 from benchmarks.command import Tool
 
 TOOLS = (
-    Tool("demo", "Record a program's GEMMs, build a table for this CPU, compile against it, compare."),
     Tool("models", "Time decode and prefill of a Llama-3-8B-shaped model in three modes.", gpu=True),
     Tool("compile", "Time the compilation of that model in three modes, in fresh processes.", gpu=True),
     Tool("lowering", "Time single products as Inductor compiles them with a table.", gpu=True),
     Tool("live", "Measure what live tuning costs and finds, on a GPU or a CPU."),
     Tool("lookup", "Time lookups in a table of a million problems."),
+    Tool("near", "Time rung near for held-out problems, from a table and its packed form."),
     Tool("matrix", "Run the integration's CPU tests on every supported torch."),
 )

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmdb.cost.machine import machine
-from gemmdb.cost.model import FITTED
+from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.cost.work import Setting, Tile, tile_of
 from gemmdb.kernels.config import ATEN, Config
@@ -58,6 +58,11 @@ class Scale:
         return FITTED.predict(self.setting, shape) if shape else FITTED.predict_aten(self.setting)
 
 
+def fitted() -> Coefficients:
+    """The coefficients that `Scale` uses."""
+    return FITTED
+
+
 def group_of(config: Config, problem: Problem, device: Device) -> ConfigGroup:
     """The group of a config that ran on a problem. A split that does not fill the multiprocessors belongs to the
     config."""
@@ -69,7 +74,12 @@ def group_of(config: Config, problem: Problem, device: Device) -> ConfigGroup:
         resident *= 2
     if split not in filling(tiles, device.units * resident):
         return _group(config, 0)
-    return _group(_with_split(config, 2), resident)
+    return split_group(config, resident)
+
+
+def split_group(config: Config, resident: int) -> ConfigGroup:
+    """The group of a config whose split of K gives `resident` programs per multiprocessor; 0 for no such split."""
+    return _group(_with_split(config, 2) if resident else config, resident)
 
 
 @functools.cache

@@ -22,7 +22,8 @@ from gemmdb.key.layout import contiguous
 from gemmdb.key.operands import Operand, dense_bias
 from gemmdb.key.problem import Problem
 from gemmdb.table.reader import Table
-from gemmdb.table.verdict import Pooled, Verdict
+from gemmdb.table.record import Time
+from gemmdb.table.verdict import Verdict
 
 TORCH = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8", "uint8": "uint8"}
 """The key's names of dtypes with those of torch."""
@@ -153,7 +154,7 @@ def _choice(table: Table, problem: Problem, device: Device, verdict: Verdict, ta
     return None
 
 
-def _stand_in(pooled: Sequence[Pooled], problem: Problem) -> Config:
+def _stand_in(pooled: Sequence[Time], problem: Problem) -> Config:
     known = (one for one in pooled if one.servable and one.config != ATEN and _sayable(one.config, problem))
     return next((one.config for one in known if one.ratio * (1 + one.spread) < 1), ATEN)
 

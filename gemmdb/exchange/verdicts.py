@@ -32,13 +32,10 @@ def write(path: Path, table: Table) -> int:
 
 def each(table: Table) -> Iterator[tuple[Problem, Device, Verdict]]:
     """The verdict that a lookup would take for each problem and device of a table."""
-    last: tuple[int, int] | None = None
-    for row in table.measurements():  # Ordered by problem and device.
-        if (pair := (row.problem.key, row.device.key)) != last:
-            last = pair
-            verdict = table.verdict(row.problem, row.device)
-            if verdict is not None:
-                yield row.problem, row.device, verdict
+    for problem, device in table.pairs():
+        verdict = table.verdict(problem, device)
+        if verdict is not None:
+            yield problem, device, verdict
 
 
 def _cells(problem: Problem, device: Device, verdict: Verdict) -> tuple[str | int | float, ...]:

@@ -15,17 +15,21 @@ from gemmdb.inductor.entry import disable, enable, force, record
 if TYPE_CHECKING:
     from gemmdb.inductor.comparison import Comparison, compare
     from gemmdb.inductor.journal import reset_stats, stats
-    from gemmdb.inductor.report import summary
-    from gemmdb.inductor.report_text import Summary
+    from gemmdb.inductor.reporting import report
+    from gemmdb.inductor.reports import Report
+    from gemmdb.inductor.summaries import summary
+    from gemmdb.inductor.summary_text import Summary
 
 __all__ = [
     "Comparison",
+    "Report",
     "Summary",
     "compare",
     "disable",
     "enable",
     "force",
     "record",
+    "report",
     "reset_stats",
     "stats",
     "summary",
@@ -34,8 +38,10 @@ __all__ = [
 _ON_DEMAND = {
     "Comparison": "comparison",
     "compare": "comparison",
-    "Summary": "report_text",
-    "summary": "report",
+    "Summary": "summary_text",
+    "summary": "summaries",
+    "Report": "reports",
+    "report": "reporting",
     "reset_stats": "journal",
     "stats": "journal",
 }

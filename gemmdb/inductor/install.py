@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.inductor import passes, ranks, report, session
+from gemmdb.inductor import passes, ranks, session, summaries
 from gemmdb.inductor.adapter import cutlass, decomposing, fusing, hooks, patches, state
 from gemmdb.inductor.adapter import padding as pad_mm
 from gemmdb.inductor.journal import BENCHMARKS, JOURNAL
@@ -27,7 +27,7 @@ def install() -> None:
             lowering.register()
             BENCHMARKS.reader = state.benchmarks
             BENCHMARKS.clear()
-            JOURNAL.listeners.append(report.log_graph)
+            JOURNAL.listeners.append(summaries.log_graph)
             _registered = True
         patches.apply(_wrappers())
 

@@ -67,7 +67,7 @@ def _choose(ask: Ask, table: Table, verdict: Verdict) -> tuple[Config, float, li
     if (reason := _objection(ask, table, verdict.pick)) is None:
         return verdict.pick, verdict.ratio, refused
     refused.append({"config": verdict.pick.text, "reason": reason})
-    pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or []
+    pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or ()
     ratios = {one.config: one.ratio for one in pooled if one.servable}
     others = [config for config in verdict.ties[1:] if config in ratios]
     for config in dict.fromkeys((*others, *ratios)):

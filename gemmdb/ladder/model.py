@@ -182,7 +182,7 @@ def tabled(ask: Ask) -> list[Config]:
 
 def _ratios(ask: Ask, table: Table, verdict: Verdict) -> dict[Config, float]:
     """The expected times, relative to ATen, of ATen and of the configs that may be served."""
-    pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or []
+    pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or ()
     banned = barred(ask)
     return {
         one.config: one.ratio

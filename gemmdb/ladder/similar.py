@@ -58,7 +58,7 @@ def similar(ask: Ask) -> list[Config]:
     any."""
     if ask.problem.empty or ask.problem.op not in MENU_OF:
         return []
-    found = [(distance, here) for distance, here in _timings(ask) if here.knows(ATEN)]
+    found = [(distance, here) for distance, here in _timings(ask) if here.steady_aten]
     unsafe = {one for _, here in found for one in here.unsafe}
     known = {one for _, here in found for one in _fastest(here) if one not in unsafe}
     banned = barred(ask)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from gemmdb.cost.roofline import roofline_us
-from gemmdb.cost.transfer import ConfigGroup, Scale, group_of
+from gemmdb.cost.transfer import ConfigGroup, group_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.expected import each
 from gemmdb.ladder.policy_filter import verified
-from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
-from gemmdb.table.verdict import Pooled, pool_slow, unsafe
+from gemmdb.table.record import DISTURBED, FULL, STEADIEST, STEP, Entry, Group, Record, Time
 
 _KEPT = 4096
 
@@ -41,29 +39,41 @@ class Timed(NamedTuple):
 class Timings:
     """What one table holds about one problem: each config's pooled time relative to ATen's `aten_us` microseconds.
     `banned`: the configs that were wrong or crashed. `verified`: whether the rows were measured under the running
-    toolchain class with the current kernel sources; None if unknown."""
+    toolchain class with the current kernel sources; None if unknown. `stamp`: that of the record."""
 
     problem: Problem
     device: Device
     table: str
-    pooled: Mapping[Config, Pooled]
+    times: tuple[Time, ...]
     banned: frozenset[Config]
     aten_us: float
     verified: bool | None
+    stamp: int = 0
 
-    def knows(self, config: Config) -> bool:
-        """Whether `config` has a time here that is steady enough to predict from."""
-        return config in self.pooled and self.pooled[config].steady
+    @lazy
+    def pooled(self) -> Mapping[Config, Time]:
+        """The times by config, fastest first."""
+        return {one.entry.config: one for one in self.times}
+
+    @lazy
+    def steady_aten(self) -> bool:
+        """Whether ATen has a time here that is steady enough to predict from."""
+        return any(one.entry.aten and one.steady for one in self.times)
 
     @lazy
     def level(self) -> float:
         """The smallest logarithm of a time over the time that `Scale` expects."""
-        return min(value for value, *_ in self._logs.values())
+        return min(value for value, *_ in self._codes.values()) * STEP
 
     @lazy
     def groups(self) -> Mapping[ConfigGroup, Timed]:
         """Every group that has a steady time."""
-        return {key: Timed(value - self.level, behind, full) for key, (value, behind, full) in self._logs.items()}
+        codes = self._codes
+        level, best = min(value for value, *_ in codes.values()), min(code for _, code, _ in codes.values())
+        return {
+            key: Timed((value - level) * STEP, (code - best) * STEP, full > 0)
+            for key, (value, code, full) in codes.items()
+        }
 
     @lazy
     def aten(self) -> Timed:
@@ -89,17 +99,20 @@ class Timings:
         return frozenset(group_of(config, self.problem, self.device) for config in self.banned)
 
     @lazy
-    def _logs(self) -> Mapping[ConfigGroup, tuple[float, float, bool]]:
-        scale = Scale.of(self.problem, self.device)
-        steady = {config: one for config, one in self.pooled.items() if one.steady}
-        best = min(one.ratio for one in steady.values())
-        logs: dict[ConfigGroup, tuple[float, float, bool]] = {}
-        for config, one in steady.items():
-            key = group_of(config, self.problem, self.device)
-            value, behind = math.log(one.ratio * self.aten_us / scale.us(config)), math.log(one.ratio / best)
-            least, nearest, full = logs.get(key, (value, behind, False))
-            logs[key] = min(value, least), min(behind, nearest), one.servable or full
-        return logs
+    def _codes(self) -> Mapping[ConfigGroup, tuple[int, int, int]]:
+        """Of each group the smallest logarithm of a time over the expected time, and of a time, in STEPs; and whether a
+        time was measured in full."""
+        steady = [one for one in self.times if one.width <= STEADIEST and not one.flags & DISTURBED]
+        codes: dict[ConfigGroup, tuple[int, int, int]] = {}
+        for one, key, expected in each(steady, self.problem, self.device, self.aten_us, self.stamp):
+            code, full = one.code, one.flags & FULL
+            value = code - expected
+            known = codes.get(key)
+            codes[key] = (
+                (value, code, full) if known is None
+                else (min(value, known[0]), min(code, known[1]), full | known[2])
+            )  # fmt: skip
+        return codes
 
 
 def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
@@ -119,22 +132,23 @@ def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
 
 
 def _read(ask: Ask, table: Table, problem: Problem) -> Timings | None:
-    found = ask.read(Table.rows, table, problem, ask.device) or []
-    banned = unsafe(found)
-    rows = [row for row in found if row.protocol.l2 == ask.query.l2 and row.protocol.clock != "model"]
+    found = ask.read(Table.record, table, problem, ask.device)
+    group = _group(ask, found) if found else None
+    if found is None or group is None:
+        return None
+    holds = None if ask.klass is None else all(_holds(ask, one.entry) for one in group.times)
+    return Timings(problem, ask.device, str(table.path), group.times, found.banned, group.aten_us, holds, found.stamp)
+
+
+def _group(ask: Ask, found: Record) -> Group | None:
+    """The times under the running toolchain class if ATen was timed under it, else under all."""
     classes = (None,) if ask.klass is None else (ask.klass, None)
-    for klass in classes:
-        pooled = _pooled([row for row in rows if klass is None or row.toolchain.klass == klass], banned)
-        if ATEN in pooled:
-            aten_us = median(row.times.median_us for row in pooled[ATEN].rows if row.times)
-            holds = None if ask.klass is None else all(_holds(ask, one) for one in pooled.values())
-            return Timings(problem, ask.device, str(table.path), pooled, banned, aten_us, holds)
-    return None
+    groups = (found.find(ask.query.l2, klass) for klass in classes)
+    return next((group for group in groups if group and group.aten_us), None)
 
 
-def _pooled(rows: Collection[Measurement], banned: frozenset[Config]) -> dict[Config, Pooled]:
-    return {one.config: one for one in pool_slow(rows, banned)}
-
-
-def _holds(ask: Ask, one: Pooled) -> bool:
-    return any(verified(ask, one.config, row.toolchain) for row in one.rows)
+def _holds(ask: Ask, entry: Entry) -> bool:
+    known = entry.memo.get(ask.toolchain)
+    if known is None:
+        known = entry.memo[ask.toolchain] = any(verified(ask, entry.config, one) for one in entry.toolchains)
+    return bool(known)

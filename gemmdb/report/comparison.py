@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
+from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
-from gemmdb.report import names
 
 MOST_US = 1e12
 

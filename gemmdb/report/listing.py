@@ -9,6 +9,8 @@ from pathlib import Path
 from gemmdb.errors import InputError
 from gemmdb.report import reading
 from gemmdb.report.table import Row, geometric, of_table
+from gemmdb.table.reader import Table
+from gemmdb.table.record import Record
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Entry
 
@@ -23,12 +25,16 @@ ORDERS: dict[str, Callable[[Row], tuple[float, ...]]] = {
 @dataclass(frozen=True)
 class Listing:
     """Part of a file. `rows`: verdicts of a table; `products`: (line of the file, entry) of a workload. `matching`: how
-    many the file has that match, of which these are the first; `gain`: the geometric mean of all that match."""
+    many the file has that match, of which these are the first; `gain`: the geometric mean of all that match; `loads`:
+    for each of the rows, how many configs were timed on a busy machine only, and then how many were timed; `loaded`:
+    how many of all that match have such configs."""
 
     rows: tuple[Row, ...] = ()
     products: tuple[tuple[int, Entry], ...] = ()
     matching: int = 0
     gain: float = 1.0
+    loads: tuple[tuple[int, int], ...] = ()
+    loaded: int = 0
 
 
 def listing(path: Path, words: Sequence[str], order: str, limit: int) -> Listing:
@@ -54,7 +60,16 @@ def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listi
     report = of_table(path, most=10**9)
     texts = ((row, f"{row.verdict.problem.text} {row.verdict.pick.text}") for row in report.rows)
     found = sorted((row for row, text in texts if _matches(words, text)), key=ORDERS[order])
-    return Listing(tuple(found[: limit or None]), (), len(found), geometric(row.gain for row in found))
+    with Table.open(path) as table:
+        known = table.under_load()
+    loads = [_load(known.get((row.verdict.problem.key, row.verdict.device.key))) for row in found]
+    shown = slice(limit or None)
+    gain = geometric(row.gain for row in found)
+    return Listing(tuple(found[shown]), (), len(found), gain, tuple(loads[shown]), sum(one > 0 for one, _ in loads))
+
+
+def _load(known: Record | None) -> tuple[int, int]:
+    return (len(known.under_load), len({time.config for time in known.measured})) if known else (0, 0)
 
 
 def _matches(words: Sequence[str], text: str) -> bool:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from gemmdb.kernels import names
 from gemmdb.key.problem import Problem
-from gemmdb.report import names
 from gemmdb.report.table import Limits, Row, TableReport
 
 MOST_TIES = 8

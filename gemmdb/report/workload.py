@@ -8,12 +8,12 @@ from typing import Any
 
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators.coverage import Asked, ask
+from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder import explain
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.saving import Saving, saving
-from gemmdb.report import names
 from gemmdb.report.table_document import sizes
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog

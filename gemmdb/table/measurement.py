@@ -193,7 +193,7 @@ class Measurement:
     @property
     def disturbed(self) -> bool:
         """Whether the machine was busy meanwhile."""
-        return self.detail in (DISTURBED, _BOTH)
+        return self.detail in MARKED
 
     @lazy
     def text(self) -> str:
@@ -215,6 +215,8 @@ class Measurement:
 
 
 _BOTH = f"{EMITTED}, {DISTURBED}"
+MARKED = (DISTURBED, _BOTH)
+"""The details of times that were taken while other programs kept the machine busy."""
 
 
 def marks(emitted: bool, disturbed: bool) -> str:

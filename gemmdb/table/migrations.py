@@ -19,8 +19,10 @@ _ZERO = "0" * 32
 
 def m001_initial(db: Database) -> None:
     """Schema version 1: everything, empty, of generation 0."""
-    for statement in schema.SCHEMA.values():
-        db.execute(statement)
+    later = {name for names in schema.ADDED.values() for name in names}
+    for name, statement in schema.SCHEMA.items():
+        if name not in later:
+            db.execute(statement)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     meta = {
         "schema_version": "1",
@@ -39,4 +41,13 @@ def m001_initial(db: Database) -> None:
     db.execute("PRAGMA user_version = 1")
 
 
-MIGRATIONS()(m001_initial)
+def m002_records(db: Database) -> None:
+    """Schema version 2: the tables of packed tables, empty here."""
+    for name in schema.ADDED[2]:
+        db.execute(schema.SCHEMA[name])
+    db.execute("UPDATE meta SET value = '2' WHERE name = 'schema_version'")
+    db.execute("PRAGMA user_version = 2")
+
+
+for _step in (m001_initial, m002_records):
+    MIGRATIONS()(_step)

@@ -13,10 +13,11 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table import dbfile, nearest, schema
 from gemmdb.table.handle import Handle
-from gemmdb.table.measurement import LEAST_US, MOST_US, Measurement
+from gemmdb.table.measurement import LEAST_US, MARKED, MOST_US, Measurement
+from gemmdb.table.record import Record, Time, record
 from gemmdb.table.row_cache import CONTEXT, Context, RowCache
 from gemmdb.table.rows import parse_provenance
-from gemmdb.table.verdict import Pooled, Verdict, age, pool_slow, unsafe
+from gemmdb.table.verdict import Verdict, age
 
 _WIDEST = MOST_US / LEAST_US
 """The largest ratio of two times."""
@@ -24,9 +25,12 @@ _ALL = (
     f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE (problem, device, id) > (?, ?, ?)"
     " ORDER BY problem, device, id LIMIT 1000"
 )
+_PAIRS = "SELECT DISTINCT problem, device FROM {} WHERE (problem, device) > (?, ?) ORDER BY problem, device LIMIT 1000"
 _DECIDED = (
     "SELECT DISTINCT problem, device FROM verdict WHERE (problem, device) > (?, ?) ORDER BY problem, device LIMIT 1000"
 )
+
+_MARKED = "SELECT DISTINCT problem, device FROM measurement WHERE detail IN (?, ?)"
 
 
 class Table:
@@ -34,16 +38,20 @@ class Table:
 
     `digest`: the content digest, equal for equal measurements in any order. `generation`: how often a build or merge
     changed the file. `uid` tells two files of the same generation apart. `built`, the digest when the generation was
-    last raised, tells apart two copies that were built further. All four are read when the file is opened.
+    last raised, tells apart two copies that were built further. `version`: of its schema. `packed`: whether it holds
+    records instead of measurements; `source`: then the digest of the table that it was made of. All of these are read
+    when the file is opened.
     """
 
     def __init__(self, path: Path, immutable: bool = False) -> None:
         self.path = path
         self._file = Handle(path, immutable)
         self._fetch = self._file.fetch
-        self._cache = RowCache(path, self._fetch)
         self._strangers: set[int] = set()
-        self.digest, self.generation, self.built, self.uid = self._file.header()
+        self._families: dict[tuple[int, int, str], nearest.Family] = {}
+        head = self._file.header()
+        self.digest, self.generation, self.built, self.uid, self.version, self.packed, self.source = head
+        self._cache = RowCache(path, self._fetch, self.packed)
 
     @classmethod
     def open(cls, path: Path, *, immutable: bool = False) -> Table:
@@ -112,17 +120,31 @@ class Table:
                 yield self._cache.problem(problem), self._cache.device(device)
             last = found[-1]
 
+    def pairs(self) -> Iterator[tuple[Problem, Device]]:
+        """Every problem and device of which the file holds anything, in the order of their keys."""
+        last = (-(2**63), -(2**63))
+        sql = _PAIRS.format("record" if self.packed else "measurement")
+        while found := self._fetch(sql, last):
+            for problem, device in found:
+                yield self._cache.problem(problem), self._cache.device(device)
+            last = found[-1]
+
     def neighbours(
         self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64, within: Sequence[float] = ()
     ) -> list[Problem]:
         """The problems of the same op and family that were measured on the device, the nearest in log M, N, K first,
         the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
-        fetch = self._file.fetch_few
-        ids = fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
-        protocols = {key: self._cache.protocol(key) for (key,) in ids}
-        wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
-        query = nearest.statement(problem, device.key, wanted, within)
-        found = nearest.keys(fetch(*query, schema.MOST_PROBLEMS, "problems of a family"), problem, limit)
+        if self.packed or self._file.immutable:  # Its bytes do not change while it is open.
+            known = problem.family_key, device.key, l2
+            family = self._families.get(known)
+            if family is None:
+                family = nearest.Family.of(self._decided(problem, device, l2, ()))
+                if len(self._families) >= schema.MOST_FAMILIES:
+                    self._families.clear()
+                self._families[known] = family
+            found = family.keys(problem, limit, within)
+        else:
+            found = nearest.keys(self._decided(problem, device, l2, within), problem, limit)
         return [p for key in found if (p := self._cache.problem(key)).op == problem.op and p.family == problem.family]
 
     def families(self) -> list[Problem]:
@@ -141,29 +163,52 @@ class Table:
         return self.digest if self._file.immutable else str(self._fetch(nearest.STATE, ()))
 
     def rows(self, problem: Problem, device: Device) -> list[Measurement]:
-        """Every measurement of a problem on a device, failures included, in a fixed order."""
+        """Every measurement of a problem on a device, failures included, in a fixed order. A packed table has none and
+        raises TableError."""
+        self._unpacked()
         args = (problem.key, device.key)
         found = self._file.fetch_few(schema.ROWS_SQL, args, schema.MOST_MEASUREMENTS, "measurements of a problem")
         same = not found or self._cache.problem(problem.key).text == problem.text
         return [self._cache.measurement(row) for row in found] if same else []
 
-    def pooled(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> list[Pooled]:
+    def record(self, problem: Problem, device: Device) -> Record | None:
+        """All times of a problem on a device, pooled over runs, and what failed; None without any."""
+        if not self.packed:
+            rows = self.rows(problem, device)
+            return record(rows) if rows else None
+        found = self._fetch(schema.RECORD_SQL, (problem.key, device.key))
+        same = found and self._cache.problem(problem.key).text == problem.text
+        return self._cache.record(found[0][0]) if same else None
+
+    def pooled(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> tuple[Time, ...]:
         """Every timed config of a problem, fastest first: those measured in full and those that are `slow` by a short
-        estimate."""
-        rows = self.rows(problem, device)
-        kept = (r for r in rows if r.protocol.l2 == l2 and (klass is None or r.toolchain.klass == klass))
-        return pool_slow(kept, unsafe(rows))
+        estimate. Modelled times count where none was measured."""
+        found = self.record(problem, device)
+        groups = (found.find(l2, klass, modelled) for modelled in (False, True)) if found else ()
+        return next((group.times for group in groups if group), ())
+
+    def under_load(self) -> dict[tuple[int, int], Record]:
+        """By the keys of problem and device: the records in which something was timed on a busy machine only."""
+        packed = self.packed
+        pairs = self._fetch("SELECT problem, device FROM record", ()) if packed else self._fetch(_MARKED, MARKED)
+        found = {(p, d): self.record(self._cache.problem(p), self._cache.device(d)) for p, d in pairs}
+        return {pair: known for pair, known in found.items() if known and known.under_load}
 
     def barred(self, problem: Problem, device: Device) -> frozenset[Config]:
         """The configs that were wrong or crashed in some row of the problem on the device."""
         if self._known(device) is None:
             return frozenset()
+        if self.packed:
+            packed = self._fetch(schema.RECORD_SQL, (problem.key, device.key))
+            return self._cache.banned(packed[0][0]) if packed else frozenset()
         args = (problem.key, device.key)
         found = self._file.fetch_few(schema.BARRED_SQL, args, schema.MOST_MEASUREMENTS, "failed configs of a problem")
         return frozenset(self._cache.config(key) for (key,) in found)
 
     def measurements(self) -> Iterator[Measurement]:
-        """All measurements. They are read in small pieces, so no writer waits for a slow consumer."""
+        """All measurements. They are read in small pieces, so no writer waits for a slow consumer. A packed table has
+        none and raises TableError."""
+        self._unpacked()
         last = (-(2**63), -(2**63), -(2**63))
         while found := self._fetch(_ALL, last):
             for row in found:
@@ -172,14 +217,24 @@ class Table:
 
     def summary(self) -> list[dict[str, Any]]:
         """One JSON-ready entry per device, with the keys of `gemmdb tables --json`."""
-        pairs = "(SELECT DISTINCT problem, device FROM measurement)"
+        pairs = f"(SELECT DISTINCT problem, device FROM {'record' if self.packed else 'measurement'})"
         ops = self._fetch(
             f"SELECT device, op, count(*) FROM {pairs} AS pair JOIN problem ON problem.id = pair.problem"
             " GROUP BY device, op ORDER BY op",
             (),
         )
-        counts = self._fetch("SELECT device, protocol, count(*) FROM measurement GROUP BY device, protocol", ())
+        counts = self._counts()
         return [self._summary(device, ops, counts) for device in self.devices()]
+
+    def _counts(self) -> Sequence[tuple[int, bool, int]]:
+        """For each device the number of measurements, or of pooled times and failures in a packed table: computed by
+        the cost model or not."""
+        if self.packed:
+            packed = self._fetch("SELECT device, data FROM record", ())
+            return [(device, bool(modelled), number) for device, data in packed
+                    for modelled, number in enumerate(self._cache.counts(data))]  # fmt: skip
+        found = self._fetch("SELECT device, protocol, count(*) FROM measurement GROUP BY device, protocol", ())
+        return [(owner, self._cache.protocol(key).clock == "model", number) for owner, key, number in found]
 
     def provenance(self) -> list[dict[str, Any]]:
         """What each run recorded about itself, JSON-ready, ordered by run id."""
@@ -190,6 +245,22 @@ class Table:
             except InputError as error:
                 raise self._cache.error(str(error)) from error
         return found
+
+    def _unpacked(self) -> None:
+        if self.packed:
+            raise TableError(
+                f"{self.path} is packed: it holds pooled times and no measurements; use the table that it was packed"
+                " from, or the archives"
+            )
+
+    def _decided(self, problem: Problem, device: Device, l2: str, within: Sequence[float]) -> list[tuple[Any, ...]]:
+        """The keys and sizes of the problems of a family with a measured verdict."""
+        fetch = self._file.fetch_few
+        ids = fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
+        protocols = {key: self._cache.protocol(key) for (key,) in ids}
+        wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
+        query = nearest.statement(problem, device.key, wanted, within)
+        return fetch(*query, schema.MOST_PROBLEMS, "problems of a family")
 
     def _known(self, device: Device) -> Device | None:
         """The file's own record of a device; None if it has none. For a file that nobody writes, a None is remembered:
@@ -202,17 +273,21 @@ class Table:
         return found
 
     def _summary(self, device: Device, ops: Sequence[Any], counts: Sequence[Any]) -> dict[str, Any]:
-        rows = {self._cache.protocol(key): count for owner, key, count in counts if owner == device.key}
-        modelled = bool(rows) and all(protocol.clock == "model" for protocol in rows)
+        measured, computed = (
+            sum(number for owner, modelled, number in counts if (owner, modelled) == (device.key, kind))
+            for kind in (False, True)
+        )
+        modelled = computed > 0 and not measured
         return {
             "path": str(self.path),
             "arch": device.arch,
             "device": device.sku,
-            "schema_version": schema.SCHEMA_VERSION,
+            "schema_version": self.version,
+            "packed": self.packed,
             "digest": self.digest,
             "origin": "modelled" if modelled else "measured",
             "problems": {op: count for owner, op, count in ops if owner == device.key},
-            "measurements": sum(rows.values()),
+            "measurements": measured + computed,
         }
 
     def _verdict(self, row: tuple[Any, ...], context: Context, problem: Problem, device: Device) -> Verdict | None:

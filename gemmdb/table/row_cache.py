@@ -13,7 +13,10 @@ from gemmdb.key.device import KINDS, Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table import schema
-from gemmdb.table.measurement import Measurement, Protocol, Status, Times, one_line
+from gemmdb.table.measurement import UNSAFE, Measurement, Protocol, Status, Times, one_line
+from gemmdb.table.numbering import Numbering
+from gemmdb.table.record import Entry, Record, counts, failures
+from gemmdb.table.record import unpack as unpack_record
 from gemmdb.table.rows import parse_figures, unpack
 
 Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
@@ -46,9 +49,11 @@ class RowCache:
     lacks the key or holds something else under it.
     """
 
-    def __init__(self, path: Path, fetch: Fetch) -> None:
+    def __init__(self, path: Path, fetch: Fetch, packed: bool = False) -> None:
         self._path = path
         self._fetch = fetch
+        self._packed = packed
+        self._numbered: tuple[Numbering, Callable[[int], Entry]] | None = None
         self._configs: dict[int, Config] = {}
         self._devices: dict[int, Device] = {}
         self._protocols: dict[int, Protocol] = {}
@@ -121,6 +126,32 @@ class RowCache:
             _remember(context.ties, keys, found)
         return found
 
+    def numbering(self) -> Numbering:
+        """What the records of a packed table name by number."""
+        return self._numbers()[0]
+
+    def record(self, data: Any) -> Record:
+        """The record of a packed table's `data`."""
+        numbering, entry = self._numbers()
+        try:
+            return unpack_record(data, entry, numbering.classes)
+        except InputError as error:
+            raise self.error(str(error)) from error
+
+    def banned(self, data: Any) -> frozenset[Config]:
+        """The configs that were wrong or crashed by a record's `data`."""
+        try:
+            return frozenset(config for config, status in failures(data, self._numbers()[1]) if status in UNSAFE)
+        except InputError as error:
+            raise self.error(str(error)) from error
+
+    def counts(self, data: Any) -> tuple[int, int]:
+        """How many times a record's `data` holds: measured ones, failures included, and modelled ones."""
+        try:
+            return counts(data)
+        except InputError as error:
+            raise self.error(str(error)) from error
+
     def measurement(self, row: Sequence[Any]) -> Measurement:
         """The Measurement of a row with the columns `schema.COLUMNS`."""
         problem, device, _, config, protocol, toolchain, run, status, *times, error, compile_s, detail = row
@@ -158,9 +189,28 @@ class RowCache:
         rows = self._fetch(f"SELECT text FROM {kind} WHERE id = ?", (key,))
         if not rows:
             raise self.error(f"it names a {kind} that it does not hold")
-        value = self._parse(kind, key, rows[0][0], parse)
+        text = rows[0][0]
+        if self._packed and kind == "config":
+            text = self._long(text)
+        value = self._parse(kind, key, text, parse)
         _remember(cache, key, value)
         return value
+
+    def _long(self, text: Any) -> str:
+        try:
+            return self.numbering().long(str(text))
+        except InputError as error:
+            raise self.error(str(error)) from error
+
+    def _numbers(self) -> tuple[Numbering, Callable[[int], Entry]]:
+        found = self._numbered
+        if found is None:
+            try:
+                numbering = Numbering.parse(dict(self._fetch(schema.NUMBERING_SQL, ())))
+            except InputError as error:
+                raise self.error(str(error)) from error
+            found = self._numbered = numbering, numbering.reader(self.config, self.toolchain)
+        return found
 
     def _parse(self, kind: str, key: int, text: Any, parse: Callable[[str], _T]) -> _T:
         if not isinstance(text, str) or canonical.key(text) != key:

@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 from gemmdb.errors import TableError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+OLDEST_VERSION = 1
+"""The oldest schema that a reader still reads. A writer brings it to SCHEMA_VERSION."""
 APPLICATION_ID = 0x676D6462
 """`gmdb` in the file's header: tells a table from any other SQLite file."""
 
@@ -37,15 +39,21 @@ SCHEMA = {
     " PRIMARY KEY (problem, device, protocol, klass)) WITHOUT ROWID",
     "pending": "CREATE TABLE pending (problem INTEGER NOT NULL, device INTEGER NOT NULL,"
     " PRIMARY KEY (problem, device)) WITHOUT ROWID",
+    "record": "CREATE TABLE record (problem INTEGER NOT NULL, device INTEGER NOT NULL, data BLOB NOT NULL,"
+    " PRIMARY KEY (problem, device)) WITHOUT ROWID",
+    "numbering": "CREATE TABLE numbering (name TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID",
 }
-"""Every table and index of schema version 1 by name, with the statement that makes it.
+"""Every table and index of the present schema by name, with the statement that makes it.
 
 Ids are the 64-bit keys of canonical texts, so equal content has equal ids in every file. The `keys` of a verdict are
 those of its protocol, toolchain, family and tie set (the pick first), 8 bytes each: one column reads faster than five.
 `head` holds op and sizes. Together with the family's text it is the whole text of the problem, so a reader rules out a
 key collision without a second probe. `pending` holds the (problem, device) pairs whose verdicts are older than their
-measurements.
+measurements. `record` and `numbering` are for packed tables, which have no measurements.
 """
+
+ADDED = {2: ("record", "numbering")}
+"""What each version has that the one before it has not."""
 
 _FOREIGN = {
     "sqlite_stat1": "CREATE TABLE sqlite_stat1(tbl,idx,stat)",
@@ -68,6 +76,11 @@ COLUMNS = (
 )  # fmt: skip
 """The columns of `measurement`, in order."""
 
+RECORD_SQL = "SELECT data FROM record WHERE problem = ? AND device = ?"
+"""All times of a problem on a device in a packed table, by primary key."""
+NUMBERING_SQL = "SELECT name, data FROM numbering LIMIT 5"
+"""What the records name by number. There are four parts."""
+
 ROWS_SQL = f"SELECT {', '.join(COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
 """Every measurement of a problem on a device, by primary key."""
 
@@ -88,6 +101,8 @@ _HEADER = {
     "digest": _DIGEST, "rows_digest": _DIGEST, "generation_digest": _DIGEST, "uid": _ID,
     "generation": re.compile("0|[1-9][0-9]{0,17}"),
 }  # fmt: skip
+_PACKED = {"packed": re.compile("1"), "source": _DIGEST}
+"""What only a packed table has: that it is one, and the digest of the table that it was made of."""
 
 
 class Header(NamedTuple):
@@ -97,17 +112,22 @@ class Header(NamedTuple):
     generation: int
     generation_digest: str
     uid: str
+    version: int
+    packed: bool
+    source: str
 
 
 def header(db: sqlite3.Connection, path: Path) -> Header:
     """The header of the table at `path`. Raises TableError when it is malformed."""
-    found = dict(
-        db.execute(f"SELECT name, value FROM meta WHERE name IN ({', '.join('?' * len(_HEADER))})", [*_HEADER])
-    )
-    for name, form in _HEADER.items():
+    names = (*_HEADER, *_PACKED)
+    found = dict(db.execute(f"SELECT name, value FROM meta WHERE name IN ({', '.join('?' * len(names))})", names))
+    packed = "packed" in found
+    for name, form in ({**_HEADER, **_PACKED} if packed else _HEADER).items():
         if not isinstance(value := found.get(name), str) or not form.fullmatch(value):
             raise TableError(f"{path}: its digest or generation is malformed ({name}); rebuild it with `gemmdb build`")
-    return Header(found["digest"], int(found["generation"]), found["generation_digest"], found["uid"])
+    version, source = _pragma(db, "user_version"), found["source"] if packed else ""
+    whole = found["digest"], int(found["generation"]), found["generation_digest"], found["uid"]
+    return Header(*whole, version, packed and version > 1, source)
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:
@@ -120,14 +140,15 @@ def check(db: sqlite3.Connection, path: Path) -> None:
     version = _pragma(db, "user_version")
     if version > SCHEMA_VERSION:
         raise TableError(f"{path} has schema {version} and this gemmdb reads up to {SCHEMA_VERSION}: upgrade gemmdb")
-    if version < SCHEMA_VERSION:
+    if version < OLDEST_VERSION:
         raise TableError(f"{path} has no readable schema (version {version}); rebuild it with `gemmdb build`")
+    newer = {name for added, names in ADDED.items() if added > version for name in names}
     found = set()
     for kind, name, table, sql in db.execute(_MASTER):
-        if not _allowed(name, kind, table, sql):
+        if name in newer or not _allowed(name, kind, table, sql):
             raise TableError(f"{path} holds a {kind} {name[:60]!r} that no gemmdb table has; do not use this file")
         found.add(name)
-    missing = SCHEMA.keys() - found
+    missing = SCHEMA.keys() - found - newer
     if missing:
         raise TableError(f"{path} lacks {', '.join(sorted(missing))}; rebuild it with `gemmdb build`")
     header(db, path)

@@ -161,7 +161,7 @@ def confirmed(pooled: Sequence[Pooled]) -> Sequence[Pooled]:
     were timed more than once or as emitted code: for the others it is unknown how far their times are from those of the
     served code."""
     again = [p for p in pooled if p.config == ATEN or len(p.rows) > 1 or p.emitted]
-    return again if any(p.emitted for p in again) else pooled
+    return again if any(p.emitted for p in again if p.config != ATEN) else pooled
 
 
 def best(pooled: Sequence[Pooled]) -> list[Pooled]:

@@ -188,9 +188,14 @@ def _open(path: Path) -> sqlite3.Connection:
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
-        if db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+        empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+        if not empty:
+            schema.check(db, path)
+        if empty or schema.header(db, path).version < schema.SCHEMA_VERSION:
             MIGRATIONS.apply(Database(db, execute_plugins=False, recursive_triggers=False))
-        schema.check(db, path)
+            schema.check(db, path)
+        if schema.header(db, path).packed:
+            raise TableError(f"{path} is packed, so nothing can be added; name the table that it was packed from")
     except BaseException:
         db.execute("ROLLBACK")
         raise

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
 from gemmdb.table.reader import Table
+from gemmdb.table.record import RESIDENT
 from gemmdb.table.verdict import Verdict
 
 Key = tuple[str, str, str, str]
@@ -64,14 +67,17 @@ class Diff:
 
 @dataclass(frozen=True)
 class _Content:
-    rows: frozenset[int]
+    rows: frozenset[object]
     pairs: frozenset[tuple[str, str]]
     verdicts: Mapping[Key, Verdict]
 
 
 def diff(a: Path, b: Path) -> Diff:
-    """How the table at `b` differs from the one at `a`. Raises TableError."""
-    one, other = _read(a), _read(b)
+    """How the table at `b` differs from the one at `a`. If one is packed, pooled times take the place of measurements.
+    Raises TableError."""
+    with contextlib.closing(Table.open(a)) as before, contextlib.closing(Table.open(b)) as after:
+        pooled = before.packed or after.packed
+        one, other = _read(before, pooled), _read(after, pooled)
     both = one.pairs & other.pairs
     keys_a = {key for key in one.verdicts if key[:2] in both}
     keys_b = {key for key in other.verdicts if key[:2] in both}
@@ -87,16 +93,25 @@ def diff(a: Path, b: Path) -> Diff:
     )
 
 
-def _read(path: Path) -> _Content:
-    rows: set[int] = set()
-    pairs = {}
-    with contextlib.closing(Table.open(path)) as table:
-        for row in table.measurements():
-            rows.add(row.key)
-            pairs[row.problem.text, row.device.text] = (row.problem, row.device)
-        found = [verdict for pair in pairs.values() for verdict in table.verdicts(*pair)]
+def _read(table: Table, pooled: bool) -> _Content:
+    pairs = {(problem.text, device.text): (problem, device) for problem, device in table.pairs()}
+    rows: set[object] = {row.key for row in table.measurements()} if not pooled else set()
+    if pooled:
+        rows.update(time for pair in pairs.values() for time in _times(table, *pair))
+    found = [verdict for pair in pairs.values() for verdict in table.verdicts(*pair)]
     verdicts = {(v.problem.text, v.device.text, v.protocol.text, v.klass): v for v in found}
     return _Content(frozenset(rows), frozenset(pairs), verdicts)
+
+
+def _times(table: Table, problem: Problem, device: Device) -> Iterator[object]:
+    """What a packed table holds of a problem."""
+    found = table.record(problem, device)
+    for config, status in found.failed if found else ():
+        yield problem.key, device.key, config.key, status
+    for group in found.groups if found else ():
+        for one in group.times:
+            figures = one.code, one.width, one.flags % RESIDENT
+            yield problem.key, device.key, group.l2, group.modelled, group.klass, one.config.key, *figures
 
 
 def _change(key: Key, before: Verdict, after: Verdict) -> Change:

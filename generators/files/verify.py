@@ -8,7 +8,7 @@ import math
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.table import dbfile, schema
+from gemmdb.table import content, dbfile, schema
 from gemmdb.table.measurement import Measurement, Protocol, one_line
+from gemmdb.table.reader import Table
 from gemmdb.table.row_cache import RowCache
 from gemmdb.table.rows import fingerprint, parse_figures
 from gemmdb.table.verdict import decide_all
@@ -50,8 +51,8 @@ _MOST = 100
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault. `check`: `integrity`, `size`, `text`, `measurement`, `digest`, `verdict` or `pending`. `message`: one
-    line."""
+    """One fault. `check`: `integrity`, `size`, `text`, `measurement`, `record`, `digest`, `verdict` or `pending`.
+    `message`: one line."""
 
     check: str
     message: str
@@ -62,7 +63,9 @@ def verify(path: Path) -> list[Finding]:
 
     It checks SQLite's own structures, the limits of what lookups read, that each text is canonical and has the right
     key, that each measurement is consistent and has the right key, that the content digest matches the measurements,
-    and that the verdicts follow from the measurements. Raises TableError for a file that is not a table at all.
+    and that the verdicts follow from the measurements; of a packed table that each record is well-formed, that the
+    verdicts pick what it holds, and that the content digest matches. Raises TableError for a file that is not a table
+    at all.
     """
     with contextlib.closing(dbfile.connect(path)) as db:
         try:
@@ -77,10 +80,15 @@ def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     if damage:
         return
     yield from _sizes(db)
-    faults = [fault for kind, parse in _TEXTS for fault in _texts(db, kind, parse)]
+    head = schema.header(db, path)
+    cache = RowCache(path, lambda sql, args: db.execute(sql, args).fetchall(), head.packed)
+    faults = [fault for kind, parse in _TEXTS for fault in _texts(db, kind, parse, cache if head.packed else None)]
     faults = faults or list(_columns(db))
     yield from faults[:_MOST]
     if faults:
+        return
+    if head.packed:
+        yield from islice(chain(_packed(db, head, cache), _readable(path)), _MOST)
         return
     reader = _Reader(db, path)
     wanted = reader.verdicts()
@@ -97,12 +105,16 @@ def _sizes(db: sqlite3.Connection) -> Iterator[Finding]:
             yield Finding("size", f"{largest:,} {what} are more than the {most:,} that lookups accept")
 
 
-def _texts(db: sqlite3.Connection, kind: str, parse: Callable[[str], Any]) -> Iterator[Finding]:
+def _texts(
+    db: sqlite3.Connection, kind: str, parse: Callable[[str], Any], packed: RowCache | None
+) -> Iterator[Finding]:
     for key, text in db.execute(f"SELECT id, text FROM {kind}"):
         try:
+            if packed and kind == "config":
+                text = packed.numbering().long(text)
             parse(text)
             good = canonical.key(text) == key
-        except (InputError, TypeError, AttributeError) as error:
+        except (InputError, TableError, TypeError, AttributeError) as error:
             yield Finding("text", f"{kind} {key}: {error}")
             continue
         if not good:
@@ -127,6 +139,42 @@ def _columns(db: sqlite3.Connection) -> Iterator[Finding]:
             good = False
         if not good:
             yield Finding("text", f"run {run[:64]!r}: its provenance is not a JSON object")
+
+
+def _packed(db: sqlite3.Connection, head: schema.Header, cache: RowCache) -> Iterator[Finding]:
+    """Checks of a packed table whose texts are good. Its verdicts cannot be derived again; their picks must be among
+    the times."""
+    for name in ("measurement", "pending"):
+        if db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone():
+            yield Finding("record", f"the table is packed and has rows in `{name}`, which no packed table has")
+    picks: dict[tuple[Any, Any], set[Any]] = {}
+    for problem, device, data in db.execute("SELECT problem, device, data FROM record"):
+        try:
+            cache.problem(problem), cache.device(device)
+            found = cache.record(data)
+        except TableError as error:
+            yield Finding("record", str(error))
+            continue
+        servable = {one.config.key for group in found.groups for one in group.times if one.servable}
+        picks[problem, device] = servable - {config.key for config in found.banned}
+    for row in db.execute(_VERDICTS):
+        if (row[0], row[1]) in picks and row[4] not in picks[row[0], row[1]]:
+            yield Finding("verdict", f"the verdict on problem {_short(row[0])} picks a config without a time")
+        elif (row[0], row[1]) not in picks:
+            yield Finding("verdict", f"the verdict on problem {_short(row[0])} has no record")
+    digest = content.packed(db)
+    if digest != head.digest:
+        yield Finding("digest", f"the digest of the content is {digest}, the file says {head.digest}")
+
+
+def _readable(path: Path) -> Iterator[Finding]:
+    """Verdicts that a lookup could not read."""
+    with contextlib.closing(Table.open(path)) as table:
+        try:
+            for problem, device in table.decided():
+                table.verdicts(problem, device)
+        except TableError as error:
+            yield Finding("verdict", str(error))
 
 
 class _Reader:

@@ -28,6 +28,7 @@ EXAMPLES = sorted(set(re.findall(r"^(gemmdb \w.*?)(?:\s+#.*)?$", BLOCKS, re.MULT
 RUN_ELSEWHERE = (
     "gemmdb build",
     "gemmdb compare",
+    "gemmdb demo",
     "gemmdb doctor",
     "gemmdb verify mine.db --remeasure",
     "gemmdb report --",

@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from gemmdb.cli.output import count, evidence_facts, microseconds, one_line, say_facts, say_json, say_table
+from gemmdb.cli.output import count, evidence_facts, microseconds, one_line, say_facts, say_json
+from gemmdb.cli.table import say_table
 
 
 def test_json_has_no_nan(capsys):

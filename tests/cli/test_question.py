@@ -14,6 +14,7 @@ from kit import strategies
 
 from gemmdb.cli import question
 from gemmdb.errors import InputError
+from gemmdb.kernels import names
 from gemmdb.key.problem import Problem
 
 SKU = "Example CPU"
@@ -24,7 +25,7 @@ RANGES = st.dictionaries(
 
 @given(strategies.problems, RANGES)
 def test_what_is_printed_reads_back(problem, ranges):
-    entry = question.read([question.ranged(problem.text, ranges)])
+    entry = question.read([names.ranged(problem.text, ranges)])
     assert entry.problem == problem
     assert {name: (low, high) for name, low, high in entry.ranges} == ranges
 

@@ -72,6 +72,19 @@ else:
 """
 
 
+def test_what_follows_atens_product_is_the_code_of_default_mode() -> None:
+    from gemmdb.generators.measure.cuda import bench, calls, emitted
+
+    problem = gemm("addmm", m=1024, n=3072, k=768, bias="1d", fusion="pointwise:math")
+    copies = bench.set_up(problem).copies[:1]
+    emitted.begin()
+    stand_in, _ = calls.bind(problem, ATEN, copies)
+    assert stand_in(0) is None
+    emitted.write(problem, ATEN, 90)
+    default, _ = calls.bind(problem, ATEN, copies)
+    torch.testing.assert_close(default(0), copies[0]["out"], rtol=2e-2, atol=2e-2)
+
+
 def test_loading_compiles_nothing_that_another_process_has_compiled(tmp_path: Path) -> None:
     """Each kernel compiled twice took three seconds of a build's GPU."""
     cache = {"TRITON_CACHE_DIR": str(tmp_path / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}

@@ -19,8 +19,8 @@ from gemmdb.devices import registry
 from gemmdb.inductor import __main__ as runner
 from gemmdb.inductor import session
 from gemmdb.inductor.journal import Event
-from gemmdb.inductor.report import of_events
-from gemmdb.inductor.report_text import MOST
+from gemmdb.inductor.summaries import of_events
+from gemmdb.inductor.summary_text import MOST
 from gemmdb.key.problem import Problem
 
 KEY = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, product
@@ -30,6 +29,7 @@ from gemmdb.ladder import lookup
 from gemmdb.settings import Policy, Settings, shipped_tables
 from gemmdb.table import schema
 from gemmdb.table.catalog import Catalog
+from gemmdb.table.reader import Table
 from kit.devices import known
 
 OURS = ("tile", "gemv", "persistent", "narrow")
@@ -56,14 +56,14 @@ def sample(items: list[T], most: int) -> list[T]:
 @functools.cache
 def measured() -> list[Pair]:
     """All pairs of problem and config in the measured table of the H200, in the order of their keys."""
-    path = shipped_tables() / "sm90-nvidia-h200.db"
-    database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    problems = {key: Problem.parse(text) for key, text in database.execute("SELECT id, text FROM problem")}
-    configs = {key: Config.parse(text) for key, text in database.execute("SELECT id, text FROM config")}
-    assert all(value.key == key for values in (problems, configs) for key, value in values.items())
-    pairs = database.execute("SELECT DISTINCT problem, config FROM measurement ORDER BY problem, config").fetchall()
-    database.close()
-    return [(problems[problem], configs[config]) for problem, config in pairs]
+    found: set[Pair] = set()
+    with Table.open(shipped_tables() / "sm90-nvidia-h200.db", immutable=True) as table:
+        for problem, device in table.pairs():
+            record = table.record(problem, device)
+            assert record is not None
+            found.update((problem, time.config) for group in record.groups for time in group.times)
+            found.update((problem, config) for config, _ in record.failed)
+    return sorted(found, key=lambda pair: (pair[0].key, pair[1].key))
 
 
 def by_text() -> list[Problem]:

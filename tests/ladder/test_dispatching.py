@@ -9,6 +9,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.ladder import lookup
 from gemmdb.ladder.dispatching import MOST
 from gemmdb.settings import Policy
+from gemmdb.table.record import STEP
 
 POLICY = Policy()
 SIZES = (2, 4, 8, 16, 32)
@@ -45,10 +46,10 @@ def asked(lab, gpu, ratios, *, ranges=(2, 32), m=16, policy=POLICY, sizes=SIZES,
 def test_each_config_takes_the_part_where_it_is_best(lab, gpu):
     hit = asked(lab, gpu, {NARROW: [0.5, 0.5, 0.5, 1.5, 2.0], WIDE: [0.9, 0.9, 0.9, 0.6, 0.6]})
     assert hit.branches == ((8, NARROW), (None, WIDE))
-    assert (hit.rung, hit.config, hit.speedup) == ("exact", WIDE, pytest.approx(1 / 0.6))
+    assert (hit.rung, hit.config, hit.speedup) == ("exact", WIDE, pytest.approx(1 / 0.6, rel=STEP))
     first, second = hit.evidence["kernels"]
     assert (first["m"], first["config"], first["worst_regret"]) == ([2, 4, 8], NARROW.text, 0.0)
-    assert second["mean_gain"] == pytest.approx(1 / 0.6 - 1)
+    assert second["mean_gain"] == pytest.approx(1 / 0.6 - 1, rel=2 * STEP)
     assert hit.evidence["range"] == {"m": [2, 32]}
 
 

@@ -12,6 +12,7 @@ from gemmdb.key.operands import Numerics, Operand
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import lookup
 from gemmdb.settings import Policy
+from gemmdb.table.record import STEP
 
 POLICY = Policy()
 FILES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -81,4 +82,4 @@ def test_what_is_served_is_within_the_policy_and_repeatable(lab, ratios, m, near
         assert lookup(lab.query(lab.problem(m=m)), catalog, replace(policy, on_miss="live")) is None
     if hit.config != ATEN:
         low, high = sorted(ratios[configs.index(hit.config)])
-        assert low - 1e-9 <= 1 / hit.speedup <= high + 1e-9
+        assert low * (1 - STEP) <= 1 / hit.speedup <= high * (1 + STEP)

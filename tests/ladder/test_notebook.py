@@ -1,7 +1,7 @@
 """What a notebook shows of an answer and of a summary. Nothing of a table becomes markup."""
 
 from gemmdb.hit import Hit
-from gemmdb.inductor.report_text import Product, Summary
+from gemmdb.inductor.summary_text import Product, Summary
 from gemmdb.kernels.config import ATEN
 
 HOSTILE = "/tmp/<script>alert(1)</script>.db"

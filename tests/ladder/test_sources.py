@@ -1,6 +1,5 @@
 """Rows of our own kernels hold while the source of the kernel does."""
 
-import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -11,6 +10,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder import lookup
 from gemmdb.settings import Policy, shipped_tables
+from gemmdb.table.reader import Table
 
 GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
 RUNNING = Toolchain(torch="2.11.0", triton="3.6.0", cuda="13.0")
@@ -52,14 +52,11 @@ def test_a_row_of_another_template_does_not_hold():
 
 @pytest.mark.parametrize("path", sorted(shipped_tables().glob("*.db")), ids=lambda path: path.name)
 def test_every_kernel_source_in_a_shipped_table_is_the_present_one(path):
-    connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
-    found = connection.execute(
-        "SELECT DISTINCT c.text, t.text FROM measurement m JOIN config c ON c.id = m.config"
-        " JOIN toolchain t ON t.id = m.toolchain WHERE c.text LIKE 'triton:%'"
-    ).fetchall()
-    connection.close()
-    pairs = {(c.kernel, Toolchain.parse(toolchain).source): c for c, toolchain in
-             ((Config.parse(text), toolchain) for text, toolchain in found)}  # fmt: skip
+    with Table.open(path, immutable=True) as table:
+        records = [found for pair in table.pairs() if (found := table.record(*pair))]
+    entries = [one.entry for record in records for group in record.groups for one in group.times]
+    pairs = {(entry.config.kernel, toolchain.source): entry.config for entry in entries
+             if entry.config.backend == "triton" for toolchain in entry.toolchains}  # fmt: skip
     assert pairs
     # Inductor's templates are those of the torch that the rows were measured with, whatever is installed here.
     theirs = {pair: config for pair, config in pairs.items() if config.spec.emitted}

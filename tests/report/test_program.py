@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from kit.devices import H200
 
+from gemmdb.errors import InputError
+from gemmdb.inductor import reporting
 from gemmdb.key.problem import Problem
-from gemmdb.report import program, save
+from gemmdb.report import program
 
 
 def product(problem: str, **more: Any) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def test_products_are_weighted_by_their_occurrences() -> None:
         ],
         "uncovered": {"baddbmm": 2},
     }
-    found = program.of_stats(stats, "x")
+    found = reporting.of_stats(stats, "x", 2)
     by_op = {one.problem.op: one for one in found.products}
     assert set(by_op) == {"mm", "int_mm"}
     assert (by_op["mm"].us, by_op["mm"].gain, by_op["mm"].saving) == (10.0, 1.5, None)
@@ -42,24 +44,77 @@ def test_products_are_weighted_by_their_occurrences() -> None:
     assert by_op["int_mm"].us > 1
     assert found.aten_us - found.total_us == pytest.approx(4 * 10.0 * 0.5)
     assert found.may_save_us > 0
-    document = json.loads(json.dumps(found.document(), allow_nan=False))
+    document = json.loads(json.dumps(program.document(found), allow_nan=False))
     kernels = {one["op"]: one["kernel"] for one in document["products"]}
     assert kernels == {"mm": "inductor:search", "int_mm": "aten:default"}
     assert document["uncovered"] == [{"name": "baddbmm", "count": 2, "calls": 2}]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("plotly") is None, reason="plotly is not installed: gemmdb[report]")
-def test_a_program_writes_its_page(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    from gemmdb.inductor import reset_stats
+def test_a_report_says_what_gained_and_why_aten_runs() -> None:
+    m1, m8, m64 = (Problem.gemm("mm", m=m, n=4096, k=4096).text for m in (1, 8, 64))
+    held = {"held_back": {"config": "triton:tile block_k=64 block_m=16 block_n=64 dequant=cast group_m=8 load=pointer"
+            " reduce=none split_k=1 stages=3 swap=0 warps=4", "gain": 0.01, "needed": 0.02}}  # fmt: skip
+    fast = product(m1, config="triton:gemv block_k=1", expected_us=10.0, speedup_vs_aten=1.5, count=4)
+    stats = {
+        "products": [
+            {**fast, "evidence": {"spread": 0.1}},
+            product(m8, expected_us=30.0, speedup_vs_aten=1.0, evidence=held),
+            product(m64, rung="aten", note="no table answers"),
+        ],
+        "uncovered": {"baddbmm": 2},
+        "errors": ["lookup: x"],
+    }
+    found = reporting.of_stats(stats, "mine", 3)
+    assert found.gain.value == pytest.approx(found.aten_us / found.total_us)
+    assert found.gain.low < found.gain.value < found.gain.high
+    text = str(found)
+    lines = text.splitlines()
+    assert lines[0] == "gemmdb: mine: 3 graphs with 6 products"
+    (mine,) = [line for line in lines if "mm 1x4096x4096" in line]
+    assert mine.split()[1:7] == ["4", "10.0", "us", "1.50x", "exact", "triton:gemv"]
+    (aten,) = [line for line in lines if "mm 8x4096x4096" in line]
+    assert aten.endswith("triton:tile 16x64x64 gains 1.0% only, and 2.0% is needed")
+    (missed,) = [line for line in lines if "mm 64x4096x4096" in line]
+    assert (missed.split()[2][0], missed.endswith("no table answers")) == ("~", True)
+    shares = [float(line.split("%")[0]) for line in lines if "x4096x4096" in line]
+    assert sum(shares) == pytest.approx(100, abs=0.2)
+    assert "gemmdb tune" in text
+    assert "not steered by gemmdb: 2 x baddbmm" in text
+    assert "a failure inside gemmdb" in text
+    assert "&lt;" in reporting.of_stats(stats, "<b>", 3)._repr_html_()
 
-    reset_stats()
+
+def test_a_report_of_nothing() -> None:
+    found = reporting.of_stats({"products": [], "uncovered": {}}, "mine")
+    assert (found.gain.value, found.total_us) == (1.0, 0)
+    assert str(found) == "gemmdb: mine: no product that gemmdb steers was compiled"
+
+
+def test_many_products_are_counted() -> None:
+    asked = [product(Problem.gemm("mm", m=m, n=64, k=64).text, expected_us=1.0, speedup_vs_aten=1.0)
+             for m in range(1, 41)]  # fmt: skip
+    text = str(reporting.of_stats({"products": asked, "uncovered": {}}, "x", 1))
+    assert text.splitlines()[-1] == "and 10 products of less time, 25.0% together"
+
+
+def test_a_model_is_reported(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    import gemmdb.inductor
+
+    gemmdb.inductor.reset_stats()
     run = torch.compile(torch.nn.Linear(24, 40).eval(), backend="gemmdb")
     with torch.no_grad():
         run(torch.randn(6, 24))
-    save(tmp_path / "page.html", "a </script> name")
+    found = gemmdb.inductor.report(name="a </script> name")
+    assert isinstance(found, gemmdb.inductor.Report)
+    assert (found.graphs, [one.problem.op for one in found.products]) == (1, ["addmm"])
+    assert "addmm 6x40x24 fp32 +bias" in str(found)
+    if importlib.util.find_spec("plotly") is None:
+        with pytest.raises(InputError, match="report"):
+            found.save(tmp_path / "page.html")
+        return
+    gemmdb.inductor.report(tmp_path / "page.html", "a </script> name")
     text = (tmp_path / "page.html").read_text()
-    found = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
-    assert found["title"] == "a </script> name"
-    assert [(one["op"], one["m"], one["n"], one["k"]) for one in found["products"]] == [("addmm", 6, 40, 24)]
+    drawn = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert drawn["title"] == "a </script> name"
+    assert [(one["op"], one["m"], one["n"], one["k"]) for one in drawn["products"]] == [("addmm", 6, 40, 24)]

@@ -14,9 +14,10 @@ from kit.devices import H200
 from kit.lab import CPU, cpp, problem, rows
 from kit.strategies import problems
 
+from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
-from gemmdb.report import names, table, table_document
+from gemmdb.report import table, table_document
 from gemmdb.report.floor import LAUNCH_US, floor_us, peak
 from gemmdb.settings import shipped_tables
 from gemmdb.table.measurement import Measurement

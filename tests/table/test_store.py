@@ -141,7 +141,7 @@ def test_what_is_no_table_is_not_written_to(tmp_path, make, message):
 def test_a_newer_table_is_not_written_to(kit, tmp_path):
     path = kit.write(tmp_path / "t.db", [kit.row()])
     with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version = 2")
+        db.execute("PRAGMA user_version = 3")
     with pytest.raises(TableError, match="upgrade gemmdb"):
         Store.open(path)
 

@@ -155,6 +155,11 @@ def test_where_winners_were_timed_as_emitted_code_only_what_was_timed_again_is_p
     assert decide([*rows, disappointing, again]).ties == (third,)
 
 
+def test_the_code_of_default_mode_is_no_confirmation_of_others(kit):
+    reference, alone = replace(kit.row(), detail=EMITTED), kit.row(kit.configs[1], 5.0)
+    assert decide([reference, alone]).pick == kit.configs[1]
+
+
 def marked(row, emitted=False):
     return replace(row, detail=marks(emitted, True))
 

@@ -13,9 +13,8 @@ from typing import Any
 from gemmdb.errors import InputError, TableError
 from gemmdb.exchange.share.remote import Remote
 from gemmdb.generators.files.manifest import NAME, describe
-from gemmdb.table import schema
+from gemmdb.table import content, schema
 from gemmdb.table.reader import Table
-from gemmdb.table.rows import fingerprint
 
 MOST_BYTES = 2**26
 """Bytes of the largest manifest."""
@@ -69,9 +68,9 @@ def parse(text: bytes, where: str) -> dict[str, Listed]:
         version = document["schema_version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{where}: not a manifest of tables") from error
-    if version != schema.SCHEMA_VERSION:
+    if type(version) is not int or not schema.OLDEST_VERSION <= version <= schema.SCHEMA_VERSION:
         raise InputError(
-            f"{where}: its tables have schema version {version!r:.20}; this one reads {schema.SCHEMA_VERSION}"
+            f"{where}: its tables have schema version {version!r:.20}; this one reads up to {schema.SCHEMA_VERSION}"
         )
     if not isinstance(entries, list) or len(entries) > MOST_TABLES:
         raise InputError(f"{where}: its tables are not a list of at most {MOST_TABLES}")
@@ -100,8 +99,7 @@ def contradiction(path: Path, said: Listed | None = None) -> str | None:
     if said is not None and sha256_of(path) != said.sha256:
         return "its sha256 is not that of the manifest"
     with Table.open(path) as table:
-        total = sum(map(fingerprint, table.measurements())) % 2**128
-        if f"{total:032x}" != table.digest:
+        if content.digest(table) != table.digest:
             return "its rows do not have the content digest that it names"
         if said is not None and table.digest != said.digest:
             return "its content digest is not that of the manifest"

@@ -76,7 +76,7 @@ def _timed(
     stream: torch.cuda.Stream,
 ) -> tuple[list[float], list[float]]:
     """Samples of both functions in microseconds of one call."""
-    prepare = _preparation(copies, warm, stream.device)
+    prepare = preparation(copies, warm, stream.device)
     steps: list[Step | None] = [None, *(functools.partial(_call, function, copies) for function in functions)]
     stream.synchronize()
     took = max(elapsed(functools.partial(_pair, prepare, step, 0)) for step in steps)
@@ -107,7 +107,7 @@ def _call(function: Function, copies: Sequence[Sequence[torch.Tensor]], index: i
     return function(list(copies[index]))
 
 
-def _preparation(copies: Sequence[Sequence[torch.Tensor]], warm: Sequence[bool], device: torch.device) -> Step:
+def preparation(copies: Sequence[Sequence[torch.Tensor]], warm: Sequence[bool], device: torch.device) -> Step:
     """A function that flushes the cache and then writes the warm tensors of a copy, as the kernels before would."""
     buffer = torch.zeros(_flushed(device) // 4, dtype=torch.int32, device=device)
     sink = torch.zeros((), dtype=torch.int32, device=device)

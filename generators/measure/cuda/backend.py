@@ -15,6 +15,7 @@ from gemmdb.generators.interfaces.backend import Job, Space, silent
 from gemmdb.generators.measure.cuda import assembler, elementwise
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer, visible
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
+from gemmdb.generators.measure.cuda.requirements import required_promptly
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.generators.measure.cuda.units import Triton
 from gemmdb.generators.measure.remembering import Remembering
@@ -80,6 +81,7 @@ class CudaBackend:
     def prompt_measurer(self, gpu: int, effort: Effort) -> CudaMeasurer:
         """A measurer on GPU number `gpu`. The processes that compile start too, and begin with the kernel that all
         measurements need."""
+        self.compilers.needs = required_promptly
         made = CudaMeasurer(gpu, effort, self.compilers).start(confirms=False)
         self.compilers.warm(Triton(elementwise.flush().unit))
         return made

@@ -1,5 +1,5 @@
-"""The code that Inductor emits for a config, as an Artifact: `emitted` generates it in a process of the compile
-pool."""
+"""The code that Inductor emits for a config, or in default mode, as an Artifact: `emitted` generates it in a process
+of the compile pool."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gemmdb.generators.measure.cuda.artifact import Built
 from gemmdb.generators.measure.cuda.cutlass_build import library
 from gemmdb.generators.measure.cuda.emitted_config import digest
-from gemmdb.kernels.config import Config
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 
 
@@ -40,3 +40,25 @@ class Emission:
         except Exception as error:
             return Built(f"{type(error).__name__}: {error}", time.perf_counter() - start)
         return Built("", time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class Default:
+    """The code of Inductor's default mode for a problem, ATen's product and the kernels around it, as an Artifact. No
+    build fails: without the code, the reference takes kernels of our own around the product (`calls.aten`)."""
+
+    problem: Problem
+
+    @property
+    def key(self) -> str:
+        """A digest of the problem."""
+        return digest(self.problem, ATEN)
+
+    @property
+    def work(self) -> str:
+        """See `Artifact.work`."""
+        return ""
+
+    def build(self, capability: int) -> Built:
+        """Generate the code and compile its kernels."""
+        return Built("", Emission(self.problem, ATEN).build(capability).seconds)

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -84,6 +85,11 @@ def generate(problem: Problem, config: Config) -> str:
     if seen[0].note or seen[0].config != plain.text:
         raise GemmdbError(seen[0].note or f"Inductor took {seen[0].config}")
     return source
+
+
+def ready(problem: Problem, config: Config) -> bool:
+    """Whether the code of a config was generated, and Inductor is loaded: in live tuning, that would take too long."""
+    return "gemmdb.inductor.adapter.emitting" in sys.modules and path_of(problem, config).exists()
 
 
 def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Callable[[int], torch.Tensor], float]:

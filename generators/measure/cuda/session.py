@@ -23,7 +23,7 @@ from gemmdb.inductor.timing.graphs import elapsed as once
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
-from gemmdb.table.measurement import Protocol, Status, one_line
+from gemmdb.table.measurement import EMITTED, Protocol, Status, one_line
 
 FEWEST, LONGEST_US = 7, 1.5e6
 """The fewest rounds of a measurement, and the time above which it has fewer rounds than samples asked for."""
@@ -159,7 +159,8 @@ def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
         known = bench.loaded.get(ATEN)
         if not acceptable(problem, error, known.error if known and known.error is not None else error):
             return Loaded(Status.WRONG, error, compile_s)
-        bench.calls[config], bench.loaded[config] = call, Loaded(Status.OK, error, compile_s)
+        detail = EMITTED if config == ATEN and emitted.ready(problem, ATEN) else ""
+        bench.calls[config], bench.loaded[config] = call, Loaded(Status.OK, error, compile_s, detail)
     if not bench.most:
         bench.most = _pairs(protocol, bench.calls[config])
     graphs = bench.graphs.setdefault(protocol.text, {})

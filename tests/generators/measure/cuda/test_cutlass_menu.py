@@ -4,7 +4,8 @@ import pytest
 
 from gemmdb.generators.effort import EFFORTS
 from gemmdb.generators.measure.cuda import cutlass_build
-from gemmdb.generators.measure.cuda.requirements import compiler, required
+from gemmdb.generators.measure.cuda.emission import Default
+from gemmdb.generators.measure.cuda.requirements import compiler, required, required_promptly
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.cutlass import menu as cutlass_menu
@@ -79,8 +80,27 @@ def test_what_surrounds_the_product_is_compiled_with_it():
     bare, mixed = Problem.gemm("mm", m=64, n=4096, k=4096), Problem.gemm("mixed_mm", m=64, n=4096, k=4096)
     scaled = Problem.gemm("mixed_mm", m=64, n=4096, k=4096, fusion="scale")
     sizes = [len({artifact.key for artifact in required(problem, ATEN)}) for problem in (bare, mixed, scaled)]
-    assert sizes == [1, 2, 3]  # The flush, the cast of the weight, the scale.
-    assert {compiler(ATEN, artifact) for artifact in required(scaled, ATEN)} == {"triton"}
+    assert sizes == [1, 3, 4]  # The flush, the cast of the weight, the scale, default mode's code.
+    *kernels, code = required(scaled, ATEN)
+    assert code == Default(scaled)
+    assert compiler(ATEN, code) == "inductor"
+    assert {compiler(ATEN, artifact) for artifact in kernels} == {"triton"}
+
+
+def test_live_tuning_does_without_the_code_of_default_mode():
+    scaled = Problem.gemm("mixed_mm", m=64, n=4096, k=4096, fusion="scale")
+    assert required_promptly(scaled, ATEN) == required(scaled, ATEN)[:-1]
+
+
+def test_without_the_code_of_default_mode_a_problem_is_measured_all_the_same(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("Inductor sees another problem")
+
+    pytest.importorskip("torch")
+    from gemmdb.generators.measure.cuda import emitted
+
+    monkeypatch.setattr(emitted, "write", fail)
+    assert Default(Problem.gemm("mixed_mm", m=64, n=4096, k=4096, fusion="scale")).build(90).failure == ""
 
 
 def test_what_a_kernel_leaves_to_another_is_compiled_by_triton(h200):

@@ -1,13 +1,14 @@
 """The demo's program: a transformer block in fp32 and bf16, an int8 x int8 product and an int8-weight linear.
 
-    python -m benchmarks.torch.demo_model          compiles and runs it in default mode
+    python -m gemmdb.tune.demo_model [NAME]...          compiles and runs its modules (all) in default mode
 
 `gemmdb record` runs it like any other program. Nothing in it knows about gemmdb.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -67,8 +68,8 @@ class Case:
     reference: Callable[[], Tensor]
 
 
-def cases() -> list[Case]:
-    """The demo's modules with fixed seeds, so that every process sees the same weights and inputs."""
+def cases(names: Sequence[str] = ()) -> list[Case]:
+    """The demo's modules, or those of the names, with fixed seeds: every process sees the same weights and inputs."""
     torch.manual_seed(0)
     block = Block().eval()
     half = Block().eval()
@@ -78,7 +79,7 @@ def cases() -> list[Case]:
     x = torch.randn(1, TOKENS, WIDTH)
     x8 = torch.randint(-128, 128, (32, WIDTH), dtype=torch.int8)
     x16 = torch.randn(TOKENS, WIDTH, dtype=torch.bfloat16)
-    return [
+    found = [
         Case("block fp32", block, x, lambda: _double(block)(x.double())),
         Case("block bf16", half, x.bfloat16(), lambda: _double(half)(x.bfloat16().double())),
         Case("int8 product", product, x8, lambda: (x8.long() @ product.w.long()).double() * product.s.double()),
@@ -89,6 +90,7 @@ def cases() -> list[Case]:
             lambda: linear(x16.double(), weight.w.double()) * weight.s.double(),
         ),
     ]
+    return [case for case in found if not names or case.name in names]
 
 
 def _double(block: nn.Module) -> nn.Module:
@@ -97,13 +99,13 @@ def _double(block: nn.Module) -> nn.Module:
     return copy
 
 
-def main() -> None:
-    """Compile and run every module."""
+def main(names: Sequence[str]) -> None:
+    """Compile and run the modules of these names, all without any."""
     torch._inductor.config.freezing = True
     with torch.no_grad():
-        for case in cases():
+        for case in cases(names):
             torch.compile(case.module)(case.x)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

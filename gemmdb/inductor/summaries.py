@@ -10,7 +10,7 @@ from typing import Any
 
 from gemmdb.hit import RUNGS
 from gemmdb.inductor.journal import JOURNAL, Event
-from gemmdb.inductor.report_text import Answers, Product, Summary
+from gemmdb.inductor.summary_text import Answers, Product, Summary
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query

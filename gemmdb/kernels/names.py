@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 
@@ -28,3 +30,10 @@ def kernel(config: Config) -> str:
     values = config.values
     tile = [values.get(f"block_{side}") for side in "mnk"]
     return config.name if None in tile else f"{config.name} {'x'.join(map(str, tile))}"
+
+
+def ranged(problem: str, ranges: Mapping[str, tuple[int, int | None]]) -> str:
+    """The text of a problem with the ranges of its symbolic sizes, `mm m=16 ... (m 2..64, n 1..)`; `gemmdb lookup`
+    reads it."""
+    listed = ", ".join(f"{name} {low}..{'' if high is None else high}" for name, (low, high) in ranges.items())
+    return f"{problem} ({listed})" if listed else problem

@@ -1,0 +1,87 @@
+"""The evidence of an answer in a few short lines: short names, counts in place of lists, percents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gemmdb.cli.output import microseconds
+from gemmdb.errors import InputError
+from gemmdb.hit import Hit
+from gemmdb.kernels import names
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
+
+SHARES = ("spread", "regret", "expected_loss", "least_gain")
+LEFT_TO_WIDE = (
+    "protocol", "runs", "pick", "table", "margin", "toolchain", "class", "verified", "distance", "configs", "corrected",
+    "modelled", "aten_us",
+)  # fmt: skip
+"""What the reason of the step says already, or few people ask for."""
+
+
+def facts(hit: Hit | None, evidence: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and value of each line about one step of the ladder."""
+    if hit is not None:
+        yield "kernel", config(hit.config.text)
+        aten_us = evidence.get("aten_us", hit.expected_us * hit.speedup)
+        yield "expected", f"{microseconds(hit.expected_us)}, {microseconds(aten_us)} with ATen: {hit.speedup:.2f}x"
+    hidden = (*LEFT_TO_WIDE, "proposals") if hit is not None else LEFT_TO_WIDE
+    for name, value in evidence.items():
+        if name not in hidden and (text := _text(name, value)):
+            yield name.replace("_", " "), text
+
+
+def config(text: str) -> str:
+    """The short name of a config with what it does beside its tile: its split of K."""
+    try:
+        found = Config.parse(text)
+    except InputError:
+        return text
+    split = found.values.get("split_k", 1)
+    return names.kernel(found) + (f" split_k={split}" if split != 1 else "")
+
+
+def problem(text: str) -> str:
+    """The short name of a problem."""
+    try:
+        return names.short(Problem.parse(text))
+    except InputError:
+        return text
+
+
+def _text(name: str, value: Any) -> str:
+    if name == "ties":
+        return "" if len(value) < 2 else f"{len(value)} configs are as good"
+    if name == "neighbours":
+        return _neighbours(value)
+    if name in SHARES:
+        return f"{value:.1%}"
+    if isinstance(value, Mapping) and value and all(":" in key for key in value):  # Configs that were left out.
+        return "; ".join(f"{config(key)}: {reason}" for key, reason in value.items())
+    if isinstance(value, Mapping):
+        return _words(value)
+    if isinstance(value, list | tuple):
+        return "; ".join(_words(one) if isinstance(one, Mapping) else str(one) for one in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _neighbours(found: Sequence[Mapping[str, Any]]) -> str:
+    """The nearest ones, and how many more there are."""
+    first = "; ".join(f"{problem(one['problem'])} at {one['distance']:.2f}" for one in found[:3])
+    return f"{first}{f'; and {len(found) - 3} more' if len(found) > 3 else ''}"
+
+
+def _words(found: Mapping[str, Any]) -> str:
+    """An object of evidence: a config, and what is said of it."""
+    words = []
+    for name, value in found.items():
+        if name == "config":
+            words.append(config(value))
+        elif name.endswith("_us"):
+            words.append(microseconds(value))
+        elif name in ("gain", "needed"):
+            words.append(f"{name} {value:.1%}")
+        else:
+            words.append(f"{name} {value}")
+    return ", ".join(words)

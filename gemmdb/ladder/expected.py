@@ -1,0 +1,111 @@
+"""What the cost model expects at a measured problem: a packed table holds it, so that a lookup need not compute it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from gemmdb.cost.machine import machine
+from gemmdb.cost.model import Coefficients
+from gemmdb.cost.transfer import ConfigGroup, Scale, fitted, group_of, split_group
+from gemmdb.kernels.config import Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.table.record import MOST_RESIDENT, RESIDENT, UNKNOWN, Entry, Group, Record, Time, coded
+
+VERSION = 1
+"""Rises with every change of `Scale` or `group_of` that is not one of the coefficients: tables packed before it are
+then computed anew at each lookup, until they are packed again. A test compares the shipped ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The expectations at one problem on one device, relative to `aten_us` microseconds of ATen there."""
+
+    problem: Problem
+    device: Device
+    aten_us: float
+    scale: Scale
+
+    @classmethod
+    def of(cls, problem: Problem, device: Device, aten_us: float) -> Expected:
+        """The expectations where ATen took `aten_us` microseconds."""
+        return cls(problem, device, aten_us, Scale.of(problem, device))
+
+    def log(self, config: Config) -> int:
+        """The logarithm of a config's expected time relative to ATen's measured time, in STEPs."""
+        return coded(math.log(self.scale.us(config) / self.aten_us))
+
+    def added(self, time: Time) -> Time:
+        """The time with its expectation, if there is room for it."""
+        found = group_of(time.config, self.problem, self.device)
+        resident = found.resident.bit_length()
+        if resident > MOST_RESIDENT:
+            return time
+        return time._replace(expected=self.log(time.config), flags=time.flags % RESIDENT + RESIDENT * resident)
+
+
+def each(
+    times: Iterable[Time], problem: Problem, device: Device, aten_us: float, stamp: int
+) -> Iterator[tuple[Time, ConfigGroup, int]]:
+    """The group of each time, and the logarithm of its expected time relative to `aten_us` microseconds of ATen, in
+    STEPs. `stamp`: that of the record; if it is today's, what the record holds is taken."""
+    holds = stamp != 0 and stamp == stamp_of(device)
+    here: Expected | None = None
+    for one in times:
+        if holds and one.expected != UNKNOWN:
+            resident = one.flags // RESIDENT
+            yield one, one.entry.memo.get(resident) or _group(one.entry, resident), one.expected
+        else:
+            here = here or Expected.of(problem, device, aten_us)
+            yield one, group_of(one.entry.config, problem, device), here.log(one.entry.config)
+
+
+def with_expectations(record: Record, problem: Problem, device: Device) -> Record:
+    """The record of a problem on a device with all expectations, where the cost model knows the device."""
+    stamp = stamp_of(device)
+    if not stamp:
+        return record
+
+    def group(one: Group) -> Group:
+        if one.modelled or not one.aten_us:
+            return one
+        here = Expected.of(problem, device, one.aten_us)
+        return replace(one, times=tuple(map(here.added, one.times)))
+
+    return replace(record, groups=tuple(map(group, record.groups)), stamp=stamp)
+
+
+def stamp_of(device: Device) -> int:
+    """32 bits of all that expectations on a device depend on, besides problem and config; 0 if the cost model does not
+    know the device."""
+    return _stamp(device, _texts(fitted()))
+
+
+@functools.lru_cache(maxsize=32)
+def _stamp(device: Device, coefficients: str) -> int:
+    known = machine(device)
+    if known is None:
+        return 0
+    text = f"{VERSION} {known} {device.units} {coefficients}"
+    return int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "big") or 1
+
+
+_last: list[tuple[Coefficients, str]] = []
+
+
+def _texts(of: Coefficients) -> str:
+    """The text of coefficients. It takes a while to make, and there is one set of them."""
+    known = next((text for one, text in _last if one is of), None)
+    if known is None:
+        known = repr([sorted(part.items()) for part in (of.rates, of.own, of.common)])
+        _last[:] = [(of, known)]
+    return known
+
+
+def _group(entry: Entry, resident: int) -> ConfigGroup:
+    found = entry.memo[resident] = split_group(entry.config, 1 << resident >> 1)
+    return found

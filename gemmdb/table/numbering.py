@@ -1,0 +1,152 @@
+"""Numbering: what the records of a packed table name by number: entries, toolchain classes, and forms of configs.
+
+The texts of configs are long and much alike, so a packed table holds the names of their parameters once, as a form, and
+of each config the number of its form and its values.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gemmdb.errors import InputError
+from gemmdb.kernels.config import Config
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table.record import MOST_ENTRIES, Entry
+
+MOST_FORMS, MOST_CLASSES, MOST_SETS = 1_000, 256, 4_096
+"""The most forms, classes, and sets of toolchains of a table."""
+MOST_TOOLCHAINS = 64
+"""The most toolchains of a set."""
+_LINE, _COUNT = struct.Struct("<qH"), struct.Struct("<B")
+_PARTS = ("classes", "entries", "forms", "toolchains")
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """`classes`: toolchain classes. `forms`: a kernel's name and those of its parameters. `lines`: for each entry the
+    key of its config and the number of its set of toolchains. `sets`: the keys of these toolchains."""
+
+    classes: tuple[str, ...]
+    forms: tuple[str, ...]
+    lines: tuple[tuple[int, int], ...]
+    sets: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry], classes: Iterable[str], configs: Iterable[str]) -> Numbering:
+        """The numbering of these entries and classes, and of all `configs`, by their texts. It depends on nothing else.
+
+        Raises InputError if there are more than a packed table has room for."""
+        known = list(entries)
+        sets = {tuple(one.key for one in entry.toolchains) for entry in known}
+        ordered = sorted(sets)
+        place = {keys: number for number, keys in enumerate(ordered)}
+        lines = sorted({(e.config.key, place[tuple(t.key for t in e.toolchains)]) for e in known})
+        found = cls(
+            tuple(sorted(set(classes))), tuple(sorted({shortened(text)[0] for text in configs})), tuple(lines),
+            tuple(ordered),
+        )  # fmt: skip
+        return found.checked()
+
+    @classmethod
+    def parse(cls, parts: Mapping[str, object]) -> Numbering:
+        """The numbering of the `parts` of a table. Raises InputError, one line, if they are malformed."""
+        if parts.keys() != set(_PARTS) or not all(isinstance(part, bytes) for part in parts.values()):
+            raise InputError("its numbering is incomplete")
+        classes, lines, forms, sets = (bytes(parts[name]) for name in _PARTS)  # type: ignore[call-overload]
+        try:
+            found = cls(_texts(classes), _texts(forms), tuple(_LINE.iter_unpack(lines)), tuple(_sets(sets)))
+        except (ValueError, struct.error, RecursionError) as error:
+            raise InputError(f"its numbering is malformed ({error})") from error
+        return found.checked()
+
+    def parts(self) -> dict[str, bytes]:
+        """The parts that `parse` reads."""
+        sets = (_COUNT.pack(len(keys)) + struct.pack(f"<{len(keys)}q", *keys) for keys in self.sets)
+        return {
+            "classes": json.dumps(self.classes, separators=(",", ":")).encode(),
+            "entries": b"".join(_LINE.pack(*line) for line in self.lines),
+            "forms": json.dumps(self.forms, separators=(",", ":")).encode(),
+            "toolchains": b"".join(sets),
+        }
+
+    def checked(self) -> Numbering:
+        """This. Raises InputError if there is more of anything than a packed table has room for, or a line names a set
+        that does not exist."""
+        counts = (
+            ("pairs of config and toolchains", len(self.lines), MOST_ENTRIES), ("forms", len(self.forms), MOST_FORMS),
+            ("toolchain classes", len(self.classes), MOST_CLASSES), ("sets of toolchains", len(self.sets), MOST_SETS),
+            ("toolchains of a set", max(map(len, self.sets), default=0), MOST_TOOLCHAINS),
+        )  # fmt: skip
+        for what, count, most in counts:
+            if count > most:
+                raise InputError(f"{count:,} {what} are more than the {most:,} that a packed table has room for")
+        if any(number >= len(self.sets) for _, number in self.lines):
+            raise InputError("its numbering names toolchains that it does not hold")
+        return self
+
+    def reader(self, config: Callable[[int], Config], toolchain: Callable[[int], Toolchain]) -> Callable[[int], Entry]:
+        """A function from numbers to entries, each made at its first use and then shared. It raises IndexError for a
+        number that there is not."""
+        made: dict[int, Entry] = {}
+
+        def entry(number: int) -> Entry:
+            found = made.get(number)
+            if found is None:
+                key, place = self.lines[number]
+                found = made[number] = Entry(config(key), tuple(map(toolchain, self.sets[place])))
+            return found
+
+        return entry
+
+    def number(self) -> Callable[[Entry], int]:
+        """A function from entries to their numbers."""
+        places = {keys: number for number, keys in enumerate(self.sets)}
+        numbers = {line: number for number, line in enumerate(self.lines)}
+        return lambda entry: numbers[entry.config.key, places[tuple(one.key for one in entry.toolchains)]]
+
+    def short(self) -> Callable[[str], str]:
+        """A function from the text of a config to its short text in the table."""
+        places = {form: number for number, form in enumerate(self.forms)}
+
+        def short(text: str) -> str:
+            form, values = shortened(text)
+            return " ".join([str(places[form]), *values])
+
+        return short
+
+    def long(self, text: str) -> str:
+        """The text of a config whose short text this is. Raises InputError if it is none."""
+        place, *values = text.split(" ")
+        number = int(place) if place.isascii() and place.isdigit() and len(place) < 6 else len(self.forms)
+        if number >= len(self.forms):
+            raise InputError("a config has an unknown form")
+        name, *names = self.forms[number].split(" ")
+        if len(names) != len(values):
+            raise InputError("a config does not have the values of its form")
+        return " ".join([name, *map("=".join, zip(names, values, strict=True))])
+
+
+def shortened(text: str) -> tuple[str, list[str]]:
+    """The form of a config's text, and its values."""
+    name, *fields = text.split(" ")
+    pairs = [one.partition("=") for one in fields]
+    return " ".join([name, *(pair[0] for pair in pairs)]), [pair[2] for pair in pairs]
+
+
+def _texts(part: bytes) -> tuple[str, ...]:
+    found = json.loads(part)
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ValueError("a part is not a list of texts")
+    return tuple(found)
+
+
+def _sets(part: bytes) -> Sequence[tuple[int, ...]]:
+    found, at = [], 0
+    while at < len(part):
+        end = at + 1 + 8 * part[at]
+        found.append(struct.unpack(f"<{part[at]}q", part[at + 1 : end]))
+        at = end
+    return found

@@ -1,0 +1,110 @@
+"""Packing a table: the form that is served. One record per problem and device takes the place of its measurements."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from gemmdb.errors import InputError, TableError
+from gemmdb.ladder.expected import with_expectations
+from gemmdb.table import content, dbfile, schema
+from gemmdb.table import record as records
+from gemmdb.table.numbering import Numbering
+from gemmdb.table.reader import Table
+from gemmdb.table.record import Record
+
+PAGE = 8192
+"""Bytes of a page. Records of a few hundred bytes fill pages of this size best."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was packed: problems (on each device), the measurements of them, and their times, pooled over runs."""
+
+    problems: int
+    measurements: int
+    times: int
+
+
+def pack(path: Path, out: Path) -> Packed:
+    """Write the packed form of the table at `path` to `out`, which is replaced. The same table gives the same bytes.
+
+    Every verdict stays, and so does every answer of rung `near`. Raises TableError for a file that is no table, is
+    packed or has outdated verdicts, InputError if it holds more than a packed table has room for.
+    """
+    folder = out.absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; make it, or name another --out")
+    part = folder / f".{out.name}.{secrets.token_hex(4)}.part"
+    try:
+        with contextlib.closing(Table.open(path)) as table, contextlib.closing(sqlite3.connect(part)) as db:
+            done = _write(table, db)
+        part.replace(out)
+    except OSError as error:
+        raise TableError(f"{out} cannot be written ({error.strerror}); check its folder") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}; pack a part of it: `gemmdb tables pack` takes any table") from error
+    finally:
+        for left in (part, part.with_name(f"{part.name}-journal")):
+            left.unlink(missing_ok=True)
+    return done
+
+
+def _write(table: Table, db: sqlite3.Connection) -> Packed:
+    if table.packed:
+        raise TableError(f"{table.path} is packed already; name the table that it was packed from")
+    before = table.state()
+    db.execute(f"PRAGMA page_size = {PAGE}")
+    db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
+    with contextlib.closing(dbfile.connect(table.path)) as source, db:
+        (pending,) = source.execute("SELECT count(*) FROM pending").fetchone()
+        if pending:
+            remedy = f"update them by `gemmdb merge {table.path} --out {table.path}`"
+            raise TableError(f"{table.path} has outdated verdicts on {pending} problems; {remedy}")
+        for statement in schema.SCHEMA.values():
+            db.execute(statement)
+        for name, columns in content.COPIED.items():
+            _insert(db, name, content.ordered(source, name, columns))
+        done = _write_records(table, source, db)
+        digest = content.packed(db)
+        meta = {
+            "digest": digest, "generation": str(table.generation), "generation_digest": digest, "packed": "1",
+            "rows_digest": digest, "schema_version": str(schema.SCHEMA_VERSION), "source": table.digest,
+            "uid": digest[:16],
+        }  # fmt: skip
+        _insert(db, "meta", sorted(meta.items()))
+    if table.state() != before:
+        raise TableError(f"{table.path} changed while it was packed; try again when its writer is done")
+    db.execute("VACUUM")
+    return done
+
+
+def _write_records(table: Table, source: sqlite3.Connection, db: sqlite3.Connection) -> Packed:
+    found: list[tuple[int, int, Record]] = []
+    count = 0
+    for (problem, device), group in groupby(table.measurements(), key=lambda row: (row.problem, row.device)):
+        rows = list(group)
+        count += len(rows)
+        found.append((problem.key, device.key, with_expectations(records.record(rows), problem, device)))
+    groups = [group for *_, one in found for group in one.groups]
+    texts = source.execute("SELECT id, text FROM config ORDER BY id").fetchall()
+    entries = [entry for *_, one in found for entry in records.entries(one)]
+    numbering = Numbering.of(entries, (one.klass for one in groups if one.klass is not None), (t for _, t in texts))
+    _insert(db, "numbering", sorted(numbering.parts().items()))
+    short, number, classes = numbering.short(), numbering.number(), {c: i for i, c in enumerate(numbering.classes)}
+    _insert(db, "config", ((key, short(text)) for key, text in texts))
+    _insert(db, "record", ((*pair, records.pack(one, number, classes.__getitem__)) for *pair, one in found))
+    return Packed(len(found), count, sum(len(one.times) for one in groups))
+
+
+def _insert(db: sqlite3.Connection, name: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    rows = list(rows)
+    if rows:
+        db.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)

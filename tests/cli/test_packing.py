@@ -1,0 +1,73 @@
+"""`gemmdb tables pack`, and what other commands say of a packed table."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gemmdb.table.reader import Table
+
+
+@pytest.fixture
+def small(gemmdb, make_table):
+    make_table("a.db")
+    done = gemmdb("tables", "pack", "a.db", "--out", "small.db")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith("gemmdb: small.db: 2 times of 1 problem, from ")
+    return Path("small.db")
+
+
+def test_a_packed_table_is_listed_and_checked(gemmdb, small, monkeypatch):
+    monkeypatch.setenv("GEMMDB_TABLES", str(small))
+    (entry,) = [one for one in json.loads(gemmdb("tables", "--json").out)["tables"] if one["path"].endswith("small.db")]
+    assert (entry["packed"], entry["measurements"], entry["problems"]) == (True, 2, {"mm": 1})
+    assert "2 (packed)" in gemmdb("tables").out
+    assert gemmdb("verify", "small.db").code == 0
+    assert gemmdb("diff", "a.db", "small.db").out == "both tables hold the same measurements and verdicts\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("merge", "small.db", "--out", "other.db"),
+        ("export", "small.db", "--to", "csv", "--out", "other.csv"),
+        ("export", "small.db", "--to", "jsonl", "--out", "other.jsonl"),
+        ("tables", "pack", "small.db", "--out", "other.db"),
+    ],
+)
+def test_what_needs_measurements_names_the_remedy(gemmdb, small, command):
+    done = gemmdb(*command)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "small.db is packed" in done.err
+    assert "the table that it was packed from" in done.err
+    assert not list(Path().glob("other.*"))
+
+
+def test_verdicts_of_a_packed_table_are_exported(gemmdb, small):
+    assert gemmdb("export", "small.db", "--to", "verdicts", "--out", "small.csv").code == 0
+    assert gemmdb("export", "a.db", "--to", "verdicts", "--out", "a.csv").code == 0
+    assert Path("small.csv").read_text() == Path("a.csv").read_text()
+
+
+def test_packing_replaces_only_what_was_packed(gemmdb, small, make_table):
+    former = small.read_bytes()
+    make_table("b.db")
+    for out, why in (("a.db", "would be lost"), ("b.db", "not a packed table")):
+        done = gemmdb("tables", "pack", "a.db", "--out", out)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert why in done.err
+        assert not Table.open(Path(out)).packed
+    assert gemmdb("tables", "pack", "a.db", "--out", "small.db").code == 0
+    assert small.read_bytes() == former
+
+
+def test_wrong_calls_of_pack_are_told(gemmdb, make_table, tmp_path):
+    make_table("a.db")
+    for command, why in (
+        (("nowhere.db", "--out", "x.db"), "nowhere.db does not exist"),
+        (("a.db", "--out", "no/x.db"), "no is not a folder"),
+        (("a.db",), "'--out'"),
+    ):
+        done = gemmdb("tables", "pack", *command)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert why in done.err

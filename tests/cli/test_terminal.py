@@ -1,0 +1,113 @@
+"""What commands print on a terminal, and that it stays off it what it is: a pseudo-terminal of 80 and 120 columns."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from fcntl import ioctl
+from pathlib import Path
+from termios import TIOCSWINSZ
+
+import pytest
+
+from gemmdb.cli import terminal
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are of Unix")
+ANSI = re.compile(r"\x1b\[\d+m")
+
+
+def on_terminal(columns: int, *arguments: str, **environ: str) -> str:
+    """What `gemmdb ARGUMENTS` prints on a terminal that wide, with "\\n" at the ends of lines."""
+    ours, theirs = pty.openpty()
+    ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gemmdb", *arguments], stdout=theirs, stderr=subprocess.DEVNULL,
+        env={**inherited, "TERM": "xterm", **environ},
+    )  # fmt: skip
+    os.close(theirs)
+    printed = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # What Linux answers once the other end is closed.
+            break
+        if not piece:
+            break
+        printed += piece
+    os.close(ours)
+    process.wait(timeout=60)
+    return printed.decode().replace("\r\n", "\n")
+
+
+@pytest.fixture
+def commands(table: Path, workload: Path, flags: list[str]) -> list[list[str]]:
+    return [["tables"], ["coverage", str(workload)], ["explain", *flags], ["show", str(table)]]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_terminal_has_colours_and_its_width(commands: list[list[str]], columns: int) -> None:
+    for command in commands:
+        text = on_terminal(columns, *command)
+        assert "\x1b[" in text, command
+        lines = ANSI.sub("", text).splitlines()
+        # What is to be copied is one line, which the terminal itself breaks.
+        assert all(terminal.cells(line) <= columns for line in lines if not line.startswith("problem ")), text
+
+
+def test_no_color_is_respected_and_changes_nothing_else(commands: list[list[str]]) -> None:
+    for command in commands:
+        bare = on_terminal(100, *command, NO_COLOR="1")
+        assert "\x1b[" not in bare
+        assert ANSI.sub("", on_terminal(100, *command)) == bare
+
+
+def test_a_file_gets_neither_colours_nor_bars_nor_breaks(gemmdb, commands: list[list[str]]) -> None:
+    for command in commands:
+        text = gemmdb(*command).out
+        assert "\x1b" not in text
+        assert not set(text) & set("█▏▎▍▌▋▊▉…")
+    problem = gemmdb("coverage", commands[1][1]).out.splitlines()
+    assert any("addmm 512x4096x4096 fp32 +bias" in line for line in problem)
+
+
+def test_the_width_of_a_terminal_changes_nothing_in_a_file(gemmdb, commands, monkeypatch) -> None:
+    wide = [gemmdb(*command).out for command in commands]
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert [gemmdb(*command).out for command in commands] == wide
+
+
+def test_bars_show_the_time_of_a_workload(commands: list[list[str]]) -> None:
+    text = ANSI.sub("", on_terminal(100, *commands[1]))
+    (bar,) = [line for line in text.splitlines() if line.endswith(tuple("0123456789%")) and "misses" in line]
+    assert bar.count("░") > bar.count("▓")
+    assert "of less time" not in text
+
+
+def test_wide_breaks_no_line(commands: list[list[str]]) -> None:
+    text = ANSI.sub("", on_terminal(60, *commands[1], "--wide"))
+    (line,) = [line for line in text.splitlines() if "m=512" in line]
+    assert "constant=0" in line
+
+
+def test_explain_is_short_unless_it_is_wide(gemmdb, table: Path, flags: list[str]) -> None:
+    short, wide = gemmdb("explain", *flags).out, gemmdb("explain", *flags, "--wide").out
+    assert re.search(r"^  kernel +cpp:packed_gemm$", short, re.MULTILINE)
+    assert "50.00 us, 100.00 us with ATen: 2.00x" in short
+    assert re.search(r"^  kernel +cpp:packed_gemm blocks_k=0", wide, re.MULTILINE)
+    assert str(table) not in short
+    assert str(table) in wide
+    assert "toolchain" in wide
+
+
+def test_the_terminal_is_80_columns_where_nobody_says(monkeypatch) -> None:
+    monkeypatch.setattr(terminal, "is_terminal", lambda: True)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(shutil.os, "get_terminal_size", lambda *_: os.terminal_size((0, 0)))
+    assert terminal.width() == 80

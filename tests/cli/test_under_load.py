@@ -1,0 +1,76 @@
+"""`gemmdb explain` and `gemmdb show` say what was timed only while other programs kept the machine busy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kit.tables import Kit
+
+from gemmdb.table.measurement import marks
+
+KIT = Kit()
+ATEN, FAST, OTHER = KIT.configs[:3]
+
+
+def loaded(row):
+    return replace(row, detail=marks(False, True))
+
+
+@pytest.fixture
+def busy(environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table with a problem of which some times were taken under load, and one that was not disturbed."""
+    path = tmp_path / "busy.db"
+    quiet = KIT.problems[1]
+    rows = [KIT.row(), loaded(KIT.row(ATEN, run="b")), loaded(KIT.row(FAST, 5.0)), KIT.row(OTHER, 8.0)]
+    KIT.write(path, [*rows, KIT.row(problem=quiet), KIT.row(FAST, 5.0, problem=quiet)])
+    monkeypatch.setenv("GEMMDB_TABLES", str(path))
+    return path
+
+
+def explain(gemmdb, problem, *more: str):
+    return gemmdb("explain", problem.text, "--device", KIT.device.sku, *more)
+
+
+def test_explain_counts_what_was_timed_under_load_only(gemmdb, busy: Path) -> None:
+    text = explain(gemmdb, KIT.problem).out
+    (line,) = [line for line in text.splitlines() if "under load" in line]
+    assert line.endswith("1 of 2 kernels in busy.db, which cannot win: build again when the machine is quiet")
+    (found,) = json.loads(explain(gemmdb, KIT.problem, "--json").out)["under_load"]
+    assert found == {"table": "busy.db", "configs": [FAST.text], "timed": 3}
+    assert "under load" not in explain(gemmdb, KIT.problems[1]).out
+    assert json.loads(explain(gemmdb, KIT.problems[1], "--json").out)["under_load"] == []
+
+
+def test_explain_says_that_aten_was_timed_under_load_only(gemmdb, environment, tmp_path, monkeypatch) -> None:
+    path = KIT.write(tmp_path / "aten.db", [loaded(KIT.row())])
+    monkeypatch.setenv("GEMMDB_TABLES", str(path))
+    assert "ATen in aten.db: build again" in explain(gemmdb, KIT.problem).out
+
+
+def test_a_packed_table_says_the_same(gemmdb, busy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = explain(gemmdb, KIT.problem, "--json").out, gemmdb("show", str(busy)).out
+    packed = tmp_path / "packed" / busy.name
+    packed.parent.mkdir()
+    assert gemmdb("tables", "pack", str(busy), "--out", str(packed)).code == 0
+    monkeypatch.setenv("GEMMDB_TABLES", str(packed))
+    after = explain(gemmdb, KIT.problem, "--json").out, gemmdb("show", str(packed)).out
+    assert json.loads(after[0])["under_load"] == json.loads(before[0])["under_load"]
+    assert after[1] == before[1]
+
+
+def test_show_counts_what_under_load(gemmdb, busy: Path) -> None:
+    done = gemmdb("show", str(busy))
+    titles, *rows, _ = done.out.splitlines()
+    assert titles.endswith("under load")
+    assert [row.endswith(" 1 of 3") for row in rows] == [" 16x512x512" in row for row in rows]
+    assert "1 problem has kernels timed under load only" in done.err
+    found = {
+        one["problem"]: one["under_load"] for one in json.loads(gemmdb("show", str(busy), "--json").out)["verdicts"]
+    }
+    assert found[KIT.problem.text] == {"marked": 1, "timed": 3}
+    assert found[KIT.problems[1].text] == {"marked": 0, "timed": 0}
+    quiet = gemmdb("show", str(busy), "m=32")
+    assert "under load" not in quiet.out + quiet.err

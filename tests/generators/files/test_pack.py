@@ -1,0 +1,296 @@
+"""Packing: the same answers from a small file, the same bytes for the same rows, and plain words for what is gone."""
+
+import itertools
+import logging
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kit.devices import H200
+from kit.lab import Lab
+from kit.tables import Kit
+
+from gemmdb import Config
+from gemmdb.errors import InputError, TableError
+from gemmdb.generators.files import pack as packing
+from gemmdb.generators.files.diff import diff
+from gemmdb.generators.files.merge import merge
+from gemmdb.generators.files.pack import pack
+from gemmdb.generators.files.verify import verify
+from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.ladder import Step, expected, explain
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.candidates import candidates
+from gemmdb.settings import Policy, Settings
+from gemmdb.table import schema
+from gemmdb.table.catalog import Catalog, Source
+from gemmdb.table.measurement import Status
+from gemmdb.table.reader import Table
+from gemmdb.table.record import UNKNOWN
+from gemmdb.table.writer import Store
+
+KIT = Kit()
+FILES = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_number = itertools.count()
+
+
+def tile(**params: int | str) -> Config:
+    given = {"block_m": 64, "block_n": 64, "block_k": 64, "warps": 4, "stages": 3, "group_m": 8, "split_k": 1,
+             "load": "pointer", "swap": 0, "reduce": "none", "dequant": "cast"}  # fmt: skip
+    return Config.of("triton", "tile", **given | params)
+
+
+TILES = (tile(), tile(block_n=128), tile(block_m=128, block_n=128), tile(split_k=8, reduce="fixup"), tile(stages=4))
+GEMM = Problem.gemm("mm", m=64, n=1024, k=4096, dtype="bf16")
+SIZES = tuple(GEMM.resized(m, n, 4096) for m in (16, 64, 256) for n in (1024, 1280))
+TOOLCHAINS = (Toolchain(torch="2.11.0", cuda="13.0"), Toolchain(torch="2.9.0", cuda="12.8"))
+
+
+def path_of(tmp_path: Path) -> Path:
+    return tmp_path / f"{next(_number)}.db"
+
+
+@st.composite
+def gpu_rows(draw):
+    """Rows of tiles at a few sizes on an H200: some slow, disturbed or wrong, of two toolchain classes."""
+    found = []
+    for problem in draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=4, unique=True)):
+        ratios = {config: draw(st.floats(0.3, 3)) for config in draw(st.sets(st.sampled_from(TILES)))}
+        status = draw(st.sampled_from([Status.OK, Status.OK, Status.SLOW]))
+        spread = draw(st.sampled_from([0.001, 0.02, 0.3]))
+        how = {"status": status, "spread": spread, "aten_us": draw(st.floats(5, 500))}
+        rows = Lab.rows(problem, ratios, device=H200, clock="graph", **how)
+        toolchain = draw(st.sampled_from(TOOLCHAINS))
+        found += [replace(row, toolchain=toolchain) for row in rows]
+    wrong = draw(st.lists(st.sampled_from(found), max_size=2))
+    return found + [replace(row, status=Status.WRONG, times=None, run="wrong") for row in wrong]
+
+
+def explained(path: Path, problem: Problem) -> list[Step]:
+    """What the ladder says of a problem on an H200 by one table."""
+    return explain(Query(problem, H200), Catalog([(Source(path, "explicit"), Table.open(path))]), Policy())
+
+
+def steps(path: Path, query: Query, toolchain: Toolchain | None, policy: Policy) -> object:
+    """All that the ladder says of a query by one table, without the table's name."""
+    catalog = Catalog.load(Settings((), path.with_name("user.db"), "aten", False, ""), tables=[path])
+    only = Catalog([entry for entry in catalog._entries if entry[1].path == path])
+    said = explain(query, only, policy, toolchain)
+    tried = candidates(Ask(query, only.tables, policy, toolchain))
+    catalog.close()
+    return repr([said, tried]).replace(str(path), "table")
+
+
+@FILES
+@given(rows=gpu_rows(), m=st.sampled_from([16, 20, 64, 100]), n=st.sampled_from([1024, 1152]), klass=st.booleans(),
+       policy=st.sampled_from([Policy(), Policy(confirm=True, near_loss=1.0), Policy(deny="block_n=64")]))  # fmt: skip
+def test_packing_changes_no_answer_on_a_gpu(tmp_path, rows, m, n, klass, policy):
+    full, small = KIT.write(path_of(tmp_path), rows), path_of(tmp_path)
+    pack(full, small)
+    assert verify(small) == []
+    query = Query(GEMM.resized(m, n, 4096), H200)
+    toolchain = TOOLCHAINS[0] if klass else None
+    assert steps(small, query, toolchain, policy) == steps(full, query, toolchain, policy)
+
+
+@FILES
+@given(rows=gpu_rows())
+def test_expectations_of_another_cost_model_are_computed_anew(tmp_path, rows):
+    full, small = KIT.write(path_of(tmp_path), rows), path_of(tmp_path)
+    pack(full, small)
+    query = Query(GEMM.resized(100, 1152, 4096), H200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(expected, "stamp_of", lambda device: 5)
+        refitted = steps(small, query, None, Policy())
+    assert refitted == steps(small, query, None, Policy()) == steps(full, query, None, Policy())
+
+
+def test_most_answers_of_the_property_tests_are_of_rung_near(tmp_path):
+    rows = [row for size in SIZES for row in Lab.rows(size, dict.fromkeys(TILES, 0.5), device=H200, clock="graph")]
+    small = path_of(tmp_path)
+    pack(KIT.write(path_of(tmp_path), rows), small)
+    with Table.open(small) as table:
+        times = [one for group in table.record(SIZES[0], H200).groups for one in group.times]
+    assert all(one.expected != UNKNOWN for one in times)
+    assert {one.resident > 0 for one in times} == {False, True}
+    assert "near" in {step.rung for step in explained(small, GEMM.resized(100, 1152, 4096)) if step.hit}
+
+
+@FILES
+@given(rows=KIT.rows())
+def test_packing_changes_no_verdict_and_no_answer_on_a_cpu(tmp_path, rows):
+    full, small = KIT.write(path_of(tmp_path), rows), path_of(tmp_path)
+    pack(full, small)
+    assert verify(small) == []
+    assert not diff(full, small)
+    with Table.open(full) as one, Table.open(small) as other:
+        assert list(one.pairs()) == list(other.pairs())
+        for pair in one.pairs():
+            assert one.verdicts(*pair) == other.verdicts(*pair)
+            assert one.record(*pair) == other.record(*pair)
+            assert one.barred(*pair) == other.barred(*pair)
+            for l2, known in itertools.product(("cold", "hot"), (None, "cpu-torch2.13", "cpu-torch2.9")):
+                assert one.pooled(*pair, l2, known) == other.pooled(*pair, l2, known)
+                assert one.verdict(*pair, l2, known) == other.verdict(*pair, l2, known)
+        assert other.source == one.digest
+    for m in (16, 24, 40):
+        query = Query(KIT.problem.resized(m, 512, 512), KIT.device)
+        assert steps(small, query, KIT.new, Policy(near_loss=1.0)) == steps(full, query, KIT.new, Policy(near_loss=1.0))
+
+
+@FILES
+@given(rows=KIT.rows(), seed=st.randoms())
+def test_the_same_rows_give_the_same_bytes(tmp_path, rows, seed):
+    shuffled = list(rows)
+    seed.shuffle(shuffled)
+    a, b = path_of(tmp_path), path_of(tmp_path)
+    pack(KIT.write(path_of(tmp_path), rows), a)
+    pack(KIT.write(path_of(tmp_path), shuffled), b)
+    assert a.read_bytes() == b.read_bytes()
+
+
+@pytest.fixture
+def full(tmp_path):
+    times = list(zip(KIT.configs, (10.0, 5.0, 7.0, 9.0), strict=True))
+    rows = [KIT.row(config, us, problem=problem) for problem in KIT.problems for config, us in times]
+    return KIT.write(tmp_path / "full.db", rows)
+
+
+@pytest.fixture
+def small(full, tmp_path):
+    done = pack(full, tmp_path / "small.db")
+    assert done == packing.Packed(3, 12, 12)
+    return tmp_path / "small.db"
+
+
+def edit(path: Path, sql: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        assert db.execute(sql).rowcount
+
+
+def test_what_needs_measurements_says_so(small, tmp_path):
+    for call in (
+        lambda: list(Table.open(small).measurements()),
+        lambda: Table.open(small).rows(KIT.problem, KIT.device),
+        lambda: Store.open(small),
+        lambda: merge([small], tmp_path / "out.db"),
+        lambda: pack(small, tmp_path / "out.db"),
+    ):
+        with pytest.raises(TableError, match=r"small\.db is packed.*the table that it was packed from"):
+            call()
+    assert not (tmp_path / "out.db").exists()
+
+
+def test_a_damaged_record_leaves_its_problem_out_with_one_warning(small, caplog):
+    damaged = KIT.problems[1]
+    edit(small, f"UPDATE record SET data = x'0105' WHERE problem = {damaged.key}")
+    query = Query(KIT.problem.resized(24, 512, 512), KIT.device)
+    catalog = Catalog([(Source(small, "explicit"), Table.open(small))])
+    with caplog.at_level(logging.WARNING, "gemmdb"):
+        near = next(step for step in explain(query, catalog, Policy(near_loss=1.0)) if step.rung == "near")
+    assert near.hit is not None
+    others = {KIT.problems[0].text, KIT.problems[2].text}
+    assert {one["problem"] for one in near.evidence["neighbours"]} == others
+    assert len([one for one in caplog.messages if "record" in one]) == 1
+    exact = explain(Query(damaged, KIT.device), catalog, Policy())[0]
+    assert exact.hit is not None
+    assert exact.hit.config == KIT.configs[1]
+
+
+@pytest.mark.parametrize(
+    ("sql", "check"),
+    [
+        ("UPDATE record SET data = x'0105'", "record"),
+        ("UPDATE record SET data = zeroblob(8)", "record"),
+        ("DELETE FROM record", "verdict"),
+        ("UPDATE verdict SET ratio = 0.9", "digest"),
+        ("UPDATE verdict SET pick = 5", "verdict"),
+        ("UPDATE verdict SET keys = x'00'", "verdict"),
+        ("UPDATE config SET text = '0 1'", "text"),
+        ("UPDATE config SET text = '999'", "text"),
+        ("UPDATE numbering SET data = x'05'", "text"),
+        ("DELETE FROM numbering", "text"),
+        ("INSERT INTO pending VALUES (1, 2)", "record"),
+        ("UPDATE meta SET value = printf('%032d', 0) WHERE name = 'digest'", "digest"),
+    ],
+)
+def test_verify_finds_what_was_changed(small, sql, check):
+    edit(small, sql)
+    found = verify(small)
+    assert check in {one.check for one in found}
+    assert all("\n" not in one.message for one in found)
+
+
+def test_a_malformed_header_is_refused(small):
+    edit(small, "UPDATE meta SET value = '2' WHERE name = 'packed'")
+    with pytest.raises(TableError, match="malformed"):
+        Table.open(small)
+
+
+def test_outdated_verdicts_are_not_packed(full, tmp_path):
+    with Store.open(full) as store:
+        store.add([KIT.row(run="later")])
+    with pytest.raises(TableError, match=r"outdated verdicts.*gemmdb merge"):
+        pack(full, tmp_path / "out.db")
+    assert not (tmp_path / "out.db").exists()
+    assert [one.name for one in tmp_path.iterdir() if one.name.endswith(".part")] == []
+
+
+def test_too_many_configs_are_refused_with_a_remedy(full, tmp_path, monkeypatch):
+    monkeypatch.setattr("gemmdb.table.numbering.MOST_ENTRIES", 3)
+    with pytest.raises(InputError, match=r"full\.db: 4 pairs .* more than the 3"):
+        pack(full, tmp_path / "out.db")
+
+
+def older(path: Path) -> Path:
+    """The table as schema version 1 has it."""
+    with closing(sqlite3.connect(path)) as db, db:
+        for name in schema.ADDED[2]:
+            db.execute(f"DROP TABLE {name}")
+        db.execute("DELETE FROM _sqlite_migrations WHERE name LIKE 'm002%'")
+        db.execute("UPDATE meta SET value = '1' WHERE name = 'schema_version'")
+        db.execute("PRAGMA user_version = 1")
+    return path
+
+
+def test_a_table_of_version_1_is_read_packed_and_brought_up_to_date(full, small, tmp_path):
+    before = KIT.content(full)
+    old = older(full)
+    assert verify(old) == []
+    assert KIT.content(old) == before
+    with Table.open(old) as table:
+        assert [one["schema_version"] for one in table.summary()] == [1]
+    pack(old, tmp_path / "again.db")
+    assert (tmp_path / "again.db").read_bytes() == small.read_bytes()
+    with Store.open(old) as store:
+        assert store.add([KIT.row(run="new")]) == 1
+        store.refresh()
+    with Table.open(old) as table:
+        assert table.version == 2
+        assert len(table.rows(KIT.problem, KIT.device)) == 5
+    assert verify(old) == []
+
+
+def test_tables_of_both_versions_answer_together(full, tmp_path):
+    user = older(KIT.write(tmp_path / "user.db", [KIT.row(problem=KIT.problem.resized(20, 512, 512))]))
+    with Store.open(tmp_path / "rest.db") as store:
+        store.add([KIT.row(config, us) for config, us in zip(KIT.configs[:2], (10.0, 5.0), strict=True)])
+        store.refresh()
+    pack(tmp_path / "rest.db", tmp_path / "small.db")
+    catalog = Catalog.load(Settings((), user, "aten", False, ""), tables=[tmp_path / "small.db"])
+    query = Query(KIT.problem.resized(18, 512, 512), KIT.device)
+    near = next(step for step in explain(query, catalog, Policy(near_loss=1.0)) if step.rung == "near")
+    tables = {one["table"] for one in near.evidence["neighbours"]}
+    assert tables == {str(user), str(tmp_path / "small.db")}
+
+
+def test_a_version_1_table_with_a_record_table_is_refused(full):
+    with closing(sqlite3.connect(full)) as db:
+        db.execute("PRAGMA user_version = 1")
+    with pytest.raises(TableError, match="holds a table"):
+        Table.open(full)
