@@ -35,6 +35,9 @@ def in_any_loops(original: Callable[..., Any]) -> Callable[..., Any]:
     The scheduler of torch 2.11 compares loops as they were written before it fuses. Loops over the [B, S, N] after a
     linear differ from loops over [M, N], so it fused nothing for a batch of sequences. It always uses merged loops to
     check whether both nodes read and write the same places. From torch 2.12 on it compares names.
+
+    If nothing is fused after all, the scheduler of torch 2.13 takes turned loops back, its own and these. That of torch
+    2.11 leaves both.
     """
 
     @functools.wraps(original)
