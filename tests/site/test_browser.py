@@ -80,7 +80,7 @@ def test_the_search_finds_a_page(browser: Any, server: str) -> None:
     page = browser.new_page()
     page.goto(server + "index.html")
     page.locator("[data-md-component=search-query]").fill("AOTInductor")
-    page.wait_for_selector(".md-search-result__link", timeout=20_000)
+    page.wait_for_selector(".md-search-result__link", timeout=60_000)
     assert "aotinductor" in " ".join(
         link.get_attribute("href") for link in page.locator(".md-search-result__link").all()
     )
