@@ -39,10 +39,13 @@ def decide(session: Session, query: Query) -> Decision:
 
 
 def _missed(session: Session, query: Query, event: Event) -> Decision:
-    """Live tuning where the policy allows it, else ATen."""
+    """Live tuning where the policy allows it, else ATen. Under `on_miss="error"` ATen only where nothing else is
+    possible, which no build would measure; elsewhere it raises MissError."""
+    if alone := legality.only_aten(query):
+        return Decision(session, query, ATEN, replace(event, note=alone))
     why = _why(session, query)
     if session.policy.on_miss == "error":
-        rows = "strict mode needs a row of every product: `gemmdb build --all --shapes WORKLOAD`"
+        rows = "strict mode needs its row: `gemmdb build --shapes WORKLOAD`, with --all if that leaves it out"
         raise MissError(f"no table answers for {query.problem.text} on {query.device.text}: {why}; {rows}")
     if to_tune(session, query):
         return Decision(session, query, None, replace(event, rung="live", config="", note=why))
@@ -53,7 +56,7 @@ def _missed(session: Session, query: Query, event: Event) -> Decision:
 
 def to_tune(session: Session, query: Query) -> bool:
     """Whether a query that misses is tuned now."""
-    return session.policy.on_miss == "live" and not session.declines(query)
+    return session.policy.on_miss == "live" and not legality.only_aten(query) and not session.declines(query)
 
 
 def leaves_alone(hit: Hit) -> bool:
