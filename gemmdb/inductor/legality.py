@@ -60,7 +60,9 @@ def only_aten(query: Query) -> str:
 def _unmeasurable(problem: Problem) -> str:
     if problem.numerics.fp32 == "tf32" and not cpu_multiplies_tf32():
         return "this CPU multiplies fp32 in full, also where TF32 is allowed"
-    return "Inductor leaves nothing to compute of a product of size zero" if problem.empty else unmeasured(problem) or ""
+    if problem.empty:
+        return "Inductor leaves nothing to compute of a product of size zero"
+    return unmeasured(problem) or ""
 
 
 def refuses(config: Config, problem: Problem) -> str | None:
