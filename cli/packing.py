@@ -24,8 +24,8 @@ def pack(
     ATen, pooled over runs, and how sure that is, in 8 bytes. A file of 32 MB becomes one of 4 MB, and lookups of sizes
     that were not measured take a quarter of the time. All answers stay the same.
 
-    Keep the table itself: nothing can be added to a packed one, and merge, `export --to csv` and `verify --remeasure`
-    need the measurements. The same table gives the same bytes.
+    Keep the table itself: nothing can be added to a packed one, and `merge` and `export --to csv` need the
+    measurements. The same table gives the same bytes.
 
     \b
     Examples:

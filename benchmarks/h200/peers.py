@@ -50,7 +50,7 @@ STREAMED_NUMBER = 20
 def population(table: Path) -> dict[str, list[Problem]]:
     """The problems of a table by stratum, in a fixed order."""
     with Table.open(table) as opened:
-        found = sorted({row.problem for row in opened.measurements()}, key=lambda p: p.text)
+        found = sorted({problem for problem, _ in opened.pairs()}, key=lambda p: p.text)
     return {name: [p for p in found if member(p)] for name, member in {**STRATA, STREAMED: streamed}.items()}
 
 

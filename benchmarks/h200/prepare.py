@@ -71,7 +71,7 @@ def needed(options: argparse.Namespace) -> list[Artifact]:
 
 def projections(table: Table) -> list[Problem]:
     """The problems of the table that are projections of the model."""
-    found = dict.fromkeys(row.problem for row in table.measurements())
+    found = dict.fromkeys(problem for problem, _ in table.pairs())
     return [p for p in found if p.m in ROWS and (p.n, p.k) in PROJECTIONS]
 
 
@@ -87,7 +87,7 @@ def picks(table: Table, problems: list[Problem]) -> Iterator[tuple[Problem, Conf
 def remeasured(table: Table, seed: int) -> Iterator[tuple[Problem, Config]]:
     """The problems of the sample of a seed with the configs that are timed on them, as emitted code where that is
     timed."""
-    klass = next(iter(table.measurements())).toolchain.klass
+    klass = table.verdicts(*next(table.decided()))[0].klass
     for one in sample(table, table.devices()[0], klass, 50, seed):
         for config in one.recorded:
             emitted = config in one.emitted and not only_emitted(config)

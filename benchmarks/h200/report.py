@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import SHIPPED, json_lines
+from benchmarks.common import ROOT, SHIPPED, json_lines
 from benchmarks.h200 import peers_report
 from benchmarks.h200.results import PEERS, archives, builds
 from benchmarks.h200.strata import FIGURES, Member, mean, of
@@ -67,13 +68,22 @@ def newest_verdict(rows: Sequence[Measurement]) -> Verdict | None:
 
 
 def rows_of(path: Path) -> Iterator[Measurement]:
-    """The rows of a folder of archives or of a table. Those of a problem follow each other."""
+    """The rows of a folder of archives or of a table; of a packed table those of the archives that it was shipped from.
+    Those of a problem follow each other."""
+    from tools.release.ship import holds
+
     if path.is_dir():
         for file in archives(path):
             yield from archive.read(file)
-    else:
-        with Table.open(path) as table:
+        return
+    with tempfile.TemporaryDirectory() as folder, Table.open(path) as table:
+        if not table.packed:
             yield from table.measurements()
+            return
+        timings = {ROOT / one["file"] for run in table.provenance() for one in run.get("timings", ())}
+        archive.restore(sorted(timings), Path(folder) / "whole.db", holds)
+        with Table.open(Path(folder) / "whole.db") as whole:
+            yield from whole.measurements()
 
 
 def read(path: Path) -> Results:

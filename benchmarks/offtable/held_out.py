@@ -63,9 +63,9 @@ def truths(whole: Path) -> dict[Problem, Truth]:
     """What was measured of each problem of a table of one device that has a measured ATen, in a fixed order."""
     with closing(Table.open(whole, immutable=True)) as table:
         (device,) = table.devices()
-        measured = {row.problem for row in table.measurements() if row.config == ATEN and row.times}
-        problems = sorted(measured, key=lambda problem: problem.text)
-        return {problem: Truth(problem, table.pooled(problem, device)) for problem in problems}
+        problems = sorted((problem for problem, _ in table.pairs()), key=lambda problem: problem.text)
+        found = (Truth(problem, table.pooled(problem, device)) for problem in problems)
+        return {one.problem: one for one in found if any(time.config == ATEN for time in one.pooled)}
 
 
 def chosen(known: Iterable[Problem], kind: str, most: int) -> list[list[Problem]]:
@@ -88,9 +88,13 @@ def without(whole: Path, held: Sequence[Problem]) -> Iterator[Table]:
     """A copy of a table without the rows and verdicts of some problems."""
     path = whole.with_name("rest.db")
     shutil.copyfile(whole, path)
+    with closing(Table.open(path)) as table:
+        packed = table.packed
     with closing(sqlite3.connect(path)) as db, db:
         for problem in held:
             db.execute("DELETE FROM measurement WHERE problem = ?", (problem.key,))
             db.execute("DELETE FROM verdict WHERE problem = ?", (problem.key,))
+            if packed:
+                db.execute("DELETE FROM record WHERE problem = ?", (problem.key,))
     with closing(Table.open(path, immutable=True)) as table:
         yield table

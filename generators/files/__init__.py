@@ -1,1 +1,1 @@
-"""Whole table files: merge, compare, verify, compact, archive."""
+"""Whole table files: merge, compare, verify, pack, archive."""

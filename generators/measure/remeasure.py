@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +26,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
+from gemmdb.table.record import Record
 from gemmdb.table.verdict import Verdict, pool
 
 TOLERANCE = 0.02
@@ -141,19 +142,35 @@ def _backend(table: Table, path: Path) -> Backend:
 def sample(table: Table, device: Device, klass: str, n: int, seed: int | None = None) -> list[Sampled]:
     """`n` random verdicts of a table for a device and a class of toolchains (all if there are fewer), with the configs
     to time again."""
-    problems = dict.fromkeys(row.problem for row in table.measurements() if row.device == device)
+    problems = [problem for problem, known in table.pairs() if known == device]
     verdicts = [
         verdict for problem in problems for verdict in table.verdicts(problem, device) if verdict.klass == klass
     ]
     chosen = random.Random(seed).sample(verdicts, min(n, len(verdicts)))
+    if table.packed:
+        return [_pooled(verdict, table.record(verdict.problem, device)) for verdict in chosen]
     return [_sampled(verdict, table.rows(verdict.problem, device)) for verdict in chosen]
+
+
+def _pooled(verdict: Verdict, record: Record | None) -> Sampled:
+    """The sample of a packed table, whose times are relative to ATen's."""
+    group = record.find(verdict.protocol.l2, verdict.klass) if record else None
+    known = {one.config: one for one in group.times if one.full} if group else {}
+    chosen = _chosen(verdict, known)
+    recorded = {config: known[config].ratio * group.aten_us for config in chosen} if group else {}
+    return Sampled(verdict, recorded, frozenset(config for config in chosen if known[config].emitted))
+
+
+def _chosen(verdict: Verdict, known: Collection[Config]) -> list[Config]:
+    """What is timed of the `known` configs, which come fastest first."""
+    others = [config for config in known if config != ATEN and config not in verdict.ties][:OTHERS]
+    return [config for config in dict.fromkeys((ATEN, *verdict.ties, *others)) if config in known]
 
 
 def _sampled(verdict: Verdict, rows: Sequence[Measurement]) -> Sampled:
     same = [r for r in rows if r.protocol == verdict.protocol and r.toolchain.klass == verdict.klass]
     pooled = {p.config: p.rows for p in pool(same)}
-    others = [config for config in pooled if config != ATEN and config not in verdict.ties][:OTHERS]
-    chosen = [config for config in dict.fromkeys((ATEN, *verdict.ties, *others)) if config in pooled]
+    chosen = _chosen(verdict, pooled)
     recorded = {config: median(row.times.median_us for row in pooled[config] if row.times) for config in chosen}
     emitted = frozenset(config for config in chosen if all(row.emitted for row in pooled[config]))
     return Sampled(verdict, recorded, emitted)

@@ -19,6 +19,7 @@ from gemmdb.generators.files import archive
 from gemmdb.generators.files.manifest import check_manifest
 from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
+from gemmdb.ladder.expected import with_expectations
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 from tools.release import ship
@@ -58,7 +59,12 @@ def test_the_table_is_rebuilt_from_its_archives(folder: Path, tmp_path: Path, mo
         (runs,) = {tuple(sorted(run)) for run in shipped.provenance()}
         assert {"command", "timings", "table"} <= set(runs)
         assert [len(run["timings"]) for run in shipped.provenance()] == [2] * len(shipped.provenance())
+        assert shipped.packed
+        assert all(shipped.record(*pair) == with_expectations(whole.record(*pair), *pair) for pair in problems.items())
     assert check_manifest(out.parent) == []
+    before = out.read_bytes()
+    ship.main(argparse.Namespace(folder=[folder], out=out))
+    assert out.read_bytes() == before
 
 
 def test_what_no_graph_asks_for_is_not_shipped() -> None:
@@ -80,6 +86,7 @@ def test_a_table_that_does_not_fit_is_not_shipped(
     monkeypatch.setattr(ship, "MOST_BYTES", 4096)
     with pytest.raises(SystemExit, match="larger than 4096 bytes"):
         ship.main(argparse.Namespace(folder=[folder], out=tmp_path / "small.db"))
+    assert not (tmp_path / "small.db").exists()
 
 
 def test_the_report_gives_the_figures_of_the_rows(folder: Path, tmp_path: Path) -> None:

@@ -167,7 +167,8 @@ def test_ctrl_c_is_130(gemmdb, crash):
 def test_tables_json(gemmdb, table):
     done = gemmdb("tables", "--json")
     (entry,) = json.loads(done.out)["tables"]
-    assert list(entry) == ["path", "arch", "device", "schema_version", "digest", "origin", "problems", "measurements"]
+    names = ["path", "arch", "device", "schema_version", "packed", "digest", "origin", "problems", "measurements"]
+    assert list(entry) == names
     assert entry["path"] == str(table)
     assert (entry["arch"], entry["device"], entry["origin"]) == ("cpu", "Example CPU", "measured")
     assert (entry["problems"], entry["measurements"]) == ({"mm": 1}, 2)

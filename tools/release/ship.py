@@ -5,8 +5,9 @@
 FOLDER holds archives, as `python -m benchmarks.h200 build` writes them; default: all of benchmarks/results/h200. Their
 rows are united, except three kinds that are out of date: rows of our kernels whose source has changed since (lookups
 check the source of Inductor's templates themselves), rows of the first protocol, which timed operands at one address,
-and rows of problems that no graph asks for. Writes `tables/sm90-nvidia-h200.db` (winners, ties, the fastest, and as
-large a sample of the rest as the wheel has room for) and `tables/manifest.json`.
+and rows of problems that no graph asks for. Writes `tables/sm90-nvidia-h200.db`, packed: verdicts and all timings
+(docs/table-format.md), and `tables/manifest.json`. Packs the other tables of the folder if they are not. The same
+archives give the same bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import contextlib
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,21 +25,19 @@ from typing import Any
 from benchmarks.common import ROOT, SHIPPED
 from benchmarks.h200.results import archives, folders
 from gemmdb.generators.files import archive
-from gemmdb.generators.files.compact import Keep, compact
 from gemmdb.generators.files.manifest import write_manifest
+from gemmdb.generators.files.pack import pack
 from gemmdb.kernels import sources
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
-MOST_BYTES = 16 * 2**20
+MOST_BYTES = 4 * 2**20
 """The most bytes that the table may take in the wheel."""
 OLDEST = 2
 """The first version of the protocol whose rows are shipped."""
 COMMAND = "python -m tools.release ship"
-KEEPS = tuple(Keep(top, sample) for top, sample in ((8, 8), (8, 7), (8, 6), (8, 4), (6, 2), (3, 0)))
-"""How many rows of a problem to keep: the first choice that fits is taken."""
 
 
 def holds(row: Measurement) -> bool:
@@ -75,22 +75,31 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Put every row into a temporary table, compact that to the shipped one, and describe it."""
+    """Put every row into a temporary table, pack that, and describe it."""
     paths = [path for folder in options.folder or folders() for path in archives(folder)]
     with tempfile.TemporaryDirectory() as folder:
-        full = Path(folder) / "full.db"
+        full, small = Path(folder) / "full.db", Path(folder) / "small.db"
         rows = archive.restore(paths, full, holds)
         with contextlib.closing(Table.open(full)) as table:
             present = {run["run"] for run in table.provenance()}
         with Store.open(full) as store:
             store.add_runs([run for run in provenance(paths) if run["run"] in present])
-            print(f"{rows:,} rows, {store.refresh():,} problems")
-        for keep in KEEPS:
-            rows = compact(full, options.out, keep)
-            size = options.out.stat().st_size
-            print(f"{keep}: {rows:,} rows in {size / 2**20:.1f} MiB", flush=True)
-            if size <= MOST_BYTES:
-                break
-        else:
-            raise SystemExit(f"{options.out} is larger than {MOST_BYTES} bytes")
+            print(f"{rows:,} rows, {store.refresh():,} problems", flush=True)
+        done = pack(full, small)
+        size = small.stat().st_size
+        print(f"{done.times:,} times in {size / 2**20:.2f} MiB", flush=True)
+        if size > MOST_BYTES:
+            raise SystemExit(f"{options.out} would be larger than {MOST_BYTES} bytes")
+        shutil.copyfile(small, options.out)
+    pack_others(options.out.parent)
     write_manifest(options.out.parent)
+
+
+def pack_others(folder: Path) -> None:
+    """Pack the tables of a folder that are not."""
+    for path in sorted(folder.glob("*.db")):
+        with contextlib.closing(Table.open(path)) as table:
+            packed = table.packed
+        if not packed:
+            done = pack(path, path)
+            print(f"{path}: {done.times:,} times in {path.stat().st_size / 2**20:.2f} MiB", flush=True)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gemmdb import InputError, Status, TableError
-from gemmdb.generators.files.compact import Keep, compact
+from gemmdb import InputError, TableError
 from gemmdb.generators.files.diff import diff
 from gemmdb.generators.files.merge import merge
 from gemmdb.generators.files.verify import verify
-from gemmdb.table.measurement import EMITTED
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
@@ -43,41 +40,6 @@ def test_merge_is_commutative_associative_and_idempotent(kit, data):
         assert kit.content(merged["aab"]) == kit.content(merged["ab"])
         assert verify(merged["abc"]) == []
         assert set(whole[1]) == {row for rows in parts for row in rows}
-
-
-@few
-@given(data=st.data())
-def test_compaction_changes_no_verdict(kit, data):
-    rows = data.draw(kit.rows())
-    keep = data.draw(st.builds(Keep, top=st.integers(0, 2), sample=st.integers(0, 1)))
-    with tempfile.TemporaryDirectory() as name:
-        path, out, again = (Path(name, f"{x}.db") for x in ("whole", "small", "again"))
-        kit.write(path, rows)
-        assert compact(path, out, keep) <= len(set(rows))
-        assert kit.content(out)[2] == kit.content(path)[2]
-        assert verify(out) == []
-        compact(out, again, keep)
-        assert kit.content(again)[2] == kit.content(path)[2]
-
-
-def test_compaction_drops_losers_and_failures_but_not_what_is_unsafe(kit, tmp_path):
-    rows = [kit.row(), kit.row(kit.configs[1], 5.0), kit.row(kit.configs[2], 20.0)]
-    wrong = kit.row(kit.configs[3], status=Status.WRONG)
-    failed = kit.row(kit.configs[2], run="run-2", status=Status.ERROR)
-    kit.write(tmp_path / "a.db", [*rows, wrong, failed])
-    assert compact(tmp_path / "a.db", tmp_path / "b.db", Keep(0, 0)) == 3
-    assert set(Table.open(tmp_path / "b.db").measurements()) == {*rows[:2], wrong}
-
-
-def test_compaction_keeps_what_was_timed_as_emitted_code(kit, tmp_path):
-    """That nothing else is picked follows from these rows, however many others were faster by themselves."""
-    first, other = kit.configs[1:3]
-    emitted = replace(kit.row(first, 11.0), detail=EMITTED)
-    path = kit.write(tmp_path / "a.db", [kit.row(), kit.row(first, 5.0), emitted, kit.row(other, 5.5)])
-    compact(path, tmp_path / "b.db", Keep(1, 0))
-    verdicts = [Table.open(tmp_path / name).verdict(kit.problem, kit.device) for name in ("a.db", "b.db")]
-    assert verdicts[0] == verdicts[1]
-    assert verdicts[0].pick == kit.aten
 
 
 def test_runs_and_figures_are_united(kit, tmp_path):

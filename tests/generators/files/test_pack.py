@@ -17,7 +17,6 @@ from kit.tables import Kit
 from gemmdb import Config
 from gemmdb.errors import InputError, TableError
 from gemmdb.generators.files import pack as packing
-from gemmdb.generators.files.compact import compact
 from gemmdb.generators.files.diff import diff
 from gemmdb.generators.files.merge import merge
 from gemmdb.generators.files.pack import pack
@@ -151,7 +150,6 @@ def test_what_needs_measurements_says_so(small, tmp_path):
         lambda: Table.open(small).rows(KIT.problem, KIT.device),
         lambda: Store.open(small),
         lambda: merge([small], tmp_path / "out.db"),
-        lambda: compact(small, tmp_path / "out.db"),
         lambda: pack(small, tmp_path / "out.db"),
     ):
         with pytest.raises(TableError, match=r"small\.db is packed.*the table that it was packed from"):

@@ -6,6 +6,7 @@ import pytest
 
 from gemmdb.errors import InputError
 from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.files.pack import pack
 from gemmdb.generators.measure import quiet
 from gemmdb.generators.measure.cuda.emitted_config import Emitted
 from gemmdb.generators.measure.remeasure import remeasure
@@ -39,6 +40,18 @@ def test_the_same_times_confirm_everything(table, replay_backend, rows):
     result = remeasure(table, 4, backend=replay_backend(rows))
     assert (result.problems, result.held, result.rows, result.within) == (4, 4, 12, 12)
     assert result.moved == ()
+
+
+def test_a_packed_table_is_timed_again_like_the_table_it_is_of(table, replay_backend, rows, tmp_path):
+    pack(table, tmp_path / "packed.db")
+    result = remeasure(tmp_path / "packed.db", 4, backend=replay_backend(rows), seed=1)
+    assert (result.problems, result.held, result.rows, result.within) == (4, 4, 12, 12)
+    slower = [scaled(row, 1.5) for row in rows]
+    one, other = (
+        remeasure(path, 7, backend=replay_backend(slower), seed=1) for path in (table, tmp_path / "packed.db")
+    )
+    assert {(moved.problem, moved.config) for moved in one.moved} == {(m.problem, m.config) for m in other.moved}
+    assert (one.held, one.failed, one.unclear) == (other.held, other.failed, other.unclear)
 
 
 def test_all_devices_share_the_work(table, replay_backend, rows):

@@ -106,7 +106,9 @@ def test_the_shipped_modelled_tables_are_small_compiled_and_answer_as_a_model(na
         (summary,) = table.summary()
         (device,) = table.devices()
         assert [run["compiled"] for run in table.provenance()] == [True]
-        assert {row.protocol for row in table.measurements()} == {PROTOCOL}
+        assert {one.protocol for pair in table.decided() for one in table.verdicts(*pair)} == {PROTOCOL}
+        groups = [group for pair in table.pairs() if (one := table.record(*pair)) for group in one.groups]
+        assert all(group.modelled for group in groups)
     assert summary["origin"] == "modelled"
     assert min(summary["problems"][op] for op in ("mm", "addmm", "int_mm", "mixed_mm")) >= 150
     catalog = Catalog.load(Settings((), tmp_path / "user.db", "aten", False, ""))
