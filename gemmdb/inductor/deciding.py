@@ -56,7 +56,7 @@ def _missed(session: Session, query: Query, event: Event) -> Decision:
 
 def to_tune(session: Session, query: Query) -> bool:
     """Whether a query that misses is tuned now."""
-    return session.policy.on_miss == "live" and not legality.only_aten(query) and not session.declines(query)
+    return session.policy.on_miss == "live" and not session.declines(query)
 
 
 def leaves_alone(hit: Hit) -> bool:
