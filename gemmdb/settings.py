@@ -28,7 +28,7 @@ ENVIRONMENT = {
     "GEMMDB_TABLES": f"tables to use before all others, separated by {os.pathsep!r}",
     "GEMMDB_USER_TABLE": "the file that live tuning writes to and that is read after GEMMDB_TABLES",
     "GEMMDB_ON_MISS": "what a miss does: live (default, where that is short), aten or error",
-    "GEMMDB_CONFIRM": "1: time an answer that was not measured for this very problem beside ATen before it is served",
+    "GEMMDB_CONFIRM": "0: do not time what was not measured for this very problem beside ATen before it is served",
     "GEMMDB_DISABLE": "1 switches gemmdb off: torch.compile behaves as if it were not there",
     "GEMMDB_LOG": "a logging level, for example INFO or DEBUG",
 }
@@ -53,8 +53,8 @@ class Policy:
     `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second; 10: a CUTLASS
     kernel, half a minute of nvcc, so the default leaves it out). `cutlass_size`: no CUTLASS kernel for products with a
     smaller M x N x K. `confirm`: whether an answer that was not measured for this very problem is timed beside ATen
-    before it is served; None means GEMMDB_CONFIRM. `confirm_s`: the most seconds that this may delay the compile of one
-    graph; 0 means 3.
+    before it is served; None means GEMMDB_CONFIRM, whose default is yes. `confirm_s`: the most seconds that this may
+    delay the compile of one graph; 0 means 3. All graphs of a process together may take three times that.
     """
 
     on_miss: str = ""
@@ -131,7 +131,7 @@ class Settings:
     disabled: bool
     log: str
     asked: bool = False
-    confirm: bool = False
+    confirm: bool = True
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -154,7 +154,7 @@ class Settings:
             disabled,
             env.get("GEMMDB_LOG", ""),
             bool(asked),
-            env.get("GEMMDB_CONFIRM", "") not in ("", "0"),
+            env.get("GEMMDB_CONFIRM", "") != "0",
         )
 
 

@@ -25,6 +25,7 @@ from gemmdb.settings import (
 def test_the_defaults_of_an_empty_environment():
     settings = Settings.read({"HOME": "/home/user"})
     assert (settings.tables, settings.on_miss, settings.disabled, settings.log) == ((), "live", False, "")
+    assert settings.confirm
     assert settings.user_table == data_home({}) / "user.db"
 
 
@@ -34,12 +35,12 @@ def test_every_variable_is_read():
             "GEMMDB_TABLES": os.pathsep.join(["/a.db", "", "/b.db"]),
             "GEMMDB_USER_TABLE": "/mine.db",
             "GEMMDB_ON_MISS": "error",
-            "GEMMDB_CONFIRM": "1",
+            "GEMMDB_CONFIRM": "0",
             "GEMMDB_DISABLE": "1",
             "GEMMDB_LOG": "DEBUG",
         }
     )
-    assert settings == Settings((Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG", True, True)
+    assert settings == Settings((Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG", True, False)
 
 
 @pytest.mark.parametrize(("value", "disabled"), [("", False), ("0", False), ("1", True), ("yes", True)])
@@ -116,6 +117,8 @@ def test_whether_to_confirm_is_yes_no_or_open(value):
 @pytest.mark.parametrize(
     ("policy", "environ", "expected"),
     [
+        (Policy(), {}, (True, CONFIRM_S)),
+        (Policy(), {"GEMMDB_CONFIRM": ""}, (True, CONFIRM_S)),
         (Policy(), {"GEMMDB_CONFIRM": "1"}, (True, CONFIRM_S)),
         (Policy(), {"GEMMDB_CONFIRM": "0"}, (False, CONFIRM_S)),
         (Policy(confirm=False), {"GEMMDB_CONFIRM": "1"}, (False, CONFIRM_S)),

@@ -7,7 +7,7 @@ Each way compiles in a fresh process with empty caches (`cold_s`, the seconds of
 compiles all ways again from those caches (`warm_s`), captures each as one CUDA graph, and replays the graphs in turn.
 Several programs are compiled side by side, each with its share of the processors. On each GPU, only one of them at a
 time is timed or times kernels for a compile; `cold_s` is without the seconds of waiting for that, `waited_s`. Ways:
-default, max-autotune, gemmdb (as installed), gemmdb-aten (`on_miss=aten`). max-autotune takes a minute or two per
+default, max-autotune, gemmdb (as installed), gemmdb-aten, gemmdb-unconfirmed. max-autotune takes a minute or two per
 program. FILE gets one JSON line per program when it is done.
 Programs that FILE has in these ways are left out, so an interrupted run resumes. With --device cpu --size tiny it
 shows, anywhere, that everything works.
@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import tempfile
@@ -37,6 +39,9 @@ from benchmarks.programs import ways
 from benchmarks.programs.program import SIZES, Program
 from benchmarks.programs.suite import chosen
 from gemmdb.errors import InputError
+
+INNERMOST = 8
+"""How many functions a process that takes too long is said to be in."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +87,7 @@ def main(options: argparse.Namespace) -> None:
     if options.child:
         from benchmarks.programs import work, worker
 
+        faulthandler.register(signal.SIGUSR1)
         task, text = options.child
         job = json.loads(text)
         reply = getattr(worker, task)(work.Job(**{**job, "ways": tuple(job["ways"])}))
@@ -170,7 +176,7 @@ def in_process(
         try:
             code = child.wait(options.timeout)
         except subprocess.TimeoutExpired:
-            return {"failure": f"{task}: no answer within {options.timeout:.0f} s"}
+            return {"failure": f"{task}: no answer within {options.timeout:.0f} s; it was in {doing(child, log)}"}
         finally:
             _end(child)
     if code == 0 and reply.exists():
@@ -178,6 +184,15 @@ def in_process(
         return found
     said = [text for text in log.read_text(errors="replace").splitlines() if text.strip()]
     return {"failure": f"{task}: exit {code}: {(said or [''])[-1][:500]}"}
+
+
+def doing(child: subprocess.Popen[bytes], log: Path) -> str:
+    """The innermost functions of the main thread of a process, which writes them to its log when it is told to."""
+    child.send_signal(signal.SIGUSR1)
+    time.sleep(1)
+    _, _, last = log.read_text(errors="replace").rpartition("Current thread")
+    found = re.findall(r'File ".*?([^/"]+)", line (\d+) in (\S+)', last)
+    return ", ".join(f"{name} ({file}:{number})" for file, number, name in found[:INNERMOST]) or "no Python code"
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -18,19 +18,19 @@ FOLDERS = {
 """The variables that name the caches and the user's table, with the names of their folders."""
 NOTE = 160
 """Characters of a product's note that a result keeps."""
-UNSET = ("GEMMDB_USER_TABLE", "GEMMDB_ON_MISS", "GEMMDB_DISABLE")
+UNSET = ("GEMMDB_USER_TABLE", "GEMMDB_ON_MISS", "GEMMDB_CONFIRM", "GEMMDB_DISABLE")
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way. `autotuned`: with max-autotune. `gemmdb`: with gemmdb enabled, and this `on_miss` (None: its default).
-    `confirm_s`: the seconds that confirming may take; 0: nothing is confirmed."""
+    """One way. `autotuned`: with max-autotune. `gemmdb`: with gemmdb enabled, this `on_miss` and this `confirm` (None:
+    its defaults)."""
 
     name: str
     autotuned: bool = False
     gemmdb: bool = False
     on_miss: str | None = None
-    confirm_s: float = 0.0
+    confirm: bool | None = None
 
     def options(self, program: Program) -> dict[str, Any]:
         """The arguments of torch.compile."""
@@ -55,8 +55,7 @@ class Way:
         gemmdb.inductor.disable()
         gemmdb.inductor.reset_stats()
         if self.gemmdb:
-            policy = Policy(confirm=bool(self.confirm_s), confirm_s=self.confirm_s)
-            gemmdb.inductor.enable(on_miss=self.on_miss, policy=policy)
+            gemmdb.inductor.enable(on_miss=self.on_miss, policy=Policy(confirm=self.confirm))
 
     def inductor_cache(self, folder: Path) -> Path:
         """The cache of Inductor of this way."""
@@ -74,7 +73,7 @@ WAYS = {
         Way("max-autotune", autotuned=True),
         Way("gemmdb", gemmdb=True),
         Way("gemmdb-aten", gemmdb=True, on_miss="aten"),
-        Way("gemmdb-confirm", gemmdb=True, confirm_s=10.0),
+        Way("gemmdb-unconfirmed", gemmdb=True, confirm=False),
     )
 }
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -138,7 +141,23 @@ def test_a_process_that_fails_costs_one_way_and_says_why(tmp_path: Path) -> None
     found = measure.in_process("cold", program, ["default"], place, tmp_path, options())
     assert found["failure"] == "cold: exit 1: KeyError: 'unknown'"
     found = measure.in_process("cold", program, ["default"], place, tmp_path, options(timeout=0.1))
-    assert found["failure"] == "cold: no answer within 0 s"
+    assert found["failure"].startswith("cold: no answer within 0 s; it was in ")
+
+
+def test_a_process_that_hangs_says_where(tmp_path: Path) -> None:
+    script, log = tmp_path / "hangs.py", tmp_path / "log"
+    script.write_text(
+        "import faulthandler, signal, time\nfaulthandler.register(signal.SIGUSR1)\n"
+        "def waits():\n    print('ready', flush=True)\n    time.sleep(60)\nwaits()\n"
+    )
+    with log.open("wb") as output, subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=output
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        found = measure.doing(child, log)
+        child.kill()
+    assert re.fullmatch(r"waits \(hangs.py:[45]\), <module> \(hangs.py:6\)", found)
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=3, max_size=40))

@@ -38,14 +38,15 @@ def config(request: pytest.FixtureRequest, make: Make) -> Config:
 
 
 @pytest.fixture
-def clean() -> Iterator[None]:
-    """Nothing enabled, nothing cached, no graph and no numerics from an earlier test. Inductor pads nothing: it would
-    decide that by a benchmark, before our passes see the product."""
+def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing enabled, nothing cached, no graph and no numerics from an earlier test. Nothing is confirmed unless the
+    test says so. Inductor pads nothing: it would decide that by a benchmark, before our passes see the product."""
     import torch
     import torch._inductor.config as inductor
 
     import gemmdb.inductor
 
+    monkeypatch.setenv("GEMMDB_CONFIRM", "0")
     torch._dynamo.reset()
     torch.manual_seed(0)
     gemmdb.inductor.disable()

@@ -8,9 +8,9 @@ answered as without confirming. Nothing in here fails a compile.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import replace
-from time import monotonic
 from typing import Any
 
 from gemmdb.inductor import legality
@@ -22,8 +22,14 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.ladder.policy_filter import gain
 
 log = logging.getLogger("gemmdb")
+now = time.monotonic
+"""The clock of what confirming may take."""
 COMPILING = 0.5
 """The share of the allowed time after which no further product is compiled."""
+GRAPHS = 3
+"""All graphs of a process together may take as long as so many graphs. A program in many pieces must not wait for
+each of them."""
+_spent_s = 0.0
 
 
 def confirm(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> list[Decision]:
@@ -45,23 +51,39 @@ def confirm(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> list[Decisio
 
 def _decide(doubted: Sequence[tuple[Any, Decision]], steer: Steer, decided: dict[object, Decision]) -> None:
     """Put the decisions on doubted answers into `decided`, by entry."""
-    start, limit_s = monotonic(), doubted[0][1].session.policy.confirm_s
+    global _spent_s
+    start, allowed_s = now(), doubted[0][1].session.policy.confirm_s
+    limit_s = min(allowed_s, GRAPHS * allowed_s - _spent_s)
+    if limit_s <= 0:
+        why = f"{GRAPHS * allowed_s:g} s were over in this process"
+        decided |= {decision.entry: _unconfirmed(decision, why) for _, decision in doubted}
+        return
+    try:
+        _try(doubted, steer, decided, start, limit_s)
+    finally:
+        _spent_s += now() - start
+
+
+def _try(
+    doubted: Sequence[tuple[Any, Decision]], steer: Steer, decided: dict[object, Decision], start: float, limit_s: float
+) -> None:
+    """As `_decide`, from `start` for `limit_s` seconds."""
     jobs, uncut = _jobs(doubted)
     decided |= {decision.entry: _unconfirmed(decision, why) for decision, why in uncut}
     begun = []
     # The kernels of all products compile at once, and are waited for afterwards.
     for job in jobs:
-        why = _begin(job, steer, monotonic() - start > COMPILING * limit_s)
+        why = _begin(job, steer, now() - start > COMPILING * limit_s)
         if why is None:
             begun.append(job)
         else:
             decided |= {one.entry: _unconfirmed(one, why) for one in job.decisions}
     for job in begun:
-        found = _finish(job, monotonic() - start > limit_s)
+        found = _finish(job, now() - start > limit_s)
         for one in job.decisions:
             decided[one.entry] = _unconfirmed(one, found) if isinstance(found, str) else _by_trial(one, found)
     confirmed = sum("confirmed" in decision.event.evidence for decision in decided.values())
-    log.info("confirmed %d of %d answers in %.2f s", confirmed, len(doubted), monotonic() - start)
+    log.info("confirmed %d of %d answers in %.2f s", confirmed, len(doubted), now() - start)
 
 
 def _doubted(decision: Decision) -> bool:

@@ -146,7 +146,8 @@ def test_a_gain_below_the_policys_is_none(kit, compiled, clock):
     [replace(PATIENT, confirm=False), replace(PATIENT, confirm=None), replace(PATIENT, confirm_s=1.0)],
     ids=["off", "open", "a CPU takes long"],
 )
-def test_without_confirming_nothing_is_timed(kit, compiled, clock, policy):
+def test_without_confirming_nothing_is_timed(kit, compiled, clock, policy, monkeypatch):
+    monkeypatch.setenv("GEMMDB_CONFIRM", "0")
     stats = compiled(policy)
     assert (stats["rungs"], clock.seen, stored()) == ({"near": 3}, [], [])
     assert all("confirmed" not in product["evidence"] for product in stats["products"])
@@ -165,6 +166,13 @@ def test_strict_mode_serves_what_was_measured_and_times_nothing(kit, compiled, c
 def test_ranks_of_a_job_time_nothing(kit, compiled, clock, monkeypatch):
     monkeypatch.setattr(rules, "ranks", kit.Ranks(2))
     assert (compiled()["rungs"], clock.seen) == ({"near": 3}, [])
+
+
+def test_a_process_of_many_graphs_waits_for_few_of_them(kit, compiled, clock, monkeypatch):
+    monkeypatch.setattr(confirming, "_spent_s", confirming.GRAPHS * PATIENT.confirm_s)
+    stats = compiled()
+    assert (stats["rungs"], clock.seen) == ({"near": 3}, [])
+    assert {product["note"] for product in stats["products"]} == {"not confirmed: 900 s were over in this process"}
 
 
 def test_nothing_is_timed_while_a_graph_is_captured(kit, compiled, clock, monkeypatch):
@@ -230,7 +238,8 @@ def test_a_wrong_result_is_never_served(kit, compiled, clock, monkeypatch):
 
 def test_once_the_time_is_over_the_rest_is_served_as_without_confirming(kit, compiled, clock, monkeypatch):
     now = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(confirming, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(confirming, "now", lambda: float(next(now)))
+    monkeypatch.setattr(confirming, "_spent_s", 0.0)
     stats = compiled()
     notes = sorted(product["note"] for product in stats["products"])
     assert notes == ["", "not confirmed: 300 s were over"] or notes == ["not confirmed: 300 s were over"] * 2
