@@ -41,9 +41,9 @@ def decide(session: Session, query: Query) -> Decision:
 def _missed(session: Session, query: Query, event: Event) -> Decision:
     """Live tuning where the policy allows it, else ATen. Under `on_miss="error"` ATen only where nothing else is
     possible, which no build would measure; elsewhere it raises MissError."""
-    if alone := legality.only_aten(query):
-        return Decision(session, query, ATEN, replace(event, note=alone))
     why = _why(session, query)
+    if alone := legality.only_aten(query):
+        return Decision(session, query, ATEN, replace(event, note="; ".join(filter(None, (alone, why)))))
     if session.policy.on_miss == "error":
         rows = "strict mode needs its row: `gemmdb build --shapes WORKLOAD`, with --all if that leaves it out"
         raise MissError(f"no table answers for {query.problem.text} on {query.device.text}: {why}; {rows}")

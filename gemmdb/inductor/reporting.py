@@ -52,7 +52,7 @@ def _served(one: Mapping[str, Any]) -> Served | None:
     evidence = one.get("evidence", {})
     spread = evidence.get("spread", 0.0)
     missed = one["rung"] == "aten"
-    unanswered = missed and one["config"] == ATEN.text and not one["note"].startswith(ONLY_ATEN)
+    unanswered = missed and one["config"] == ATEN.text and ONLY_ATEN not in one["note"]
     ranges = {side: (ends[0], ends[1]) for side, ends in one.get("ranges", {}).items()}
     return Served(
         problem, device, one["count"], "miss" if missed else one["rung"], one["config"], _kernel(one["config"]),
