@@ -123,15 +123,16 @@ def line(problem: Problem, found: Answers, outcomes: dict[Config, Outcome]) -> d
 
 
 def measure(backend: Backend, timed: dict[Problem, Answers], options: argparse.Namespace, until: float) -> None:
-    """Time the kernels on all GPUs, until all are timed or the time is up."""
+    """Time the kernels, as the code that is served, on all GPUs, until all are timed or the time is up."""
     chosen = effort.named("quick", "cuda")
     protocol = replace(backend.protocols(chosen)[0], samples=options.samples)
-    jobs = [Job(p, protocol, tuple(map(Candidate, (ATEN, *kernels(found))))) for p, found in timed.items()]
+    gpus = range(min(backend.workers, options.gpus or backend.workers))
+    measurers = [backend.measurer(gpu, chosen) for gpu in gpus]
+    served = {problem: map(measurers[0].emitted, kernels(found)) for problem, found in timed.items()}
+    jobs = [Job(problem, protocol, tuple(map(Candidate, (ATEN, *codes)))) for problem, codes in served.items()]
     ready: SimpleQueue[Job] = SimpleQueue()
     over, left = Event(), set(map(id, jobs))
     backend.begin(jobs)
-    gpus = range(min(backend.workers, options.gpus or backend.workers))
-    measurers = [backend.prompt_measurer(gpu, chosen) for gpu in gpus]
     preparing = Thread(target=_prepare, args=(measurers[0], jobs, ready.put, over), daemon=True)
     threads = [preparing, *(Thread(target=_work, args=(one, ready, left, over, timed, options.out), daemon=True)
                             for one in measurers)]  # fmt: skip

@@ -11,5 +11,6 @@ TOOLS = (
     Tool("lowering", "Time single products as Inductor compiles them with a table.", gpu=True),
     Tool("live", "Measure what live tuning costs and finds, on a GPU or a CPU."),
     Tool("lookup", "Time lookups in a table of a million problems."),
+    Tool("near", "Time rung near for held-out problems, from a table and its packed form."),
     Tool("matrix", "Run the integration's CPU tests on every supported torch."),
 )

@@ -86,8 +86,13 @@ class Coefficients:
 
     def at(self, setting: Setting, group: str) -> Formula:
         """The formula of a group in a setting."""
+        known = setting.memo.get(group)
+        if known is not None and known[0] is self:
+            return known[1]  # type: ignore[no-any-return]
         own = _of_op(self.own[group], setting.problem.op) if group == "tile" else self.own[group]
-        return Formula(setting, self.rates[group], own, dot(kinds(setting.problem), self.common[group]))
+        found = Formula(setting, self.rates[group], own, dot(kinds(setting.problem), self.common[group]))
+        setting.memo[group] = self, found
+        return found
 
     def predict_aten(self, setting: Setting) -> float:
         """Microseconds of ATen in a setting.

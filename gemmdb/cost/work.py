@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gemmdb.cost.machine import Machine
@@ -96,7 +96,7 @@ def tile_of(config: Config) -> Tile | None:
 class Setting:
     """A problem on a machine: what all configs share. `a`, `b`: bytes of an element of the operands. `dram`, `output`:
     microseconds for reading the operands once and for writing the output. `rate`: the speed of the tensor cores on the
-    problem's dtype relative to 16-bit operands."""
+    problem's dtype relative to 16-bit operands. `memo`: what the model computed for it."""
 
     problem: Problem
     machine: Machine
@@ -105,6 +105,7 @@ class Setting:
     dram: float
     output: float
     rate: float
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, problem: Problem, machine: Machine) -> Setting:

@@ -57,7 +57,8 @@ def each(
     here: Expected | None = None
     for one in times:
         if holds and one.expected != UNKNOWN:
-            yield one, _group(one.entry, one.flags // RESIDENT), one.expected
+            resident = one.flags // RESIDENT
+            yield one, one.entry.memo.get(resident) or _group(one.entry, resident), one.expected
         else:
             here = here or Expected.of(problem, device, aten_us)
             yield one, group_of(one.entry.config, problem, device), here.log(one.entry.config)
@@ -106,7 +107,5 @@ def _texts(of: Coefficients) -> str:
 
 
 def _group(entry: Entry, resident: int) -> ConfigGroup:
-    found = entry.memo.get(resident)
-    if found is None:
-        found = entry.memo[resident] = split_group(entry.config, 1 << resident >> 1)
+    found = entry.memo[resident] = split_group(entry.config, 1 << resident >> 1)
     return found

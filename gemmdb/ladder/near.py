@@ -121,19 +121,21 @@ def choose(ask: Ask, prediction: Prediction, certainty: Certainty | None = None)
 
 
 def _neighbours(ask: Ask) -> list[_Neighbour]:
-    """The neighbours in all tables, nearest first. A problem that several tables hold comes from the first."""
+    """The neighbours in all tables, nearest first. A problem that several tables hold comes from the first. On a GPU,
+    the output's rows start at multiples of 16 bytes in all of them or in none: cuBLAS has separate kernels."""
     query = ask.problem
     if 0 in (query.m, query.n, query.k):
         return []
     found: dict[str, _Neighbour] = {}
     distance = distances(query, ask.device.kind)
+    gpu, apart = ask.device.kind == "cuda", aten.stored_apart(query)
     for table in ask.tables:
         problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or []
         for problem in problems:
             text = problem.text
             if text == query.text or text in found or not same_side(query, problem):
                 continue
-            if ask.device.kind != "cuda" or same_stores(query, problem):
+            if not gpu or aten.stored_apart(problem) == apart:
                 found[text] = _Neighbour(problem, table, distance(problem))
     return sorted(found.values(), key=lambda one: (one.distance, one.problem.text))
 
@@ -143,11 +145,6 @@ def same_side(query: Problem, other: Problem) -> bool:
     so their times say nothing about the others."""
     sides = (query.m == 1) == (other.m == 1) and (query.n == 1) == (other.n == 1) and (query.k == 1) == (other.k == 1)
     return sides and other.m > 0 and other.n > 0 and other.k > 0
-
-
-def same_stores(query: Problem, other: Problem) -> bool:
-    """Whether the output's rows start at multiples of 16 bytes in both or in neither: cuBLAS has separate kernels."""
-    return aten.stored_apart(query) == aten.stored_apart(other)
 
 
 def distances(query: Problem, kind: str) -> Callable[[Problem], float]:

@@ -17,7 +17,7 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.expected import each
 from gemmdb.ladder.policy_filter import verified
 from gemmdb.table.reader import Table
-from gemmdb.table.record import STEP, Entry, Group, Record, Time
+from gemmdb.table.record import DISTURBED, FULL, STEADIEST, STEP, Entry, Group, Record, Time
 
 _KEPT = 4096
 
@@ -58,17 +58,22 @@ class Timings:
     @lazy
     def steady_aten(self) -> bool:
         """Whether ATen has a time here that is steady enough to predict from."""
-        return any(one.steady and one.entry.config == ATEN for one in self.times)
+        return any(one.entry.aten and one.steady for one in self.times)
 
     @lazy
     def level(self) -> float:
         """The smallest logarithm of a time over the time that `Scale` expects."""
-        return min(value for value, *_ in self._logs.values())
+        return min(value for value, *_ in self._codes.values()) * STEP
 
     @lazy
     def groups(self) -> Mapping[ConfigGroup, Timed]:
         """Every group that has a steady time."""
-        return {key: Timed(value - self.level, behind, full) for key, (value, behind, full) in self._logs.items()}
+        codes = self._codes
+        level, best = min(value for value, *_ in codes.values()), min(code for _, code, _ in codes.values())
+        return {
+            key: Timed((value - level) * STEP, (code - best) * STEP, full > 0)
+            for key, (value, code, full) in codes.items()
+        }
 
     @lazy
     def aten(self) -> Timed:
@@ -94,15 +99,20 @@ class Timings:
         return frozenset(group_of(config, self.problem, self.device) for config in self.banned)
 
     @lazy
-    def _logs(self) -> Mapping[ConfigGroup, tuple[float, float, bool]]:
-        steady = [one for one in self.times if one.steady]
-        best = min(one.code for one in steady)
-        logs: dict[ConfigGroup, tuple[float, float, bool]] = {}
+    def _codes(self) -> Mapping[ConfigGroup, tuple[int, int, int]]:
+        """Of each group the smallest logarithm of a time over the expected time, and of a time, in STEPs; and whether a
+        time was measured in full."""
+        steady = [one for one in self.times if one.width <= STEADIEST and not one.flags & DISTURBED]
+        codes: dict[ConfigGroup, tuple[int, int, int]] = {}
         for one, key, expected in each(steady, self.problem, self.device, self.aten_us, self.stamp):
-            value, behind = (one.code - expected) * STEP, (one.code - best) * STEP
-            least, nearest, full = logs.get(key, (value, behind, False))
-            logs[key] = min(value, least), min(behind, nearest), one.servable or full
-        return logs
+            code, full = one.code, one.flags & FULL
+            value = code - expected
+            known = codes.get(key)
+            codes[key] = (
+                (value, code, full) if known is None
+                else (min(value, known[0]), min(code, known[1]), full | known[2])
+            )  # fmt: skip
+        return codes
 
 
 def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:

@@ -48,6 +48,7 @@ class Table:
         self._file = Handle(path, immutable)
         self._fetch = self._file.fetch
         self._strangers: set[int] = set()
+        self._families: dict[tuple[int, int, str], nearest.Family] = {}
         head = self._file.header()
         self.digest, self.generation, self.built, self.uid, self.version, self.packed, self.source = head
         self._cache = RowCache(path, self._fetch, self.packed)
@@ -133,12 +134,17 @@ class Table:
     ) -> list[Problem]:
         """The problems of the same op and family that were measured on the device, the nearest in log M, N, K first,
         the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
-        fetch = self._file.fetch_few
-        ids = fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
-        protocols = {key: self._cache.protocol(key) for (key,) in ids}
-        wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
-        query = nearest.statement(problem, device.key, wanted, within)
-        found = nearest.keys(fetch(*query, schema.MOST_PROBLEMS, "problems of a family"), problem, limit)
+        if self.packed or self._file.immutable:  # Its bytes do not change while it is open.
+            known = problem.family_key, device.key, l2
+            family = self._families.get(known)
+            if family is None:
+                family = nearest.Family.of(self._decided(problem, device, l2, ()))
+                if len(self._families) >= schema.MOST_FAMILIES:
+                    self._families.clear()
+                self._families[known] = family
+            found = family.keys(problem, limit, within)
+        else:
+            found = nearest.keys(self._decided(problem, device, l2, within), problem, limit)
         return [p for key in found if (p := self._cache.problem(key)).op == problem.op and p.family == problem.family]
 
     def families(self) -> list[Problem]:
@@ -193,8 +199,8 @@ class Table:
         if self._known(device) is None:
             return frozenset()
         if self.packed:
-            known = self.record(problem, device)
-            return known.banned if known else frozenset()
+            packed = self._fetch(schema.RECORD_SQL, (problem.key, device.key))
+            return self._cache.banned(packed[0][0]) if packed else frozenset()
         args = (problem.key, device.key)
         found = self._file.fetch_few(schema.BARRED_SQL, args, schema.MOST_MEASUREMENTS, "failed configs of a problem")
         return frozenset(self._cache.config(key) for (key,) in found)
@@ -246,6 +252,15 @@ class Table:
                 f"{self.path} is packed: it holds pooled times and no measurements; use the table that it was packed"
                 " from, or the archives"
             )
+
+    def _decided(self, problem: Problem, device: Device, l2: str, within: Sequence[float]) -> list[tuple[Any, ...]]:
+        """The keys and sizes of the problems of a family with a measured verdict."""
+        fetch = self._file.fetch_few
+        ids = fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
+        protocols = {key: self._cache.protocol(key) for (key,) in ids}
+        wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
+        query = nearest.statement(problem, device.key, wanted, within)
+        return fetch(*query, schema.MOST_PROBLEMS, "problems of a family")
 
     def _known(self, device: Device) -> Device | None:
         """The file's own record of a device; None if it has none. For a file that nobody writes, a None is remembered:

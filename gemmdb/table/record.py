@@ -32,8 +32,8 @@ FULL, EMITTED, DISTURBED, RESIDENT = 1, 2, 4, 8
 the lowest of three bits."""
 MOST_RESIDENT = 7
 _FLAGS = RESIDENT * (MOST_RESIDENT + 1)
-_STEADIEST, _PER_DOUBLING = 200, 16
-"""A spread is NOISY times 2 ** ((width - _STEADIEST) / _PER_DOUBLING), rounded up: what was steady stays steady."""
+STEADIEST, _PER_DOUBLING = 200, 16
+"""A spread is NOISY times 2 ** ((width - STEADIEST) / _PER_DOUBLING), rounded up: what was steady stays steady."""
 _WIDEST = 255
 
 VERSION = 1
@@ -48,11 +48,15 @@ _STATUSES = tuple(Status)
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A config with the toolchains that measured it, by their texts. The times of a table share entries. `memo` is for
-    what a caller computes of it."""
+    what a caller computes of it. `aten`: whether the config is ATen."""
 
     config: Config
     toolchains: tuple[Toolchain, ...] = ()
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    aten: bool = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "aten", self.config == ATEN)
 
 
 class Time(NamedTuple):
@@ -79,7 +83,7 @@ class Time(NamedTuple):
     @property
     def spread(self) -> float:
         """Half the width of its 95% interval, relative."""
-        return NOISY * 2.0 ** ((self.width - _STEADIEST) / _PER_DOUBLING) if self.width else 0.0
+        return NOISY * 2.0 ** ((self.width - STEADIEST) / _PER_DOUBLING) if self.width else 0.0
 
     @property
     def full(self) -> bool:
@@ -99,12 +103,12 @@ class Time(NamedTuple):
     @property
     def steady(self) -> bool:
         """Whether it is good enough to predict from."""
-        return self.width <= _STEADIEST and not self.flags & DISTURBED
+        return self.width <= STEADIEST and not self.flags & DISTURBED
 
     @property
     def servable(self) -> bool:
         """Whether a run measured it in full, on a quiet machine. ATen needs no evidence."""
-        return bool(self.flags & FULL) and (not self.flags & DISTURBED or self.entry.config == ATEN)
+        return bool(self.flags & FULL) and (not self.flags & DISTURBED or self.entry.aten)
 
     @property
     def resident(self) -> int:
@@ -200,7 +204,7 @@ def _time(one: Pooled) -> Time:
 def _width(spread: float) -> int:
     if spread <= 0:
         return 0
-    return max(1, min(_WIDEST, math.ceil(_STEADIEST + _PER_DOUBLING * math.log2(spread / NOISY))))
+    return max(1, min(_WIDEST, math.ceil(STEADIEST + _PER_DOUBLING * math.log2(spread / NOISY))))
 
 
 def pack(record: Record, number: Callable[[Entry], int], klass: Callable[[str], int]) -> bytes:
@@ -238,8 +242,8 @@ def unpack(data: Any, entry: Callable[[int], Entry], classes: Sequence[str]) -> 
     """The record that `pack` made. `entry`: the entry of a number. Raises InputError, one line, for anything that
     `pack` does not make."""
     groups, _, stamp, end = _head(data)
+    failed = failures(data, entry)
     try:
-        failed = tuple((entry(n).config, _STATUSES[s]) for n, s in _FAILURE.iter_unpack(data[_HEAD.size : end]))
         found = []
         for _ in range(groups):
             head = _GROUP.unpack_from(data, end)
@@ -252,6 +256,15 @@ def unpack(data: Any, entry: Callable[[int], Entry], classes: Sequence[str]) -> 
     if len({(one.l2, one.modelled, one.klass) for one in found}) < groups:
         raise InputError("a record holds two groups of one kind")
     return Record(tuple(found), failed, stamp)
+
+
+def failures(data: Any, entry: Callable[[int], Entry]) -> tuple[tuple[Config, Status], ...]:
+    """`Record.failed` alone. Raises InputError."""
+    *_, end = _head(data)
+    try:
+        return tuple((entry(n).config, _STATUSES[s]) for n, s in _FAILURE.iter_unpack(data[_HEAD.size : end]))
+    except (struct.error, IndexError) as error:
+        raise InputError(f"a record is malformed ({error})") from error
 
 
 def _head(data: Any) -> tuple[int, int, int, int]:
@@ -270,11 +283,12 @@ def _group(
     what, klass, count, aten_us = head
     if not count or len(data) != count * _TIME.size or what > _HOT + _MODELLED + _ALL:
         raise InputError("a record is cut off")
-    times = tuple(Time(entry(number), *rest) for number, *rest in _TIME.iter_unpack(data))
-    aten = [one for one in times if one.entry.config == ATEN]
-    good = len({one.entry.config.key for one in times}) == count and all(one.flags < _FLAGS for one in times)
-    good = good and (LEAST_US <= aten_us <= MOST_US and aten[0].code == 0 if aten else aten_us == 0)
-    if not good or any(max(abs(one.code), one.expected) > MOST_CODE for one in times):
+    numbers, codes, widths, flags, expected = zip(*_TIME.iter_unpack(data), strict=True)
+    found = list(map(entry, numbers))
+    times = tuple(map(Time, found, codes, widths, flags, expected))
+    aten = [one for one in times if one.entry.aten]
+    good = len({one.config.key for one in found}) == count and max(flags) < _FLAGS and min(codes) >= -MOST_CODE
+    if not good or not (LEAST_US <= aten_us <= MOST_US and aten[0].code == 0 if aten else aten_us == 0):
         raise InputError("a record holds impossible times")
     name = None if what & _ALL else classes[klass]
     return Group("hot" if what & _HOT else "cold", bool(what & _MODELLED), name, aten_us, times)

@@ -13,9 +13,9 @@ from gemmdb.key.device import KINDS, Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table import schema
-from gemmdb.table.measurement import Measurement, Protocol, Status, Times, one_line
+from gemmdb.table.measurement import UNSAFE, Measurement, Protocol, Status, Times, one_line
 from gemmdb.table.numbering import Numbering
-from gemmdb.table.record import Entry, Record, counts
+from gemmdb.table.record import Entry, Record, counts, failures
 from gemmdb.table.record import unpack as unpack_record
 from gemmdb.table.rows import parse_figures, unpack
 
@@ -135,6 +135,13 @@ class RowCache:
         numbering, entry = self._numbers()
         try:
             return unpack_record(data, entry, numbering.classes)
+        except InputError as error:
+            raise self.error(str(error)) from error
+
+    def banned(self, data: Any) -> frozenset[Config]:
+        """The configs that were wrong or crashed by a record's `data`."""
+        try:
+            return frozenset(config for config, status in failures(data, self._numbers()[1]) if status in UNSAFE)
         except InputError as error:
             raise self.error(str(error)) from error
 

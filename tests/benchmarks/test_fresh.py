@@ -68,6 +68,9 @@ class Measurer:
         for job in jobs:
             ready(job)
 
+    def emitted(self, config: Config) -> Config:
+        return config
+
     def measure(self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> list[Outcome]:
         def outcome(config: Config) -> Outcome:
             us = 10.0 if config == ATEN else 8.0
@@ -94,7 +97,7 @@ class Machine:
     def begin(self, jobs: Sequence[Job]) -> None:
         self.begun.extend(job.problem for job in jobs)
 
-    def prompt_measurer(self, gpu: int, effort: object) -> Measurer:
+    def measurer(self, gpu: int, effort: object) -> Measurer:
         self.made.append(Measurer())
         return self.made[-1]
 

@@ -84,13 +84,14 @@ def test_many_measurements_are_read_in_pieces(kit, tmp_path):
         assert {row.run for row in table.measurements()} == {row.run for row in rows}
 
 
-def test_neighbours_are_the_nearest_of_the_same_family(kit, tmp_path):
+@pytest.mark.parametrize("immutable", [False, True])
+def test_neighbours_are_the_nearest_of_the_same_family(kit, tmp_path, immutable):
     rng = random.Random(7)
     sizes = {(rng.choice((1, 8, 300)), 8 * rng.randrange(1, 3000), 8 * rng.randrange(1, 3000)) for _ in range(300)}
     problems = [kit.problem.resized(*size) for size in sorted(sizes)]
     strange = Problem.gemm("mm", m=16, n=512, k=512, dtype="fp32")
     path = kit.write(tmp_path / "t.db", [kit.row(problem=p) for p in (*problems, strange)])
-    with Table.open(path) as table:
+    with Table.open(path, immutable=immutable) as table:
         for limit in (1, 5, 64, 1000):
             found = table.neighbours(kit.problem, kit.device, limit=limit)
             by_distance = sorted(_far(kit.problem, p) for p in problems)[:limit]
@@ -101,6 +102,14 @@ def test_neighbours_are_the_nearest_of_the_same_family(kit, tmp_path):
         assert table.neighbours(kit.problem, kit.device, l2="hot") == []
         assert table.neighbours(kit.problem, kit.other) == []
         assert table.neighbours(strange.resized(1, 0, 512), kit.device) == [strange]
+
+
+def test_neighbours_that_are_written_later_are_found(kit, tmp_path):
+    path = kit.write(tmp_path / "t.db", [kit.row()])
+    with Table.open(path) as table:
+        assert table.neighbours(kit.problem, kit.device) == [kit.problem]
+        kit.write(path, [kit.row(problem=kit.problems[1])])
+        assert table.neighbours(kit.problem, kit.device) == list(kit.problems[:2])
 
 
 def test_what_was_only_modelled_is_no_neighbour(kit, tmp_path):

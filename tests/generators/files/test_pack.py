@@ -23,14 +23,15 @@ from gemmdb.generators.files.pack import pack
 from gemmdb.generators.files.verify import verify
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.ladder import explain
+from gemmdb.ladder import Step, expected, explain
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates
 from gemmdb.settings import Policy, Settings
 from gemmdb.table import schema
-from gemmdb.table.catalog import Catalog
+from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table
+from gemmdb.table.record import UNKNOWN
 from gemmdb.table.writer import Store
 
 KIT = Kit()
@@ -44,7 +45,7 @@ def tile(**params: int | str) -> Config:
     return Config.of("triton", "tile", **given | params)
 
 
-TILES = (tile(), tile(block_n=128), tile(block_m=128, block_n=128), tile(split_k=4, reduce="fixup"), tile(stages=4))
+TILES = (tile(), tile(block_n=128), tile(block_m=128, block_n=128), tile(split_k=8, reduce="fixup"), tile(stages=4))
 GEMM = Problem.gemm("mm", m=64, n=1024, k=4096, dtype="bf16")
 SIZES = tuple(GEMM.resized(m, n, 4096) for m in (16, 64, 256) for n in (1024, 1280))
 TOOLCHAINS = (Toolchain(torch="2.11.0", cuda="13.0"), Toolchain(torch="2.9.0", cuda="12.8"))
@@ -70,6 +71,11 @@ def gpu_rows(draw):
     return found + [replace(row, status=Status.WRONG, times=None, run="wrong") for row in wrong]
 
 
+def explained(path: Path, problem: Problem) -> list[Step]:
+    """What the ladder says of a problem on an H200 by one table."""
+    return explain(Query(problem, H200), Catalog([(Source(path, "explicit"), Table.open(path))]), Policy())
+
+
 def steps(path: Path, query: Query, toolchain: Toolchain | None, policy: Policy) -> object:
     """All that the ladder says of a query by one table, without the table's name."""
     catalog = Catalog.load(Settings((), path.with_name("user.db"), "aten", False, ""), tables=[path])
@@ -90,6 +96,29 @@ def test_packing_changes_no_answer_on_a_gpu(tmp_path, rows, m, n, klass, policy)
     query = Query(GEMM.resized(m, n, 4096), H200)
     toolchain = TOOLCHAINS[0] if klass else None
     assert steps(small, query, toolchain, policy) == steps(full, query, toolchain, policy)
+
+
+@FILES
+@given(rows=gpu_rows())
+def test_expectations_of_another_cost_model_are_computed_anew(tmp_path, rows):
+    full, small = KIT.write(path_of(tmp_path), rows), path_of(tmp_path)
+    pack(full, small)
+    query = Query(GEMM.resized(100, 1152, 4096), H200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(expected, "stamp_of", lambda device: 5)
+        refitted = steps(small, query, None, Policy())
+    assert refitted == steps(small, query, None, Policy()) == steps(full, query, None, Policy())
+
+
+def test_most_answers_of_the_property_tests_are_of_rung_near(tmp_path):
+    rows = [row for size in SIZES for row in Lab.rows(size, dict.fromkeys(TILES, 0.5), device=H200, clock="graph")]
+    small = path_of(tmp_path)
+    pack(KIT.write(path_of(tmp_path), rows), small)
+    with Table.open(small) as table:
+        times = [one for group in table.record(SIZES[0], H200).groups for one in group.times]
+    assert all(one.expected != UNKNOWN for one in times)
+    assert {one.resident > 0 for one in times} == {False, True}
+    assert "near" in {step.rung for step in explained(small, GEMM.resized(100, 1152, 4096)) if step.hit}
 
 
 @FILES
@@ -161,7 +190,7 @@ def test_a_damaged_record_leaves_its_problem_out_with_one_warning(small, caplog)
     damaged = KIT.problems[1]
     edit(small, f"UPDATE record SET data = x'0105' WHERE problem = {damaged.key}")
     query = Query(KIT.problem.resized(24, 512, 512), KIT.device)
-    catalog = Catalog([(None, Table.open(small))])
+    catalog = Catalog([(Source(small, "explicit"), Table.open(small))])
     with caplog.at_level(logging.WARNING, "gemmdb"):
         near = next(step for step in explain(query, catalog, Policy(near_loss=1.0)) if step.rung == "near")
     assert near.hit is not None
