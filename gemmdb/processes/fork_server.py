@@ -7,6 +7,7 @@ The server does nothing but import, so no thread and no GPU context is copied.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import select
@@ -130,9 +131,7 @@ class ForkServer:
 def main(arguments: list[str]) -> None:
     """Import the modules and fork: `main([SOCKET, MODULE...])`. A module that is missing is the task's error later."""
     connection = socket.socket(fileno=int(arguments[0]))
-    for module in arguments[1:]:
-        with contextlib.suppress(Exception):
-            importlib.import_module(module)
+    _import(arguments[1:])
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -148,6 +147,16 @@ def main(arguments: list[str]) -> None:
             if not message:
                 return
             _fork(connection, (woken, wake), running, message, descriptors)
+
+
+def _import(modules: list[str]) -> None:
+    """What they leave in memory no collection of a copy looks at: that would take a third of a second each time, and
+    copy the pages. Until the copy turns it on there is none, which saves a fifth of the time that torch takes."""
+    gc.disable()
+    for module in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+    gc.freeze()
 
 
 def _fork(
@@ -171,6 +180,7 @@ def _become(connection: socket.socket, others: tuple[int, ...], message: bytes, 
         connection.close()
         for descriptor in others:
             os.close(descriptor)
+        gc.enable()
         (memory,) = NUMBER.unpack(message)
         child.main([*map(str, pipes), *([str(memory)] if memory else [])])
     finally:

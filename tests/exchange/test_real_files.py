@@ -53,18 +53,22 @@ def imported(kind: str, path: Path, out: Path, **said):
 
 
 @pytest.mark.slow
-def test_its_log_of_a_bmm_is_left(written, tmp_path):
+def test_its_cache_is_imported_and_its_log_of_a_bmm_is_left(written, tmp_path):
+    """One test: each worker of the tests would write the files anew."""
     folder, torch = written
-    found = imported("inductor-log", folder / "log.json", tmp_path / "a.db", torch=torch, dtype="fp32", op="bmm")
+    its_log_of_a_bmm_is_left(folder, torch, tmp_path)
+    its_cache_is_imported(folder, torch, tmp_path)
+
+
+def its_log_of_a_bmm_is_left(folder, torch, tmp_path):
+    found = imported("inductor-log", folder / "log.json", tmp_path / "log.db", torch=torch, dtype="fp32", op="bmm")
     (entry,) = json.loads((folder / "log.json").read_text())
     (choices,) = (value for value in entry.values() if isinstance(value, list))
     (left,) = found.left
     assert (found.carried, left.count, left.reason) == (0, len(choices), "the log does not describe a product of bmm")
 
 
-@pytest.mark.slow
-def test_its_cache_is_imported(written, tmp_path):
-    folder, torch = written
+def its_cache_is_imported(folder, torch, tmp_path):
     (path,) = (folder / "code" / "cache").iterdir()
     found = imported("inductor-cache", path, tmp_path / "a.db", torch=torch)
     with Table.open(tmp_path / "a.db") as table:

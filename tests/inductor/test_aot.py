@@ -51,7 +51,7 @@ def test_s23_no_arguments_mapped_weights_and_misaligned_outputs(kit, tmp_path):
     with inductor_config.patch({"aot_inductor.force_mmap_weights": True}):
         packages.append(package(kit, mapped, (x,), tmp_path / "mapped.pt2"))
     assert kit.lowered() == [kit.CPP] * 3
-    (y,), (pair,) = kit.unpacked(packages[0], ()), kit.unpacked(packages[1], (x,))
+    (y,), (pair,) = kit.unpacked_all(list(zip(packages, ([()], [(x,)]), strict=True)))
     kit.close(y, alone())
     for found, wanted in zip(pair, mapped(x), strict=True):
         kit.close(found, wanted)

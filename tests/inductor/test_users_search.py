@@ -1,6 +1,7 @@
 """What the user asked of Inductor stays true: with autotuning on, a product that no table answers is searched by
 Inductor as without gemmdb, and `stats()` says so."""
 
+import functools
 from unittest import mock
 
 import pytest
@@ -88,6 +89,12 @@ FORMS = {
 }  # fmt: skip
 
 
+@functools.cache
+def without(name):
+    """What `searched` returns of PROGRAMS[name] without gemmdb."""
+    return searched(*PROGRAMS[name])
+
+
 def searched(program, x):
     """The code of a program, and what Inductor counted for it."""
     torch._dynamo.reset()
@@ -102,7 +109,7 @@ def searched(program, x):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_missed_product_is_searched_by_inductor(name, on_miss, monkeypatch):
     program, x = PROGRAMS[name]
-    plain, counted = searched(program, x)
+    plain, counted = without(name)
     assert counted["select_algorithm_autotune"] == (name != "int8")
     gemmdb.inductor.enable(policy=gemmdb.Policy(on_miss=on_miss, live_s=1.0))
     found, again = searched(program, x)
@@ -142,7 +149,7 @@ def test_a_verdict_for_aten_is_an_answer(name, kit):
 def test_a_product_whose_kernel_is_impossible_is_searched(kit):
     """The table's config is not for such a product, so nothing answers it."""
     program, x = PROGRAMS["batch"]
-    plain, counted = searched(program, x)
+    plain, counted = without("batch")
     with force(kit.CPP):
         found, again = searched(program, x)
     assert (found, again) == (plain, counted)

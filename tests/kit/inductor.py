@@ -28,7 +28,7 @@ from gemmdb.key.toolchain import installed
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["torch._dynamo", "torch._inductor.compile_fx", "kit.units_found"])
+_FORKS.set_forkserver_preload(["kit.no_collecting", "torch._dynamo", "torch._inductor.compile_fx", "kit.units_found"])
 _STARTING = threading.Lock()
 """Held while the environment of this process is not its own."""
 
@@ -78,7 +78,8 @@ def compiled(model: Any, *inputs: Any, **options: Any) -> Any:
 
 def run(program: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()) -> Any:
     """Run a program in a process of its own; returns the JSON of the last line that it prints."""
-    prelude = "import json, os, sys\n"
+    # A fifth of the time that torch's import takes is for collections.
+    prelude = "import gc, json, os, sys\ngc.set_threshold(100_000)\n"
     result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", prelude + textwrap.dedent(program), *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
@@ -122,21 +123,28 @@ def _start(process: Any) -> None:
 
 UNPACKED = """
     import torch
-    package = torch._inductor.aoti_load_package(sys.argv[1])
-    results = [package(*inputs) for inputs in torch.load(sys.argv[2])]
+    results = []
+    for name, inputs in torch.load(sys.argv[1]):
+        package = torch._inductor.aoti_load_package(name)
+        results.append([package(*each) for each in inputs])
     assert not any(name.split(".")[0] == "gemmdb" for name in sys.modules)
-    torch.save(results, sys.argv[3])
+    torch.save(results, sys.argv[2])
     print("0")
 """
 
 
 def unpacked(package: Any, *inputs: tuple[Any, ...]) -> list[Any]:
     """What a package of AOTInductor returns for each tuple of inputs, in a process without gemmdb."""
+    return unpacked_all([(package, inputs)])[0]
+
+
+def unpacked_all(packages: Sequence[tuple[Any, Sequence[tuple[Any, ...]]]]) -> list[list[Any]]:
+    """As `unpacked` for each package, all in one process."""
     with tempfile.TemporaryDirectory() as folder:
         given, found = Path(folder, "given.pt"), Path(folder, "found.pt")
-        torch.save(list(inputs), given)
+        torch.save([(str(package), list(inputs)) for package, inputs in packages], given)
         # Not forked: what is forked from may have gemmdb.
-        run(UNPACKED, {"PYTHONPATH": ""}, [str(package), str(given), str(found)])
+        run(UNPACKED, {"PYTHONPATH": ""}, [str(given), str(found)])
         return list(torch.load(found))
 
 

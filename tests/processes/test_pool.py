@@ -1,6 +1,7 @@
 """Isolated processes: whatever a task does costs one reply, and the next task finds a process."""
 
 import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -181,6 +182,16 @@ class TestForkServer:
         finally:
             for made in (one, two, server):
                 made.close()
+
+    def test_copies_collect_garbage_but_not_what_was_imported(self):
+        server = ForkServer(modules=("decimal", "gemmdb.no_such_module"))
+        process = IsolatedProcess(server=server)
+        try:
+            assert process.call(20, gc.isenabled).value is True
+            assert process.call(20, gc.get_freeze_count).value > 1000
+        finally:
+            process.close()
+            server.close()
 
     def test_copies_outlive_it_and_the_next_copy_starts_another(self):
         server = ForkServer()

@@ -29,6 +29,7 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}; pip install 'gemmdb[dev]'"),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"),
 ]
+KNOWN = 60
 WIDTHS = (390, 820, 1400)
 QUIET = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -77,10 +78,10 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="module")
 def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 problems of the shipped H200 table, and as many near them or unknown to it."""
+    """KNOWN problems of the shipped H200 table, and as many near them or unknown to it."""
     path = tmp_path_factory.mktemp("workload") / "workload.jsonl"
     with Table.open(shipped_tables() / "sm90-nvidia-h200.db") as table:
-        known = [problem for problem, _ in table.decided()][:300]
+        known = [problem for problem, _ in table.decided()][: 30 * KNOWN : 30]
     asked = [one for problem in known for one in (problem, problem.resized(problem.m + 3, problem.n + 1, problem.k))]
     path.write_text("\n".join(Entry(one, calls=7, device=H200.text).line.text for one in asked))
     return path
@@ -157,11 +158,11 @@ def test_the_list_sorts_turns_pages_and_opens(visit: Callable[..., Any]) -> None
 def test_a_workload(visit: Callable[..., Any], workload: Path, tmp_path: Path, width: int) -> None:
     settings = Settings((), tmp_path / "user.db", "aten", False, "")
     tab = visit(workload, width, "light" if width == 820 else "dark", settings)
-    assert shown(tab) == 600
+    assert shown(tab) == 2 * KNOWN
     assert tab.locator(".treemaplayer .slice").count() > 20
     readable(tab)
     tab.select_option("#filter-rung", "miss")
-    until(tab, lambda: shown(tab) != 600)
+    until(tab, lambda: shown(tab) != 2 * KNOWN)
     assert set(tab.locator("#products tr.row td:nth-child(4)").all_text_contents()) == {"miss"}
     assert tab.locator("#misses tbody tr").count() > 0
 

@@ -13,6 +13,7 @@ from gemmdb.generators.interfaces.backend import Job, Measurer, Space, silent
 from gemmdb.generators.measure.cpu.measurer import CpuMeasurer
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.generators.measure.quiet import Watch
+from gemmdb.generators.measure.remembering import Remembering
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.table.measurement import Protocol
@@ -31,7 +32,7 @@ class CpuBackend:
             raise InputError("building a table needs torch: pip install torch")
         self.device: Device = device or cpu()
         self.toolchain: Toolchain = toolchain
-        self.space: Space = CpuSpace()
+        self.space: Space = Remembering(CpuSpace())
         self.say: Callable[[str], None] = silent
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:

@@ -18,6 +18,7 @@ from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.requirements import required_promptly
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.generators.measure.cuda.units import Triton
+from gemmdb.generators.measure.remembering import Remembering
 from gemmdb.kernels import cutlass
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
@@ -49,7 +50,7 @@ class CudaBackend:
         self.device: Device = found
         driver = loaded_driver() or str(self.provenance().get("driver_version", ""))
         self.toolchain: Toolchain = replace(toolchain, driver=driver)
-        self.space: Space = CudaSpace(cutlass.compiler() is not None and cutlass.headers() is not None)
+        self.space: Space = Remembering(CudaSpace(cutlass.compiler() is not None and cutlass.headers() is not None))
         assembler.choose()
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
         self.compilers = Precompiler(found.capability, shared)

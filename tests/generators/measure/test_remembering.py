@@ -1,0 +1,36 @@
+"""A build asks several times for the candidates of a problem."""
+
+from collections import Counter
+
+import pytest
+
+from gemmdb.devices.detect import cpu
+from gemmdb.generators.build import queue
+from gemmdb.generators.build.asked import Recorded, first
+from gemmdb.generators.effort import named
+from gemmdb.generators.measure.cpu.backend import CpuBackend
+from gemmdb.generators.measure.cpu.space import CpuSpace
+from gemmdb.key.problem import Problem, Query
+
+PROBLEM, OTHER = (Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32", constant_weight=True) for m in (4, 8))
+
+
+def test_the_candidates_of_each_problem_are_found_once(monkeypatch, tmp_path):
+    pytest.importorskip("torch")
+    asked = Counter()
+    real = CpuSpace.candidates
+
+    def counted(self, problem, device, effort):
+        asked[problem, effort.name] += 1
+        return real(self, problem, device, effort)
+
+    monkeypatch.setattr(CpuSpace, "candidates", counted)
+    backend, effort = CpuBackend(), named("quick")
+    recorded = Recorded((PROBLEM,), (Query(OTHER, cpu(), {"m": (2, 32)}),))
+    wanted = first(recorded, backend, effort, tmp_path / "none.db")
+    jobs = queue.jobs(wanted.problems, backend, effort)
+    assert {PROBLEM, OTHER} < {job.problem for job in jobs}
+    assert set(asked.values()) == {1}
+    assert all(job.candidates == tuple(real(CpuSpace(), job.problem, cpu(), effort)) for job in jobs)
+    assert backend.space.candidates(PROBLEM, cpu(), named("full")) != jobs[0].candidates
+    assert set(asked.values()) == {1}
