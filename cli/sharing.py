@@ -33,12 +33,16 @@ def pull(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace files that differ, also those that were not pulled.")
     ] = False,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="How long an http server may be silent.")
+    ] = 60.0,
     json: JsonFlag = False,
 ) -> None:
     """Download tables from a URL, where `gemmdb tables push` put them.
 
     A file takes its place only if its sha256 and its rows are those of the manifest; else nothing is replaced. If a
-    download breaks off, the same command continues it. Needs `pip install 'gemmdb[exchange]'`; s3, gs and hf also need
+    download breaks off, the same command continues it. It may take any time, as long as bytes come. Proxies are those
+    of HTTP_PROXY, HTTPS_PROXY and NO_PROXY. Needs `pip install 'gemmdb[exchange]'`; s3, gs and hf also need
     s3fs, gcsfs and huggingface_hub.
 
     \b
@@ -51,7 +55,7 @@ def pull(
     """
     from gemmdb.exchange.share import transfer
 
-    _tell(transfer.pull(url, into or data_home(), names or (), replace, note), json)
+    _tell(transfer.pull(url, into or data_home(), names or (), replace, note, timeout), json)
 
 
 def push(

@@ -12,12 +12,10 @@ in fact; `left` is the share of all savings that is not tuned.
 from __future__ import annotations
 
 import argparse
-import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
-from gemmdb.key.problem import Problem, Query
+from gemmdb.key.problem import Query
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.model import uncovered
 from gemmdb.ladder.saving import saving
@@ -42,11 +40,9 @@ class Known:
 def known() -> Iterator[Known]:
     """Every measured problem."""
     path, policy = shipped_tables() / TABLE, Policy(compile_cost=QUICKLY)
-    with closing(sqlite3.connect(path)) as connection:
-        texts = [text for (text,) in connection.execute("SELECT text FROM problem ORDER BY text")]
     with Table.open(path) as table:
         (device,) = table.devices()
-        for problem in map(Problem.parse, texts):
+        for problem in sorted({problem for problem, _ in table.pairs()}, key=lambda problem: problem.text):
             verdict = table.verdict(problem, device)
             found = saving(Ask(Query(problem, device), (), policy, None))
             if verdict is None or found is None:

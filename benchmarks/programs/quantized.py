@@ -11,6 +11,8 @@ from benchmarks.programs.hugging import text
 from benchmarks.programs.program import Built, Program
 
 NEEDS = ("transformers", "torchao")
+ROWS, MANY_ROWS = (1, 4, 16), (32, 64)
+"""Sequences of a decode step. On a GPU, products of int8 have at least 17 rows: default mode refuses fewer."""
 HOPPER_OR_ADA = (8, 9)
 """The least compute capability with fp8 matrix units."""
 
@@ -43,12 +45,19 @@ def fp8_both() -> Any:
     return Float8DynamicActivationFloat8WeightConfig(granularity=PerRow())
 
 
-def _quantized(config: Callable[[], Any], size: str, device: str) -> Any:
+def _quantized(
+    config: Callable[[], Any], size: str, device: str, wanted: Callable[[Any, str], bool] | None = None
+) -> Any:
     from torchao.quantization import quantize_
 
     model = LLAMA.made(size, device)
-    quantize_(model, config())
+    quantize_(model, config(), filter_fn=wanted)
     return model
+
+
+def _of_a_block(module: Any, name: str) -> bool:
+    """Whether a module is a linear layer that is not the one of the logits."""
+    return type(module).__name__ == "Linear" and name != "lm_head"
 
 
 def decode(config: Callable[[], Any], rows: int, size: str, device: str) -> Built:
@@ -63,7 +72,8 @@ def prefill(config: Callable[[], Any], tokens: int, size: str, device: str) -> B
     """The logits of the last of `tokens` tokens."""
     from benchmarks.programs.building import of_model
 
-    model = _quantized(config, size, device)
+    # A prefill has one row of logits, which is too few for products of int8.
+    model = _quantized(config, size, device, _of_a_block if config is int8_both else None)
     inputs = text(1, tokens, masked=True, use_cache=False, logits_to_keep=1)(model.config, size, device)
     return of_model(model, inputs, exact=False)
 
@@ -76,7 +86,8 @@ def programs() -> Iterator[Program]:
         ("fp8wo", "fp8", fp8_weights),
         ("fp8dyn", "fp8", fp8_both),
     ):
-        steps = {f"decode-{rows}": functools.partial(decode, config, rows) for rows in (1, 4, 16)}
+        counts = MANY_ROWS if name == "int8dyn" else ROWS
+        steps = {f"decode-{rows}": functools.partial(decode, config, rows) for rows in counts}
         for step, make in {**steps, "prefill-512": functools.partial(prefill, config, 512)}.items():
             yield Program(
                 f"torchao-{name}-{step}", kind, make, NEEDS, tuned=True, tolerance=0.05,

@@ -46,7 +46,6 @@ class Way:
         from torch._inductor.utils import clear_caches
 
         import gemmdb.inductor
-        from gemmdb.settings import Policy
 
         torch._dynamo.reset()
         if folder:
@@ -54,7 +53,14 @@ class Way:
         clear_caches()
         gemmdb.inductor.disable()
         gemmdb.inductor.reset_stats()
+        self.enable()
+
+    def enable(self) -> None:
+        """Switch gemmdb on, if this way has it. In a new process that imports it."""
         if self.gemmdb:
+            import gemmdb.inductor
+            from gemmdb.settings import Policy
+
             gemmdb.inductor.enable(on_miss=self.on_miss, policy=Policy(confirm=self.confirm))
 
     def inductor_cache(self, folder: Path) -> Path:

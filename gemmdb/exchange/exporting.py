@@ -54,7 +54,7 @@ def _parquet(path: Path, out: Path, tally: Tally) -> int:
 
 def _verdicts(path: Path, out: Path, tally: Tally) -> int:
     with contextlib.closing(Table.open(path)) as table:
-        return verdicts.write(out, table)
+        return verdicts.write(out, table, tally)
 
 
 def _lookup_table(path: Path, out: Path, tally: Tally) -> int:

@@ -60,7 +60,7 @@ def build(path: Path, tally: Tally) -> Entries:
     say goes to `tally`, by problem. Raises TableError."""
     found: dict[str, list[_Candidate]] = defaultdict(list)
     with contextlib.closing(Table.open(path)) as table:
-        for problem, device, verdict in verdicts.each(table):
+        for problem, device, verdict in verdicts.each(table, tally):
             if verdict.protocol.clock == "model":
                 tally.leave("nobody has measured it: its verdict is modelled", f"{problem.text} on {device.sku}")
                 continue

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gemmdb.exchange import flat
+from gemmdb.exchange.report import Tally
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table.reader import Table
@@ -18,24 +19,31 @@ COLUMNS = (
 )  # fmt: skip
 """`speedup`: over ATen; `spread`: half its 95% interval, relative; `ties`: how many configs are as good as the pick."""
 
+HOT = "it was timed with its operands in the cache only, and the format has times with cold ones"
+UNDECIDED = "it has no verdict: ATen was not timed in full"
 
-def write(path: Path, table: Table) -> int:
-    """Write the verdicts of a table as CSV with a header line. Returns how many."""
+
+def write(path: Path, table: Table, tally: Tally) -> int:
+    """Write the verdicts of a table as CSV with a header line. Returns how many. Problems without one go to `tally`."""
     count = 0
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for count, (problem, device, verdict) in enumerate(each(table), 1):  # noqa: B007 - it counts
+        for count, (problem, device, verdict) in enumerate(each(table, tally), 1):  # noqa: B007 - it counts
             writer.writerow(map(flat.shown, _cells(problem, device, verdict)))
     return count
 
 
-def each(table: Table) -> Iterator[tuple[Problem, Device, Verdict]]:
-    """The verdict that a lookup would take for each problem and device of a table."""
+def each(table: Table, tally: Tally) -> Iterator[tuple[Problem, Device, Verdict]]:
+    """The verdict that a lookup would take for each problem and device of a table. Lookups ask for times with cold
+    operands, so problems that were timed with hot ones only, and those without any verdict, go to `tally`."""
     for problem, device in table.pairs():
         verdict = table.verdict(problem, device)
         if verdict is not None:
             yield problem, device, verdict
+        else:
+            hot = table.verdict(problem, device, l2="hot")
+            tally.leave(HOT if hot is not None else UNDECIDED, f"{problem.text} on {device.sku}")
 
 
 def _cells(problem: Problem, device: Device, verdict: Verdict) -> tuple[str | int | float, ...]:

@@ -39,10 +39,13 @@ def decide(session: Session, query: Query) -> Decision:
 
 
 def _missed(session: Session, query: Query, event: Event) -> Decision:
-    """Live tuning where the policy allows it, else ATen."""
+    """Live tuning where the policy allows it, else ATen. Under `on_miss="error"` ATen only where nothing else is
+    possible, which no build would measure; elsewhere it raises MissError."""
     why = _why(session, query)
+    if alone := legality.only_aten(query):
+        return Decision(session, query, ATEN, replace(event, note="; ".join(filter(None, (alone, why)))))
     if session.policy.on_miss == "error":
-        rows = "strict mode needs a row of every product: `gemmdb build --all --shapes WORKLOAD`"
+        rows = "strict mode needs its row: `gemmdb build --shapes WORKLOAD`, with --all if that leaves it out"
         raise MissError(f"no table answers for {query.problem.text} on {query.device.text}: {why}; {rows}")
     if to_tune(session, query):
         return Decision(session, query, None, replace(event, rung="live", config="", note=why))

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.hit import Hit, Range
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.cpp import PACKED_GEMM
 from gemmdb.kernels.hardware import tile_count
 from gemmdb.kernels.legality import illegal
+from gemmdb.kernels.registry import GPU_ALONE
 from gemmdb.kernels.triton import counts_arrivals
 from gemmdb.key.problem import Problem, Query
+from gemmdb.key.representatives import unmeasured
 
+ONLY_ATEN = "ATen is the only kernel for it"
+ON_CPU = (Config.of("cpp", "packed_gemm", **dict.fromkeys(PACKED_GEMM.params, 0)), Config.of("aten", "int8pack_mm"))
+"""What may beat ATen on a CPU: a C++ template of any blocking, of which its own choice has the fewest limits, and the
+weight-only product."""
 MOST_COUNTERS = 2**14
 """How many tiles the kernels of a graph can count arrivals at: int32 counters at the beginning of their workspace."""
 
@@ -36,6 +44,25 @@ def refusal(hit: Hit, query: Query) -> tuple[Config, str] | None:
         if config != ATEN and (reason := excluded(query, config, rows)):
             return config, reason
     return None
+
+
+def only_aten(query: Query) -> str:
+    """Why no kernel but ATen can serve `query`, in a phrase: a build leaves it out, and no table will ever answer it.
+    Empty if there are others. On a GPU there always are."""
+    problem, device = query.problem, query.device
+    if device.kind != "cpu":
+        return ""
+    others = () if problem.op in GPU_ALONE else [one for one in ON_CPU if problem.op in one.spec.ops]
+    reasons = [_unmeasurable(problem) or objection(config, query) or "" for config in others]
+    return "" if "" in reasons else ": ".join([ONLY_ATEN, *dict.fromkeys(reasons)][:2])
+
+
+def _unmeasurable(problem: Problem) -> str:
+    if problem.numerics.fp32 == "tf32" and not cpu_multiplies_tf32():
+        return "this CPU multiplies fp32 in full, also where TF32 is allowed"
+    if problem.empty:
+        return "Inductor leaves nothing to compute of a product of size zero"
+    return unmeasured(problem) or ""
 
 
 def refuses(config: Config, problem: Problem) -> str | None:

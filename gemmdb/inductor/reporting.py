@@ -8,6 +8,7 @@ from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.inductor.journal import JOURNAL, stats
+from gemmdb.inductor.legality import ONLY_ATEN
 from gemmdb.inductor.reports import Report, Served
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN, Config
@@ -51,7 +52,7 @@ def _served(one: Mapping[str, Any]) -> Served | None:
     evidence = one.get("evidence", {})
     spread = evidence.get("spread", 0.0)
     missed = one["rung"] == "aten"
-    unanswered = missed and one["config"] == ATEN.text
+    unanswered = missed and one["config"] == ATEN.text and ONLY_ATEN not in one["note"]
     ranges = {side: (ends[0], ends[1]) for side, ends in one.get("ranges", {}).items()}
     return Served(
         problem, device, one["count"], "miss" if missed else one["rung"], one["config"], _kernel(one["config"]),

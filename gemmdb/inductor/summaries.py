@@ -6,11 +6,13 @@ import functools
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gemmdb.hit import RUNGS
 from gemmdb.inductor.journal import JOURNAL, Event
-from gemmdb.inductor.summary_text import Answers, Product, Summary
+from gemmdb.inductor.legality import ONLY_ATEN
+from gemmdb.inductor.summary_text import ALONE, Answers, Product, Summary
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
@@ -20,7 +22,7 @@ from gemmdb.settings import Policy
 
 log = logging.getLogger("gemmdb")
 NOT_TUNED = "not tuned: "
-ORDER = (*RUNGS, "forced", "live", "aten")
+ORDER = (*RUNGS, "forced", "live", "aten", ALONE)
 
 
 def summary() -> Summary:
@@ -37,11 +39,14 @@ def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) 
         if event.rung == "uncovered":
             uncovered[event.problem] += 1
         else:
-            answers[event.rung] = answers.get(event.rung, Answers(event.rung)) + _answer(event)
+            rung = ALONE if _alone(event) else event.rung
+            answers[rung] = answers.get(rung, Answers(rung)) + replace(_answer(event), rung=rung)
             alike[event.outcome].append(event)
     gains, missed, refused = [], [], []
     for same in alike.values():
         one, gained = same[0], sum(_answer(event).gain_us for event in same)
+        if _alone(one):
+            continue
         if one.rung == "aten":
             missed.append(_missed(one, len(same)))
         elif one.config == ATEN.text and one.note and one.rung != "live":  # A tuned product's note is why it was tuned.
@@ -67,6 +72,11 @@ def log_graph(events: Sequence[Event], _artefact: Any = None) -> None:
         log.info("%s", of_events(events, 1).line)
     except Exception as error:
         log.debug("no summary of a graph: %s", error)
+
+
+def _alone(event: Event) -> bool:
+    """Whether no kernel but ATen can serve it, so that it is no miss."""
+    return event.rung == "aten" and ONLY_ATEN in event.note
 
 
 def _answer(event: Event) -> Answers:

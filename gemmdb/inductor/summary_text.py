@@ -13,7 +13,9 @@ LONGEST = 110
 LEAST_US = 0.05
 """Savings below this print as 0.0."""
 NO_ANSWER = "no answer"
-OTHERS = {"aten": "without an answer", "live": "tuned now", "forced": "forced"}
+ALONE = "only ATen"
+"""The place of a rung for products that no other kernel can serve."""
+OTHERS = {"aten": "without an answer", "live": "tuned now", "forced": "forced", ALONE: "that only ATen can serve"}
 """The rungs that are no table's, in words."""
 TUNE = "gemmdb tune -- python PROGRAM"
 BUILD = "gemmdb record -- python PROGRAM; gemmdb build --arch native --shapes workload.jsonl"

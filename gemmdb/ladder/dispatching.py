@@ -133,6 +133,7 @@ def hit(ask: Ask, hint: Hit, buckets: Sequence[Bucket], intervals: Sequence[Inte
     evidence = {
         "range": {name: list(ends) for name, ends in ask.query.ranges.items()},
         "kernels": [_told(buckets, interval) for interval in intervals],
+        "spread": 0.0 if at_hint is None else at_hint.off(here.config),
         "verified": False if any(one.verified is False for one in known) else hint.evidence.get("verified"),
     }
     rung = "exact" if all(one.rung == "exact" for one in known) else "near"

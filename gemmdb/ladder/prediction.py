@@ -58,7 +58,8 @@ class Prediction:
     distance adds to a loss. `gains`: the expected gain over ATen of the configs that were measured in full. `aten_us`:
     expected microseconds of ATen. `unsafe`: groups that were wrong or crashed at a neighbour. `beside`: whether a
     neighbour has the problem's N and K. `support`: of the configs that neighbours timed. `around`: the neighbours,
-    nearest first. `corrected`: whether trees corrected the times.
+    nearest first. `corrected`: whether trees corrected the times. `intervals`: half the 95% interval of each time that
+    was measured at the problem itself, relative.
     """
 
     rung: str
@@ -75,6 +76,12 @@ class Prediction:
     support: Mapping[Config, Support] = field(default_factory=dict)
     around: Sequence[Timings] = ()
     corrected: bool = False
+    intervals: Mapping[Config, float] = field(default_factory=dict)
+
+    def off(self, config: Config) -> float:
+        """How far the time of a config may be off, relative: half its 95% interval where it was measured, else the
+        standard deviation of its logarithm. 0 for ATen, whose time is the unit."""
+        return 0.0 if config == ATEN else self.intervals.get(config, self.spread.get(config, 0.0))
 
     def regret(self, config: Config) -> float:
         """How much slower than the best config this one is expected to be: 0.03 is 3%."""
@@ -110,7 +117,8 @@ def measured(ask: Ask) -> Prediction | None:
     ratios = {c: here.pooled[c].ratio for c in allowed if objection(ask, c) is None}
     gains = {config: gain(ratio) for config, ratio in ratios.items()}
     exact = dict.fromkeys(ratios, 0.0)
-    return Prediction("exact", ratios, exact, 0.0, gains, here.aten_us, here.verified, here.table)
+    intervals = {config: here.pooled[config].spread for config in ratios}
+    return Prediction("exact", ratios, exact, 0.0, gains, here.aten_us, here.verified, here.table, intervals=intervals)
 
 
 def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:

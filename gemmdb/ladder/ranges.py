@@ -163,6 +163,7 @@ def _one_config(ask: Ask, hint: Hit, answered: list[_Bucket]) -> Step:
         "range": _ranges(ask),
         "worst_regret": worst[best],
         "buckets": [_bucket(one, best) for one in answered],
+        "spread": at_hint.off(best),
         "verified": verified,
     }
     ratio = at_hint.ratios[best]

@@ -12,9 +12,9 @@ from gemmdb.table import dbfile
 from gemmdb.table.reader import Table
 from gemmdb.table.rows import fingerprint
 
-COPIED = {"problem": 1, "device": 1, "protocol": 1, "toolchain": 1, "run": 1, "verdict": 4}
+COPIED = {"device": 1, "protocol": 1, "toolchain": 1, "run": 1, "verdict": 4}
 """The tables that packing copies as they are, with the number of columns of their primary keys."""
-_PACKED = {"config": 1, **COPIED, "record": 2, "numbering": 1}
+_PACKED = {"config": 1, "problem": 1, **COPIED, "record": 2, "numbering": 1}
 
 
 def digest(table: Table) -> str:

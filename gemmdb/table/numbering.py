@@ -1,7 +1,8 @@
-"""Numbering: what the records of a packed table name by number: entries, toolchain classes, and forms of configs.
+"""Numbering: what a packed table names by number: entries, toolchain classes, families, and forms of configs.
 
-The texts of configs are long and much alike, so a packed table holds the names of their parameters once, as a form, and
-of each config the number of its form and its values.
+The texts of problems and configs are long and much alike. So a packed table holds the text of each family once, and of
+a problem the number of its family, op and sizes; and the names of a kernel's parameters once, as a form, and of a
+config the number of its form and its values.
 """
 
 from __future__ import annotations
@@ -13,30 +14,36 @@ from dataclasses import dataclass
 
 from gemmdb.errors import InputError
 from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table.record import MOST_ENTRIES, Entry
 
-MOST_FORMS, MOST_CLASSES, MOST_SETS = 1_000, 256, 4_096
-"""The most forms, classes, and sets of toolchains of a table."""
+MOST_FORMS, MOST_FAMILIES, MOST_CLASSES, MOST_SETS = 1_000, 10_000, 256, 4_096
+"""The most forms, families, classes, and sets of toolchains of a table."""
 MOST_TOOLCHAINS = 64
 """The most toolchains of a set."""
 _LINE, _COUNT = struct.Struct("<qH"), struct.Struct("<B")
-_PARTS = ("classes", "entries", "forms", "toolchains")
+_PARTS = ("classes", "entries", "families", "forms", "toolchains")
 
 
 @dataclass(frozen=True)
 class Numbering:
-    """`classes`: toolchain classes. `forms`: a kernel's name and those of its parameters. `lines`: for each entry the
-    key of its config and the number of its set of toolchains. `sets`: the keys of these toolchains."""
+    """`classes`: toolchain classes. `families`: their texts. `forms`: a kernel's name and those of its parameters.
+    `lines`: for each entry 10 bytes, the key of its config and the number of its set of toolchains. `sets`: the keys of
+    these toolchains."""
 
     classes: tuple[str, ...]
+    families: tuple[str, ...]
     forms: tuple[str, ...]
-    lines: tuple[tuple[int, int], ...]
+    lines: bytes
     sets: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, entries: Iterable[Entry], classes: Iterable[str], configs: Iterable[str]) -> Numbering:
-        """The numbering of these entries and classes, and of all `configs`, by their texts. It depends on nothing else.
+    def of(
+        cls, entries: Iterable[Entry], classes: Iterable[str], configs: Iterable[str], families: Iterable[str] = ()
+    ) -> Numbering:
+        """The numbering of these entries, classes and families, and of all `configs`, by their texts. It depends on
+        nothing else.
 
         Raises InputError if there are more than a packed table has room for."""
         known = list(entries)
@@ -45,7 +52,8 @@ class Numbering:
         place = {keys: number for number, keys in enumerate(ordered)}
         lines = sorted({(e.config.key, place[tuple(t.key for t in e.toolchains)]) for e in known})
         found = cls(
-            tuple(sorted(set(classes))), tuple(sorted({shortened(text)[0] for text in configs})), tuple(lines),
+            tuple(sorted(set(classes))), tuple(sorted(set(families))),
+            tuple(sorted({shortened(text)[0] for text in configs})), b"".join(_LINE.pack(*line) for line in lines),
             tuple(ordered),
         )  # fmt: skip
         return found.checked()
@@ -55,9 +63,9 @@ class Numbering:
         """The numbering of the `parts` of a table. Raises InputError, one line, if they are malformed."""
         if parts.keys() != set(_PARTS) or not all(isinstance(part, bytes) for part in parts.values()):
             raise InputError("its numbering is incomplete")
-        classes, lines, forms, sets = (bytes(parts[name]) for name in _PARTS)  # type: ignore[call-overload]
+        classes, lines, families, forms, sets = (bytes(parts[name]) for name in _PARTS)  # type: ignore[call-overload]
         try:
-            found = cls(_texts(classes), _texts(forms), tuple(_LINE.iter_unpack(lines)), tuple(_sets(sets)))
+            found = cls(_texts(classes), _texts(families), _texts(forms), lines, tuple(_sets(sets)))
         except (ValueError, struct.error, RecursionError) as error:
             raise InputError(f"its numbering is malformed ({error})") from error
         return found.checked()
@@ -67,35 +75,37 @@ class Numbering:
         sets = (_COUNT.pack(len(keys)) + struct.pack(f"<{len(keys)}q", *keys) for keys in self.sets)
         return {
             "classes": json.dumps(self.classes, separators=(",", ":")).encode(),
-            "entries": b"".join(_LINE.pack(*line) for line in self.lines),
+            "entries": self.lines,
+            "families": json.dumps(self.families, separators=(",", ":")).encode(),
             "forms": json.dumps(self.forms, separators=(",", ":")).encode(),
             "toolchains": b"".join(sets),
         }
 
     def checked(self) -> Numbering:
-        """This. Raises InputError if there is more of anything than a packed table has room for, or a line names a set
-        that does not exist."""
+        """This. Raises InputError if there is more of anything than a packed table has room for."""
+        entries, rest = divmod(len(self.lines), _LINE.size)
         counts = (
-            ("pairs of config and toolchains", len(self.lines), MOST_ENTRIES), ("forms", len(self.forms), MOST_FORMS),
+            ("pairs of config and toolchains", entries, MOST_ENTRIES), ("forms", len(self.forms), MOST_FORMS),
+            ("families", len(self.families), MOST_FAMILIES),
             ("toolchain classes", len(self.classes), MOST_CLASSES), ("sets of toolchains", len(self.sets), MOST_SETS),
             ("toolchains of a set", max(map(len, self.sets), default=0), MOST_TOOLCHAINS),
         )  # fmt: skip
         for what, count, most in counts:
             if count > most:
                 raise InputError(f"{count:,} {what} are more than the {most:,} that a packed table has room for")
-        if any(number >= len(self.sets) for _, number in self.lines):
-            raise InputError("its numbering names toolchains that it does not hold")
+        if rest:
+            raise InputError("its numbering is cut off")
         return self
 
     def reader(self, config: Callable[[int], Config], toolchain: Callable[[int], Toolchain]) -> Callable[[int], Entry]:
-        """A function from numbers to entries, each made at its first use and then shared. It raises IndexError for a
-        number that there is not."""
+        """A function from numbers to entries, each made at its first use and then shared. It raises IndexError or
+        struct.error for a number that there is not."""
         made: dict[int, Entry] = {}
 
         def entry(number: int) -> Entry:
             found = made.get(number)
             if found is None:
-                key, place = self.lines[number]
+                key, place = _LINE.unpack_from(self.lines, number * _LINE.size)
                 found = made[number] = Entry(config(key), tuple(map(toolchain, self.sets[place])))
             return found
 
@@ -104,7 +114,7 @@ class Numbering:
     def number(self) -> Callable[[Entry], int]:
         """A function from entries to their numbers."""
         places = {keys: number for number, keys in enumerate(self.sets)}
-        numbers = {line: number for number, line in enumerate(self.lines)}
+        numbers = {line: number for number, line in enumerate(_LINE.iter_unpack(self.lines))}
         return lambda entry: numbers[entry.config.key, places[tuple(one.key for one in entry.toolchains)]]
 
     def short(self) -> Callable[[str], str]:
@@ -117,13 +127,20 @@ class Numbering:
 
         return short
 
+    def short_problem(self) -> Callable[[Problem], str]:
+        """A function from problems to their short texts in the table."""
+        places = {text: number for number, text in enumerate(self.families)}
+        return lambda problem: f"{places[problem.family]} {problem.head}"
+
+    def long_problem(self, text: str) -> str:
+        """The text of a problem whose short text this is. Raises InputError if it is none."""
+        place, _, head = text.partition(" ")
+        return f"{head} {_at(self.families, place, 'a problem has an unknown family')}"
+
     def long(self, text: str) -> str:
         """The text of a config whose short text this is. Raises InputError if it is none."""
         place, *values = text.split(" ")
-        number = int(place) if place.isascii() and place.isdigit() and len(place) < 6 else len(self.forms)
-        if number >= len(self.forms):
-            raise InputError("a config has an unknown form")
-        name, *names = self.forms[number].split(" ")
+        name, *names = _at(self.forms, place, "a config has an unknown form").split(" ")
         if len(names) != len(values):
             raise InputError("a config does not have the values of its form")
         return " ".join([name, *map("=".join, zip(names, values, strict=True))])
@@ -134,6 +151,13 @@ def shortened(text: str) -> tuple[str, list[str]]:
     name, *fields = text.split(" ")
     pairs = [one.partition("=") for one in fields]
     return " ".join([name, *(pair[0] for pair in pairs)]), [pair[2] for pair in pairs]
+
+
+def _at(texts: Sequence[str], place: str, otherwise: str) -> str:
+    number = int(place) if place.isascii() and place.isdigit() and len(place) < 6 else len(texts)
+    if number >= len(texts):
+        raise InputError(otherwise)
+    return texts[number]
 
 
 def _texts(part: bytes) -> tuple[str, ...]:

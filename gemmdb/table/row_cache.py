@@ -190,15 +190,17 @@ class RowCache:
         if not rows:
             raise self.error(f"it names a {kind} that it does not hold")
         text = rows[0][0]
-        if self._packed and kind == "config":
-            text = self._long(text)
+        if self._packed and kind in ("config", "problem"):
+            text = self.long(kind, text)
         value = self._parse(kind, key, text, parse)
         _remember(cache, key, value)
         return value
 
-    def _long(self, text: Any) -> str:
+    def long(self, kind: str, text: Any) -> str:
+        """The canonical text of the config or problem whose short text a packed table holds."""
+        known = self.numbering()
         try:
-            return self.numbering().long(str(text))
+            return known.long(str(text)) if kind == "config" else known.long_problem(str(text))
         except InputError as error:
             raise self.error(str(error)) from error
 

@@ -78,8 +78,8 @@ COLUMNS = (
 
 RECORD_SQL = "SELECT data FROM record WHERE problem = ? AND device = ?"
 """All times of a problem on a device in a packed table, by primary key."""
-NUMBERING_SQL = "SELECT name, data FROM numbering LIMIT 5"
-"""What the records name by number. There are four parts."""
+NUMBERING_SQL = "SELECT name, data FROM numbering LIMIT 6"
+"""What a packed table names by number. There are five parts."""
 
 ROWS_SQL = f"SELECT {', '.join(COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
 """Every measurement of a problem on a device, by primary key."""

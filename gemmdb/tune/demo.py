@@ -68,9 +68,8 @@ class Demo:
             self._gemmdb("record", "--out", str(self.workload), "--", *program)
         # The model runs on the CPU, also where `native` would be a GPU.
         arch = "native" if cuda() is None else "cpu"
-        # --all: the program is compiled strictly, so products for which ATen is the only kernel need a row too.
         shapes = ("--arch", arch, "--shapes", str(self.workload))
-        self._gemmdb("build", *shapes, "--effort", "quick", "--all", "--out", str(self.table))
+        self._gemmdb("build", *shapes, "--effort", "quick", "--out", str(self.table))
         self._gemmdb("coverage", str(self.workload), tables=str(self.table))
 
     def _gemmdb(self, *arguments: str, tables: str = "") -> None:

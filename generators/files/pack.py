@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
+from gemmdb.key.problem import Problem
 from gemmdb.ladder.expected import with_expectations
 from gemmdb.table import content, dbfile, schema
 from gemmdb.table import record as records
@@ -95,11 +96,15 @@ def _write_records(table: Table, source: sqlite3.Connection, db: sqlite3.Connect
         found.append((problem.key, device.key, with_expectations(records.record(rows), problem, device)))
     groups = [group for *_, one in found for group in one.groups]
     texts = source.execute("SELECT id, text FROM config ORDER BY id").fetchall()
+    problems = [(Problem.parse(text), rest) for _, text, *rest in content.ordered(source, "problem", 1)]
     entries = [entry for *_, one in found for entry in records.entries(one)]
-    numbering = Numbering.of(entries, (one.klass for one in groups if one.klass is not None), (t for _, t in texts))
+    klasses = {one.klass for one in groups if one.klass is not None}
+    numbering = Numbering.of(entries, klasses, (text for _, text in texts), (one.family for one, _ in problems))
     _insert(db, "numbering", sorted(numbering.parts().items()))
     short, number, classes = numbering.short(), numbering.number(), {c: i for i, c in enumerate(numbering.classes)}
     _insert(db, "config", ((key, short(text)) for key, text in texts))
+    shorter = numbering.short_problem()
+    _insert(db, "problem", ((one.key, shorter(one), *rest) for one, rest in problems))
     _insert(db, "record", ((*pair, records.pack(one, number, classes.__getitem__)) for *pair, one in found))
     return Packed(len(found), count, sum(len(one.times) for one in groups))
 

@@ -83,7 +83,7 @@ def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     head = schema.header(db, path)
     cache = RowCache(path, lambda sql, args: db.execute(sql, args).fetchall(), head.packed)
     faults = [fault for kind, parse in _TEXTS for fault in _texts(db, kind, parse, cache if head.packed else None)]
-    faults = faults or list(_columns(db))
+    faults = faults or list(_columns(db, cache))
     yield from faults[:_MOST]
     if faults:
         return
@@ -110,8 +110,8 @@ def _texts(
 ) -> Iterator[Finding]:
     for key, text in db.execute(f"SELECT id, text FROM {kind}"):
         try:
-            if packed and kind == "config":
-                text = packed.numbering().long(text)
+            if packed and kind in ("config", "problem"):
+                text = packed.long(kind, text)
             parse(text)
             good = canonical.key(text) == key
         except (InputError, TableError, TypeError, AttributeError) as error:
@@ -121,10 +121,10 @@ def _texts(
             yield Finding("text", f"{kind} {key} is not the key of its text {str(text)[:120]!r}")
 
 
-def _columns(db: sqlite3.Connection) -> Iterator[Finding]:
+def _columns(db: sqlite3.Connection, cache: RowCache) -> Iterator[Finding]:
     """Checks the columns besides the texts. Call it only if the texts are good."""
-    for key, text, *columns in db.execute("SELECT id, text, op, m, n, k, family FROM problem"):
-        problem = Problem.parse(text)
+    for key, *columns in db.execute("SELECT id, op, m, n, k, family FROM problem"):
+        problem = cache.problem(key)
         if columns != [problem.op, problem.m, problem.n, problem.k, problem.family_key]:
             yield Finding("text", f"problem {key}: its columns do not match its text")
     for key, figures in db.execute("SELECT id, figures FROM device"):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Space
+from gemmdb.inductor.legality import ONLY_ATEN
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-
-ONLY_ATEN = "ATen is the only kernel for it"
 
 
 def only_aten(problem: Problem, device: Device, space: Space, effort: Effort) -> str:

@@ -302,3 +302,11 @@ def test_a_tiny_version_is_right_with_gemmdb(name: str) -> None:
     with compiled_at_once():
         found = checked(suite()[name], "cpu")
     assert "gemmdb" in found, found
+
+
+def test_a_cold_compile_begins_without_gemmdb() -> None:
+    pytest.importorskip("torch")
+    program = (
+        "import sys, benchmarks.programs.worker; print([m for m in sys.modules if m.startswith('gemmdb.inductor')])"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"[]\n"

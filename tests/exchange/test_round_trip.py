@@ -14,7 +14,7 @@ from kit.strategies import measurements
 from kit.tables import Kit
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.exchange import flat
+from gemmdb.exchange import flat, verdicts
 from gemmdb.exchange.exporting import export
 from gemmdb.exchange.importing import OWN, load
 from gemmdb.key.device import Device
@@ -228,3 +228,14 @@ def test_verdicts_are_one_row_per_problem(tmp_path):
     assert (cells[16]["kernel"], cells[16]["speedup"], cells[16]["aten_us"]) == (fast.name, "2.0", "10.0")
     assert (cells[32]["kernel"], cells[32]["speedup"], cells[32]["origin"]) == ("aten:default", "1.0", "measured")
     assert cells[16]["problem"] == KIT.problem.text
+
+
+@pytest.mark.parametrize("to", ["verdicts", "lookup-table"])
+def test_problems_without_a_verdict_of_cold_operands_are_counted_and_named(tmp_path, to):
+    cold, hot, none = KIT.problems
+    fast = KIT.configs[1]
+    rows = [KIT.row(problem=cold), KIT.row(problem=hot, protocol=KIT.hot), KIT.row(fast, problem=none)]
+    found = export(KIT.write(tmp_path / "a.db", rows), tmp_path / "out", to)
+    left = {one.reason: (one.count, one.examples) for one in found.left}
+    assert left[verdicts.HOT] == (1, (f"{hot.text} on {KIT.device.sku}",))
+    assert left[verdicts.UNDECIDED] == (1, (f"{none.text} on {KIT.device.sku}",))

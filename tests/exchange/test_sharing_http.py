@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from kit.tables import Kit
@@ -69,13 +72,8 @@ def http(served: Path) -> Iterator[tuple[str, type[Server]]]:
     """The URL of a server of this machine, and what can be set of it."""
     pytest.importorskip("aiohttp")
     handler = type("Handler", (Server,), {"folder": served, "asked": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/t", handler
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(handler) as address:
+        yield f"{address}/t", handler
 
 
 def test_http_is_pulled_from(tmp_path, http, served):
@@ -120,6 +118,94 @@ def test_a_connection_that_breaks_leaves_the_old_file_and_goes_on_later(tmp_path
 def test_http_cannot_be_pushed_to(http, mine):
     with pytest.raises(InputError, match="push to a folder, and serve it"):
         push(http[0], [mine])
+
+
+class Proxy(Server):
+    """Fetches for others: it is asked for whole URLs, and serves `folder` for all of them."""
+
+    def do_GET(self, body: bool = True) -> None:
+        if self.path.startswith("http://"):
+            self.asked.append(self.path)
+            self.path = urlsplit(self.path).path
+            super().do_GET(body)
+        else:
+            self.send_error(400)
+
+
+PROXIES = [name for word in ("http", "https", "no", "all") for name in (f"{word}_proxy", f"{word}_proxy".upper())]
+
+
+@pytest.fixture
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@contextlib.contextmanager
+def serving(handler: type[Server]) -> Iterator[str]:
+    """The address of a server of this machine with a handler."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_proxy_of_the_environment_is_used(tmp_path, served, no_proxies, monkeypatch):
+    pytest.importorskip("aiohttp")
+    handler = type("Handler", (Proxy,), {"folder": served, "asked": []})
+    with serving(handler) as address:
+        monkeypatch.setenv("HTTP_PROXY", address)
+        (got,) = pull("http://tables.invalid/t", tmp_path / "here")
+    assert got.state == "pulled"
+    assert "http://tables.invalid/t/mine.db" in handler.asked
+
+
+def test_no_proxy_is_used_where_the_environment_says_so(tmp_path, http, no_proxies, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with pytest.raises(InputError):
+        pull(http[0], tmp_path / "here")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    (got,) = pull(http[0], tmp_path / "here")
+    assert got.state == "pulled"
+
+
+class Slow(Server):
+    """Sends a table piece by piece, `pause_s` seconds apart."""
+
+    pause_s = 0.0
+
+    def do_GET(self, body: bool = True) -> None:
+        if not (body and self.path.endswith(".db")):
+            super().do_GET(body)
+            return
+        data = (self.folder / "mine.db").read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        with contextlib.suppress(OSError):  # The client may have left.
+            for start in range(0, len(data), len(data) // 6):
+                self.wfile.write(data[start : start + len(data) // 6])
+                time.sleep(self.pause_s)
+
+
+@pytest.mark.parametrize(("pause_s", "waits"), [(0.15, True), (3.0, False)])
+def test_a_download_may_take_any_time_as_long_as_bytes_come(tmp_path, served, no_proxies, pause_s, waits):
+    """The patience is less than the whole download takes."""
+    pytest.importorskip("aiohttp")
+    handler = type("Handler", (Slow,), {"folder": served, "asked": [], "ranges": False, "pause_s": pause_s})
+    with serving(handler) as address:
+        begun = time.monotonic()
+        if waits:
+            assert pull(f"{address}/t", tmp_path / "here", patience_s=0.7)[0].state == "pulled"
+            assert time.monotonic() - begun > 0.7
+        else:
+            with pytest.raises(InputError, match=r"mine\.db"):
+                pull(f"{address}/t", tmp_path / "here", patience_s=0.7)
 
 
 def test_a_server_that_is_not_there_is_one_line(tmp_path):

@@ -56,6 +56,15 @@ def test_a_symbolic_size_is_asked_as_a_range(lab):
     assert coverage(Workload((missing,), {}), catalog, Policy()).misses[0].ranges == {"m": (2, None)}
 
 
+def test_the_gain_of_a_range_has_an_interval(lab):
+    sizes = (2, 4, 8, 16, 32, 64)
+    catalog = lab.catalog([row for m in sizes for row in lab.rows(lab.problem(m=m), {lab.cpp(): 0.5})])
+    dynamic = Entry(lab.problem(m=64), 1, 1, lab.cpu.text, (("m", 2, 64),))
+    gain = coverage(Workload((dynamic,), {}), catalog, Policy()).gain
+    assert 1 < gain.low < gain.value == pytest.approx(2.0, rel=1e-3)
+    assert gain.value < gain.high
+
+
 def test_an_empty_workload_has_no_shares(lab):
     found = coverage(Workload((), {}), lab.catalog(), Policy())
     assert (found.problems, found.hits, found.misses, found.hit_share) == (0, {}, (), 0)

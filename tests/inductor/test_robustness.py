@@ -52,10 +52,30 @@ def test_a_crash_in_the_extraction_never_fails_the_compile(kit, monkeypatch):
     assert "extraction" in gemmdb.inductor.stats()["errors"][0]
 
 
+def frozen(kit):
+    """A compiled product whose weight is a constant, for which a CPU has more kernels than ATen's."""
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        return kit.compiled(nn.Linear(64, 32, bias=False).eval(), X)
+
+
 def test_strict_mode_names_the_problem(kit):
     with using(lambda query: None, "error"), pytest.raises(Exception, match=r"mm m=8 n=32 k=64") as caught:
-        kit.compiled(torch.matmul, X, W)
+        frozen(kit)
     assert root(caught.value, MissError)
+
+
+@pytest.mark.parametrize("on_miss", ["error", "live", "aten"])
+def test_what_only_aten_can_serve_needs_no_row(kit, on_miss):
+    """No build measures it, unless it is told to measure all."""
+    with using(lambda query: None, on_miss):
+        kit.close(kit.compiled(torch.matmul, X, W), X @ W)
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert (entry["rung"], entry["config"]) == ("aten", "aten:default")
+    assert entry["note"].startswith("ATen is the only kernel for it: the C++ template packs the weight")
+    summary = gemmdb.inductor.summary()
+    assert summary.line == "graph with 1 product: 1 that only ATen can serve"
+    assert "to build" not in str(summary)
+    assert "ATen is the only kernel for it" in str(gemmdb.inductor.report())
 
 
 def test_strict_mode_fails_on_a_broken_table(kit):

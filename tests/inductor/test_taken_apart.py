@@ -183,8 +183,14 @@ def test_a_sum_that_becomes_an_addmm_without_an_answer_ends_as_torch_has_it(one_
 
 def test_strict_mode_names_a_product_that_torch_would_take_apart(tmp_path, one_row):
     gemmdb.inductor.enable(on_miss="error")
-    with pytest.raises(Exception, match="no table answers for mm m=1 n=32 k=64") as caught:
-        torch.compile(torch.matmul)(torch.randn(1, 64), torch.randn(64, 32))
+    torch.compile(torch.matmul)(torch.randn(1, 64), torch.randn(64, 32))
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert "ATen is the only kernel for it: the C++ template packs the weight" in product["note"]
+    # A constant weight has more kernels than ATen's.
+    model = torch.nn.Linear(64, 32, bias=False).eval()
+    frozen = inductor_config.patch(freezing=True)
+    with torch.no_grad(), frozen, pytest.raises(Exception, match="no table answers for mm m=1 n=32 k=64") as caught:
+        torch.compile(model)(torch.randn(1, 64))
     assert MissError.__name__ in f"{caught.value!r}{caught.value.__cause__!r}{caught.getrepr()}"
 
 

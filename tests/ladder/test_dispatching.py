@@ -51,12 +51,13 @@ def test_each_config_takes_the_part_where_it_is_best(lab, gpu):
     assert (first["m"], first["config"], first["worst_regret"]) == ([2, 4, 8], NARROW.text, 0.0)
     assert second["mean_gain"] == pytest.approx(1 / 0.6 - 1, rel=2 * STEP)
     assert hit.evidence["range"] == {"m": [2, 32]}
+    assert 0 < hit.evidence["spread"] < 0.2
 
 
 def test_aten_takes_what_nothing_else_gains_in(lab, gpu):
     hit = asked(lab, gpu, {NARROW: [0.5, 0.5, 0.5, 0.99, 1.3]}, m=32)
     assert hit.branches == ((16, NARROW), (None, ATEN))
-    assert (hit.config, hit.speedup) == (ATEN, 1.0)
+    assert (hit.config, hit.speedup, hit.evidence["spread"]) == (ATEN, 1.0, 0.0)
 
 
 def test_aten_takes_what_was_not_measured(lab, gpu):

@@ -42,6 +42,15 @@ def test_a_config_that_is_best_everywhere_serves_the_range(lab):
     assert json.loads(json.dumps(hit.as_dict())) == hit.as_dict()
 
 
+def test_the_interval_of_a_gain_is_that_of_the_hint(lab):
+    steady = lab.cpp()
+    catalog = table(lab, {steady: [0.5] * 5})
+    alone = lookup(lab.query(lab.problem(m=16)), catalog, POLICY)
+    ranged = lookup(ask(lab, {"m": (2, 32)}), catalog, POLICY)
+    assert alone.config == ranged.config == steady
+    assert 0 < ranged.evidence["spread"] == pytest.approx(alone.evidence["spread"], rel=0.05)
+
+
 def test_the_config_that_holds_everywhere_is_taken_not_the_hints_winner(lab):
     winner, steady = Config("aten", "int8pack_mm"), lab.cpp()
     mixed = Problem.gemm("mixed_mm", m=16, n=256, k=256, constant_weight=True)

@@ -116,9 +116,8 @@ def test_a_config_with_times_and_a_failure_keeps_both():
 
 
 def test_more_configs_than_there_are_numbers_are_refused():
-    lines = tuple((key, 0) for key in range(70_000))
     with pytest.raises(InputError, match="65,536"):
-        Numbering((), (), lines, ((),)).checked()
+        Numbering((), (), (), bytes(700_000), ((),)).checked()
 
 
 PARTS = Numbering.of([Entry(KIT.aten, (KIT.new,))], ["cpu-torch2.13"], [KIT.aten.text]).parts()
@@ -133,7 +132,11 @@ def test_a_damaged_numbering_is_refused(name, part):
 
 @pytest.mark.parametrize("short", ["", "9", "x", "-1", "0 1", "²", "00000000000000000000"])
 def test_a_short_text_that_is_none_is_refused(short):
-    numbering = Numbering((), ("aten:default",), (), ())
+    numbering = Numbering((), ("a=b",), ("aten:default",), b"", ())
+    assert numbering.long_problem("0 mm m=1") == "mm m=1 a=b"
+    if short != "0 1":
+        with pytest.raises(InputError):
+            numbering.long_problem(short)
     assert numbering.long("0") == "aten:default"
     with pytest.raises(InputError):
         numbering.long(short)

@@ -17,6 +17,8 @@ EXTRAS = {"http": "gemmdb[exchange]", "https": "gemmdb[exchange]", "s3": "s3fs",
 _HTTP = ("http", "https")
 BLOCK = 2**22
 """Bytes that are read at once."""
+PATIENCE_S = 60.0
+"""How many seconds an http server may be silent."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,9 @@ class Remote:
     path: str
 
     @classmethod
-    def at(cls, url: str) -> Remote:
-        """The folder at a URL, or at a path of this machine. Raises InputError, also without fsspec."""
+    def at(cls, url: str, patience_s: float = PATIENCE_S) -> Remote:
+        """The folder at a URL, or at a path of this machine. `patience_s`: how many seconds an http server may be
+        silent; a transfer as such may take any time. Raises InputError, also without fsspec."""
         scheme, mark, _ = url.partition("://")
         full = url if mark else str(Path(url).absolute())  # fsspec does not undo the escapes of a URI.
         scheme = scheme if mark else "file"
@@ -41,8 +44,10 @@ class Remote:
         except ImportError as error:
             raise InputError("tables at a URL need fsspec: pip install 'gemmdb[exchange]'") from error
         try:
+            options = {"client_kwargs": _client(patience_s)} if scheme in _HTTP else {}
             # Nothing of an earlier listing or download counts: the files may be other ones by now.
-            system, path = fsspec.core.url_to_fs(full.rstrip("/"), **({} if scheme == "memory" else _FRESH))
+            fresh = {} if scheme == "memory" else _FRESH
+            system, path = fsspec.core.url_to_fs(full.rstrip("/"), **fresh, **options)
         except ImportError as error:
             raise InputError(
                 f"{scheme}:// needs another package: pip install '{EXTRAS.get(scheme, scheme)}'"
@@ -112,6 +117,14 @@ class Remote:
             raise
         except Exception as error:  # What the file systems raise has no common class.
             raise _failed(f"{self.url}/{name}", error) from error
+
+
+def _client(patience_s: float) -> dict[str, Any]:
+    """What aiohttp's sessions are made with. `trust_env`: proxies are those of HTTP_PROXY, HTTPS_PROXY and NO_PROXY."""
+    import aiohttp
+
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=patience_s, sock_read=patience_s)
+    return {"trust_env": True, "timeout": limits}
 
 
 _FRESH = {"use_listings_cache": False, "skip_instance_cache": True}

@@ -19,7 +19,7 @@ from gemmdb.errors import InputError, TableError
 from gemmdb.exchange import files
 from gemmdb.exchange.share import manifest
 from gemmdb.exchange.share.manifest import Listed
-from gemmdb.exchange.share.remote import Remote
+from gemmdb.exchange.share.remote import PATIENCE_S, Remote
 from gemmdb.generators.files.manifest import NAME
 from gemmdb.generators.files.merge import held
 
@@ -56,14 +56,16 @@ def _nothing(line: str) -> None:
 
 
 def pull(
-    url: str, into: Path, names: Sequence[str] = (), replace: bool = False, say: Say = _nothing
-) -> list[Transferred]:
+    url: str, into: Path, names: Sequence[str] = (), replace: bool = False, say: Say = _nothing,
+    patience_s: float = PATIENCE_S,
+) -> list[Transferred]:  # fmt: skip
     """Download the tables that the manifest at `url` lists, or those named, into the folder `into`.
 
     A file that is there already with the same bytes stays. Another file of the name is replaced if it was pulled and
-    not changed since, or with `replace`. Raises InputError, and then that table and those after it stay as they were.
+    not changed since, or with `replace`. `patience_s`: how many seconds an http server may be silent. Raises
+    InputError, and then that table and those after it stay as they were.
     """
-    remote = Remote.at(url)
+    remote = Remote.at(url, patience_s)
     known = manifest.fetch(remote)
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"{remote.url} has no table {unknown[0]!r}; it has: {', '.join(sorted(known))[:300]}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 
+from gemmdb.inductor import legality
 from gemmdb.inductor.adapter import ranks
 from gemmdb.kernels.aten import PADDED, misaligned
 from gemmdb.kernels.hardware import SKINNY_ROWS
@@ -31,6 +32,8 @@ def objection(query: Query, policy: Policy) -> str:
         return reason
     if trivial(query.problem):
         return "there is nothing to save: K is 1, or a size is 0"
+    if reason := legality.only_aten(query):
+        return reason
     if patient(policy):
         return ""
     if query.device.kind != "cuda":

@@ -213,6 +213,8 @@ def test_a_damaged_record_leaves_its_problem_out_with_one_warning(small, caplog)
         ("UPDATE verdict SET keys = x'00'", "verdict"),
         ("UPDATE config SET text = '0 1'", "text"),
         ("UPDATE config SET text = '999'", "text"),
+        ("UPDATE problem SET text = '999 mm'", "text"),
+        ("UPDATE problem SET text = 'mm m=1'", "text"),
         ("UPDATE numbering SET data = x'05'", "text"),
         ("DELETE FROM numbering", "text"),
         ("INSERT INTO pending VALUES (1, 2)", "record"),

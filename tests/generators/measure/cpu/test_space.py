@@ -3,13 +3,16 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import strategies
 
 from gemmdb.devices import detect
 from gemmdb.generators.effort import EFFORTS, named
 from gemmdb.generators.measure.cpu.space import AUTO, CpuSpace, excluded, template, threadings
+from gemmdb.generators.measure.only_aten import only_aten
+from gemmdb.inductor import legality
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem, Query
 
 SPACE = CpuSpace()
 
@@ -19,6 +22,14 @@ def cpu(threads):
 
 
 SIZES = st.integers(0, 5000)
+
+
+@given(strategies.problems, st.sampled_from(sorted(EFFORTS)), st.sampled_from([1, 2, 16]))
+def test_a_build_leaves_to_aten_what_strict_mode_does(problem, effort, threads):
+    """Strict mode accepts ATen for exactly those products that a build does not measure for want of other kernels."""
+    device = cpu(threads)
+    left_out = only_aten(problem, device, SPACE, named(effort))
+    assert bool(left_out) == bool(legality.only_aten(Query(problem, device)))
 
 
 @given(
