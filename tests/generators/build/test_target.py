@@ -83,7 +83,8 @@ def test_a_build_measures_with_the_threads_of_the_workload(cpu, recorded, tmp_pa
     pytest.importorskip("torch")
     one = replace(cpu, units=1)
     out = tmp_path / "table.db"
-    report = build(BuildRequest(arch="cpu", shapes=recorded(one, H200), out=out, deny="cpp"))  # ATen is enough
+    # ATen is enough.
+    report = build(BuildRequest(arch="cpu", shapes=recorded(one, H200), out=out, deny="cpp", every=True))
     assert report.device == one
     assert "NVIDIA H200" in report.warnings[0]
     with Table.open(out) as table:
