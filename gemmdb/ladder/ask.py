@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from gemmdb.errors import TableError
+from gemmdb.errors import GemmdbError, TableError
 from gemmdb.hit import Hit, Range
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.settings import Policy
+from gemmdb.table.measurement import one_line
 from gemmdb.table.reader import Table
 
 LOG = logging.getLogger("gemmdb")
@@ -83,17 +84,21 @@ class Ask:
     def read(
         self, method: Callable[Concatenate[Table, P], T], table: Table, *args: P.args, **kwargs: P.kwargs
     ) -> T | None:
-        """`method` of the table; None, with one warning, when the table turns out to be broken.
+        """`method` of the table; None, with one warning, when the table turns out to be broken: the other tables still
+        answer. A broken one may raise more than TableError.
 
         Raises TableError under the strict policy (`on_miss="error"`).
         """
         try:
             return method(table, *args, **kwargs)
         except TableError as error:
-            if self.policy.on_miss == "error":
-                raise
-            _warn(str(error))
-            return None
+            broken = error
+        except (GemmdbError, ValueError) as error:
+            broken = TableError(f"{table.path} is broken ({one_line(str(error))[:300]}); check it with `gemmdb verify`")
+        if self.policy.on_miss == "error":
+            raise broken
+        _warn(str(broken))
+        return None
 
 
 @functools.cache

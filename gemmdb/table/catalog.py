@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmdb.devices import detect, registry
-from gemmdb.errors import InputError, TableError
+from gemmdb.errors import GemmdbError, InputError, TableError
 from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.settings import Settings, data_home, shipped_tables
 from gemmdb.table import dbfile, packages
+from gemmdb.table.measurement import one_line
 from gemmdb.table.reader import Table
 
 _log = logging.getLogger("gemmdb")
@@ -98,7 +99,9 @@ def _devices(table: Table) -> Sequence[Device]:
         return table.devices()
     except TableError as error:
         _warn(str(error))
-        return ()
+    except (GemmdbError, ValueError) as error:
+        _warn(f"{table.path} is broken ({one_line(str(error))[:300]})")
+    return ()
 
 
 def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:

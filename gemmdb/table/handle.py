@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,16 @@ _inherited: list[sqlite3.Connection] = []
 
 class Handle:
     """A table file that is open for reading, or opens at the next read. `immutable` promises that no process writes it.
-    `db` is the connection, None while the file is closed; hold `lock` to use it."""
+    `db` is the connection, None while the file is closed; hold `lock` to use it. `replaced` is called with the header
+    whenever the file opens again with another one; it must not read the file."""
 
-    def __init__(self, path: Path, immutable: bool) -> None:
+    def __init__(
+        self, path: Path, immutable: bool, replaced: weakref.WeakMethod[Callable[[schema.Header], None]]
+    ) -> None:
         self.path = path
         self.immutable = immutable
+        self._replaced = replaced  # Weak, so that the connection closes with the last reference to its table.
+        self._head: schema.Header | None = None
         self.lock = _lock_of(path)
         self.db: sqlite3.Connection | None = None
         _handles.add(self)
@@ -60,8 +65,18 @@ class Handle:
 
     def connect(self) -> sqlite3.Connection:
         """Open the file, also again after `close` or a fork. Call it with the lock held. Raises TableError."""
-        self.db = dbfile.connect(self.path, self.immutable)
-        return self.db
+        db = dbfile.connect(self.path, self.immutable)
+        try:
+            head = schema.header(db, self.path)
+        except BaseException:
+            db.close()
+            raise
+        before, self._head = self._head, head
+        replaced = self._replaced()
+        if before not in (None, head) and replaced is not None:
+            replaced(head)
+        self.db = db
+        return db
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

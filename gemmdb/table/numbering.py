@@ -23,7 +23,11 @@ MOST_FORMS, MOST_FAMILIES, MOST_CLASSES, MOST_SETS = 1_000, 10_000, 256, 4_096
 MOST_TOOLCHAINS = 64
 """The most toolchains of a set."""
 _LINE, _COUNT = struct.Struct("<qH"), struct.Struct("<B")
-_PARTS = ("classes", "entries", "families", "forms", "toolchains")
+MOST_BYTES = {
+    "classes": 2**16, "entries": MOST_ENTRIES * _LINE.size, "families": 2**21, "forms": 2**18,
+    "toolchains": MOST_SETS * (_COUNT.size + 8 * MOST_TOOLCHAINS),
+}  # fmt: skip
+"""The most bytes of each part, in the order of `Numbering.parse`. It is checked before anything is parsed."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +60,15 @@ class Numbering:
             tuple(sorted({shortened(text)[0] for text in configs})), b"".join(_LINE.pack(*line) for line in lines),
             tuple(ordered),
         )  # fmt: skip
-        return found.checked()
+        _check_bytes(found.checked().parts())
+        return found
 
     @classmethod
     def parse(cls, parts: Mapping[str, object]) -> Numbering:
         """The numbering of the `parts` of a table. Raises InputError, one line, if they are malformed."""
-        if parts.keys() != set(_PARTS) or not all(isinstance(part, bytes) for part in parts.values()):
+        if parts.keys() != MOST_BYTES.keys():
             raise InputError("its numbering is incomplete")
-        classes, lines, families, forms, sets = (bytes(parts[name]) for name in _PARTS)  # type: ignore[call-overload]
+        classes, lines, families, forms, sets = _check_bytes(parts)
         try:
             found = cls(_texts(classes), _texts(families), _texts(forms), lines, tuple(_sets(sets)))
         except (ValueError, struct.error, RecursionError) as error:
@@ -160,16 +165,34 @@ def _at(texts: Sequence[str], place: str, otherwise: str) -> str:
     return texts[number]
 
 
+def _check_bytes(parts: Mapping[str, object]) -> list[bytes]:
+    """The parts in the order of MOST_BYTES. Raises InputError for one that is too long, or no bytes."""
+    found = []
+    for name, most in MOST_BYTES.items():
+        part = parts[name]
+        if not isinstance(part, bytes):
+            raise InputError("its numbering is incomplete")
+        if len(part) > most:
+            raise InputError(
+                f"{len(part):,} bytes of {name} are more than the {most:,} that a packed table has room for"
+            )
+        found.append(part)
+    return found
+
+
 def _texts(part: bytes) -> tuple[str, ...]:
     found = json.loads(part)
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         raise ValueError("a part is not a list of texts")
+    for one in found:
+        one.encode()  # JSON can spell lone surrogates, of which no key can be made.
     return tuple(found)
 
 
 def _sets(part: bytes) -> Sequence[tuple[int, ...]]:
-    found, at = [], 0
-    while at < len(part):
+    found: list[tuple[int, ...]] = []
+    at = 0
+    while at < len(part) and len(found) <= MOST_SETS:  # One more, so that `checked` says that there are too many.
         end = at + 1 + 8 * part[at]
         found.append(struct.unpack(f"<{part[at]}q", part[at + 1 : end]))
         at = end

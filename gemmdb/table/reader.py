@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,17 +41,16 @@ class Table:
     changed the file. `uid` tells two files of the same generation apart. `built`, the digest when the generation was
     last raised, tells apart two copies that were built further. `version`: of its schema. `packed`: whether it holds
     records instead of measurements; `source`: then the digest of the table that it was made of. All of these are read
-    when the file is opened.
+    when the file is opened, and again when it is reopened and another file lies at the path.
     """
 
     def __init__(self, path: Path, immutable: bool = False) -> None:
         self.path = path
-        self._file = Handle(path, immutable)
+        self._file = Handle(path, immutable, weakref.WeakMethod(self._replaced))
         self._fetch = self._file.fetch
         self._strangers: set[int] = set()
         self._families: dict[tuple[int, int, str], nearest.Family] = {}
-        head = self._file.header()
-        self.digest, self.generation, self.built, self.uid, self.version, self.packed, self.source = head
+        self._take(self._file.header())
         self._cache = RowCache(path, self._fetch, self.packed)
 
     @classmethod
@@ -245,6 +245,16 @@ class Table:
             except InputError as error:
                 raise self._cache.error(str(error)) from error
         return found
+
+    def _take(self, head: schema.Header) -> None:
+        self.digest, self.generation, self.built, self.uid, self.version, self.packed, self.source = head
+
+    def _replaced(self, head: schema.Header) -> None:
+        """Forget all that was read: after a fork or `close`, the path led to other content."""
+        self._take(head)
+        self._strangers.clear()
+        self._families.clear()
+        self._cache.reset(self.packed)
 
     def _unpacked(self) -> None:
         if self.packed:

@@ -48,15 +48,17 @@ _STATUSES = tuple(Status)
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A config with the toolchains that measured it, by their texts. The times of a table share entries. `memo` is for
-    what a caller computes of it. `aten`: whether the config is ATen."""
+    what a caller computes of it. `aten`: whether the config is ATen. `split`: whether it splits K."""
 
     config: Config
     toolchains: tuple[Toolchain, ...] = ()
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     aten: bool = field(init=False, compare=False, repr=False)
+    split: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "aten", self.config == ATEN)
+        object.__setattr__(self, "split", int(self.config.values.get("split_k", 1)) > 1)
 
 
 class Time(NamedTuple):
@@ -288,6 +290,7 @@ def _group(
     times = tuple(map(Time, found, codes, widths, flags, expected))
     aten = [one for one in times if one.entry.aten]
     good = len({one.config.key for one in found}) == count and max(flags) < _FLAGS and min(codes) >= -MOST_CODE
+    good = good and (max(flags) < RESIDENT or all(one.entry.split for one in times if one.flags >= RESIDENT))
     if not good or not (LEAST_US <= aten_us <= MOST_US and aten[0].code == 0 if aten else aten_us == 0):
         raise InputError("a record holds impossible times")
     name = None if what & _ALL else classes[klass]

@@ -54,6 +54,8 @@ class RowCache:
         self._fetch = fetch
         self._packed = packed
         self._numbered: tuple[Numbering, Callable[[int], Entry]] | None = None
+        self._fault = ""
+        self._resets = 0
         self._configs: dict[int, Config] = {}
         self._devices: dict[int, Device] = {}
         self._protocols: dict[int, Protocol] = {}
@@ -61,6 +63,15 @@ class RowCache:
         self._runs: dict[int, str] = {}
         self._problems: dict[int, Problem] = {}
         self.contexts: dict[str, dict[bytes, Context]] = {kind: {} for kind in KINDS}
+
+    def reset(self, packed: bool) -> None:
+        """Forget everything: another file lies at the path now. `packed`: whether that one is."""
+        self._resets += 1
+        self._packed, self._numbered, self._fault = packed, None, ""
+        for known in (self._configs, self._devices, self._protocols, self._toolchains, self._runs, self._problems):
+            known.clear()
+        for contexts in self.contexts.values():
+            contexts.clear()
 
     def config(self, key: int) -> Config:
         """The config of a key."""
@@ -207,20 +218,27 @@ class RowCache:
     def _numbers(self) -> tuple[Numbering, Callable[[int], Entry]]:
         found = self._numbered
         if found is None:
+            if self._fault:
+                raise self.error(self._fault)
+            parts: dict[str, object] = dict(self._fetch(schema.NUMBERING_SQL, ()))
+            resets = self._resets
             try:
-                numbering = Numbering.parse(dict(self._fetch(schema.NUMBERING_SQL, ())))
+                numbering = Numbering.parse(parts)
             except InputError as error:
-                raise self.error(str(error)) from error
-            found = self._numbered = numbering, numbering.reader(self.config, self.toolchain)
+                self._fault = str(error)  # Every access asks for the numbering, and parsing it again takes long.
+                raise self.error(self._fault) from error
+            found = numbering, numbering.reader(self.config, self.toolchain)
+            if resets == self._resets:
+                self._numbered = found
         return found
 
     def _parse(self, kind: str, key: int, text: Any, parse: Callable[[str], _T]) -> _T:
-        if not isinstance(text, str) or canonical.key(text) != key:
-            raise self.error(f"a {kind} does not match its key")
         try:
-            return parse(text)
+            if isinstance(text, str) and canonical.key(text) == key:
+                return parse(text)
         except (InputError, ValueError) as error:
             raise self.error(f"a {kind} is not usable ({error})") from error
+        raise self.error(f"a {kind} does not match its key")
 
     def _load_device(self, key: int) -> Device:
         rows = self._fetch("SELECT text, figures FROM device WHERE id = ?", (key,))

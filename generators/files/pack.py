@@ -16,6 +16,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.ladder.expected import with_expectations
 from gemmdb.table import content, dbfile, schema
 from gemmdb.table import record as records
+from gemmdb.table.measurement import one_line
 from gemmdb.table.numbering import Numbering
 from gemmdb.table.reader import Table
 from gemmdb.table.record import Record
@@ -49,11 +50,14 @@ def pack(path: Path, out: Path) -> Packed:
         part.replace(out)
     except OSError as error:
         raise TableError(f"{out} cannot be written ({error.strerror}); check its folder") from error
+    except sqlite3.Error as error:
+        raise TableError(f"{path} cannot be packed to {out} ({one_line(str(error))}); check the folder") from error
     except InputError as error:
         raise InputError(f"{path}: {error}; pack a part of it: `gemmdb tables pack` takes any table") from error
     finally:
         for left in (part, part.with_name(f"{part.name}-journal")):
-            left.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                left.unlink()
     return done
 
 

@@ -82,6 +82,12 @@ def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     yield from _sizes(db)
     head = schema.header(db, path)
     cache = RowCache(path, lambda sql, args: db.execute(sql, args).fetchall(), head.packed)
+    if head.packed:
+        try:
+            cache.numbering()
+        except TableError as error:  # Every text would have the same fault.
+            yield Finding("text", str(error))
+            return
     faults = [fault for kind, parse in _TEXTS for fault in _texts(db, kind, parse, cache if head.packed else None)]
     faults = faults or list(_columns(db, cache))
     yield from faults[:_MOST]
