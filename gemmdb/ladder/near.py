@@ -45,7 +45,7 @@ LOG_ROWS = 4.0
 @dataclass(frozen=True, slots=True)
 class _Neighbour:
     problem: Problem
-    table: Table
+    tables: list[Table]
     distance: float
 
 
@@ -121,8 +121,9 @@ def choose(ask: Ask, prediction: Prediction, certainty: Certainty | None = None)
 
 
 def _neighbours(ask: Ask) -> list[_Neighbour]:
-    """The neighbours in all tables, nearest first. A problem that several tables hold comes from the first. On a GPU,
-    the output's rows start at multiples of 16 bytes in all of them or in none: cuBLAS has separate kernels."""
+    """The neighbours in all tables, nearest first. A problem that several tables hold comes from the first that can
+    be read. On a GPU, the output's rows start at multiples of 16 bytes in all of them or in none: cuBLAS has separate
+    kernels."""
     query = ask.problem
     if 0 in (query.m, query.n, query.k):
         return []
@@ -133,10 +134,12 @@ def _neighbours(ask: Ask) -> list[_Neighbour]:
         problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or []
         for problem in problems:
             text = problem.text
-            if text == query.text or text in found or not same_side(query, problem):
+            if text == query.text or not same_side(query, problem):
                 continue
-            if not gpu or aten.stored_apart(problem) == apart:
-                found[text] = _Neighbour(problem, table, distance(problem))
+            if text in found:
+                found[text].tables.append(table)
+            elif not gpu or aten.stored_apart(problem) == apart:
+                found[text] = _Neighbour(problem, [table], distance(problem))
     return sorted(found.values(), key=lambda one: (one.distance, one.problem.text))
 
 
@@ -164,10 +167,14 @@ def distances(query: Problem, kind: str) -> Callable[[Problem], float]:
     return by_tiles if kind == "cuda" else by_sizes
 
 
+def _first(ask: Ask, one: _Neighbour) -> Timings | None:
+    return next((known for table in one.tables if (known := timings_of(ask, table, one.problem))), None)
+
+
 def _timings(ask: Ask, neighbours: Iterable[_Neighbour]) -> list[tuple[float, Timings]]:
     """The nearest neighbours with a steady ATen row. Without one, there is nothing to compare their configs with."""
     near = (one for one in neighbours if one.distance <= REACH)
-    read = ((one.distance, timings_of(ask, one.table, one.problem)) for one in near)
+    read = ((one.distance, _first(ask, one)) for one in near)
     return list(islice(((distance, here) for distance, here in read if here and here.steady_aten), MOST))
 
 
