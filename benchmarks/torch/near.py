@@ -7,7 +7,8 @@ Each is held out: the rung never uses the rows of the problem itself. `first` is
 problem after another table was read: every record is read and decoded again. `again` is the same with the records in
 memory, as the second product of a kind finds them. `read` is the part of `first` that reads and decodes the records of
 all neighbours. `exact` looks up the same problems by their verdicts. Times are milliseconds of CPU time, keys
-included. The problems depend on the table: compare only a table with its own packed form. Other programs on the machine only add to them, so it is the fastest of five rounds by its median.
+included. Other programs on the machine only add to them, so it is the fastest of five rounds by its median. The
+problems depend on the content of the table: only the figures of a table and of its own packed form can be compared.
 """
 
 from __future__ import annotations
