@@ -26,7 +26,7 @@ QUICKLY = 9
 
 ENVIRONMENT = {
     "GEMMDB_TABLES": f"tables to use before all others, separated by {os.pathsep!r}",
-    "GEMMDB_USER_TABLE": "the file that live tuning writes to and that is read after GEMMDB_TABLES",
+    "GEMMDB_USER_TABLE": "the file that confirming and live tuning write to, read after GEMMDB_TABLES",
     "GEMMDB_ON_MISS": "what a miss does: live (default, where that is short), aten or error",
     "GEMMDB_CONFIRM": "0: do not time what was not measured for this very problem beside ATen before it is served",
     "GEMMDB_DISABLE": "1 switches gemmdb off: torch.compile behaves as if it were not there",
@@ -135,8 +135,8 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """The settings of `environ` (default: the process's). Raises InputError for an unknown GEMMDB_ON_MISS, unless
-        gemmdb is disabled."""
+        """The settings of `environ` (default: the process's). Raises InputError for an unknown GEMMDB_ON_MISS or
+        GEMMDB_CONFIRM, unless gemmdb is disabled."""
         env = os.environ if environ is None else environ
         disabled = env.get("GEMMDB_DISABLE", "") not in ("", "0")
         asked = env.get("GEMMDB_ON_MISS", "")
@@ -154,8 +154,15 @@ class Settings:
             disabled,
             env.get("GEMMDB_LOG", ""),
             bool(asked),
-            env.get("GEMMDB_CONFIRM", "") != "0",
+            disabled or _confirms(env.get("GEMMDB_CONFIRM", "")),
         )
+
+
+def _confirms(text: str) -> bool:
+    """What GEMMDB_CONFIRM says. Raises InputError where it says neither."""
+    if text.strip() not in ("", "0", "1"):
+        raise InputError(f"GEMMDB_CONFIRM={text!r}: known are 0 and 1")
+    return text.strip() != "0"
 
 
 def data_home(environ: Mapping[str, str] | None = None) -> Path:
