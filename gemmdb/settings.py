@@ -145,6 +145,9 @@ class Settings:
         on_miss = asked or "live"
         if on_miss not in ON_MISS:
             raise InputError(f"GEMMDB_ON_MISS={on_miss!r}: known are {', '.join(ON_MISS)}")
+        confirm = env.get("GEMMDB_CONFIRM", "").strip()
+        if confirm not in ("", "0", "1") and not disabled:
+            raise InputError(f"GEMMDB_CONFIRM={confirm!r}: known are 0 and 1")
         named = (part for part in _split(env.get("GEMMDB_TABLES", "")) if part)
         user = env.get("GEMMDB_USER_TABLE") or str(data_home(env) / "user.db")
         return cls(
@@ -154,15 +157,8 @@ class Settings:
             disabled,
             env.get("GEMMDB_LOG", ""),
             bool(asked),
-            disabled or _confirms(env.get("GEMMDB_CONFIRM", "")),
+            confirm != "0",
         )
-
-
-def _confirms(text: str) -> bool:
-    """What GEMMDB_CONFIRM says. Raises InputError where it says neither."""
-    if text.strip() not in ("", "0", "1"):
-        raise InputError(f"GEMMDB_CONFIRM={text!r}: known are 0 and 1")
-    return text.strip() != "0"
 
 
 def data_home(environ: Mapping[str, str] | None = None) -> Path:
