@@ -108,7 +108,7 @@ def gemmdb_command(
       gemmdb record -- python train.py                     # its GEMMs, into workload.jsonl
       gemmdb build --arch native --shapes workload.jsonl   # measure them, once per kind of device
       gemmdb coverage workload.jsonl                       # which of them the tables answer now
-    Then torch.compile(model, backend="gemmdb") in the program uses the tables and benchmarks nothing.
+    Then torch.compile(model, backend="gemmdb") in the program uses the tables.
 
     \b
     Exit codes: 0 done; 1 a negative answer: a miss, a difference, a problem found;

@@ -162,7 +162,8 @@ def _environment() -> list[Check]:
 
 def _variable(name: str, value: str) -> Check:
     """What a variable is set to, and whether gemmdb understands it. The tables that it names are checked apart."""
-    known = {"GEMMDB_LOG": ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), "GEMMDB_ON_MISS": ON_MISS}.get(name)
+    levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+    known = {"GEMMDB_LOG": levels, "GEMMDB_ON_MISS": ON_MISS, "GEMMDB_CONFIRM": ("0", "1")}.get(name)
     if known is None or value in known or (name == "GEMMDB_LOG" and log_level(value) is not None):
         return Check(name, OK, value)
     remedy = f"set {name} to one of these, or unset it"

@@ -26,7 +26,7 @@ QUICKLY = 9
 
 ENVIRONMENT = {
     "GEMMDB_TABLES": f"tables to use before all others, separated by {os.pathsep!r}",
-    "GEMMDB_USER_TABLE": "the file that live tuning writes to and that is read after GEMMDB_TABLES",
+    "GEMMDB_USER_TABLE": "the file that confirming and live tuning write to, read after GEMMDB_TABLES",
     "GEMMDB_ON_MISS": "what a miss does: live (default, where that is short), aten or error",
     "GEMMDB_CONFIRM": "0: do not time what was not measured for this very problem beside ATen before it is served",
     "GEMMDB_DISABLE": "1 switches gemmdb off: torch.compile behaves as if it were not there",
@@ -135,8 +135,8 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """The settings of `environ` (default: the process's). Raises InputError for an unknown GEMMDB_ON_MISS, unless
-        gemmdb is disabled."""
+        """The settings of `environ` (default: the process's). Raises InputError for an unknown GEMMDB_ON_MISS or
+        GEMMDB_CONFIRM, unless gemmdb is disabled."""
         env = os.environ if environ is None else environ
         disabled = env.get("GEMMDB_DISABLE", "") not in ("", "0")
         asked = env.get("GEMMDB_ON_MISS", "")
@@ -145,6 +145,9 @@ class Settings:
         on_miss = asked or "live"
         if on_miss not in ON_MISS:
             raise InputError(f"GEMMDB_ON_MISS={on_miss!r}: known are {', '.join(ON_MISS)}")
+        confirm = env.get("GEMMDB_CONFIRM", "").strip()
+        if confirm not in ("", "0", "1") and not disabled:
+            raise InputError(f"GEMMDB_CONFIRM={confirm!r}: known are 0 and 1")
         named = (part for part in _split(env.get("GEMMDB_TABLES", "")) if part)
         user = env.get("GEMMDB_USER_TABLE") or str(data_home(env) / "user.db")
         return cls(
@@ -154,7 +157,7 @@ class Settings:
             disabled,
             env.get("GEMMDB_LOG", ""),
             bool(asked),
-            env.get("GEMMDB_CONFIRM", "") != "0",
+            confirm != "0",
         )
 
 

@@ -43,6 +43,12 @@ def test_every_variable_is_read():
     assert settings == Settings((Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG", True, False)
 
 
+def test_confirming_is_switched_by_0_and_1():
+    with pytest.raises(InputError, match="GEMMDB_CONFIRM='no': known are 0 and 1"):
+        Settings.read({"GEMMDB_CONFIRM": "no"})
+    assert Settings.read({"GEMMDB_CONFIRM": "no", "GEMMDB_DISABLE": "1"}).disabled
+
+
 @pytest.mark.parametrize(("value", "disabled"), [("", False), ("0", False), ("1", True), ("yes", True)])
 def test_disable(value, disabled):
     assert Settings.read({"GEMMDB_DISABLE": value}).disabled is disabled
@@ -119,6 +125,7 @@ def test_whether_to_confirm_is_yes_no_or_open(value):
     [
         (Policy(), {}, (True, CONFIRM_S)),
         (Policy(), {"GEMMDB_CONFIRM": ""}, (True, CONFIRM_S)),
+        (Policy(), {"GEMMDB_CONFIRM": " 0 "}, (False, CONFIRM_S)),
         (Policy(), {"GEMMDB_CONFIRM": "1"}, (True, CONFIRM_S)),
         (Policy(), {"GEMMDB_CONFIRM": "0"}, (False, CONFIRM_S)),
         (Policy(confirm=False), {"GEMMDB_CONFIRM": "1"}, (False, CONFIRM_S)),

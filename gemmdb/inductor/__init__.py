@@ -1,4 +1,4 @@
-"""The Inductor integration: products that a table knows get the table's kernel, and nothing is benchmarked.
+"""The Inductor integration: products that a table knows get the table's kernel.
 
     >>> import gemmdb.inductor
     >>> gemmdb.inductor.enable()            # or torch.compile(model, backend="gemmdb")

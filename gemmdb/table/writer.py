@@ -38,15 +38,16 @@ _BATCH = 200
 class Store:
     """A table file open for writing; a context manager. Every method raises TableError when the file cannot be used."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, busy_s: float = BUSY_S) -> None:
+        self.path, self._busy_s = path, busy_s
         self._lock = threading.RLock()
         self._connect()
 
     @classmethod
-    def open(cls, path: Path) -> Store:
-        """The table at `path`, migrated to the current schema. A missing table is created, with its folder."""
-        return cls(Path(path))
+    def open(cls, path: Path, busy_s: float = BUSY_S) -> Store:
+        """The table at `path`, migrated to the current schema. A missing table is created, with its folder. Waits up to
+        `busy_s` seconds for each lock of another writer."""
+        return cls(Path(path), busy_s)
 
     def __enter__(self) -> Store:
         return self
@@ -123,7 +124,7 @@ class Store:
         with _guard(self.path):
             while True:
                 before = _identity(self.path)
-                self._db = _open(self.path)
+                self._db = _open(self.path, self._busy_s)
                 self._file = _identity(self.path)
                 if before in (None, self._file):
                     break
@@ -152,9 +153,10 @@ class Store:
         db.execute("DELETE FROM pending WHERE problem = ? AND device = ?", pair)
 
 
-def record_live(path: Path, rows: Sequence[Measurement]) -> None:
-    """Add the measurements of live tuning and their verdicts. The generation stays, so compiled graphs stay valid."""
-    with Store.open(path) as store:
+def record_live(path: Path, rows: Sequence[Measurement], busy_s: float = BUSY_S) -> None:
+    """Add the measurements of live tuning and their verdicts, waiting up to `busy_s` seconds for other writers. The
+    generation stays, so compiled graphs stay valid."""
+    with Store.open(path, busy_s) as store:
         store.add(rows)
         store.refresh(live=True)
 
@@ -167,10 +169,10 @@ def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
     return (problem.key, verdict.device.key, protocol.key, verdict.klass, ties[0].key, keys, *numbers, problem.head)
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open(path: Path, busy_s: float) -> sqlite3.Connection:
     _check_target(path)
     dbfile.check_journal(path)
-    db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    db = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False)
     try:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST)
         db.execute("PRAGMA trusted_schema=OFF")

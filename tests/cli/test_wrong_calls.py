@@ -108,6 +108,8 @@ def variable(name: str) -> tuple[str, str]:
     ("name", "value", "state"),
     [
         ("GEMMDB_LOG", "verbose", BROKEN),
+        ("GEMMDB_CONFIRM", "no", BROKEN),
+        ("GEMMDB_CONFIRM", "0", OK),
         ("GEMMDB_LOG", "info", OK),
         ("GEMMDB_LOG", "WARN", OK),
         ("GEMMDB_ON_MISS", "perhaps", BROKEN),

@@ -78,10 +78,11 @@ def test_what_follows_atens_product_is_the_code_of_default_mode() -> None:
     problem = gemm("addmm", m=1024, n=3072, k=768, bias="1d", fusion="pointwise:math")
     copies = bench.set_up(problem).copies[:1]
     emitted.begin()
-    stand_in, _ = calls.bind(problem, ATEN, copies)
-    assert stand_in(0) is None
+    stand_in, _, detail = calls.reference(problem, copies)
+    assert (stand_in(0), detail) == (None, "")
     emitted.write(problem, ATEN, 90)
-    default, _ = calls.bind(problem, ATEN, copies)
+    default, _, detail = calls.reference(problem, copies)
+    assert detail == EMITTED
     torch.testing.assert_close(default(0), copies[0]["out"], rtol=2e-2, atol=2e-2)
 
 

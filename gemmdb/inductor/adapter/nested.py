@@ -81,9 +81,13 @@ def _zeroed_before(source: str) -> str:
     return _ALLOCATED.sub(r"\1_zeros(", _ZEROED.sub("", source))
 
 
-@functools.lru_cache(maxsize=1)
 def _zeros(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.zeros(size, dtype=dtype, device=torch.cuda.current_device()).as_strided(size, stride)
+    return _zeros_on(torch.cuda.current_device(), size, stride, dtype)
+
+
+@functools.lru_cache(maxsize=1)
+def _zeros_on(device: int, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(size, dtype=dtype, device=device).as_strided(size, stride)
 
 
 def generate(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Code:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,8 +26,11 @@ from gemmdb.table.measurement import EMITTED, Measurement, Status, Times
 from gemmdb.table.stats import times
 from gemmdb.table.verdict import Verdict, decide
 
+log = logging.getLogger("gemmdb")
 Steer = Callable[[Any, Decision], None]
 """Carries a decision out on the node of its product: leaves there what the lowering needs, or rewrites the graph."""
+STORE_S = 1.0
+"""How long storing the rows of a trial waits for other writers, while a compile waits for it."""
 _RUN = f"confirm-{uuid.uuid4().hex[:16]}"
 
 
@@ -159,6 +164,13 @@ def _store(decision: Decision, rows: list[Measurement]) -> None:
     try:
         from gemmdb.table.writer import record_live  # Needs sqlite_utils.
 
-        record_live(decision.session.user_table, rows)
+        record_live(decision.session.user_table, rows, STORE_S)
     except Exception as error:
-        JOURNAL.failure("confirming", error)
+        JOURNAL.error(f"confirming: {type(error).__name__}: {error}")
+        _not_kept(str(decision.session.user_table), f"{type(error).__name__}: {error}")
+
+
+@functools.lru_cache(maxsize=16)
+def _not_kept(path: str, why: str) -> None:
+    """Say once that times cannot be kept: the answers are served all the same."""
+    log.warning("the next process confirms the same answers again, since %s cannot keep their times: %s", path, why)

@@ -14,7 +14,7 @@ import torch
 
 from gemmdb.generators.measure.cuda import elementwise, emitted
 from gemmdb.generators.measure.cuda.bench import Bench, check, set_up
-from gemmdb.generators.measure.cuda.calls import Call, bind, launcher
+from gemmdb.generators.measure.cuda.calls import Call, bind, launcher, reference
 from gemmdb.generators.measure.cuda.graphs import capture, elapsed, sink_buffer
 from gemmdb.generators.measure.cuda.trial import SAMPLE_US, Loaded, Trial
 from gemmdb.generators.measure.spelling import to_torch
@@ -23,7 +23,7 @@ from gemmdb.inductor.timing.graphs import elapsed as once
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
-from gemmdb.table.measurement import EMITTED, Protocol, Status, one_line
+from gemmdb.table.measurement import Protocol, Status, one_line
 
 FEWEST, LONGEST_US = 7, 1.5e6
 """The fewest rounds of a measurement, and the time above which it has fewer rounds than samples asked for."""
@@ -154,12 +154,12 @@ def _alone(step: Callable[[], None]) -> Call:
 def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
     bench = _bench_of(problem)
     if config not in bench.calls:
-        call, compile_s = bind(problem, config, bench.copies)
+        made = reference(problem, bench.copies) if config == ATEN else (*bind(problem, config, bench.copies), "")
+        call, compile_s, detail = made
         error = check(bench, call)
         known = bench.loaded.get(ATEN)
         if not acceptable(problem, error, known.error if known and known.error is not None else error):
             return Loaded(Status.WRONG, error, compile_s)
-        detail = EMITTED if config == ATEN and emitted.ready(problem, ATEN) else ""
         bench.calls[config], bench.loaded[config] = call, Loaded(Status.OK, error, compile_s, detail)
     if not bench.most:
         bench.most = _pairs(protocol, bench.calls[config])

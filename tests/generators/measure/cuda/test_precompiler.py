@@ -89,6 +89,11 @@ def test_parts_that_fail_say_why(pool):
     assert pool.seconds(problem(1), ATEN) == 0.5
 
 
+def test_the_code_of_default_mode_may_be_missing(pool, monkeypatch):
+    monkeypatch.setattr(precompiler, "Default", sys.modules["artifacts_of_a_test"].Artifact)
+    assert waiting(pool, 6, "sleep 3", limit_s=0.3) is None
+
+
 def test_what_everything_needs_can_be_built_first(pool):
     TASKS[problem(9)] = ("good",)
     pool.warm(importlib.import_module("artifacts_of_a_test").Artifact("good"))
