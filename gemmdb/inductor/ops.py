@@ -1,7 +1,8 @@
 """Our namespace of operators, for products that have none of their own in ATen.
 
 `gemmdb::mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering.
-`gemmdb::int_mm_scaled` is an integer product with its scales, for one kernel that does both. All other products keep
+`gemmdb::int_mm_scaled` is an integer product with its scales, for one kernel that does both, and
+`gemmdb::horizontal_mm` several products of one activation, for one kernel that does all. All other products keep
 their own operators, and node metadata holds the decision. So every pass and layout rule of Inductor that names those
 operators still applies (Inductor's graph.py keeps such lists as locals).
 """
@@ -16,6 +17,7 @@ _SCHEMA = "mixed_mm(Tensor a, Tensor w, Tensor? scale=None, bool scale_first=Fal
 _SCALED_SCHEMA = (
     "int_mm_scaled(Tensor a, Tensor b, Tensor? scale, ScalarType dtype, Tensor? rows=None, Tensor? bias=None) -> Tensor"
 )
+_HORIZONTAL_SCHEMA = "horizontal_mm(Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] biases) -> Tensor"
 _library: Any = None
 
 
@@ -41,9 +43,25 @@ def _fake_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias:
     return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
 
 
+def _eager_horizontal(a: Any, weights: Any, scales: Any, biases: Any) -> Any:
+    results = [a @ weight.to(a.dtype) for weight in weights]
+    results = [result * scale for result, scale in zip(results, scales, strict=True)] if scales else results
+    results = [result + bias for result, bias in zip(results, biases, strict=True)] if biases else results
+    return torch.cat([result.reshape(-1) for result in results])
+
+
+def _fake_horizontal(a: Any, weights: Any, scales: Any, biases: Any) -> Any:
+    return a.new_empty((a.shape[0] * sum(weight.shape[1] for weight in weights),))
+
+
 def _flops(a: Any, w: Any, *_: Any, **__: Any) -> int:
     """2 m n k, from shapes."""
     return 2 * int(a[0]) * int(a[1]) * int(w[1])
+
+
+def _flops_horizontal(a: Any, weights: Any, *_: Any, **__: Any) -> int:
+    """2 m n k of all products, from shapes."""
+    return sum(_flops(a, weight) for weight in weights)
 
 
 def register() -> Any:
@@ -68,14 +86,28 @@ def register_scaled() -> Any:
     return torch.ops.gemmdb.int_mm_scaled.default
 
 
+def register_horizontal() -> Any:
+    """Define the operators once per process; returns the overload of `horizontal_mm`.
+
+    horizontal_mm(a [M, K] float, weights [K, N] of one dtype each, scales, biases) -> [M * all N] of a's dtype: the
+    products a @ w one after the other, each [M, N] row by row. `scales` and `biases`: a vector [N] for each weight, or
+    no vectors.
+    """
+    _define()
+    return torch.ops.gemmdb.horizontal_mm.default
+
+
 def _define() -> None:
     global _library
     if _library is None:
         library = torch.library.Library("gemmdb", "DEF")
         library.define(_SCHEMA)
         library.define(_SCALED_SCHEMA)
+        library.define(_HORIZONTAL_SCHEMA)
         library.impl("mixed_mm", _eager, "CompositeExplicitAutograd")
         library.impl("int_mm_scaled", _eager_scaled, "CompositeExplicitAutograd")
+        library.impl("horizontal_mm", _eager_horizontal, "CompositeExplicitAutograd")
+        torch.library.register_fake("gemmdb::horizontal_mm", _fake_horizontal, lib=library)
         torch.library.register_fake("gemmdb::mixed_mm", _fake, lib=library)
         torch.library.register_fake("gemmdb::int_mm_scaled", _fake_scaled, lib=library)
         _register_flops()
@@ -87,3 +119,4 @@ def _register_flops() -> None:
 
     register_flop_formula(torch.ops.gemmdb.mixed_mm)(_flops)
     register_flop_formula(torch.ops.gemmdb.int_mm_scaled)(_flops)
+    register_flop_formula(torch.ops.gemmdb.horizontal_mm)(_flops_horizontal)

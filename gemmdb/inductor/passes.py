@@ -19,6 +19,7 @@ from gemmdb.hit import Hit
 from gemmdb.inductor import deciding, legality, ops, outcome
 from gemmdb.inductor.adapter import state
 from gemmdb.inductor.confirm import confirming
+from gemmdb.inductor.horizontal import fusing
 from gemmdb.inductor.decision import DECISION, Decision
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.live import tuning
@@ -132,8 +133,13 @@ class PostGradPass:
         tuned = {decision.entry: decision for decision in tuning.tune(missed)}
         pairs = [(node, tuned.get(decision.entry, decision)) for node, decision in found]
         decided = confirming.confirm(pairs, self._carry_out)
-        for (node, _), decision in zip(pairs, decided, strict=True):
+        for decision in decided:
             JOURNAL.correct(decision.entry, _as_decided(decision))
+        pairs = [(node, decision) for (node, _), decision in zip(pairs, decided, strict=True)]
+        fused = fusing.fuse(pairs, self._carry_out)
+        for node, decision in pairs:
+            if node in fused:
+                continue
             try:
                 self._carry_out(node, decision)
             except Exception as error:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmdb.hit import Hit
+from gemmdb.hit import Hit, Range
 from gemmdb.inductor import legality
-from gemmdb.inductor.session import Session
+from gemmdb.inductor.session import Allowed, Session
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
@@ -36,7 +36,7 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
     identity = f"{policy.text} catalog={catalog().identity()}"
     return Session(
         asked.find, policy, identity, settings.user_table, asked.why, asked.declines, asked.otherwise,
-        asked.unconfirmed, lambda: catalog().tables,
+        asked.unconfirmed, asked.kernel, lambda: catalog().tables,
     )  # fmt: skip
 
 
@@ -63,6 +63,15 @@ class _Asked:
 
     def unconfirmed(self, query: Query) -> Hit | None:
         return self._answer(query, replace(self._untimed, confirm=False))
+
+    def kernel(self, query: Query, allowed: Allowed) -> Hit | None:
+        from gemmdb.ladder import best_kernel  # It imports the cost model.
+
+        def excluded(config: Config, rows: Range | None) -> str | None:
+            return legality.excluded(query, config, rows) or (None if allowed(config) else "not allowed here")
+
+        policy = self._applied(query, self._untimed)
+        return best_kernel(query, self.catalog(), policy, installed(query.device.kind), excluded)
 
     def why(self, query: Query) -> str:
         from gemmdb.ladder import explain

@@ -16,7 +16,7 @@ from gemmdb.ladder.excluding import answered
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 
-__all__ = ["Exclude", "Step", "explain", "lookup"]
+__all__ = ["Exclude", "Step", "best_kernel", "explain", "lookup"]
 
 Rung = Callable[[Ask], Step]
 
@@ -42,6 +42,16 @@ def explain(
     ask = Ask(query, catalog.tables, policy, toolchain, excluded)
     steps = [answered(_RUNG[name](), ask) for name in RUNGS]
     return [answered(_ranged(), ask), *steps] if ask.symbolic else steps
+
+
+def best_kernel(
+    query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None = None, excluded: Exclude | None = None
+) -> Hit | None:
+    """The kernel that is expected to be the fastest of those that `excluded` leaves, also where ATen is faster. None if
+    there is none. The arguments are those of `lookup`, with fixed sizes."""
+    from gemmdb.ladder.best_kernel import best_kernel  # As the rungs.
+
+    return best_kernel(Ask(query, catalog.tables, policy, toolchain, excluded))
 
 
 def _steps(ask: Ask) -> Iterator[Step]:

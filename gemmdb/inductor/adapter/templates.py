@@ -164,12 +164,14 @@ def column(value: Any) -> Any:
 
 
 def product(
-    kernel: Kernel, operands: Sequence[Any], out: tuple[torch.dtype, Sequence[int]], epilogue: Epilogue | None = None
+    kernel: Kernel, operands: Sequence[Any], out: tuple[torch.dtype, Sequence[int]], epilogue: Epilogue | None = None,
+    launched: Sequence[int] = (),
 ) -> Any:
     """The output of `kernel`, as the only choice, in Inductor's IR.
 
     `operands`: those that the template names, A and B first, in memory, with fixed strides. `out`: dtype and sizes of
-    the output, [M, N] or [slices of K, M, N]. Raises Inductor's exception if it cannot generate the kernel.
+    the output, [M, N] or [slices of K, M, N]. `launched`: M and N of the launch grid where the output is stored in
+    another way. Raises Inductor's exception if it cannot generate the kernel.
     """
     dtype, sizes = out
     strides = ir.FlexibleLayout.contiguous_strides(list(sizes))
@@ -186,11 +188,12 @@ def product(
         )  # fmt: skip
     choice = registered(kernel.template).generate(
         input_nodes=(*operands, *rest), layout=layout, num_stages=kernel.stages, num_warps=kernel.warps,
-        call_sizes=list(sizes[-2:]), **options, **kernel.constants,
+        call_sizes=list(launched or sizes[-2:]), **options, **kernel.constants,
     )  # fmt: skip
     if choice is None:
         raise RuntimeError("the template cannot be generated")
-    return fusing.choice(choice.output_node())
+    output = choice.output_node()
+    return output if launched else fusing.choice(output)
 
 
 def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:

@@ -71,6 +71,11 @@ class Piece:
 
     def copied(self) -> tuple[torch.fx.GraphModule, Any]:
         """A new graph of this piece that takes tensors like `fakes`, and its product."""
+        graph, new = self.copies()
+        return graph, new[self.product]
+
+    def copies(self) -> tuple[torch.fx.GraphModule, Mapping[Any, Any]]:
+        """A new graph of this piece that takes tensors like `fakes`, and the copy of each node."""
         graph = torch.fx.Graph()
         new: dict[Any, Any] = {}
         for node in self.inputs:
@@ -83,7 +88,7 @@ class Piece:
             new[node] = graph.node_copy(node, lambda arg: new[arg])
         graph.output(tuple(new[node] for node in self.results))
         constants = {str(node.target): _constant(node) for node in self.inputs if node.op == "get_attr"}
-        return torch.fx.GraphModule(constants, graph), new[self.product]
+        return torch.fx.GraphModule(constants, graph), new
 
 
 class _Name(str):
@@ -96,15 +101,23 @@ class _Name(str):
 def cut(product: Any, problem: Problem, places: Mapping[Any, int]) -> Piece:
     """The piece of a product. `places`: the number of each node in its graph. Raises Uncut for symbolic sizes, and for
     inputs that are no tensors."""
-    nodes = {product}
-    if problem.fusion != "none":
-        nodes |= _fused(product, problem)
-        _widen(nodes, product)
+    return cut_all([(product, problem)], places)
+
+
+def cut_all(products: Sequence[tuple[Any, Problem]], places: Mapping[Any, int]) -> Piece:
+    """One piece of several products, each with its problem. It stands for the first. Raises Uncut as `cut` does."""
+    nodes: set[Any] = set()
+    for product, problem in products:
+        own = {product}
+        if problem.fusion != "none":
+            own |= _fused(product, problem)
+            _widen(own, product)
+        nodes |= own
     ordered = sorted(nodes, key=lambda node: places[node])
     inputs = dict.fromkeys(arg for node in ordered for arg in node.all_input_nodes if arg not in nodes)
     for node in (*inputs, *ordered):
         _check(node)
-    return Piece(product, tuple(ordered), tuple(inputs))
+    return Piece(products[0][0], tuple(ordered), tuple(inputs))
 
 
 def _fused(product: Any, problem: Problem) -> set[Any]:

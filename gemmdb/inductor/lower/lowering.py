@@ -13,7 +13,7 @@ from gemmdb.inductor import legality, ops, outcome
 from gemmdb.inductor.adapter import ir_view, state
 from gemmdb.inductor.decision import Decision, decision_of
 from gemmdb.inductor.live import searching
-from gemmdb.inductor.lower import branches, casting, emit
+from gemmdb.inductor.lower import branches, casting, emit, horizontal
 from gemmdb.inductor.match import scaled_mm
 from gemmdb.kernels.config import ATEN, Config
 
@@ -24,6 +24,7 @@ def register() -> None:
     """Register the lowerings of our own operators. Idempotent."""
     state.register_own(ops.register(), lower_mixed)
     state.register_own(ops.register_scaled(), lower_scaled)
+    horizontal.register()
 
 
 def steer(original: Callable[..., Any]) -> Callable[..., Any]:

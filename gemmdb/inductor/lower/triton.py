@@ -92,7 +92,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     if config.spec.maps(config):
         check_maps(problem, operands)
     value = config.values
-    constants = _constants(config, problem, operands)
+    names = constants(config, problem, operands)
     acc = torch.int32 if problem.spec.integer else torch.float32
     dtype = stored(problem, operands)
     pair: tuple[Any, ...] = (operands.a, operands.b)
@@ -102,12 +102,12 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     if not ir_view.addressable((1 if fixup else split, m, n), pair):
         unbounded = any(guessing.from_data(size) for size in operands.sizes)
         raise Refused(f"offsets are 32 bits wide{', and what comes out of data has no bound' if unbounded else ''}")
-    partials = _partials(config, operands.largest(problem)) if fixup else 0
-    kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)
+    sums_kept = partials(config, operands.largest(problem)) if fixup else 0
+    kernel = templates.Kernel(config.kernel, names, int(value["warps"]), int(value["stages"]), sums_kept)
     if split > 1 and not fixup:
         sums = templates.product(kernel, pair, (acc, (split, m, n)))
         return templates.summed(sums, epilogue, dtype)
-    if constants.get("SCALED"):
+    if names.get("SCALED"):
         # The template takes the scale as one of its operands, and applies it.
         pair, epilogue = (*pair, templates.expanded(operands.scale, m, n)), replace(epilogue, scales=())
     return templates.product(kernel, pair, (dtype, (m, n)), epilogue)
@@ -122,7 +122,7 @@ def stored(problem: Problem, operands: Operands) -> torch.dtype:
     return extract.TORCH[problem.out] if scaled else operands.a.get_dtype()
 
 
-def _constants(config: Config, problem: Problem, operands: Operands) -> dict[str, Any]:
+def constants(config: Config, problem: Problem, operands: Operands) -> dict[str, Any]:
     """The constants that the template reads by name. A constant about a symbolic size is only true if it holds for all
     values of that size."""
     found: dict[str, Any] = dict(triton.names(config, problem))
@@ -138,13 +138,13 @@ def _constants(config: Config, problem: Problem, operands: Operands) -> dict[str
     return found
 
 
-def _partials(config: Config, problem: Problem) -> int:
+def partials(config: Config, problem: Problem) -> int:
     """The number of partial sums of a kernel that counts arrivals. Raises Refused if there are too many."""
     count, value = tiles(config, problem), config.values
-    partials = count * int(value["split_k"]) * int(value["block_m"]) * int(value["block_n"])
-    if count > MOST_COUNTERS or partials >= LARGEST_OFFSET:
+    found = count * int(value["split_k"]) * int(value["block_m"]) * int(value["block_n"])
+    if count > MOST_COUNTERS or found >= LARGEST_OFFSET:
         raise Refused("the workspace does not suffice for the largest sizes")
-    return partials
+    return found
 
 
 def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:

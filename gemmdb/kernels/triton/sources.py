@@ -21,7 +21,7 @@ both versions render the same text."""
 @functools.cache
 def source(package: str) -> str:
     """The source of the kernel in that package, after the macros that all kernels share."""
-    return _read(__package__, "dequant") + _read(package, "kernel")
+    return _read(__package__, "dequant") + _read(__package__, "parts") + _read(package, "kernel")
 
 
 @functools.cache

@@ -1,0 +1,147 @@
+"""Decides which groups of a graph become one kernel, by trials in the program, and rewrites the graph."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from gemmdb.hit import Hit
+from gemmdb.inductor.confirm import cutting, rules
+from gemmdb.inductor.confirm.job import Unconfirmed
+from gemmdb.inductor.decision import Decision
+from gemmdb.inductor.horizontal import groups
+from gemmdb.inductor.horizontal.groups import Group, Member
+from gemmdb.inductor.horizontal.rewriting import rewrite
+from gemmdb.inductor.horizontal.trial import Steer, Timed, Trial, fused
+from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.triton import parts
+
+log = logging.getLogger("gemmdb")
+now = time.monotonic
+LEAST_US = 3.0
+"""What a product takes of whose time nothing is known."""
+GUESS = 0.25
+"""How much slower than ATen a kernel may be expected and be tried: with all columns, one launch is left of several."""
+PROMISING = 0.97
+"""The largest expected time of the one kernel, relative to the products', that is worth a trial."""
+COMPILING = 0.5
+"""The share of the allowed time after which nothing more is begun."""
+
+
+def fuse(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> set[Any]:
+    """Rewrite the graph where one kernel is faster than the products of a group; returns the nodes that are gone.
+    `pairs`: the products of one graph with their decisions. Never raises."""
+    gone: set[Any] = set()
+    if not pairs:
+        return gone
+    try:
+        places = {node: place for place, node in enumerate(pairs[0][0].graph.nodes)}
+        found = [one for one in groups.find(pairs, places) if _allowed(one)]
+        if found:
+            _fuse(found, places, steer, gone)
+    except Exception as error:
+        JOURNAL.failure("horizontal fusion", error)
+    return gone
+
+
+def _allowed(group: Group) -> bool:
+    decision = group.members[0].decision
+    policy, query = decision.session.policy, group.query
+    return not rules.objection(query, policy) and not rules.hindrance(query.device)
+
+
+def _fuse(found: Sequence[Group], places: dict[Any, int], steer: Steer, gone: set[Any]) -> None:
+    start, allowed_s = now(), found[0].members[0].decision.session.policy.confirm_s
+    begun = []
+    for trial in _trials(found, places):
+        if now() - start > COMPILING * allowed_s:
+            break
+        if _done(trial.begin, steer) is None:
+            begun.append(trial)
+    for trial in begun:
+        if now() - start > allowed_s:
+            break
+        timed = _done(trial.finish)
+        if isinstance(timed, Timed) and _pays(timed, trial):
+            for group in trial.groups:
+                gone |= _carry_out(group, trial.hit, timed)
+    log.info("horizontal fusion: %d of %d products in %.2f s", len(gone), _count(found), now() - start)
+
+
+def _count(found: Sequence[Group]) -> int:
+    return sum(len(group.members) for group in found)
+
+
+def _done(step: Any, *args: Any) -> Any:
+    """The result of a step of a trial; the error instead of raising it."""
+    try:
+        return step(*args)
+    except (Unconfirmed, cutting.Uncut) as error:
+        log.debug("horizontal fusion: %s", error)
+        return error
+    except Exception as error:
+        log.debug("horizontal fusion", exc_info=True)
+        JOURNAL.error(f"horizontal fusion: {type(error).__name__}: {error}")
+        return error
+
+
+def _trials(found: Sequence[Group], places: dict[Any, int]) -> list[Trial]:
+    """The trials of promising groups, those that save most first."""
+    trials: dict[object, tuple[float, Trial]] = {}
+    for group in found:
+        hit = _kernel(group)
+        saved_us = _expected_us(group) - hit.expected_us if hit else 0.0
+        if hit is None or hit.expected_us > PROMISING * _expected_us(group):
+            continue
+        piece = cutting.cut_all([(one.node, one.decision.problem) for one in group.members], places)
+        configs = tuple(one.decision.config for one in group.members)
+        key = (piece.text, hit.config, configs)
+        known_us, trial = trials.setdefault(key, (0.0, Trial(piece, [], hit)))
+        trial.groups.append(group)
+        trials[key] = (known_us + saved_us, trial)
+    return [trial for _, trial in sorted(trials.values(), key=lambda one: -one[0])]
+
+
+def _kernel(group: Group) -> Hit | None:
+    """The best kernel that takes several weights, with its expected time."""
+    session, query = group.members[0].decision.session, group.query
+
+    def allowed(config: Config) -> bool:
+        return parts.objection(config, group.widths) is None
+
+    return session.kernel(query, allowed)
+
+
+def _expected_us(group: Group) -> float:
+    """The microseconds that the products take, as decided."""
+    return sum(member.decision.event.expected_us or LEAST_US for member in group.members)
+
+
+def _pays(timed: Timed, trial: Trial) -> bool:
+    gain = timed.apart_us / timed.us - 1
+    return gain >= trial.groups[0].members[0].decision.session.policy.min_gain
+
+
+def _carry_out(group: Group, hit: Hit, timed: Timed) -> set[Any]:
+    rewrite(group.a.graph, group, fused(group, hit))
+    for member in group.members:
+        event = _event(member, group, hit, timed)
+        JOURNAL.correct(member.decision.entry, lambda old, event=event: event)  # type: ignore[misc]
+    return {member.node for member in group.members}
+
+
+def _event(member: Member, group: Group, hit: Hit, timed: Timed) -> Event:
+    """What the journal says of one product: its share of the time that the kernel is expected to take."""
+    old, assumed = member.decision.event, _expected_us(group)
+    alone_us = old.expected_us or LEAST_US
+    share_us = alone_us * timed.us / timed.apart_us
+    facts = {"products": len(group.members), "us": timed.us, "apart_us": timed.apart_us, "expected_apart_us": assumed}
+    return replace(
+        old, rung=hit.rung, config=hit.config.text, table=hit.table, expected_us=share_us,
+        speedup=(old.speedup or 1.0) * alone_us / share_us, note="",
+        evidence={**old.evidence, "horizontal": facts},
+    )  # fmt: skip

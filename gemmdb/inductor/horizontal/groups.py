@@ -1,0 +1,152 @@
+"""Finds the products of a graph that multiply the same activation, in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gemmdb.inductor import ops
+from gemmdb.inductor.decision import Decision
+from gemmdb.inductor.match import chains
+from gemmdb.inductor.match.extract import value
+from gemmdb.kernels.triton import parts
+from gemmdb.key.problem import Problem, Query
+
+aten = torch.ops.aten
+_SAME_ORDER = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+_OPS = {aten.mm.default: "mm", aten.addmm.default: "addmm"}
+_HALF = ("bf16", "fp16")
+STEP = 16
+"""Every weight has a multiple of so many columns."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One product: its node, what was decided, and the nodes of what only it reads. Each of `scale` and `bias` is a
+    vector [N] or None."""
+
+    node: Any
+    decision: Decision
+    weight: Any
+    scale: Any = None
+    bias: Any = None
+
+    @property
+    def own(self) -> tuple[Any, ...]:
+        """The nodes that only this product reads."""
+        return tuple(node for node in (self.weight, self.scale, self.bias) if node is not None)
+
+    @property
+    def width(self) -> int:
+        """N."""
+        return self.decision.problem.n
+
+
+@dataclass(frozen=True)
+class Group:
+    """Products of one activation `a` [M, K], in the order of the graph."""
+
+    a: Any
+    members: tuple[Member, ...]
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """N of each product."""
+        return tuple(member.width for member in self.members)
+
+    @property
+    def query(self) -> Query:
+        """The query for one product with all columns."""
+        first = self.members[0].decision.query
+        return replace(first, problem=_plain(first.problem).resized(first.problem.m, sum(self.widths), first.problem.k))
+
+
+def find(pairs: Sequence[tuple[Any, Decision]], places: Mapping[Any, int]) -> list[Group]:
+    """The groups among the products of a graph, each given with its decision. `places`: the number of each node."""
+    found: dict[object, list[tuple[Any, Member]]] = {}
+    for node, decision in sorted(pairs, key=lambda pair: places[pair[0]]):
+        member = _member(node, decision)
+        if member is not None:
+            found.setdefault(_kind(member), []).append((_activation(node), member))
+    return [group for members in found.values() for group in _divided(members)]
+
+
+def _divided(members: Sequence[tuple[Any, Member]]) -> Iterator[Group]:
+    """Groups of at most as many products as a kernel takes."""
+    for start in range(0, len(members), parts.MOST):
+        few = members[start : start + parts.MOST]
+        if len(few) > 1:
+            yield Group(few[0][0], tuple(member for _, member in few))
+
+
+def _member(node: Any, decision: Decision) -> Member | None:
+    """The product as part of a group; None if it cannot be one."""
+    problem, query = decision.problem, decision.query
+    decided = decision.config is not None and not decision.branches
+    if not decided or query.device.kind != "cuda" or any(low != high for low, high in query.ranges.values()):
+        return None
+    if problem.a.dtype not in _HALF or problem.out != problem.a.dtype or problem.scalars != "unit" or problem.n % STEP:
+        return None
+    member = _read(node, decision)
+    if member is None or not all(map(_given, member.own)) or _escapes(node):
+        return None
+    vectors = [value(vector) for vector in (member.scale, member.bias) if vector is not None]
+    dense = all(tuple(one.shape) == (problem.n,) and one.stride() == (1,) for one in vectors)
+    return member if dense and value(_activation(node)).dim() == 2 else None
+
+
+def _read(node: Any, decision: Decision) -> Member | None:
+    if node.target is ops.register() and decision.problem.op == "mixed_mm" and decision.problem.bias is None:
+        _, weight, *rest = node.args
+        return Member(node, decision, weight, rest[0] if rest else None)
+    if _OPS.get(node.target) != decision.problem.op:
+        return None  # Or a product of a cast weight, which Inductor fuses.
+    bias = node.args[0] if node.target is aten.addmm.default else None
+    return Member(node, decision, node.args[-1 if bias is None else 2], bias=bias)
+
+
+def _activation(node: Any) -> Any:
+    return node.args[1 if node.target is aten.addmm.default else 0]
+
+
+def _kind(member: Member) -> object:
+    """What the products of a group have in common: the values of the activation, K, dtypes, and how the weights lie."""
+    a, weight = _activation(member.node), value(member.weight)
+    source = a
+    while source.target in _SAME_ORDER:
+        source = source.args[0]
+    seen = value(a)
+    problem = _plain(member.decision.problem)
+    family = (problem.op, problem.family, member.scale is None, str(value(member.node).device))
+    return source, tuple(seen.shape), seen.stride(), seen.storage_offset(), family, weight.stride()
+
+
+def _plain(problem: Problem) -> Problem:
+    """The problem without an epilogue: the products of a group store what elementwise work then reads."""
+    return problem if problem.fusion in ("none", "scale") else replace(problem, fusion="none")
+
+
+def _given(node: Any) -> bool:
+    """Whether a node is an input or a constant of the graph, or a view of one, so that it can be read at any place."""
+    while node.op == "call_function" and node.target in chains.VIEWS:
+        node = node.args[0]
+    return node.op in ("placeholder", "get_attr")
+
+
+def _escapes(node: Any) -> bool:
+    """Whether the graph returns the product's memory, which would then keep that of the whole group alive. A product
+    that the backward needs is returned, too."""
+    waiting = [node]
+    while waiting:
+        for user in waiting.pop().users:
+            if user.op == "output":
+                return True
+            if user.target in chains.VIEWS or user.target in _PIECES:
+                waiting.append(user)
+    return False
+
+
+_PIECES = (aten.slice.Tensor, aten.select.int, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)

@@ -1,0 +1,128 @@
+"""One group of products, compiled as one kernel and as they are without it, and timed beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gemmdb.hit import Hit
+from gemmdb.inductor.adapter import nested
+from gemmdb.inductor.confirm import cutting, on_gpu, rules
+from gemmdb.inductor.confirm.job import Unconfirmed
+from gemmdb.inductor.confirm.trial import noisy
+from gemmdb.inductor.decision import Decision
+from gemmdb.inductor.horizontal.groups import Group, Member
+from gemmdb.inductor.horizontal.rewriting import rewrite
+from gemmdb.inductor.journal import JOURNAL
+from gemmdb.inductor.lower.horizontal import Fused
+from gemmdb.inductor.session import Session
+from gemmdb.kernels.config import Config
+from gemmdb.table.stats import times
+
+Steer = Callable[[Any, Decision], None]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Microseconds of the products as one kernel and as they are without it, with the work that follows each."""
+
+    us: float
+    apart_us: float
+
+
+@dataclass
+class Trial:
+    """One or more groups of a graph with the same code. `hit`: the kernel."""
+
+    piece: cutting.Piece
+    groups: list[Group]
+    hit: Hit
+    _begun: tuple[nested.Begun, ...] = ()
+
+    def begin(self, steer: Steer) -> None:
+        """Generate both codes and begin to compile them. Raises Unconfirmed where Inductor does not carry the kernel
+        out, and what Inductor raises."""
+        self._begun = tuple(code.begin() for code in (self._apart(steer), self._fused()))
+
+    def finish(self) -> Timed | None:
+        """The times, once the code is compiled; None if the results differ. Raises Unconfirmed where the trial says
+        nothing, and what compiling raised."""
+        apart, fused = (begun.function() for begun in self._begun)
+        fakes, device = self.piece.fakes, self.piece.device
+        with nested.real_tensors():
+            self._make_room(fakes, device)
+            found = on_gpu.trial((apart, fused), fakes, self.piece.warm, device)
+        if found.differs:
+            return None
+        if noisy(found.aten, found.ours):
+            raise Unconfirmed("the times vary too much")
+        return Timed(times(found.ours, found.aten).median_us, times(found.aten, found.aten).median_us)
+
+    def _apart(self, steer: Steer) -> nested.Code:
+        graph, new = self.piece.copies()
+        with JOURNAL.aside(), nested.undisturbed():
+            for member in self.groups[0].members:
+                decision = _alone(member.decision)
+                JOURNAL.enter(decision.event, decision.entry)
+                steer(new[member.node], decision)
+            return _generated(graph, self.piece.fakes)
+
+    def _fused(self) -> nested.Code:
+        graph, new = self.piece.copies()
+        group = _copied(self.groups[0], new)
+        with JOURNAL.aside(), nested.undisturbed():
+            for member in group.members:
+                JOURNAL.enter(member.decision.event, member.decision.entry)
+            rewrite(graph.graph, group, fused(group, self.hit))
+            code = _generated(graph, self.piece.fakes)
+            refused = [event.note for event in JOURNAL.pending() if event.note]
+        if refused:
+            raise Unconfirmed(refused[0])
+        return code
+
+    @staticmethod
+    def _make_room(fakes: Sequence[Any], device: torch.device) -> None:
+        """Raise Unconfirmed if the GPU has too little memory for a trial."""
+        needed = on_gpu.bytes_needed(fakes, 0, device)
+        free, _ = torch.cuda.mem_get_info(device)
+        if 2 * needed + rules.FREE_BYTES > free:
+            raise Unconfirmed(f"only {free >> 20} MiB are free on the GPU")
+
+
+def fused(group: Group, hit: Hit) -> Fused:
+    """What the lowering carries out for a group."""
+    members = tuple(member.decision for member in group.members)
+    whole = replace(members[0], query=group.query, config=hit.config, branches=(), entry=object())
+    return Fused(whole, members)
+
+
+def _generated(graph: torch.fx.GraphModule, fakes: Sequence[Any]) -> nested.Code:
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return nested.generate(graph, fakes)
+
+
+def _copied(group: Group, new: Any) -> Group:
+    """The group in a copy of its graph, with decisions whose events start without a note."""
+    members = tuple(
+        Member(
+            new[one.node], replace(one.decision, event=replace(one.decision.event, note=""), entry=object()),
+            new[one.weight], new.get(one.scale), new.get(one.bias),
+        )
+        for one in group.members
+    )  # fmt: skip
+    return Group(new[group.a], members)
+
+
+def _alone(decision: Decision) -> Decision:
+    """The decision for a copy of its product: with a session that says the same to whoever asks again."""
+    config = decision.config
+    assert config is not None
+    return replace(decision, session=_only(config, decision.session), entry=object())
+
+
+def _only(config: Config, like: Session) -> Session:
+    return Session(lambda query: Hit("forced", config, 0.0, 1.0, ""), like.policy, None)

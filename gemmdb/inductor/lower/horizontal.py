@@ -1,0 +1,94 @@
+"""Lowers `gemmdb::horizontal_mm`: one of our Triton kernels with several weights, or the products one by one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gemmdb.inductor import ops, outcome
+from gemmdb.inductor.adapter import ir_view, state, templates
+from gemmdb.inductor.decision import Decision
+from gemmdb.inductor.lower import casting, triton
+from gemmdb.kernels.triton import counts_arrivals, parts
+
+log = logging.getLogger("gemmdb")
+aten = torch.ops.aten
+HORIZONTAL = "gemmdb_horizontal"
+"""Node metadata: the Fused that the lowering carries out."""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Products that become one kernel. `decision`: the kernel, for the product with all columns; `members`: the decision
+    for each product, in the order of the columns."""
+
+    decision: Decision
+    members: tuple[Decision, ...]
+
+    def __deepcopy__(self, memo: object) -> Fused:
+        # As a Decision.
+        return self
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()
+
+
+def register() -> None:
+    """Register the lowering. Idempotent."""
+    state.register_own(ops.register_horizontal(), lower)
+
+
+def lower(a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: Sequence[Any]) -> Any:
+    """The products in Inductor's IR, one after the other in one vector. The output code never calls our operator."""
+    fused: Fused | None = state.current_node().meta.get(HORIZONTAL)
+    if fused is not None:
+        try:
+            return _kernel(fused, a, weights, scales, biases)
+        except Exception as error:
+            log.debug("gemmdb: %s horizontally", fused.decision.problem.text, exc_info=True)
+            for member in fused.members:
+                outcome.refuse(member, f"not in one kernel: {type(error).__name__}: {error}")
+    return _one_by_one(a, weights, scales, biases)
+
+
+def _kernel(fused: Fused, a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: Sequence[Any]) -> Any:
+    config, problem = fused.decision.config, fused.decision.problem
+    assert config is not None
+    a, *weights = (templates.settled(one) for one in (a, *weights))
+    vectors = [templates.settled(one) for one in (*scales, *biases)]
+    widths = [int(member.problem.n) for member in fused.members]
+    if reason := parts.objection(config, widths):
+        raise triton.Refused(reason)
+    for member, weight in zip(fused.members, weights, strict=True):
+        triton.check(member.problem, triton.Operands(a, weight))
+    if len({ir_view.literal(weight)[1] for weight in weights}) > 1:  # type: ignore[index]
+        raise triton.Refused("the weights have different strides")
+    if any(map(ir_view.misplaced, vectors)) or any(ir_view.literal(one)[1] != (1,) for one in vectors):  # type: ignore[index]
+        raise triton.Refused("a scale or bias is no dense vector")
+    size = problem.m * problem.n
+    if not ir_view.addressable((size,), (a, *weights)):
+        raise triton.Refused("offsets are 32 bits wide")
+    own = triton.constants(config, problem, triton.Operands(a, weights[0]))
+    constants = own | parts.constants(len(weights), bool(scales), bool(biases))
+    partials = triton.partials(config, problem) if counts_arrivals(config) else 0
+    value = config.values
+    kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)
+    grid = (problem.m, problem.n)
+    return templates.product(kernel, (a, *weights, *vectors), (a.get_dtype(), (size,)), launched=grid)
+
+
+def _one_by_one(a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: Sequence[Any]) -> Any:
+    """The products as Inductor lowers them."""
+    add, flat = state.lowering_of(aten.add.Tensor), state.lowering_of(aten.reshape.default)
+    results = []
+    with state.only_aten():
+        for place, weight in enumerate(weights):
+            scale = scales[place] if scales else None
+            plain = weight.get_dtype() == a.get_dtype()
+            result = casting.product(a, weight, scale) if plain else casting.cast_product(a, weight, scale)
+            results.append(flat(add(result, biases[place]) if biases else result, [-1]))
+        return state.lowering_of(aten.cat.default)(results, 0)
