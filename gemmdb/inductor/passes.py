@@ -19,8 +19,8 @@ from gemmdb.hit import Hit
 from gemmdb.inductor import deciding, legality, ops, outcome
 from gemmdb.inductor.adapter import state
 from gemmdb.inductor.confirm import confirming
-from gemmdb.inductor.horizontal import fusing
 from gemmdb.inductor.decision import DECISION, Decision
+from gemmdb.inductor.horizontal import fusing
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.live import tuning
 from gemmdb.inductor.match import int_mm_scale, mixed, origin, products, weight_only

@@ -49,9 +49,9 @@ def best_kernel(
 ) -> Hit | None:
     """The kernel that is expected to be the fastest of those that `excluded` leaves, also where ATen is faster. None if
     there is none. The arguments are those of `lookup`, with fixed sizes."""
-    from gemmdb.ladder.best_kernel import best_kernel  # As the rungs.
+    from gemmdb.ladder import fastest  # As the rungs.
 
-    return best_kernel(Ask(query, catalog.tables, policy, toolchain, excluded))
+    return fastest.best_kernel(Ask(query, catalog.tables, policy, toolchain, excluded))
 
 
 def _steps(ask: Ask) -> Iterator[Step]:

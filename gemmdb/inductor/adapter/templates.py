@@ -164,7 +164,10 @@ def column(value: Any) -> Any:
 
 
 def product(
-    kernel: Kernel, operands: Sequence[Any], out: tuple[torch.dtype, Sequence[int]], epilogue: Epilogue | None = None,
+    kernel: Kernel,
+    operands: Sequence[Any],
+    out: tuple[torch.dtype, Sequence[int]],
+    epilogue: Epilogue | None = None,
     launched: Sequence[int] = (),
 ) -> Any:
     """The output of `kernel`, as the only choice, in Inductor's IR.

@@ -66,7 +66,10 @@ def _fuse(found: Sequence[Group], places: dict[Any, int], steer: Steer, gone: se
         if now() - start > allowed_s:
             break
         timed = _done(trial.finish)
-        if isinstance(timed, Timed) and _pays(timed, trial):
+        if not isinstance(timed, Timed):
+            continue
+        log.debug("horizontal fusion of %s: %.1f us, apart %.1f", trial.text, timed.us, timed.apart_us)
+        if _pays(timed, trial):
             for group in trial.groups:
                 gone |= _carry_out(group, trial.hit, timed)
     log.info("horizontal fusion: %d of %d products in %.2f s", len(gone), _count(found), now() - start)

@@ -42,6 +42,12 @@ class Trial:
     hit: Hit
     _begun: tuple[nested.Begun, ...] = ()
 
+    @property
+    def text(self) -> str:
+        """The products and the kernel, for a log."""
+        group = self.groups[0]
+        return f"{group.query.problem.head} ({'+'.join(map(str, group.widths))}) as {self.hit.config.text}"
+
     def begin(self, steer: Steer) -> None:
         """Generate both codes and begin to compile them. Raises Unconfirmed where Inductor does not carry the kernel
         out, and what Inductor raises."""

@@ -23,8 +23,8 @@ HORIZONTAL = "gemmdb_horizontal"
 
 @dataclass(frozen=True)
 class Fused:
-    """Products that become one kernel. `decision`: the kernel, for the product with all columns; `members`: the decision
-    for each product, in the order of the columns."""
+    """Products that become one kernel. `decision`: the kernel, for the product with all columns; `members`: the
+    decision for each product, in the order of the columns."""
 
     decision: Decision
     members: tuple[Decision, ...]

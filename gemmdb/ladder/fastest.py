@@ -33,7 +33,8 @@ def best_kernel(ask: Ask) -> Hit | None:
 
 
 def _predictions(ask: Ask) -> Iterator[Prediction]:
-    if found := measured(ask):
-        yield found
-    if ask.policy.near and isinstance(found := predict_near(ask), Prediction):
-        yield corrected(ask, found)
+    if own := measured(ask):
+        yield own
+    nearby = predict_near(ask) if ask.policy.near else None
+    if isinstance(nearby, Prediction):
+        yield corrected(ask, nearby)

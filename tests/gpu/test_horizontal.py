@@ -1,0 +1,55 @@
+"""Products of one activation as one kernel, on a GPU: right, and served where a trial says that it is faster."""
+
+import pytest
+import torch
+from torch import nn
+
+import gemmdb.inductor
+from gemmdb.inductor.horizontal import fusing
+
+CASES = {
+    "decode": (1, (4096, 1024, 1024), False, torch.bfloat16),
+    "few rows": (4, (2048, 512, 512), True, torch.bfloat16),
+    "16 rows": (16, (4096, 1024, 1024), False, torch.float16),
+    "an encoder": (308, (512, 512, 512), True, torch.bfloat16),
+    "odd rows": (777, (768, 768), True, torch.float16),
+}
+
+
+class Several(nn.Module):
+    """Linear layers of one input, each followed by elementwise work of its own."""
+
+    def __init__(self, k: int, widths: tuple[int, ...], bias: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(k, width, bias=bias) for width in widths)
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """One output for each layer."""
+        return [layer(x).sin() + place for place, layer in enumerate(self.layers)]
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """The one kernel is served whatever the trial says."""
+    monkeypatch.setattr(fusing, "_pays", lambda timed, trial: True)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_one_kernel_is_right(clean, kit, tmp_path, monkeypatch, always, case) -> None:
+    rows, widths, bias, dtype = case
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("GEMMDB_CONFIRM", "1")
+    model = Several(1024, widths, bias).cuda().to(dtype)
+    x = torch.randn(rows, 1024, device="cuda", dtype=dtype)
+    gemmdb.inductor.enable(on_miss="aten")
+    with torch.no_grad():
+        wanted = [one.float() for one in Several.forward(model.float(), x.float())]
+        found = torch.compile(model.to(dtype))(x)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=0.02, atol=0.05)
+    stats = gemmdb.inductor.stats()
+    assert not stats["errors"]
+    facts = [one["evidence"]["horizontal"]["products"] for one in stats["products"] if "evidence" in one]
+    assert facts == [len(widths)] * len(facts)
+    assert len({one["config"] for one in stats["products"]}) == 1
+    assert next(iter(stats["products"]))["config"].startswith("triton:")
