@@ -6,6 +6,7 @@ from torch import nn
 
 import gemmdb.inductor
 from gemmdb.inductor.horizontal import fusing
+from gemmdb.inductor.journal import JOURNAL
 
 CASES = {
     "decode": (1, (4096, 1024, 1024), False, torch.bfloat16),
@@ -49,7 +50,7 @@ def test_one_kernel_is_right(clean, kit, tmp_path, monkeypatch, always, case) ->
         torch.testing.assert_close(one.float(), other, rtol=0.02, atol=0.05)
     stats = gemmdb.inductor.stats()
     assert not stats["errors"]
-    facts = [one["evidence"]["horizontal"]["products"] for one in stats["products"] if "evidence" in one]
-    assert facts == [len(widths)] * len(facts)
-    assert len({one["config"] for one in stats["products"]}) == 1
-    assert next(iter(stats["products"]))["config"].startswith("triton:")
+    events = JOURNAL.events
+    assert [event.evidence["horizontal"]["products"] for event in events] == [len(widths)] * len(widths)
+    (config,) = {event.config for event in events}
+    assert config.startswith("triton:")

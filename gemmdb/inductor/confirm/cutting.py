@@ -113,6 +113,8 @@ def cut_all(products: Sequence[tuple[Any, Problem]], places: Mapping[Any, int]) 
             own |= _fused(product, problem)
             _widen(own, product)
         nodes |= own
+    if len(products) > 1:
+        _close(nodes, {product for product, _ in products}, places)
     ordered = sorted(nodes, key=lambda node: places[node])
     inputs = dict.fromkeys(arg for node in ordered for arg in node.all_input_nodes if arg not in nodes)
     for node in (*inputs, *ordered):
@@ -141,6 +143,33 @@ def _follow(product: Any, nodes: set[Any]) -> None:
             if user not in nodes and (user.target in extract.VIEWS or extract.is_pointwise(user)):
                 nodes.add(user)
                 waiting.append(user)
+
+
+def _close(nodes: set[Any], products: set[Any], places: Mapping[Any, int]) -> None:
+    """Add what lies between the products and the operators after them, such as the activation function of a gate."""
+    first = min(places[product] for product in products)
+    waiting = list(nodes)
+    while waiting:
+        for one in waiting.pop().all_input_nodes:
+            if one in nodes or not _depends(one, products, places, first):
+                continue
+            if len(nodes) > MOST_NODES or not (one.target in _VIEWS or extract.is_pointwise(one)):
+                raise Uncut(f"{one.name} lies between the products")
+            nodes.add(one)
+            waiting.append(one)
+
+
+def _depends(node: Any, on: set[Any], places: Mapping[Any, int], first: int) -> bool:
+    """Whether a node computes with one of the nodes `on`, of which the first one's number is `first`."""
+    seen, waiting = {node}, [node]
+    while waiting:
+        for one in waiting.pop().all_input_nodes:
+            if one in on:
+                return True
+            if one not in seen and places[one] > first:
+                seen.add(one)
+                waiting.append(one)
+    return False
 
 
 def _widen(nodes: set[Any], product: Any) -> None:

@@ -100,6 +100,7 @@ def _trials(found: Sequence[Group], places: dict[Any, int]) -> list[Trial]:
         saved_us = _expected_us(group) - hit.expected_us if hit else 0.0
         if hit is None or hit.expected_us > PROMISING * _expected_us(group):
             continue
+        group.unify()
         piece = cutting.cut_all([(one.node, one.decision.problem) for one in group.members], places)
         configs = tuple(one.decision.config for one in group.members)
         key = (piece.text, hit.config, configs)

@@ -57,6 +57,11 @@ class Group:
         """N of each product."""
         return tuple(member.width for member in self.members)
 
+    def unify(self) -> None:
+        """Let all products read the same node. Programs make a view of the activation for each."""
+        for member in self.members:
+            member.node.replace_input_with(_activation(member.node), self.a)
+
     @property
     def query(self) -> Query:
         """The query for one product with all columns."""

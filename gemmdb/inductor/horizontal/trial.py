@@ -53,16 +53,16 @@ class Trial:
         out, and what Inductor raises."""
         self._begun = tuple(code.begin() for code in (self._apart(steer), self._fused()))
 
-    def finish(self) -> Timed | None:
-        """The times, once the code is compiled; None if the results differ. Raises Unconfirmed where the trial says
-        nothing, and what compiling raised."""
+    def finish(self) -> Timed:
+        """The times, once the code is compiled. Raises Unconfirmed where the trial says nothing or the results differ,
+        and what compiling raised."""
         apart, fused = (begun.function() for begun in self._begun)
         fakes, device = self.piece.fakes, self.piece.device
         with nested.real_tensors():
             self._make_room(fakes, device)
             found = on_gpu.trial((apart, fused), fakes, self.piece.warm, device)
         if found.differs:
-            return None
+            raise Unconfirmed("the results differ")
         if noisy(found.aten, found.ours):
             raise Unconfirmed("the times vary too much")
         return Timed(times(found.ours, found.aten).median_us, times(found.aten, found.aten).median_us)
