@@ -200,11 +200,13 @@ def test_figures_count_the_last_row_of_a_program_and_take_means_by_class() -> No
     rows = [old, row("a", default=[400.0] * 9, gemmdb=[100.0] * 9), row("b", default=[100.0] * 9, gemmdb=[100.0] * 9)]
     found = figures.figures(rows)
     assert (found["programs"], found["timed"], found["slower"]) == (2, 2, [])
-    assert found["over default"] == {"all": pytest.approx(2.0), "bf16": pytest.approx(2.0)}
+    both = {"programs": 2, "mean": pytest.approx(2.0), "median": 2.5, "from": 1.0, "to": 4.0}
+    assert found["over default"] == {figures.FORWARD: both, "bf16": both}
     quantised = [{**rows[1], "program": kind, "kind": kind} for kind in ("int8", "fp8")]
     means = figures.figures([*rows, *quantised])["over default"]
-    assert [means[name] for name in ("int8", "fp8", "int8 and fp8")] == [pytest.approx(4.0)] * 3
-    assert set(means) == {"all", "bf16", "int8", "fp8", "int8 and fp8"}
+    assert [means[name]["mean"] for name in ("int8", "fp8", "int8 and fp8")] == [pytest.approx(4.0)] * 3
+    assert [means[name]["programs"] for name in means] == [2, 1, 1, 2, 2]
+    assert list(means) == [figures.FORWARD, "int8", "fp8", "bf16", "int8 and fp8"]
     assert figures.figures([old])["slower"] == ["a"]
     assert found["compile cold over default"] == pytest.approx((2 + len("gemmdb")) / (2 + len("default")))
 
@@ -218,6 +220,7 @@ def test_the_report_has_a_line_per_program_and_says_what_failed(tmp_path: Path, 
     text = capsys.readouterr().out
     assert "| fast | 100 | 2.000 (2.000 to 2.000) |" in text
     assert "gemmdb: cold: exit 1: RuntimeError: no" in text
+    assert "| 1 encoders, vision, audio, diffusion, prefills | 2.000x | 2.000x | 2.000x | 2.000x |" in text
     assert "- failed: 1 (broken)" in text
     report.main(argparse.Namespace(files=[path], way="gemmdb", json=True))
     assert json.loads(capsys.readouterr().out)["failed"] == ["broken"]
@@ -227,8 +230,19 @@ def test_the_last_row_that_has_both_ways_is_compared() -> None:
     old = row("a", **{"default": [300.0] * 9, "gemmdb": [200.0] * 9, "max-autotune": [100.0] * 9})
     new = row("a", default=[300.0] * 9, gemmdb=[100.0] * 9)
     found = figures.figures([old, new])
-    assert found["over default"]["all"] == pytest.approx(3.0)
-    assert found["over max-autotune"]["all"] == pytest.approx(0.5)
+    assert found["over default"]["bf16"]["mean"] == pytest.approx(3.0)
+    assert found["over max-autotune"]["bf16"]["mean"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("llama-decode-1", figures.DECODING), ("generate-llama", figures.DECODING), ("gpt-fast-bf16-1", figures.DECODING),
+    ("llama-prefill-1x1024", figures.FORWARD), ("whisper-1500+4", figures.FORWARD), ("train-bert", "training"),
+    ("gpt-fast-int8-8", "int8"), ("torchao-fp8wo-decode-1", "fp8"),
+])  # fmt: skip
+def test_programs_have_classes(name: str, expected: str) -> None:
+    program = suite()[name]
+    about = {"program": name, "collection": program.collection, "kind": program.kind}
+    assert figures.class_of(about) == expected
 
 
 def test_suspects_are_the_longest_products_that_aten_does_not_solve() -> None:
