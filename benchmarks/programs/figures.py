@@ -135,8 +135,9 @@ def figures(rows: Sequence[Row], way: str = "gemmdb") -> dict[str, Any]:
                 one for row in known if (one := compiled(comparing(row, way, over), way, over, state)) is not None
             ]
             found[f"compile {state.removesuffix('_s')} over {over}"] = statistics.median(ratios) if ratios else None
-    both = [one["ways"] for row in known if compiled(one := comparing(row, way, "default"), way, "default") is not None]
-    longer = [ways[way]["cold_s"] - ways["default"]["cold_s"] for ways in both]
+    pairs = [comparing(row, way, "default") for row in known]
+    longer = [pair["ways"][way]["cold_s"] - pair["ways"]["default"]["cold_s"] for pair in pairs
+              if compiled(pair, way, "default") is not None]  # fmt: skip
     found["most seconds longer than default"] = max(longer, default=None)
     lost = [one["lost_us"][0] for row in known for one in row.get("blame", ())]
     found["most us lost to one product"] = max(lost, default=None)
