@@ -112,12 +112,6 @@ def test_a_measuring_process_has_no_settings_of_its_user() -> None:
     assert not set(UNSET) & set(environ)
 
 
-def test_a_file_with_all_ways_of_a_program_is_not_measured_again() -> None:
-    rows = [row("both", default=[1.0], gemmdb=[1.0]), row("one", default=[1.0]), {"program": "none", "skipped": "why"}]
-    assert measure.already(rows, ["default", "gemmdb"]) == {"both"}
-    assert measure.already(rows, ["default"]) == {"both", "one"}
-
-
 def test_only_one_process_times_on_a_gpu(tmp_path: Path) -> None:
     path, order = tmp_path / "gpu.lock", []
 
@@ -301,7 +295,7 @@ def test_a_way_that_fails_leaves_the_others(tmp_path: Path, monkeypatch) -> None
     job = work.Job("odd", ("default", "max-autotune"), "tiny", "cpu", str(tmp_path), str(tmp_path / "l"), 0.1, 0, False)
     with check.own_state():
         found = worker.warm(job)
-    assert found["ways"]["max-autotune"]["failure"] == "RuntimeError: first line ... last line"
+    assert found["ways"]["max-autotune"]["failure"] == "RuntimeError: first line"
     assert set(found["taken"]) == {"default"}
 
 
