@@ -41,6 +41,8 @@ from gemmdb.errors import InputError
 
 INNERMOST = 8
 """How many functions a process that takes too long is said to be in."""
+PATIENCE_S = 5.0
+"""How long it may take to say so."""
 
 
 def positive(text: str) -> int:
@@ -189,11 +191,14 @@ def in_process(
 
 
 def doing(child: subprocess.Popen[bytes], log: Path) -> str:
-    """The innermost functions of the main thread of a process, which writes them to its log when it is told to."""
+    """The innermost functions of the main thread of a process, which writes them to its log when it is told to. That
+    may take a while: a driver that looks for memory does not let it."""
     child.send_signal(signal.SIGUSR1)
-    time.sleep(1)
-    _, _, last = log.read_text(errors="replace").rpartition("Current thread")
-    found = re.findall(r'File ".*?([^/"]+)", line (\d+) in (\S+)', last)
+    until, found = time.monotonic() + PATIENCE_S, list[tuple[str, str, str]]()
+    while not found and time.monotonic() < until:
+        time.sleep(0.5)
+        _, _, last = log.read_text(errors="replace").rpartition("Current thread")
+        found = re.findall(r'File ".*?([^/"]+)", line (\d+) in (\S+)', last)
     return ", ".join(f"{name} ({file}:{number})" for file, number, name in found[:INNERMOST]) or "no Python code"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import software
-from benchmarks.programs import choices, locks, timing
+from benchmarks.programs import choices, locks, retuning, timing
 from benchmarks.programs.failures import exception
 from benchmarks.programs.figures import slower
 from benchmarks.programs.program import Built, Program, Step
@@ -52,7 +52,7 @@ def warm(job: Job) -> dict[str, Any]:
     if why := why_not(program, job.device):
         return {"skipped": why}
     found: dict[str, Any] = {**software(), "torch": torch.__version__}
-    with torch.set_grad_enabled(program.grad):
+    with torch.set_grad_enabled(program.grad), retuning.once():
         with job.using(alone=False):
             built = _begun(program, job)
         if anew := _choose(job, program, built):
