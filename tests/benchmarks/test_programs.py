@@ -48,6 +48,13 @@ def test_the_suite_has_programs_of_every_kind_that_can_be_made() -> None:
         assert program.grad == (program.kind == "training"), name
 
 
+def test_a_program_of_each_scheme_of_torchao_has_the_flags_that_torchao_sets() -> None:
+    """They make a compile take minutes, so the others are without."""
+    programs = [program for name, program in suite().items() if name.startswith("torchao-")]
+    tuned = [program.name.split("-")[1] for program in programs if program.tuned]
+    assert sorted(tuned) == sorted({program.name.split("-")[1] for program in programs})
+
+
 def test_programs_are_chosen_by_patterns() -> None:
     assert [program.name for program in chosen("train-blocks,gpt-fast-int8-?")] == [
         "train-blocks", "gpt-fast-int8-1", "gpt-fast-int8-8",

@@ -46,3 +46,17 @@ def test_filling_the_cache_of_a_decode_step_computes_no_logits() -> None:
     with torch.no_grad():  # The cache holds the first seven tokens: the logits are those of the whole sequence.
         filled = model(torch.cat((decode.prompt, ids), dim=1)).logits[:, -1:]
     assert torch.nn.functional.cosine_similarity(logits.flatten().float(), filled.flatten().float(), dim=0) > 0.999
+
+
+@pytest.mark.parametrize("name", ["torchao-int8wo-decode-1", "torchao-int8wo-decode-4"])
+def test_a_program_of_torchao_says_whether_it_tunes(name: str) -> None:
+    pytest.importorskip("torch")
+    from torch._inductor import config
+
+    program = suite()[name]
+    if why := missing(program.needs):
+        pytest.skip(why)
+    flags = ("coordinate_descent_tuning", "coordinate_descent_check_all_directions")
+    with config.patch(dict.fromkeys(flags, False)):
+        program.make("tiny", "cpu")
+        assert [getattr(config, flag) for flag in flags] == [program.tuned] * 2
