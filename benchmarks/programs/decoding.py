@@ -21,8 +21,10 @@ class Decode(torch.nn.Module):
         self.cache = StaticCache(config=model.config, max_cache_len=context)
         self.position = context - 1
         self.mask = torch.ones(rows, context, dtype=torch.int64, device=model.device)
+        self.prompt = tokens(model.config.vocab_size, rows, context - 1, device=model.device)
+        # Without the head: the logits of all positions would take several times the memory of the weights.
         with torch.no_grad():
-            model(tokens(model.config.vocab_size, rows, context - 1, device=model.device), past_key_values=self.cache)
+            model.base_model(self.prompt, past_key_values=self.cache)
 
     def forward(self, ids: torch.Tensor) -> Any:
         """Logits [rows, 1, vocabulary] of `ids` [rows, 1]."""

@@ -12,6 +12,11 @@ from gemmdb.table.stats import interval
 SLOWER = 1.01
 """A program is slower if its time over default mode's is above this at the lower end of the interval."""
 Row = Mapping[str, Any]
+DECODING, FORWARD = "decode steps", "encoders, vision, audio, diffusion, prefills"
+CLASSES = (DECODING, FORWARD, "training", "int8", "fp8")
+"""The classes of programs. The first two are inference in bf16."""
+TOGETHER = {"bf16": "bf16", "int8": "int8 and fp8", "fp8": "int8 and fp8"}
+"""What a kind of programs is called in the means over several classes."""
 
 
 def ends(values: Sequence[float]) -> list[float]:
@@ -104,6 +109,14 @@ def comparing(row: Row, way: str, over: str) -> Row:
     return next((one for one in (row, *row.get("earlier", ())) if both <= set(one.get("taken", {}))), row)
 
 
+def class_of(row: Row) -> str:
+    """Which of CLASSES the program is in."""
+    if row["kind"] != "bf16":
+        return str(row["kind"])
+    loop = row.get("collection") in ("fast", "generating")
+    return DECODING if loop or "decode" in row["program"] else FORWARD
+
+
 def figures(rows: Sequence[Row], way: str = "gemmdb") -> dict[str, Any]:
     """The figures of the suite, of the last row of each program."""
     known = latest(rows)
@@ -116,14 +129,15 @@ def figures(rows: Sequence[Row], way: str = "gemmdb") -> dict[str, Any]:
         "failed": sorted(row["program"] for row in known if failed(row)),
     }
     for over in ("default", "max-autotune"):
-        found[f"over {over}"] = _means(known, way, over)
+        found[f"over {over}"] = _classes(known, way, over)
         for state in ("cold_s", "warm_s"):
             ratios = [
                 one for row in known if (one := compiled(comparing(row, way, over), way, over, state)) is not None
             ]
             found[f"compile {state.removesuffix('_s')} over {over}"] = statistics.median(ratios) if ratios else None
-    longer = [row["ways"][way]["cold_s"] - row["ways"]["default"]["cold_s"] for row in known
-              if compiled(row, way, "default") is not None]  # fmt: skip
+    pairs = [comparing(row, way, "default") for row in known]
+    longer = [pair["ways"][way]["cold_s"] - pair["ways"]["default"]["cold_s"] for pair in pairs
+              if compiled(pair, way, "default") is not None]  # fmt: skip
     found["most seconds longer than default"] = max(longer, default=None)
     lost = [one["lost_us"][0] for row in known for one in row.get("blame", ())]
     found["most us lost to one product"] = max(lost, default=None)
@@ -135,11 +149,19 @@ def failed(row: Row) -> bool:
     return "failure" in row or any("failure" in facts for facts in row["ways"].values())
 
 
-def _means(rows: Sequence[Row], way: str, over: str) -> dict[str, float | None]:
+def _classes(rows: Sequence[Row], way: str, over: str) -> dict[str, dict[str, float]]:
+    """For each class, and for those that the goals take together: how many programs were timed in both ways, and the
+    geometric mean, the median, the least and the most of their gains. A mean of all would be that of one int8 program,
+    for which default mode has no kernel."""
     gains: dict[str, list[float]] = {}
     for row in rows:
-        found = gain(comparing(row, way, over), way, over)
-        if found:
-            for name in ("all", row["kind"], *(["int8 and fp8"] if row["kind"] in ("int8", "fp8") else [])):
-                gains.setdefault(name, []).append(found[1])
-    return {name: mean(values) for name, values in gains.items()}
+        if found := gain(comparing(row, way, over), way, over):
+            for name in (class_of(row), TOGETHER.get(row["kind"])):
+                if name:
+                    gains.setdefault(name, []).append(found[1])
+    return {name: _spread(gains[name]) for name in (*CLASSES, *sorted({*TOGETHER.values()})) if name in gains}
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    found = {"mean": mean(values), "median": statistics.median(values), "from": min(values), "to": max(values)}
+    return {"programs": len(values), **{name: value for name, value in found.items() if value is not None}}

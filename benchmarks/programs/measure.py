@@ -8,9 +8,9 @@ compiles all ways again from those caches (`warm_s`), captures each as one CUDA 
 Several programs are compiled side by side, each with its share of the processors. On each GPU, only one of them at a
 time is timed or times kernels for a compile; `cold_s` is without the seconds of waiting for that, `waited_s`. Ways:
 default, max-autotune, gemmdb (as installed), gemmdb-aten, gemmdb-unconfirmed. max-autotune takes a minute or two per
-program. FILE gets one JSON line per program when it is done.
-Programs that FILE has in these ways are left out, so an interrupted run resumes. With --device cpu --size tiny it
-shows, anywhere, that everything works.
+program. FILE gets one JSON line per program when it is done. Programs that FILE has in these ways are left out, so an
+interrupted run resumes; those that failed are repeated, after the others. With --device cpu --size tiny it shows,
+anywhere, that everything works.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import contextlib
 import faulthandler
 import json
 import os
-import queue
 import re
 import signal
 import subprocess
@@ -35,13 +34,22 @@ from typing import Any
 
 from benchmarks.command import command
 from benchmarks.common import json_lines, without_root
-from benchmarks.programs import ways
+from benchmarks.programs import failures, plan, ways
 from benchmarks.programs.program import SIZES, Program
 from benchmarks.programs.suite import chosen
 from gemmdb.errors import InputError
 
 INNERMOST = 8
 """How many functions a process that takes too long is said to be in."""
+PATIENCE_S = 5.0
+"""How long it may take to say so."""
+
+
+def positive(text: str) -> int:
+    """A number of at least 1. Raises ArgumentTypeError otherwise."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a number of at least 1: {text}")
+    return int(text)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +68,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: cuda")
     parser.add_argument("--gpus", default="0", help="as CUDA_VISIBLE_DEVICES names them; default: 0")
     parser.add_argument("--jobs", type=int, default=4, help="programs side by side on each GPU; default: 4")
+    parser.add_argument(
+        "--tuned", type=positive, default=2, help="of them, those that tune while they compile; default: 2"
+    )
     parser.add_argument("--seconds", type=float, default=450, help="begin no further program after that; default: 450")
     parser.add_argument("--timeout", type=float, default=240, help="seconds of one process; default: 240")
     parser.add_argument("--timing", type=float, default=3, help="seconds of timing per program; default: 3")
@@ -96,42 +107,36 @@ def main(options: argparse.Namespace) -> None:
     names = options.ways.split(",")
     if unknown := set(names) - set(ways.WAYS):
         raise InputError(f"--ways: known are {', '.join(ways.WAYS)}, not {', '.join(sorted(unknown))}")
-    done = set() if options.again else already(json_lines(options.out), names)
-    everything(options, names, [program for program in chosen(options.programs) if program.name not in done])
-
-
-def already(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> set[str]:
-    """The programs that rows have in all of these ways, failed or not. A skipped program is none of them."""
-    return {row["program"] for row in rows if "skipped" not in row and set(names) <= set(row["ways"])}
+    rows = [] if options.again else json_lines(options.out)
+    everything(options, names, plan.missing(chosen(options.programs), rows, names))
 
 
 def everything(options: argparse.Namespace, names: list[str], programs: Sequence[Program]) -> None:
     """Measure the programs, several at once, and append their rows."""
     gpus = [""] if options.device == "cpu" else options.gpus.split(",")
-    free: queue.Queue[Place] = queue.Queue()
-    for _ in range(options.jobs):
-        for gpu in gpus:
-            free.put(Place(options.device, gpu))
+    places = [Place(options.device, gpu) for _ in range(options.jobs) for gpu in gpus]
     until, writing = time.monotonic() + options.seconds, threading.Lock()
+    left = plan.Plan(list(programs), options.tuned)
 
-    def one(program: Program) -> None:
-        place = free.get()
-        try:
-            if time.monotonic() > until:
-                return
-            row = measured(program, names, place, options)
-            with writing, options.out.open("a") as file:
-                file.write(without_root(row) + "\n")
-            print(line(row), flush=True)
-        finally:
-            free.put(place)
+    def work(place: Place) -> None:
+        while program := left.take(place.gpu):
+            try:
+                if time.monotonic() > until:
+                    left.stop()
+                    break
+                row = measured(program, names, place, options)
+                with writing, options.out.open("a") as file:
+                    file.write(without_root(row) + "\n")
+                print(line(row), flush=True)
+            finally:
+                left.done(place.gpu, program)
 
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(options.jobs * len(gpus)) as pool:
-        list(pool.map(one, programs))
-    rows = already(json_lines(options.out), names)
-    left = [program.name for program in programs if program.name not in rows]
-    print(f"{len(left)} left" + (f": {', '.join(left)}" if left else ""))
+    with ThreadPoolExecutor(len(places)) as pool:
+        list(pool.map(work, places))
+    done = plan.already(json_lines(options.out), names)
+    without = [program.name for program in programs if program.name not in done]
+    print(f"{len(without)} left" + (f": {', '.join(without)}" if without else ""))
 
 
 def measured(program: Program, names: list[str], place: Place, options: argparse.Namespace) -> dict[str, Any]:
@@ -182,16 +187,18 @@ def in_process(
     if code == 0 and reply.exists():
         found: dict[str, Any] = json.loads(reply.read_text())
         return found
-    said = [text for text in log.read_text(errors="replace").splitlines() if text.strip()]
-    return {"failure": f"{task}: exit {code}: {(said or [''])[-1][:500]}"}
+    return {"failure": f"{task}: exit {code}: {failures.ended(log.read_text(errors='replace'))}"}
 
 
 def doing(child: subprocess.Popen[bytes], log: Path) -> str:
-    """The innermost functions of the main thread of a process, which writes them to its log when it is told to."""
+    """The innermost functions of the main thread of a process, which writes them to its log when it is told to. That
+    may take a while: a driver that looks for memory does not let it."""
     child.send_signal(signal.SIGUSR1)
-    time.sleep(1)
-    _, _, last = log.read_text(errors="replace").rpartition("Current thread")
-    found = re.findall(r'File ".*?([^/"]+)", line (\d+) in (\S+)', last)
+    until, found = time.monotonic() + PATIENCE_S, list[tuple[str, str, str]]()
+    while not found and time.monotonic() < until:
+        time.sleep(0.5)
+        _, _, last = log.read_text(errors="replace").rpartition("Current thread")
+        found = re.findall(r'File ".*?([^/"]+)", line (\d+) in (\S+)', last)
     return ", ".join(f"{name} ({file}:{number})" for file, number, name in found[:INNERMOST]) or "no Python code"
 
 

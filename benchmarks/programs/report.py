@@ -5,14 +5,15 @@
 One line per program: microseconds in default mode, the gains over default mode and max-autotune with their 95%
 intervals, seconds of compiling (cold, and warm in brackets), products by rung, products that are uncovered, and errors.
 Of several lines of one program the last counts; if it lacks a way, the last one that has it. Where gemmdb is slower,
-further lines name the products that cost the time.
+further lines name the products that cost the time. A table of the gains by class of programs follows, and the figures
+of the suite.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,22 @@ def main(options: argparse.Namespace) -> None:
         return
     print("\n".join(table(latest(rows), options.way)))
     print()
+    for over in ("default", "max-autotune"):
+        print("\n".join(classes(found.pop(f"over {over}"), over)))
     for name, value in found.items():
         print(f"- {name}: {_said(value)}")
+
+
+def classes(found: Mapping[str, Mapping[str, float]], over: str) -> Iterator[str]:
+    """A Markdown table of the gains over a way by class of programs; nothing if none was timed."""
+    if not found:
+        return
+    yield f"| programs | over {over}: geometric mean | median | from | to |"
+    yield "|---" * 5 + "|"
+    for name, one in found.items():
+        cells = " | ".join(f"{one[column]:.3f}x" for column in ("mean", "median", "from", "to"))
+        yield f"| {one['programs']} {name} | {cells} |"
+    yield ""
 
 
 def table(rows: Sequence[Row], way: str) -> Iterator[str]:
@@ -97,8 +112,6 @@ def _failures(row: Row) -> Iterator[str]:
 def _said(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_said(one)}" for name, one in value.items())
     if isinstance(value, list):
         return f"{len(value)}" + (f" ({', '.join(map(str, value))})" if value else "")
     return str(value)

@@ -104,10 +104,10 @@ def length(outputs: Any) -> float:
     return float(sum(float(one.double().square().sum()) for one in tensors) ** 0.5)
 
 
-def said(error: Exception) -> str:
-    """The first and the last line of an exception."""
-    lines = f"{type(error).__name__}: {error}".strip().splitlines()
-    return (lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}")[:500]
+def emptied() -> None:
+    """Give back the memory that only the step that is not compiled needed: other programs are on the same GPU."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def _wait() -> None:

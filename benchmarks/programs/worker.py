@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from benchmarks.common import software
-from benchmarks.programs import choices, timing
+from benchmarks.programs import choices, locks, retuning, timing
+from benchmarks.programs.failures import exception
 from benchmarks.programs.figures import slower
 from benchmarks.programs.program import Built, Program, Step
 from benchmarks.programs.suite import suite
 from benchmarks.programs.ways import WAYS, Way, statistics_of
-from benchmarks.programs.work import Job, answered, distance, first_call, reference, said, why_not
+from benchmarks.programs.work import Job, answered, distance, emptied, first_call, reference, why_not
 
 BLOCKS = 3
 """Steps that cannot be captured are timed in so many blocks of each way."""
@@ -33,6 +34,7 @@ def cold(job: Job) -> dict[str, Any]:
             built = _begun(program, job)
         with job.using(alone=True):
             answered(built)
+            emptied()
         start = time.perf_counter()
         way.enable()
         enabling_s = time.perf_counter() - start
@@ -50,13 +52,13 @@ def warm(job: Job) -> dict[str, Any]:
     if why := why_not(program, job.device):
         return {"skipped": why}
     found: dict[str, Any] = {**software(), "torch": torch.__version__}
-    with torch.set_grad_enabled(program.grad):
+    with torch.set_grad_enabled(program.grad), retuning.once():
         with job.using(alone=False):
             built = _begun(program, job)
         if anew := _choose(job, program, built):
             found["compiled_anew"] = anew
-        with job.in_turns():
-            runs, found["ways"], why = _all(job, program, built)
+        with job.in_turns() as turns:
+            runs, found["ways"], why = _all(job, program, built, turns)
         if why:
             found["clock"] = f"one run after the other: {why}"
             return {**found, "taken": _blocks(job, program, built, list(runs))}
@@ -104,32 +106,36 @@ def _compile(job: Job, program: Program, way: Way, built: Built) -> None:
         first_call(program, way, built)
 
 
-def _all(job: Job, program: Program, built: Built) -> tuple[dict[str, Step], dict[str, Any], str]:
-    """The steps that can be timed, what became of each way, and why the steps are not captured, if they are not."""
+def _all(job: Job, program: Program, built: Built, turns: locks.Turns) -> tuple[dict[str, Step], dict[str, Any], str]:
+    """The steps that can be timed, what became of each way, and why the steps are not captured, if they are not. The
+    seconds of waiting for timings of other programs are no part of a warm compile."""
     from gemmdb.inductor.outputs import difference
 
     runs: dict[str, Step] = {}
     with job.using(alone=True):
         wanted = reference(built)
         facts: dict[str, Any] = {"eager": {"error": distance(wanted, answered(built))}}
+        emptied()
     why = "a CPU has no graphs" if job.device == "cpu" else program.uncaptured
     for name in job.ways:
         way = WAYS[name]
         try:
             way.enter(job.place)
+            waited_s = turns.waited_s
             runs[name], answer, seconds = first_call(program, way, built)
+            seconds -= turns.waited_s - waited_s
             errors = {"error": distance(wanted, answer), "worst": difference(wanted, answer)}
             facts[name] = {"warm_s": seconds, **errors, **_stats("warm_stats", way)}
             del answer
         except Exception as error:
             runs.pop(name, None)
-            facts[name] = {"failure": said(error)}
+            facts[name] = {"failure": exception(error)}
             continue
         if not why:
             try:
                 runs[name] = timing.capture(runs[name])
             except Exception as error:
-                why = f"{name} cannot be captured: {said(error)}"
+                why = f"{name} cannot be captured: {exception(error)}"
     return runs, facts, why
 
 

@@ -4,26 +4,32 @@ names."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from benchmarks.common import ROOT, json_lines
-from benchmarks.programs.figures import Row, comparing, gain, latest, mean, slower
+from benchmarks.programs.figures import (
+    DECODING,
+    FORWARD,
+    Row,
+    class_of,
+    comparing,
+    failed,
+    figures,
+    gain,
+    latest,
+    mean,
+    slower,
+)
 
 PAGE = (ROOT / "docs" / "programs.md").read_text().partition("## Figures so far")[2].partition("\n## ")[0]
 README = (ROOT / "README.md").read_text()
 SUMMARY = re.compile(r"^\| (\d+) ([^|]*?) \| ([\d.]+)x \| ([\d.]+)x \| ([\d.]+)x \|$", re.MULTILINE)
 PROGRAM = re.compile(r"^\| ([\w.+-]+) \| ([\d.]+) \(([\d.]+) to ([\d.]+)\) \| ([\d.]+) \| ([\d.]+) \|$", re.MULTILINE)
-CLASSES: dict[str, Callable[[Row], bool]] = {
-    "decode": lambda row: row["kind"] == "bf16" and bool(re.search("decode|generate", row["program"])),
-    "training": lambda row: row["kind"] == "training",
-    "int8": lambda row: row["kind"] == "int8",
-    "fp8": lambda row: row["kind"] == "fp8",
-    "encoders": lambda row: row["kind"] == "bf16" and not re.search("decode|generate", row["program"]),
-}
-"""The first of these words in a line of the summary says which programs it is about."""
+WORDS = {"decode": DECODING, "encoders": FORWARD, "training": "training", "int8": "int8", "fp8": "fp8"}
+"""The first of these words in a line of the summary says which class of programs it is about."""
 
 
 def raw() -> list[Row]:
@@ -33,7 +39,9 @@ def raw() -> list[Row]:
     return latest([row for name in named for row in json_lines(Path(ROOT, name))])
 
 
-ROWS = raw()
+ALL = raw()
+ROWS = [row for row in ALL if gain(comparing(row, "gemmdb", "default"), "gemmdb", "default")]
+"""Those that were timed in both ways."""
 
 
 def over_default(rows: Sequence[Row]) -> list[float]:
@@ -45,13 +53,24 @@ def over_default(rows: Sequence[Row]) -> list[float]:
 @pytest.mark.parametrize(("name", "text"), [("README.md", README), ("docs/programs.md", PAGE)])
 def test_the_summary_is_that_of_the_raw_files(name: str, text: str) -> None:
     told = SUMMARY.findall(text)
-    words = [next(word for word in CLASSES if word in title) for _, title, *_ in told]
-    assert len(set(words)) == len(words) > 0
-    for (count, title, *figures), word in zip(told, words, strict=True):
-        gains = over_default([row for row in ROWS if CLASSES[word](row)])
+    classes = [next(WORDS[word] for word in WORDS if word in title) for _, title, *_ in told]
+    assert len(set(classes)) == len(classes) > 0
+    for (count, title, *numbers), one in zip(told, classes, strict=True):
+        gains = over_default([row for row in ROWS if class_of(row) == one])
         assert int(count) == len(gains), f"{name}: {title}"
-        assert figures == [f"{mean(gains):.3f}", f"{min(gains):.3f}", f"{max(gains):.3f}"], f"{name}: {title}"
-    assert sum(int(count) for count, *_ in told) == len(ROWS), "each program is in one of the lines"
+        assert numbers == [f"{mean(gains):.3f}", f"{min(gains):.3f}", f"{max(gains):.3f}"], f"{name}: {title}"
+    alone = over_default([row for row in ROWS if class_of(row) not in classes])
+    missing = [f"{one:.3g}x" for one in alone if f"{one:.3g}x" not in text]
+    assert not missing, f"{name}: each program is in one of the lines, or has its own figure in the text"
+
+
+@pytest.mark.parametrize(("name", "text"), [("README.md", README), ("docs/programs.md", PAGE)])
+def test_the_figures_of_compiling_are_those_of_the_raw_files(name: str, text: str) -> None:
+    found = figures(ALL)
+    words = " ".join(text.split())
+    expected = (found["compile cold over default"], found["most seconds longer than default"])
+    pattern = r"([\d.]+)x of default mode's time in the median, and at most ([\d.]+) s longer"
+    assert re.findall(pattern, words) == [(f"{expected[0]:.2f}", f"{expected[1]:.1f}")], name
 
 
 def test_the_number_of_programs_is_that_of_the_raw_files() -> None:
@@ -76,3 +95,10 @@ def test_each_program_of_the_page_is_that_of_the_raw_files() -> None:
 def test_programs_that_got_slower_are_named() -> None:
     missing = [row["program"] for row in ROWS if slower(row, "gemmdb") and f"`{row['program']}`" not in PAGE]
     assert missing == []
+
+
+def test_the_text_says_that_no_program_got_slower_and_how_many_failed() -> None:
+    told = [("No program is slower" in " ".join(text.split())) for text in (README, PAGE)]
+    assert told == [not any(slower(row, "gemmdb") for row in ROWS)] * 2
+    numbers = {0: "None", 1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight"}
+    assert f"{numbers[sum(map(failed, ALL))]} programs of torchao are in the file as failures" in PAGE
