@@ -55,6 +55,8 @@ class Policy:
     smaller M x N x K. `confirm`: whether an answer that was not measured for this very problem is timed beside ATen
     before it is served; None means GEMMDB_CONFIRM, whose default is yes. `confirm_s`: the most seconds that this may
     delay the compile of one graph; 0 means 3. All graphs of a process together may take three times that.
+    `horizontal`: whether products of one activation become one kernel where that is faster in the program. Only what
+    may be confirmed can.
     """
 
     on_miss: str = ""
@@ -76,6 +78,7 @@ class Policy:
     live_calls: int = 0
     confirm: bool | None = None
     confirm_s: float = 0.0
+    horizontal: bool = True
 
     def __post_init__(self) -> None:
         if self.on_miss and self.on_miss not in ON_MISS:
@@ -89,6 +92,8 @@ class Policy:
                 raise InputError(f"{name} must not be negative, got {getattr(self, name)}")
         if not isinstance(self.confirm, bool | None):
             raise InputError(f"confirm must be True, False or None, got {self.confirm!r}")
+        if not isinstance(self.horizontal, bool):
+            raise InputError(f"horizontal must be True or False, got {self.horizontal!r}")
         for name in ("compile_cost", "cutlass_size", "live_cost", "live_calls"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:

@@ -52,7 +52,8 @@ def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) 
         elif one.config == ATEN.text and one.note and one.rung != "live":  # A tuned product's note is why it was tuned.
             refused.append(Product(_named(one), len(same), one.config, None, one.note))
         elif gained > 0:
-            gains.append(Product(_named(one), len(same), one.config, gained))
+            why = one.note if "horizontal" in one.evidence else ""
+            gains.append(Product(_named(one), len(same), one.config, gained, why))
     return Summary(
         graphs,
         tuple(found for found in answers.values() if found.count),

@@ -120,6 +120,10 @@ def _rungs(answers: Sequence[Answers]) -> str:
     return ", ".join(f"{one.count} {one.rung}" for one in answers)
 
 
+def _kernel(one: Product) -> str:
+    return ", ".join(filter(None, (one.config.split()[0], one.why)))
+
+
 def _lines(of: Summary) -> Iterator[str]:
     if not of.graphs:
         yield "gemmdb: no graph with a matrix product was compiled"
@@ -128,7 +132,7 @@ def _lines(of: Summary) -> Iterator[str]:
     if of.total.timed:
         yield f"per call of {'the graph' if of.graphs == 1 else 'all graphs'}: {_expected(of.total)}"
     yield from _answers(of)
-    yield from _listed("largest gains", of.gains, lambda one: f"{_us(one.us)} us", lambda one: one.config.split()[0])
+    yield from _listed("largest gains", of.gains, lambda one: f"{_us(one.us)} us", _kernel)
     if of.missed:
         title = f"{NO_ANSWER}, so ATen runs; a build may save {_saving(of.missed)}"
         yield from _listed(title, of.missed, _estimate, lambda one: one.why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ def fuse(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> set[Any]:
 def _allowed(group: Group) -> bool:
     decision = group.members[0].decision
     policy, query = decision.session.policy, group.query
-    return not rules.objection(query, policy) and not rules.hindrance(query.device)
+    return policy.horizontal and not rules.objection(query, policy) and not rules.hindrance(query.device)
 
 
 def _fuse(found: Sequence[Group], places: dict[Any, int], steer: Steer, gone: set[Any]) -> None:
@@ -134,18 +135,22 @@ def _carry_out(group: Group, hit: Hit, timed: Timed) -> set[Any]:
     rewrite(group.a.graph, group, fused(group, hit))
     for member in group.members:
         event = _event(member, group, hit, timed)
-        JOURNAL.correct(member.decision.entry, lambda old, event=event: event)  # type: ignore[misc]
+        JOURNAL.correct(member.decision.entry, functools.partial(_replaced, event))
     return {member.node for member in group.members}
 
 
+def _replaced(event: Event, _: Event) -> Event:
+    return event
+
+
 def _event(member: Member, group: Group, hit: Hit, timed: Timed) -> Event:
-    """What the journal says of one product: its share of the time that the kernel is expected to take."""
-    old, assumed = member.decision.event, _expected_us(group)
-    alone_us = old.expected_us or LEAST_US
-    share_us = alone_us * timed.us / timed.apart_us
-    facts = {"products": len(group.members), "us": timed.us, "apart_us": timed.apart_us, "expected_apart_us": assumed}
+    """What the journal says of one product: as expected by itself, times what the trial says of all together. No table
+    has measured the kernel with several weights, so the rung is never `exact`."""
+    old, faster = member.decision.event, timed.apart_us / timed.us
+    alone_us, count = old.expected_us or LEAST_US, len(group.members)
+    facts = {"products": count, "us": timed.us, "apart_us": timed.apart_us}
     return replace(
-        old, rung=hit.rung, config=hit.config.text, table=hit.table, expected_us=share_us,
-        speedup=(old.speedup or 1.0) * alone_us / share_us, note="",
+        old, rung="near" if hit.rung == "exact" else hit.rung, config=hit.config.text, table=hit.table,
+        expected_us=alone_us / faster, speedup=(old.speedup or 1.0) * faster, note=f"one kernel for {count} products",
         evidence={**old.evidence, "horizontal": facts},
     )  # fmt: skip

@@ -18,9 +18,12 @@ from gemmdb.key.problem import Problem, Query
 aten = torch.ops.aten
 _SAME_ORDER = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 _OPS = {aten.mm.default: "mm", aten.addmm.default: "addmm"}
-_HALF = ("bf16", "fp16")
+_HALF, _GPUS = ("bf16", "fp16"), ("cuda",)
 STEP = 16
 """Every weight has a multiple of so many columns."""
+NEXT = 2
+"""How far apart two products of a group may be among all products of the graph. The results of a group are in memory
+together, so those of a decoder's layers, which all read what the encoder made, must not be one group."""
 
 
 @dataclass(frozen=True)
@@ -71,27 +74,36 @@ class Group:
 
 def find(pairs: Sequence[tuple[Any, Decision]], places: Mapping[Any, int]) -> list[Group]:
     """The groups among the products of a graph, each given with its decision. `places`: the number of each node."""
-    found: dict[object, list[tuple[Any, Member]]] = {}
-    for node, decision in sorted(pairs, key=lambda pair: places[pair[0]]):
+    found: dict[object, list[tuple[int, Member]]] = {}
+    for place, (node, decision) in enumerate(sorted(pairs, key=lambda pair: places[pair[0]])):
         member = _member(node, decision)
         if member is not None:
-            found.setdefault(_kind(member), []).append((_activation(node), member))
+            found.setdefault(_kind(member), []).append((place, member))
     return [group for members in found.values() for group in _divided(members)]
 
 
-def _divided(members: Sequence[tuple[Any, Member]]) -> Iterator[Group]:
-    """Groups of at most as many products as a kernel takes."""
-    for start in range(0, len(members), parts.MOST):
-        few = members[start : start + parts.MOST]
-        if len(few) > 1:
-            yield Group(few[0][0], tuple(member for _, member in few))
+def _divided(members: Sequence[tuple[int, Member]]) -> Iterator[Group]:
+    """Groups of at most as many products as a kernel takes, given with their places among all products."""
+    group, last = list[Member](), 0
+    for place, member in members:
+        if group and (len(group) == parts.MOST or place - last > NEXT):
+            yield from _several(group)
+            group = []
+        group.append(member)
+        last = place
+    yield from _several(group)
+
+
+def _several(members: Sequence[Member]) -> Iterator[Group]:
+    if len(members) > 1:
+        yield Group(_activation(members[0].node), tuple(members))
 
 
 def _member(node: Any, decision: Decision) -> Member | None:
     """The product as part of a group; None if it cannot be one."""
     problem, query = decision.problem, decision.query
     decided = decision.config is not None and not decision.branches
-    if not decided or query.device.kind != "cuda" or any(low != high for low, high in query.ranges.values()):
+    if not decided or query.device.kind not in _GPUS or any(low != high for low, high in query.ranges.values()):
         return None
     if problem.a.dtype not in _HALF or problem.out != problem.a.dtype or problem.scalars != "unit" or problem.n % STEP:
         return None

@@ -83,12 +83,12 @@ def _kernel(fused: Fused, a: Any, weights: Sequence[Any], scales: Sequence[Any],
 
 def _one_by_one(a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: Sequence[Any]) -> Any:
     """The products as Inductor lowers them."""
-    add, flat = state.lowering_of(aten.add.Tensor), state.lowering_of(aten.reshape.default)
-    results = []
+    flat, results = state.lowering_of(aten.reshape.default), []
     with state.only_aten():
         for place, weight in enumerate(weights):
-            scale = scales[place] if scales else None
-            plain = weight.get_dtype() == a.get_dtype()
-            result = casting.product(a, weight, scale) if plain else casting.cast_product(a, weight, scale)
-            results.append(flat(add(result, biases[place]) if biases else result, [-1]))
+            if biases:
+                result = state.lowering_of(aten.addmm.default)(biases[place], a, weight)
+            else:
+                result = casting.cast_product(a, weight, scales[place] if scales else None)
+            results.append(flat(result, [-1]))
         return state.lowering_of(aten.cat.default)(results, 0)

@@ -20,7 +20,10 @@ SNAPSHOT = """
     for patch in patches.PATCHES:
         patches.places(patch.target)  # Imports its module.
     select_algorithm.get_algorithm_selector_cache()  # torch makes it when it is first asked for.
-    OWN = {"gemmdb.mixed_mm", "gemmdb.int_mm_scaled", "gemmdb.mixed_mm.default", "gemmdb.int_mm_scaled.default"}
+    OWN = {
+        f"gemmdb.{name}{overload}"
+        for name in ("mixed_mm", "int_mm_scaled", "horizontal_mm") for overload in ("", ".default")
+    }
 
     def snapshot():
         found = {}

@@ -214,3 +214,28 @@ def test_the_scales_of_an_integer_product_are_part_of_it_whatever_follows():
     assert operators(piece) == ["_int_mm", "mul", "mul"]
     copied, _ = piece.copied()
     assert torch.equal(copied(*given)[0], torch._int_mm(*integers) * given[2] * given[3])
+
+
+def gated(a, gate, up):
+    return torch.nn.functional.silu(torch.mm(a, gate).view(2, 4, 16)) * torch.mm(a, up).view(2, 4, 16), a.sum()
+
+
+def test_several_products_are_cut_out_with_what_lies_between_them():
+    graph, places = traced(gated, (8, 32), (32, 16), (32, 16))
+    found = [node for node in graph.nodes if node.target is mm]
+    piece = cutting.cut_all([(found[0], ALONE), (found[1], FUSED)], places)
+    assert [tuple(fake.shape) for fake in piece.fakes] == [(8, 32), (32, 16), (32, 16)]
+    copy, _ = piece.copies()
+    given = [torch.randn(*size) for size in ((8, 32), (32, 16), (32, 16))]
+    (result,) = copy(*given)
+    assert torch.equal(result, gated(*given)[0])
+
+
+def test_several_products_with_something_else_between_them_are_not_cut_out():
+    def normalised(a, gate, up):
+        return torch.mm(a, gate).sum(-1, keepdim=True) * torch.mm(a, up).relu()
+
+    graph, places = traced(normalised, (8, 32), (32, 16), (32, 16))
+    found = [node for node in graph.nodes if node.target is mm]
+    with pytest.raises(cutting.Uncut, match="between the products"):
+        cutting.cut_all([(found[0], ALONE), (found[1], FUSED)], places)

@@ -1,0 +1,117 @@
+"""Which products of a graph can become one kernel."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from kit.horizontal import decided, grouped, half, traced
+
+from gemmdb.devices import detect
+from gemmdb.inductor import ops
+from gemmdb.inductor.horizontal import groups
+from gemmdb.kernels.triton import parts
+
+linear = torch.nn.functional.linear
+X, W = half(8, 64), [half(32, 64), half(16, 64), half(16, 64)]
+BIASES = [half(32), half(16), half(16)]
+
+
+def used(*products):
+    """What reads products, so that the graph returns none of them."""
+    return [product.sin() for product in products]
+
+
+def widths(function, *tensors):
+    return [group.widths for group in grouped(traced(function, *tensors))]
+
+
+def test_products_of_one_activation_are_a_group_in_the_order_of_the_graph():
+    assert widths(lambda x, *w: used(*(linear(x, one) for one in w)), X, *W) == [(32, 16, 16)]
+
+
+def test_each_layer_may_see_the_activation_by_a_view_of_its_own():
+    x = half(2, 4, 64)
+    assert widths(lambda x, *w: used(*(linear(x, one) for one in w)), x, *W) == [(32, 16, 16)]
+
+
+def test_with_biases():
+    def biased(x, *given):
+        return used(*(linear(x, w, b) for w, b in zip(given[:3], given[3:], strict=True)))
+
+    assert widths(biased, X, *W, *BIASES) == [(32, 16, 16)]
+
+
+def test_an_int8_weight_with_its_scales():
+    op = ops.register()
+    weights = [torch.randint(-9, 9, (64, n), dtype=torch.int8) for n in (32, 16)]
+
+    def mixed(x, w0, w1, s0, s1):
+        return used(op(x, w0, s0), op(x, w1, s1))
+
+    # Row-major weights of different widths lie differently, and one kernel has one stride.
+    assert widths(mixed, X, *weights, half(32), half(16)) == []
+    columns = [w.t().contiguous().t() for w in weights]
+    (group,) = grouped(traced(mixed, X, *columns, half(32), half(16)))
+    assert group.widths == (32, 16)
+    assert [member.scale is not None for member in group.members] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("function", "tensors"),
+    [
+        (lambda x, y, a, b: used(linear(x, a), linear(y, b)), (X, half(8, 64), W[1], W[2])),
+        (lambda x, a, b: used(linear(x, a), linear(x.t().contiguous().view(8, 64), b)), (X, W[1], W[2])),
+        (lambda x, a, b, c: used(linear(x, a), linear(x, b, c)), (X, W[1], W[2], BIASES[2])),
+        (lambda x, a, b: used(linear(x, a), linear(x, b * 2)), (X, W[1], W[2])),
+        (lambda x, a, b: used(linear(x, a), linear(x, b[:15])), (X, W[1], W[2])),
+        (lambda x, a, b: used(linear(x, a)), (X, W[1], W[2])),
+        (lambda x, a, b: used(linear(x[:, :60], a[:, :60]), linear(x, b)), (X, W[1], W[2])),
+        (lambda x, a, b: used(linear(x.float(), a.float()), linear(x.float(), b.float())), (X, W[1], W[2])),
+    ],
+    ids=["activations", "order", "bias", "computed weight", "odd width", "alone", "k", "fp32"],
+)
+def test_other_products_are_no_group(function, tensors):
+    assert widths(function, *tensors) == []
+
+
+def test_a_product_that_the_graph_returns_keeps_its_memory():
+    assert widths(lambda x, a, b, c: (linear(x, a).view(2, 4, 32), *used(linear(x, b), linear(x, c))), X, *W) == [
+        (16, 16)
+    ]
+
+
+def test_a_kernel_takes_a_few_weights():
+    weights = [half(16, 64) for _ in range(parts.MOST + 3)]
+    assert widths(lambda x, *w: used(*(linear(x, one) for one in w)), X, *weights) == [(16,) * parts.MOST, (16,) * 3]
+
+
+def test_layers_far_apart_are_different_groups():
+    def layers(x, memory, *given):
+        for place in range(0, len(given), 4):
+            q, k, v, out = given[place : place + 4]
+            scores = linear(x, q) @ linear(memory, k).t()
+            x = linear(scores @ linear(memory, v), out)
+        return x.sin()
+
+    given = [half(64, 64) for _ in range(12)]
+    found = grouped(traced(layers, half(8, 64), half(8, 64), *given))
+    assert [group.widths for group in found] == [(64, 64)] * 3
+
+
+def test_what_is_not_for_a_gpu_or_has_no_answer_is_left_alone():
+    graph = traced(lambda x, a, b: used(linear(x, a), linear(x, b)), X, W[1], W[2])
+    places = {node: place for place, node in enumerate(graph.graph.nodes)}
+    pairs = decided(graph)
+    assert len(groups.find(pairs, places)) == 1
+    cpu = detect.cpu(2)
+    elsewhere = [(node, replace(one, query=replace(one.query, device=cpu))) for node, one in pairs]
+    unknown = [(node, replace(one, config=None)) for node, one in pairs]
+    ranges = [(node, replace(one, query=replace(one.query, ranges={"m": (1, 8)}))) for node, one in pairs]
+    for changed in (elsewhere, unknown, ranges):
+        assert groups.find(changed, places) == []
+
+
+def test_the_query_of_a_group_is_that_of_a_product_with_all_columns():
+    (group,) = grouped(traced(lambda x, *w: used(*(linear(x, one) for one in w)), X, *W))
+    problem = group.query.problem
+    assert (problem.m, problem.n, problem.k, problem.fusion) == (8, 64, 64, "none")

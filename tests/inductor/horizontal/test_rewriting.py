@@ -1,0 +1,75 @@
+"""The call in the place of a group's products computes the same."""
+
+import pytest
+import torch
+from kit.horizontal import NARROW, grouped, half, traced
+
+from gemmdb.hit import Hit
+from gemmdb.inductor import ops
+from gemmdb.inductor.horizontal import trial
+from gemmdb.inductor.horizontal.rewriting import rewrite
+
+linear = torch.nn.functional.linear
+HIT = Hit("near", NARROW, 5.0, 1.0, "")
+
+
+def attention(x, q, k, v):
+    heads = [linear(x, w).view(2, 4, 2, 16).transpose(1, 2) for w in (q, k, v)]
+    return torch.softmax(heads[0] @ heads[1].transpose(2, 3), -1) @ heads[2]
+
+
+def gated(x, gate, up, first, second):
+    return torch.nn.functional.silu(linear(x, gate, first)) * linear(x, up, second)
+
+
+def quantised(x, first, second, scale, other):
+    op = ops.register()
+    return op(x, first.t(), scale).sin(), op(x, second.t(), other).cos()
+
+
+def ints(*sizes):
+    return torch.randint(-9, 9, sizes, dtype=torch.int8)
+
+
+CASES = {
+    "attention": (attention, (half(2, 4, 64), half(32, 64), half(32, 64), half(32, 64))),
+    "biases": (gated, (half(8, 64), half(32, 64), half(32, 64), half(32), half(32))),
+    "int8": (quantised, (half(8, 64), ints(32, 64), ints(16, 64), half(32), half(16))),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_graph_computes_the_same(case):
+    function, tensors = case
+    graph = traced(function, *tensors)
+    (group,) = grouped(graph)
+    group.unify()
+    rewrite(graph.graph, group, trial.fused(group, HIT))
+    graph.graph.lint()
+    graph.recompile()
+    targets = [node.target for node in graph.graph.nodes]
+    assert targets.count(ops.register_horizontal()) == 1
+    assert not {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, ops.register()} & set(targets)
+    found, wanted = graph(*tensors), function(*tensors)
+    for one, other in zip(*([it] if isinstance(it, torch.Tensor) else it for it in (found, wanted)), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.02, atol=0.1)
+
+
+def test_the_parts_lie_in_memory_as_the_products_did():
+    graph = traced(attention, *CASES["attention"][1])
+    (group,) = grouped(graph)
+    strides = [member.node.meta["val"].stride() for member in group.members]
+    readers = [set(member.node.users) for member in group.members]
+    rewrite(graph.graph, group, trial.fused(group, HIT))
+    for users, stride in zip(readers, strides, strict=True):
+        (user,) = users
+        assert user.args[0].meta["val"].stride() == stride
+        assert user.args[0].meta["val"].is_contiguous()
+
+
+def test_the_work_is_counted():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        ops.register_horizontal()(half(8, 64), [half(64, 32), half(64, 16)], [], [])
+    assert counter.get_total_flops() >= 2 * 8 * 64 * 48

@@ -1,0 +1,78 @@
+"""Which configs take several weights of one activation, and that their templates give each its columns."""
+
+import ast
+
+import jinja2
+import pytest
+
+from gemmdb.kernels import triton
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.triton import parts
+from gemmdb.key.problem import Problem
+
+TILE = Config.of(
+    "triton", "tile", block_m=16, block_n=32, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
+    dequant="cast", warps=4, stages=3,
+)  # fmt: skip
+NARROW = Config.of(
+    "triton", "narrow", block_m=16, block_n=32, block_k=64, split_k=4, swap=0, stagger=1, rows="mask", dequant="cast",
+    warps=4, stages=3,
+)  # fmt: skip
+GEMV = Config.of("triton", "gemv", block_n=32, block_k=256, unroll=2, dequant="cast", warps=4, stages=5)
+PERSISTENT = Config.of(
+    "triton", "persistent", block_m=64, block_n=32, block_k=64, group_m=8, swap=0, dequant="cast", resident=2, warps=4,
+    stages=3,
+)  # fmt: skip
+WIDTHS = (64, 32, 96)
+
+
+@pytest.mark.parametrize("config", [TILE, NARROW, GEMV], ids=lambda config: config.kernel)
+def test_every_block_of_columns_lies_in_one_weight(config):
+    assert parts.objection(config, WIDTHS) is None
+    assert "two weights" in str(parts.objection(config, (64, 48)))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ATEN,
+        PERSISTENT,
+        Config.of("triton", "tile", **{**TILE.values, "load": "tma"}),
+        Config.of("triton", "tile", **{**TILE.values, "split_k": 2, "reduce": "kernel"}),
+    ],
+    ids=["aten", "persistent", "tensor maps", "a second kernel"],
+)
+def test_other_configs_take_one_weight(config):
+    assert parts.objection(config, WIDTHS)
+
+
+def rendered(config: Config, problem: Problem, scaled: bool, biased: bool) -> ast.FunctionDef:
+    sizes = {f"B{place}" if place else "B": width for place, width in enumerate(WIDTHS)}
+    hooks = {
+        "def_kernel": lambda *names: f"def kernel({', '.join(names)}):",
+        "size": lambda name, dim: str(sizes[name] if name in sizes and dim else (problem.m, problem.k)[dim]),
+        "stride": lambda name, dim: f"stride{dim}",
+        "store_output": lambda indices, value, mask, indent_width=4, val_shape=None: f"store({', '.join(indices)})",
+    }
+    names = triton.names(config, problem) | parts.constants(len(WIDTHS), scaled, biased)
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
+    text = environment.from_string(triton.source(config.kernel)).render(**names, **hooks)
+    (function,) = ast.parse(text.strip()).body
+    assert isinstance(function, ast.FunctionDef)
+    assert text.count("store(idx_out)") == 1
+    return function
+
+
+@pytest.mark.parametrize("config", [TILE, NARROW, GEMV], ids=lambda config: config.kernel)
+@pytest.mark.parametrize(("scaled", "biased"), [(False, False), (True, False), (False, True)])
+def test_the_templates_take_the_weights_and_a_vector_for_each(config, scaled, biased):
+    problem = Problem.gemm("mm", m=4, n=sum(WIDTHS), k=512)
+    function = rendered(config, problem, scaled, biased)
+    weights, vector = ["B", "B1", "B2"], "scale" if scaled else "bias"
+    vectors = [vector, f"{vector}1", f"{vector}2"] if scaled or biased else []
+    assert [argument.arg for argument in function.args.args] == ["A", *weights, *vectors]
+    source = ast.unparse(function)
+    assert "beyond = start >= 64\n" in source
+    assert "beyond = start >= 64 + 32\n" in source
+    # Nothing of the kernel may change where K begins or how tiles are ordered.
+    assert source.count("base_n = 0\n") == 1

@@ -1,0 +1,69 @@
+"""Graphs with products of one activation, as if they were compiled for an H200.
+
+This module imports torch: only tests that need torch import it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from gemmdb import Config
+from gemmdb.hit import Hit
+from gemmdb.inductor.decision import Decision
+from gemmdb.inductor.horizontal import groups
+from gemmdb.inductor.horizontal.groups import Group
+from gemmdb.inductor.journal import Event
+from gemmdb.inductor.match import products
+from gemmdb.inductor.session import Session
+from gemmdb.kernels.config import ATEN
+from gemmdb.settings import Policy
+from kit.devices import H200
+
+NARROW = Config.of(
+    "triton", "narrow", block_m=16, block_n=16, block_k=32, split_k=1, swap=0, stagger=0, rows="wrap", dequant="cast",
+    warps=4, stages=3,
+)  # fmt: skip
+POLICY = Policy(on_miss="aten", confirm=True, confirm_s=3.0)
+
+
+def session(us: float = 5.0, policy: Policy = POLICY) -> Session:
+    """A session that knows one kernel for products of one activation, which takes `us` microseconds."""
+
+    def kernel(query: Any, allowed: Callable[[Config], bool]) -> Hit | None:
+        return Hit("exact", NARROW, us, 1.0, "a table") if allowed(NARROW) else None
+
+    return Session(lambda query: None, policy, None, kernel=kernel)
+
+
+def traced(function: Callable[..., Any], *tensors: torch.Tensor) -> torch.fx.GraphModule:
+    """The graph of `function`, with fake values."""
+    return make_fx(function, tracing_mode="fake")(*tensors)
+
+
+def decided(
+    graph: torch.fx.GraphModule, of: Session | None = None, us: float | None = 10.0
+) -> list[tuple[Any, Decision]]:
+    """The products of a graph, each with the decision for ATen, of `us` microseconds each."""
+    found = []
+    for node in graph.graph.nodes:
+        product = products.product(node) if node.op == "call_function" else None
+        if product is not None:
+            query = replace(product.query, device=H200)
+            event = Event(query.problem.text, "near", ATEN.text, H200.text, expected_us=us, speedup=1.0)
+            found.append((node, Decision(of or session(), query, ATEN, event)))
+    return found
+
+
+def grouped(graph: torch.fx.GraphModule, **options: Any) -> list[Group]:
+    """The groups of a graph."""
+    places = {node: place for place, node in enumerate(graph.graph.nodes)}
+    return groups.find(decided(graph, **options), places)
+
+
+def half(*sizes: int) -> torch.Tensor:
+    """A random tensor in bf16."""
+    return torch.randn(*sizes).bfloat16()
