@@ -1,6 +1,6 @@
 """Print the table and the figures of measured programs.
 
-    python -m benchmarks.programs report FILE.jsonl... [--way gemmdb] [--json]
+    python -m benchmarks.programs report FILE.jsonl... [--way gemmdb] [--short] [--json]
 
 One line per program: microseconds in default mode, the gains over default mode and max-autotune with their 95%
 intervals, seconds of compiling (cold, and warm in brackets), products by rung, products that are uncovered, and errors.
@@ -28,6 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="results of `measure`")
     parser.add_argument("--way", default="gemmdb", help="the way to report; default: gemmdb")
+    parser.add_argument(
+        "--short", action="store_true", help="the gains and compile times alone, the largest gain first"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and no table")
 
 
@@ -42,10 +45,11 @@ def main(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(found, indent=1))
         return
-    print("\n".join(table(latest(rows), options.way)))
+    print("\n".join((short if options.short else table)(latest(rows), options.way)))
     print()
     for over in ("default", "max-autotune"):
-        print("\n".join(classes(found.pop(f"over {over}"), over)))
+        for text in classes(found.pop(f"over {over}"), over):
+            print(text)
     for name, value in found.items():
         print(f"- {name}: {_said(value)}")
 
@@ -75,6 +79,17 @@ def table(rows: Sequence[Row], way: str) -> Iterator[str]:
             yield f"| | {said} |" + " |" * (len(HEADS) - 2)
         if failed(row):
             yield f"| | {'; '.join(_failures(row))} |" + " |" * (len(HEADS) - 2)
+
+
+def short(rows: Sequence[Row], way: str) -> Iterator[str]:
+    """A Markdown table of the programs that were timed in both ways, the largest gain over default mode first."""
+    yield f"| program | over default | cold compile s: default | {way} |"
+    yield "|---" * 4 + "|"
+    pairs = [comparing(row, way, "default") for row in rows]
+    gains = [(found, pair) for pair in pairs if (found := gain(pair, way, "default"))]
+    for (low, middle, high), pair in sorted(gains, key=lambda one: (-one[0][1], one[1]["program"])):
+        cold = " | ".join(f"{pair['ways'][name]['cold_s']:.1f}" for name in ("default", way))
+        yield f"| {pair['program']} | {middle:.3f} ({low:.3f} to {high:.3f}) | {cold} |"
 
 
 def _cells(row: Row, way: str) -> Iterator[str]:

@@ -217,14 +217,23 @@ def test_the_report_has_a_line_per_program_and_says_what_failed(tmp_path: Path, 
     rows[1]["ways"]["gemmdb"] = {"failure": "cold: exit 1: RuntimeError: no"}
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
-    report.main(argparse.Namespace(files=[path], way="gemmdb", json=False))
+    report.main(argparse.Namespace(files=[path], way="gemmdb", short=False, json=False))
     text = capsys.readouterr().out
     assert "| fast | 100 | 2.000 (2.000 to 2.000) |" in text
     assert "gemmdb: cold: exit 1: RuntimeError: no" in text
     assert "| 1 encoders, vision, audio, diffusion, prefills | 2.000x | 2.000x | 2.000x | 2.000x |" in text
     assert "- failed: 1 (broken)" in text
-    report.main(argparse.Namespace(files=[path], way="gemmdb", json=True))
+    report.main(argparse.Namespace(files=[path], way="gemmdb", short=False, json=True))
     assert json.loads(capsys.readouterr().out)["failed"] == ["broken"]
+
+
+def test_the_short_table_has_the_largest_gain_first() -> None:
+    rows = [row("slow", default=[100.0] * 9, gemmdb=[100.0] * 9), row("fast", default=[100.0] * 9, gemmdb=[50.0] * 9),
+            row("untimed", default=[100.0] * 9)]  # fmt: skip
+    _, _, *lines = report.short(figures.latest(rows), "gemmdb")
+    assert lines == [
+        "| fast | 2.000 (2.000 to 2.000) | 9.0 | 8.0 |", "| slow | 1.000 (1.000 to 1.000) | 9.0 | 8.0 |",
+    ]  # fmt: skip
 
 
 def test_the_last_row_that_has_both_ways_is_compared() -> None:
