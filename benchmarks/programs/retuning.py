@@ -20,11 +20,11 @@ def once() -> Iterator[None]:
 
     own = CachingAutotuner.recheck_autotune_cache
 
-    def recheck(kernel: Any, reload: Callable[[], Any]) -> None:
+    def recheck(kernel: Any, reload_kernel_from_src: Callable[[], Any]) -> None:  # torch passes it by that name.
         best = known(kernel)  # torch leaves fewer choices behind, so that nothing is found afterwards.
-        own(kernel, reload)
+        own(kernel, reload_kernel_from_src)
         if best is not None:
-            settle(kernel, best, reload)
+            settle(kernel, best, reload_kernel_from_src)
 
     CachingAutotuner.recheck_autotune_cache = recheck
     try:

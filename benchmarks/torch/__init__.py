@@ -8,6 +8,7 @@ from benchmarks.command import Tool
 TOOLS = (
     Tool("models", "Time decode and prefill of a Llama-3-8B-shaped model in three modes.", gpu=True),
     Tool("compile", "Time the compilation of that model in three modes, in fresh processes.", gpu=True),
+    Tool("blocks", "Time blocks of transformers with and without horizontal fusion.", gpu=True),
     Tool("lowering", "Time single products as Inductor compiles them with a table.", gpu=True),
     Tool("live", "Measure what live tuning costs and finds, on a GPU or a CPU."),
     Tool("lookup", "Time lookups in a table of a million problems."),

@@ -25,6 +25,7 @@ def _eager(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
     weight = w.to(a.dtype)
     if scale is None:
         return a @ weight
+    scale = scale.to(a.dtype)
     return a @ (weight * scale) if scale_first else (a @ weight) * scale
 
 
@@ -45,7 +46,7 @@ def _fake_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias:
 
 def _eager_horizontal(a: Any, weights: Any, scales: Any, biases: Any) -> Any:
     results = [a @ weight.to(a.dtype) for weight in weights]
-    results = [result * scale for result, scale in zip(results, scales, strict=True)] if scales else results
+    results = [result * scale.to(a.dtype) for result, scale in zip(results, scales, strict=True)] if scales else results
     results = [result + bias for result, bias in zip(results, biases, strict=True)] if biases else results
     return torch.cat([result.reshape(-1) for result in results])
 
@@ -68,8 +69,8 @@ def register() -> Any:
     """Define the operators once per process; returns the overload of `mixed_mm`.
 
     mixed_mm(a [M, K] float, w [K, N] int8 or uint8, scale [N] or None, scale_first) -> [M, N] of a's dtype: a @ w,
-    times scale. The unscaled product may exceed the range of a's dtype. With `scale_first` it is never stored in that
-    dtype: the scale is applied to the cast weight, or to an fp32 accumulator.
+    times scale, of that dtype or fp32. The unscaled product may exceed the range of a's dtype. With `scale_first` it is
+    never stored in that dtype: the scale is applied to the cast weight, or to an fp32 accumulator.
     """
     _define()
     return torch.ops.gemmdb.mixed_mm.default

@@ -24,6 +24,13 @@ def weight_only(a: Any, w: Any, scale: Any, backend: str) -> Any:
     return result if scale is None else state.lowering_of(aten.mul.Tensor)(result, scale)
 
 
+def like(scale: Any, a: Any) -> Any:
+    """A scale in the dtype of the activation, as the program multiplies by it. Only our Triton kernels take fp32."""
+    if scale is None or scale.get_dtype() == a.get_dtype():
+        return scale
+    return state.lowering_of(torch.ops.prims.convert_element_type.default)(scale, a.get_dtype())
+
+
 def cast_product(a: Any, w: Any, scale: Any, scale_first: bool = False) -> Any:
     """The product with the weight cast to the dtype of `a` first. `scale_first` scales the cast weight, as in default
     mode; otherwise the scale multiplies the product."""

@@ -89,6 +89,6 @@ def _one_by_one(a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: S
             if biases:
                 result = state.lowering_of(aten.addmm.default)(biases[place], a, weight)
             else:
-                result = casting.cast_product(a, weight, scales[place] if scales else None)
+                result = casting.cast_product(a, weight, casting.like(scales[place], a) if scales else None)
             results.append(flat(result, [-1]))
         return state.lowering_of(aten.cat.default)(results, 0)

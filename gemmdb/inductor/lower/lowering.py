@@ -93,7 +93,7 @@ def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) ->
         except Exception as error:
             outcome.failed(decision, error)
     with outcome.fallback(decision) if decision is not None else state.only_aten():
-        return casting.cast_product(a, w, scale, scale_first)
+        return casting.cast_product(a, w, casting.like(scale, a), scale_first)
 
 
 def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
@@ -110,10 +110,11 @@ def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias:
 def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
     """The product as decided. None if ATen was chosen, or if the decided config is not possible. Our own kernels ignore
     `scale_first`, because they scale the fp32 accumulator."""
+    cast = casting.like(scale, a)
     if decision.config is None:
-        return searching.search(decision, functools.partial(casting.cast_product, a, w, scale, scale_first))
+        return searching.search(decision, functools.partial(casting.cast_product, a, w, cast, scale_first))
     if decision.branches:
-        return branches.lower(decision, (a, w) if scale is None else (a, w, scale), {})
+        return branches.lower(decision, (a, w) if scale is None else (a, w, cast), {})
     if decision.config == ATEN:
         return None
     config = emit.confirmed(decision, (a, w))
@@ -122,8 +123,8 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
         outcome.refuse(decision, refusal)
         return None
     if config.backend in ("cutlass", "triton"):
-        return emit.generated(decision, (a, w), scale)
-    return None if config == ATEN else _mixed_with(decision, config, (a, w, scale), scale_first)
+        return emit.generated(decision, (a, w), scale if config.backend == "triton" else cast)
+    return None if config == ATEN else _mixed_with(decision, config, (a, w, cast), scale_first)
 
 
 def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, Any], scale_first: bool) -> Any:

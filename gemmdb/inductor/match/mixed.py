@@ -213,7 +213,7 @@ def rewrite(graph: Any, found: Mixed) -> None:
         if found.scale is not None:
             # The sums of the unscaled integers fit bf16, and bf16 has kernels that only scale after the product.
             first = found.early and value(found.a).dtype is torch.float16
-            scale = (rewriting.vector(graph, found.scale, weight), *((True,) if first else ()))
+            scale = (rewriting.vector(graph, _exact(found.scale), weight), *((True,) if first else ()))
         a = found.a
         if node.target is aten.bmm.default:
             a = rewriting.call(graph, aten.reshape.default, (a, [-1, rewriting.size(graph, a, 2)]), node.meta)
@@ -233,6 +233,20 @@ def rewrite(graph: Any, found: Mixed) -> None:
         multiply.replace_all_uses_with(kept)
         graph.erase_node(multiply)
     graph.erase_node(node)
+
+
+def _exact(scale: Any) -> Any:
+    """The fp32 values that a scale was cast from, like those of torchao: our kernels read them as they lie. A cast is a
+    kernel of its own at every call, since a template's operands are in memory. `scale` itself if there are none."""
+    node = scale
+    while node.op == "call_function":
+        source = node.args[0]
+        if node.target is _CAST:
+            return source if value(source).dtype is torch.float32 else scale
+        if node.target not in extract.VIEWS or not extract.known(value(source).numel() == value(node).numel()):
+            return scale
+        node = source
+    return scale
 
 
 def _move_after(node: Any, last: Any) -> None:

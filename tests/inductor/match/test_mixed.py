@@ -25,6 +25,12 @@ SPELLINGS = {
     "scaled transposed weight": (lambda s, x: x @ (s.w.t().to(x.dtype) * s.s), "scale", False),
     "per tensor": (lambda s, x: linear(x, s.w.to(x.dtype)) * s.one, "scale", False),
     "per tensor, weight": (lambda s, x: linear(x, s.w.to(x.dtype) * s.one), "scale", False),
+    "scale kept in fp32": (lambda s, x: linear(x, s.w.to(x.dtype)) * s.f.to(x.dtype), "scale", False),
+    "column kept in fp32": (
+        lambda s, x: linear(x, s.w.to(x.dtype)) * s.f[:, None].to(x.dtype).view(-1),
+        "scale",
+        False,
+    ),
     "scaled, bias": (lambda s, x: linear(x, s.w.to(x.dtype)) * s.s + s.b, "scale", True),
     "bias": (lambda s, x: linear(x, s.w.to(x.dtype), s.b), "none", True),
     "three dimensions": (lambda s, x: linear(x.view(2, 4, K), s.w.to(x.dtype)) * s.s + s.b, "scale", True),
@@ -40,6 +46,7 @@ class Quantised(nn.Module):
         w = torch.randint(low, 100, (N, K), dtype=weight_dtype)
         self.register_buffer("w", w.t().contiguous() if stored_kn else w)
         self.register_buffer("s", torch.rand(N).to(dtype) / 64)
+        self.register_buffer("f", torch.rand(N) / 64)
         self.register_buffer("one", (torch.rand(1) / 64).to(dtype))
         self.register_buffer("b", torch.randn(N).to(dtype))
         self.run = forward
