@@ -3,6 +3,8 @@
 The blocks have the sizes of published models, and random weights. For each, a line has the microseconds of a call in
 default mode, with gemmdb without horizontal fusion, and with it; the seconds of the first compile (the first one of
 the process also starts Inductor); and the largest error against the same block in fp32, relative to its largest value.
+
+    python -m benchmarks.torch blocks --out blocks.json
 """
 
 from __future__ import annotations
