@@ -25,12 +25,13 @@ log = logging.getLogger("gemmdb")
 now = time.monotonic
 LEAST_US = 3.0
 """What a product takes of whose time nothing is known."""
-GUESS = 0.25
-"""How much slower than ATen a kernel may be expected and be tried: with all columns, one launch is left of several."""
 PROMISING = 0.97
 """The largest expected time of the one kernel, relative to the products', that is worth a trial."""
 COMPILING = 0.5
 """The share of the allowed time after which nothing more is begun."""
+MOST_KNOWN = 256
+_KNOWN: dict[object, Timed] = {}
+"""What trials of this process said, by what was compiled: many programs compile their layers one by one."""
 
 
 def fuse(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> set[Any]:
@@ -57,23 +58,27 @@ def _allowed(group: Group) -> bool:
 
 def _fuse(found: Sequence[Group], places: dict[Any, int], steer: Steer, gone: set[Any]) -> None:
     start, allowed_s = now(), found[0].members[0].decision.session.policy.confirm_s
-    begun = []
-    for trial in _trials(found, places):
-        if now() - start > COMPILING * allowed_s:
-            break
-        if _done(trial.begin, steer) is None:
-            begun.append(trial)
-    for trial in begun:
-        if now() - start > allowed_s:
-            break
-        timed = _done(trial.finish)
-        if not isinstance(timed, Timed):
-            continue
-        log.debug("horizontal fusion of %s: %.1f us, apart %.1f", trial.text, timed.us, timed.apart_us)
-        if _pays(timed, trial):
-            for group in trial.groups:
-                gone |= _carry_out(group, trial.hit, timed)
+    begin_until = start + COMPILING * allowed_s
+    for trial in [one for one in _trials(found, places) if one.key in _KNOWN or _begins(one, steer, begin_until)]:
+        late = now() - start > allowed_s
+        timed = _KNOWN.get(trial.key) or (None if late else _done(trial.finish))
+        if isinstance(timed, Timed):
+            _remember(trial, timed)
+            if _pays(timed, trial):
+                for group in trial.groups:
+                    gone |= _carry_out(group, trial.hit, timed)
     log.info("horizontal fusion: %d of %d products in %.2f s", len(gone), _count(found), now() - start)
+
+
+def _begins(trial: Trial, steer: Steer, until: float) -> bool:
+    return now() <= until and _done(trial.begin, steer) is None
+
+
+def _remember(trial: Trial, timed: Timed) -> None:
+    log.debug("horizontal fusion of %s: %.1f us, apart %.1f", trial.text, timed.us, timed.apart_us)
+    if len(_KNOWN) >= MOST_KNOWN:
+        _KNOWN.clear()
+    _KNOWN[trial.key] = timed
 
 
 def _count(found: Sequence[Group]) -> int:
@@ -102,13 +107,18 @@ def _trials(found: Sequence[Group], places: dict[Any, int]) -> list[Trial]:
         if hit is None or hit.expected_us > PROMISING * _expected_us(group):
             continue
         group.unify()
-        piece = cutting.cut_all([(one.node, one.decision.problem) for one in group.members], places)
-        configs = tuple(one.decision.config for one in group.members)
-        key = (piece.text, hit.config, configs)
-        known_us, trial = trials.setdefault(key, (0.0, Trial(piece, [], hit)))
+        piece = _done(_cut, group, places)
+        if not isinstance(piece, cutting.Piece):
+            continue
+        one = Trial(piece, [], hit, tuple(member.decision.config for member in group.members))
+        known_us, trial = trials.setdefault(one.key, (0.0, one))
         trial.groups.append(group)
-        trials[key] = (known_us + saved_us, trial)
+        trials[one.key] = (known_us + saved_us, trial)
     return [trial for _, trial in sorted(trials.values(), key=lambda one: -one[0])]
+
+
+def _cut(group: Group, places: dict[Any, int]) -> cutting.Piece:
+    return cutting.cut_all([(one.node, one.decision.problem) for one in group.members], places)
 
 
 def _kernel(group: Group) -> Hit | None:

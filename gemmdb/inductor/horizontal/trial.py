@@ -35,12 +35,18 @@ class Timed:
 
 @dataclass
 class Trial:
-    """One or more groups of a graph with the same code. `hit`: the kernel."""
+    """One or more groups of a graph with the same code. `hit`: the kernel. `apart`: what runs without it."""
 
     piece: cutting.Piece
     groups: list[Group]
     hit: Hit
+    apart: tuple[Config | None, ...]
     _begun: tuple[nested.Begun, ...] = ()
+
+    @property
+    def key(self) -> object:
+        """What two trials have in common that say the same."""
+        return self.piece.text, self.hit.config, self.apart
 
     @property
     def text(self) -> str:

@@ -7,7 +7,7 @@ import torch
 from kit.horizontal import NARROW, POLICY, decided, half, session, traced
 
 from gemmdb.inductor import ops
-from gemmdb.inductor.confirm import rules
+from gemmdb.inductor.confirm import cutting, rules
 from gemmdb.inductor.confirm.job import Unconfirmed
 from gemmdb.inductor.horizontal import fusing
 from gemmdb.inductor.horizontal.trial import Timed, Trial
@@ -42,6 +42,7 @@ def seen(monkeypatch):
     monkeypatch.setattr(Trial, "begin", lambda trial, steer: trials.append(trial))
     monkeypatch.setattr(Trial, "finish", finish)
     monkeypatch.setattr(rules, "hindrance", lambda device: "")
+    monkeypatch.setattr(fusing, "_KNOWN", {})
     JOURNAL.drop()
     yield trials
     JOURNAL.drop()
@@ -68,6 +69,23 @@ def test_layers_with_the_same_code_are_tried_once(seen):
         assert event.speedup == pytest.approx(1.5)
         assert event.evidence["horizontal"] == {"products": 2, "us": 10.0, "apart_us": 15.0}
         assert event.note == "one kernel for 2 products"
+
+
+def test_the_next_graph_with_these_layers_is_not_tried_again(seen):
+    assert fused() == (2, 4)
+    seen.answer = Timed(15.0, 10.0)
+    assert fused(count=2) == (1, 2)
+    assert len(seen) == 1
+
+
+def test_a_group_that_cannot_be_cut_out_is_left_alone(seen, monkeypatch):
+    def uncut(*_):
+        raise cutting.Uncut("something lies between them")
+
+    monkeypatch.setattr(cutting, "cut_all", uncut)
+    errors = len(JOURNAL.errors)
+    assert fused() == (0, 0)
+    assert len(JOURNAL.errors) == errors
 
 
 @pytest.mark.parametrize(
