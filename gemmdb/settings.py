@@ -19,6 +19,8 @@ LIVE_S, ASKED_S = 10.0, 300.0
 name."""
 LIVE_CALLS, ASKED_CALLS = 100_000, 3_000_000
 """The calls of a graph within which live tuning must repay its time: by default, and if `live` was chosen by name."""
+PATIENT_S = 60.0
+"""A policy that lets a graph wait this many seconds for live tuning gets everything tuned: it asked for it by name."""
 CONFIRM_S = 3.0
 """The most seconds that confirming answers may delay the compile of one graph by default."""
 QUICKLY = 9
@@ -54,7 +56,8 @@ class Policy:
     kernel, half a minute of nvcc, so the default leaves it out). `cutlass_size`: no CUTLASS kernel for products with a
     smaller M x N x K. `confirm`: whether an answer that was not measured for this very problem is timed beside ATen
     before it is served; None means GEMMDB_CONFIRM, whose default is yes. `confirm_s`: the most seconds that this may
-    delay the compile of one graph; 0 means 3. All graphs of a process together may take three times that.
+    delay the compile of one graph; 0 means 3. Live tuning and confirming together may delay all
+    graphs of a process by 8 seconds, and by what these two allow beyond their defaults.
     `horizontal`: whether products of one activation become one kernel where that is faster in the program. Only what
     may be confirmed can.
     """

@@ -15,6 +15,7 @@ from kit import inductor as helpers  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
+from gemmdb.inductor.budget import BUDGET  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,7 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vector_units: None) -
     torch.manual_seed(0)
     gemmdb.inductor.disable()
     gemmdb.inductor.reset_stats()
+    BUDGET.clear()
     graphs = config.patch(fx_graph_cache=False, freezing=False, max_autotune=False, max_autotune_gemm=False)
     with graphs, compiled_at_once():
         yield

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from gemmdb.inductor import legality
+from gemmdb.inductor.budget import BUDGET, over
 from gemmdb.inductor.confirm import cutting, rules
 from gemmdb.inductor.confirm.job import Job, Result, Steer, Unconfirmed
 from gemmdb.inductor.decision import Decision
@@ -26,10 +27,6 @@ now = time.monotonic
 """The clock of what confirming may take."""
 COMPILING = 0.5
 """The share of the allowed time after which no further product is compiled."""
-GRAPHS = 3
-"""All graphs of a process together may take as long as so many graphs. A program in many pieces must not wait for
-each of them."""
-_spent_s = 0.0
 
 
 def confirm(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> list[Decision]:
@@ -51,23 +48,20 @@ def confirm(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> list[Decisio
 
 def _decide(doubted: Sequence[tuple[Any, Decision]], steer: Steer, decided: dict[object, Decision]) -> None:
     """Put the decisions on doubted answers into `decided`, by entry."""
-    global _spent_s
-    start, allowed_s = now(), doubted[0][1].session.policy.confirm_s
-    limit_s = min(allowed_s, GRAPHS * allowed_s - _spent_s)
+    policy = doubted[0][1].session.policy
+    limit_s = min(policy.confirm_s, BUDGET.left_s(policy))
     if limit_s <= 0:
-        why = f"{GRAPHS * allowed_s:g} s were over in this process"
-        decided |= {decision.entry: _unconfirmed(decision, why) for _, decision in doubted}
+        decided |= {decision.entry: _unconfirmed(decision, over(policy)) for _, decision in doubted}
         return
-    try:
-        _try(doubted, steer, decided, start, limit_s)
-    finally:
-        _spent_s += now() - start
+    with BUDGET.spending():
+        _try(doubted, steer, decided, limit_s)
 
 
 def _try(
-    doubted: Sequence[tuple[Any, Decision]], steer: Steer, decided: dict[object, Decision], start: float, limit_s: float
+    doubted: Sequence[tuple[Any, Decision]], steer: Steer, decided: dict[object, Decision], limit_s: float
 ) -> None:
-    """As `_decide`, from `start` for `limit_s` seconds."""
+    """As `_decide`, for `limit_s` seconds."""
+    start = now()
     jobs, uncut = _jobs(doubted)
     decided |= {decision.entry: _unconfirmed(decision, why) for decision, why in uncut}
     begun = []

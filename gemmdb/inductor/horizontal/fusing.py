@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gemmdb.hit import Hit
+from gemmdb.inductor.budget import BUDGET
 from gemmdb.inductor.confirm import cutting, rules
 from gemmdb.inductor.confirm.job import Unconfirmed
 from gemmdb.inductor.decision import Decision
@@ -44,7 +45,8 @@ def fuse(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> set[Any]:
         places = {node: place for place, node in enumerate(pairs[0][0].graph.nodes)}
         found = [one for one in groups.find(pairs, places) if _allowed(one)]
         if found:
-            _fuse(found, places, steer, gone)
+            with BUDGET.spending():
+                _fuse(found, places, steer, gone)
     except Exception as error:
         JOURNAL.failure("horizontal fusion", error)
     return gone
@@ -57,7 +59,8 @@ def _allowed(group: Group) -> bool:
 
 
 def _fuse(found: Sequence[Group], places: dict[Any, int], steer: Steer, gone: set[Any]) -> None:
-    start, allowed_s = now(), found[0].members[0].decision.session.policy.confirm_s
+    policy = found[0].members[0].decision.session.policy
+    start, allowed_s = now(), min(policy.confirm_s, BUDGET.left_s(policy))
     begin_until = start + COMPILING * allowed_s
     for trial in [one for one in _trials(found, places) if one.key in _KNOWN or _begins(one, steer, begin_until)]:
         late = now() - start > allowed_s

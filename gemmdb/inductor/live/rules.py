@@ -13,9 +13,9 @@ from gemmdb.kernels.registry import GPU_ALONE, INDUCTOR_ALONE
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.representatives import unmeasured
 from gemmdb.ladder.saving import trivial
-from gemmdb.settings import Policy
+from gemmdb.settings import PATIENT_S, Policy
 
-SLOW_S = 60.0
+SLOW_S = PATIENT_S
 """A policy that lets a graph wait this many seconds gets everything tuned: what the rules exclude takes that long."""
 NEEDED = ("sqlite_utils", "jinja2")
 """The libraries of `gemmdb[build]` that measuring needs."""

@@ -11,6 +11,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 
 from gemmdb.devices import detect
 from gemmdb.inductor import legality
+from gemmdb.inductor.budget import BUDGET, over
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL
 from gemmdb.inductor.live import client, crowd, rules, worth
@@ -57,7 +59,11 @@ def expect(session: Session, queries: Sequence[Query]) -> None:
         return
     device = queries[0].device
     here = [query for query in queries if query.device == device]
-    if hindrance(device) or not worth.pays(session, here, client.ready(), lambda q: session.find(q) is None):
+    if (
+        hindrance(device)
+        or not worth.limit_s(session.policy, 1, client.ready())
+        or not worth.pays(session, here, client.ready(), lambda q: session.find(q) is None)
+    ):
         return
     if not crowd.crowded(device, session.policy):
         _expected = monotonic()
@@ -66,7 +72,8 @@ def expect(session: Session, queries: Sequence[Query]) -> None:
 
 def expects(session: Session, query: Query, count: int) -> bool:
     """Whether `tune` will measure a product that misses, which its graph has `count` times."""
-    able = hindrance(query.device) is None and worth.pays(session, [query] * count, client.ready())
+    able = hindrance(query.device) is None and worth.limit_s(session.policy, 1, client.ready()) > 0
+    able = able and worth.pays(session, [query] * count, client.ready())
     return able and not crowd.crowded(query.device, session.policy)
 
 
@@ -125,6 +132,8 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
         return []
     session, device = group[0].session, group[0].query.device
     start, limit_s = monotonic(), worth.limit_s(session.policy, len({d.problem for d in group}), client.ready())
+    if limit_s <= 0:
+        return [_instead(decision, over(session.policy)) for decision in group]
     try:
         assert session.user_table is not None
         gpu, tried, table = _gpu(device), candidates(group), session.user_table
@@ -134,7 +143,8 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
             for problem, configs in tried.items()
         ]
         log.info("%s", _announced(len(requests), limit_s))
-        tuned = client.tune(requests, limit_s)
+        with nullcontext() if rules.patient(session.policy) else BUDGET.spending():
+            tuned = client.tune(requests, limit_s)
     except Exception as error:
         text = f"live tuning: {type(error).__name__}: {error}"
         JOURNAL.error(text)

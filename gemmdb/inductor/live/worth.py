@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gemmdb.inductor.budget import BUDGET
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.live import rules
 from gemmdb.inductor.session import Session
@@ -40,10 +41,20 @@ def pace(policy: Policy) -> Pace:
 
 
 def limit_s(policy: Policy, problems: int, ready: bool) -> float:
-    """The most seconds that tuning this number of problems may hold up a graph. `ready`: the measuring process runs
-    already. Whoever asks for `live` by name waits for as long as it takes, up to the policy's limit."""
+    """The most seconds that tuning this number of problems may hold up a graph, 0 when the process has none left.
+    `ready`: the measuring process runs already. Whoever asks for `live` by name waits for as long as it takes, up to
+    the policy's limit."""
     most = policy.live_s or ASKED_S
-    return most if rules.patient(policy) else min(most, _first_s(ready) + FURTHER_S * (problems - 1))
+    if rules.patient(policy):
+        return most
+    left = left_s(policy)
+    return min(most, left, _first_s(ready) + FURTHER_S * (problems - 1)) if left >= FURTHER_S else 0.0
+
+
+def left_s(policy: Policy) -> float:
+    """The seconds of the process that are left for live tuning: what one graph may take to be confirmed is kept, since
+    most of what programs gain comes from that."""
+    return BUDGET.left_s(policy) - (policy.confirm_s if policy.confirm else 0.0)
 
 
 def ask_of(session: Session, query: Query) -> Ask:

@@ -16,6 +16,7 @@ import gemmdb.inductor
 from gemmdb import Config, Policy, Problem
 from gemmdb.hit import Hit
 from gemmdb.inductor import session
+from gemmdb.inductor.budget import BUDGET, allowed_s
 from gemmdb.inductor.confirm import confirming, job, on_cpu, on_gpu, rules
 from gemmdb.inductor.confirm.trial import Trial
 from gemmdb.inductor.match import extract
@@ -170,11 +171,11 @@ def test_ranks_of_a_job_time_nothing(kit, compiled, clock, monkeypatch):
     assert (compiled()["rungs"], clock.seen) == ({"near": 3}, [])
 
 
-def test_a_process_of_many_graphs_waits_for_few_of_them(kit, compiled, clock, monkeypatch):
-    monkeypatch.setattr(confirming, "_spent_s", confirming.GRAPHS * PATIENT.confirm_s)
+def test_a_process_of_many_graphs_waits_for_few_of_them(kit, compiled, clock):
+    BUDGET.spend(allowed_s(PATIENT.resolved(Settings.read())))
     stats = compiled()
     assert (stats["rungs"], clock.seen) == ({"near": 3}, [])
-    assert {product["note"] for product in stats["products"]} == {"not confirmed: 900 s were over in this process"}
+    assert {product["note"] for product in stats["products"]} == {"not confirmed: 899 s were over in this process"}
 
 
 def test_nothing_is_timed_while_a_graph_is_captured(kit, compiled, clock, monkeypatch):
@@ -241,7 +242,6 @@ def test_a_wrong_result_is_never_served(kit, compiled, clock, monkeypatch):
 def test_once_the_time_is_over_the_rest_is_served_as_without_confirming(kit, compiled, clock, monkeypatch):
     now = iter(range(0, 10_000, 100))
     monkeypatch.setattr(confirming, "now", lambda: float(next(now)))
-    monkeypatch.setattr(confirming, "_spent_s", 0.0)
     stats = compiled()
     notes = sorted(product["note"] for product in stats["products"])
     assert notes == ["", "not confirmed: 300 s were over"] or notes == ["not confirmed: 300 s were over"] * 2

@@ -14,6 +14,7 @@ import gemmdb.inductor
 from gemmdb.devices import detect, registry
 from gemmdb.hit import Hit
 from gemmdb.inductor import install, session
+from gemmdb.inductor.budget import BUDGET, PROCESS_S
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.live import client, rules, tuning
@@ -254,3 +255,16 @@ def test_hits_are_looked_up_once_for_both_passes_and_all_layers():
         one(traced.graph)
     assert len(asked) == 1
     assert len(JOURNAL.pending()) == 3
+
+
+def test_a_process_that_has_spent_its_time_tunes_nothing_more(tmp_path, monkeypatch):
+    device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
+    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
+    took = []
+    monkeypatch.setattr(client, "tune", lambda requests, limit_s: took.append(limit_s) or client.Tuned(late=True))
+    BUDGET.spend(PROCESS_S)
+    (decided,) = tuning.tune(group)
+    assert (decided.config, decided.event.note) == (ATEN, "not tuned: 8 s were over in this process")
+    assert took == []
+    assert not JOURNAL.provisional

@@ -73,8 +73,8 @@ def test_where_nothing_can_be_expected_everything_is_tuned(asked, monkeypatch):
 
 def test_a_graph_waits_a_second_per_product_and_three_for_the_first():
     policy = Policy(on_miss="live", live_s=10.0)
-    assert [worth.limit_s(policy, n, ready=False) for n in (1, 2, 5, 50)] == [3.0, 4.0, 7.0, 10.0]
-    assert [worth.limit_s(policy, n, ready=True) for n in (1, 2, 50)] == [1.0, 2.0, 10.0]
+    assert [worth.limit_s(policy, n, ready=False) for n in (1, 2, 5, 50)] == [3.0, 4.0, 7.0, 8.0]
+    assert [worth.limit_s(policy, n, ready=True) for n in (1, 2, 50)] == [1.0, 2.0, 8.0]
     assert worth.limit_s(replace(policy, live_s=300.0), 1, ready=True) == 300.0
 
 
