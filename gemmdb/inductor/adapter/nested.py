@@ -28,6 +28,7 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
+from gemmdb.inductor.adapter import naming
 from gemmdb.inductor.adapter.emitting import Function, replaced
 
 _WAIT = "async_compile.wait(globals())\n"
@@ -94,6 +95,7 @@ def generate(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Code:
     """The output code of a graph for fake `inputs` of fixed sizes. Raises what Inductor raises."""
     with (
         undisturbed(),
+        naming.trying(),
         inductor_config.patch(_PATCHES),
         tracing(TracingContext(None)),
         V.set_debug_handler(DebugContext()),

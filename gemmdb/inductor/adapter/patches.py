@@ -81,6 +81,10 @@ PATCHES: tuple[Patch, ...] = (
         "fuses what reads our output in other loops: behind a permutation, and in torch 2.11 behind views",
     ),
     Patch(
+        "define_kernel", "torch._inductor.codegen.triton:TritonScheduling.define_kernel",
+        "a kernel that was compiled for a trial keeps its name, so that it is not compiled again",
+    ),
+    Patch(
         "cutlass_headers", "torch._inductor.codegen.cuda.compile_utils:_cutlass_include_paths",
         "nvcc finds the headers of the nvidia-cutlass package",
     ),
