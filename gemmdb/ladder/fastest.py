@@ -23,7 +23,7 @@ def best_kernel(ask: Ask) -> Hit | None:
             if ask.excluded is None or not ask.excluded(config, None):
                 ratio = prediction.ratios[config]
                 return Hit(prediction.rung, config, ratio * prediction.aten_us, 1 / ratio, prediction.table)
-    modelled = rank(ask, FIRST)
+    modelled = rank(ask, FIRST) if ask.policy.model else ""
     if isinstance(modelled, str):
         return None
     for one in modelled.best:

@@ -160,7 +160,7 @@ def test_a_backward_is_confirmed_too(kit, compiled):
 
 
 def test_with_little_memory_free_nothing_is_timed(kit, compiled, monkeypatch):
-    monkeypatch.setattr(rules, "FREE_BYTES", torch.cuda.mem_get_info()[1] + 1)
+    monkeypatch.setattr(on_gpu, "FREE_BYTES", torch.cuda.mem_get_info()[1] + 1)
     stats = compiled(nn.Linear(2560, 640, device="cuda", dtype=torch.bfloat16), kit.rand(5, 2560), config=SLOW)
     (product,) = stats["products"]
     assert "MiB are free" in product["note"]

@@ -52,5 +52,11 @@ def test_the_policy_holds(shipped):
     assert hit is None or hit.kernel == "narrow"
 
 
+def test_the_cost_model_answers_only_where_it_may(shipped):
+    query = Query(Problem.gemm("mm", m=3, n=48, k=1_000_000), H200)
+    assert best_kernel(query, shipped, POLICY) is not None
+    assert best_kernel(query, shipped, Policy(on_miss="aten", confirm=True, model=False)) is None
+
+
 def test_none_where_the_caller_can_use_none(shipped):
     assert asked(shipped, 4096, kernels=()) is None

@@ -86,7 +86,7 @@ def _zeros(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -
     return _zeros_on(torch.cuda.current_device(), size, stride, dtype)
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=4)  # The two codes of a trial may differ in it.
 def _zeros_on(device: int, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(size, dtype=dtype, device=device).as_strided(size, stride)
 

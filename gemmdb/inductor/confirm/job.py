@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from gemmdb.hit import Hit
 from gemmdb.inductor.adapter import nested
 from gemmdb.inductor.confirm import cutting, on_cpu, on_gpu, rules
@@ -91,7 +89,8 @@ class Job:
         fakes = self.piece.fakes
         with nested.real_tensors():
             if device.kind == "cuda":
-                self._make_room()
+                if short := on_gpu.shortage(fakes, self.piece.outputs, self.piece.device):
+                    raise Unconfirmed(short)
                 found = on_gpu.trial((aten, ours), fakes, self.piece.warm, self.piece.device)
             else:
                 found = on_cpu.trial((aten, ours), fakes, self.piece.warm)
@@ -118,15 +117,6 @@ class Job:
         if config != ATEN and (seen.config != config.text or seen.problem != event.problem or seen.note):
             raise Unconfirmed(seen.note or "Inductor compiles it as another problem")
         return code
-
-    def _make_room(self) -> None:
-        """Raise Unconfirmed if the GPU has too little memory for a trial."""
-        device = self.piece.device
-        needed = on_gpu.bytes_needed(self.piece.fakes, self.piece.outputs, device)
-        free, _ = torch.cuda.mem_get_info(device)
-        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        if needed + rules.FREE_BYTES > free:
-            raise Unconfirmed(f"only {free >> 20} MiB are free on the GPU, and timing it takes {needed >> 20}")
 
 
 def _only(config: Config, like: Session) -> Session:

@@ -20,6 +20,8 @@ SAMPLE_US = 2000.0
 """A graph has only as many calls as fit into this time."""
 MOST_COPIES, COPIED_BYTES = 4, 2**28
 """Operands are timed at this many addresses, as long as the copies take at most so much memory."""
+FREE_BYTES = 2**30
+"""GPU memory that must stay free beside what a trial takes."""
 LEAST_FLUSH = 2**26
 """Bytes that a flush reads at least; twice the L2 where that is more."""
 
@@ -29,6 +31,16 @@ Step = Callable[[int], object]
 def bytes_needed(fakes: Sequence[torch.Tensor], outputs: int, device: torch.device) -> int:
     """GPU memory that a trial takes. `outputs`: bytes of the outputs of one call, which are compared in fp64."""
     return _copies(fakes) * sizes(fakes) + 20 * outputs + 2 * _flushed(device)
+
+
+def shortage(fakes: Sequence[torch.Tensor], outputs: int, device: torch.device) -> str:
+    """Why the GPU has too little memory for a trial, empty if it has enough. The arguments are those of
+    `bytes_needed`."""
+    needed = bytes_needed(fakes, outputs, device)
+    free, _ = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    short = needed + FREE_BYTES > free
+    return f"only {free >> 20} MiB are free on the GPU, and timing it takes {needed >> 20}" if short else ""
 
 
 def trial(

@@ -17,8 +17,6 @@ RUNGS = ("near", "epilogue", "sku", "model")
 """The rungs whose answers no measurement of the very problem stands behind."""
 SLOW_S = 20.0
 """A policy that lets a graph wait this many seconds gets what compiles slowly confirmed, too."""
-FREE_BYTES = 2**30
-"""GPU memory that must stay free beside what confirming takes."""
 
 
 def objection(query: Query, policy: Policy) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gemmdb.hit import Hit
+from gemmdb.inductor.adapter import state
 from gemmdb.inductor.budget import BUDGET
 from gemmdb.inductor.confirm import cutting, rules
 from gemmdb.inductor.confirm.job import Unconfirmed
@@ -31,8 +32,9 @@ PROMISING = 0.97
 COMPILING = 0.5
 """The share of the allowed time after which nothing more is begun."""
 MOST_KNOWN = 256
-_KNOWN: dict[object, Timed] = {}
-"""What trials of this process said, by what was compiled: many programs compile their layers one by one."""
+_KNOWN: dict[object, Timed | None] = {}
+"""What trials of this process said, by what was compiled: many programs compile their layers one by one. None: there
+are no times."""
 
 
 def fuse(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> set[Any]:
@@ -53,23 +55,28 @@ def fuse(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> set[Any]:
 
 
 def _allowed(group: Group) -> bool:
-    decision = group.members[0].decision
-    policy, query = decision.session.policy, group.query
-    return policy.horizontal and not rules.objection(query, policy) and not rules.hindrance(query.device)
+    policy, query = group.members[0].decision.session.policy, group.query
+    if not policy.horizontal or rules.objection(query, policy) or rules.hindrance(query.device):
+        return False
+    # A trial would wait for nvcc, or for a search.
+    decisions = [member.decision for member in group.members]
+    slow = any(rules.too_slow(one.config, policy) for one in decisions if one.config is not None)
+    return not slow and not (state.autotuning() and any(one.unanswered for one in decisions))
 
 
 def _fuse(found: Sequence[Group], places: dict[Any, int], steer: Steer, gone: set[Any]) -> None:
     policy = found[0].members[0].decision.session.policy
     start, allowed_s = now(), min(policy.confirm_s, BUDGET.left_s(policy))
     begin_until = start + COMPILING * allowed_s
-    for trial in [one for one in _trials(found, places) if one.key in _KNOWN or _begins(one, steer, begin_until)]:
-        late = now() - start > allowed_s
-        timed = _KNOWN.get(trial.key) or (None if late else _done(trial.finish))
-        if isinstance(timed, Timed):
-            _remember(trial, timed)
-            if _pays(timed, trial):
-                for group in trial.groups:
-                    gone |= _carry_out(group, trial.hit, timed)
+    trials = [one for one in _trials(found, places) if one.key in _KNOWN or _begins(one, steer, begin_until)]
+    for trial in trials:
+        if trial.key not in _KNOWN and now() - start <= allowed_s:
+            _remember(trial, _done(trial.finish))
+    for trial in trials:  # All trials are over: they read the graph as it was.
+        timed = _KNOWN.get(trial.key)
+        if timed is not None and _pays(timed, trial):
+            for group in trial.groups:
+                gone |= _carry_out(group, trial.hit, timed)
     log.info("horizontal fusion: %d of %d products in %.2f s", len(gone), _count(found), now() - start)
 
 
@@ -77,8 +84,9 @@ def _begins(trial: Trial, steer: Steer, until: float) -> bool:
     return now() <= until and _done(trial.begin, steer) is None
 
 
-def _remember(trial: Trial, timed: Timed) -> None:
-    log.debug("horizontal fusion of %s: %.1f us, apart %.1f", trial.text, timed.us, timed.apart_us)
+def _remember(trial: Trial, found: Any) -> None:
+    timed = found if isinstance(found, Timed) else None
+    log.debug("horizontal fusion of %s: %s", trial.text, timed or "no times")
     if len(_KNOWN) >= MOST_KNOWN:
         _KNOWN.clear()
     _KNOWN[trial.key] = timed
@@ -105,23 +113,22 @@ def _trials(found: Sequence[Group], places: dict[Any, int]) -> list[Trial]:
     """The trials of promising groups, those that save most first."""
     trials: dict[object, tuple[float, Trial]] = {}
     for group in found:
-        hit = _kernel(group)
-        saved_us = _expected_us(group) - hit.expected_us if hit else 0.0
-        if hit is None or hit.expected_us > PROMISING * _expected_us(group):
-            continue
-        group.unify()
-        piece = _done(_cut, group, places)
-        if not isinstance(piece, cutting.Piece):
-            continue
-        one = Trial(piece, [], hit, tuple(member.decision.config for member in group.members))
-        known_us, trial = trials.setdefault(one.key, (0.0, one))
-        trial.groups.append(group)
-        trials[one.key] = (known_us + saved_us, trial)
+        one = _done(_trial, group, places)
+        if isinstance(one, Trial):
+            known_us, trial = trials.setdefault(one.key, (0.0, one))
+            trial.groups.append(group)
+            trials[one.key] = (known_us + _expected_us(group) - one.hit.expected_us, trial)
     return [trial for _, trial in sorted(trials.values(), key=lambda one: -one[0])]
 
 
-def _cut(group: Group, places: dict[Any, int]) -> cutting.Piece:
-    return cutting.cut_all([(one.node, one.decision.problem) for one in group.members], places)
+def _trial(group: Group, places: dict[Any, int]) -> Trial | None:
+    """The trial of a group; None if no kernel is expected to gain."""
+    hit = _kernel(group)
+    if hit is None or hit.expected_us > PROMISING * _expected_us(group):
+        return None
+    group.unify()  # The piece reads the activation once, and the graph may do so, too.
+    piece = cutting.cut_all([(one.node, one.decision.problem) for one in group.members], places)
+    return Trial(piece, [], hit, tuple(member.decision.config for member in group.members))
 
 
 def _kernel(group: Group) -> Hit | None:
@@ -157,13 +164,14 @@ def _replaced(event: Event, _: Event) -> Event:
 
 
 def _event(member: Member, group: Group, hit: Hit, timed: Timed) -> Event:
-    """What the journal says of one product: as expected by itself, times what the trial says of all together. No table
-    has measured the kernel with several weights, so the rung is never `exact`."""
-    old, faster = member.decision.event, timed.apart_us / timed.us
-    alone_us, count = old.expected_us or LEAST_US, len(group.members)
-    facts = {"products": count, "us": timed.us, "apart_us": timed.apart_us}
+    """What the journal says of one product: as expected by itself, times what the trial says of all together. Where
+    nothing was expected, it is its share of the columns. No table has measured the kernel with several weights, so the
+    rung is never `exact`."""
+    old, faster, count = member.decision.event, timed.apart_us / timed.us, len(group.members)
+    us = timed.us * member.width / sum(group.widths) if old.expected_us is None else old.expected_us / faster
+    facts = {"products": count, "us": timed.us, "apart_us": timed.apart_us, "instead_of": old.config}
     return replace(
         old, rung="near" if hit.rung == "exact" else hit.rung, config=hit.config.text, table=hit.table,
-        expected_us=alone_us / faster, speedup=(old.speedup or 1.0) * faster, note=f"one kernel for {count} products",
-        evidence={**old.evidence, "horizontal": facts},
+        expected_us=us, speedup=None if old.speedup is None else old.speedup * faster,
+        note=f"one kernel for {count} products", evidence={"horizontal": facts},
     )  # fmt: skip

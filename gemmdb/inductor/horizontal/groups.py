@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from gemmdb.inductor import ops
 from gemmdb.inductor.decision import Decision
@@ -50,10 +52,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Products of one activation `a` [M, K], in the order of the graph."""
+    """Products of one activation, in the order of the graph."""
 
-    a: Any
     members: tuple[Member, ...]
+
+    @property
+    def a(self) -> Any:
+        """The node of the activation [M, K] that the first product reads now: it may be a product of another group."""
+        return _activation(self.members[0].node)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -96,7 +102,7 @@ def _divided(members: Sequence[tuple[int, Member]]) -> Iterator[Group]:
 
 def _several(members: Sequence[Member]) -> Iterator[Group]:
     if len(members) > 1:
-        yield Group(_activation(members[0].node), tuple(members))
+        yield Group(tuple(members))
 
 
 def _member(node: Any, decision: Decision) -> Member | None:
@@ -108,7 +114,7 @@ def _member(node: Any, decision: Decision) -> Member | None:
     if problem.a.dtype not in _HALF or problem.out != problem.a.dtype or problem.scalars != "unit" or problem.n % STEP:
         return None
     member = _read(node, decision)
-    if member is None or not all(map(_given, member.own)) or _escapes(node):
+    if member is None or not all(map(_given, member.own)) or _seen_whole(node):
         return None
     vectors = [value(vector) for vector in (member.scale, member.bias) if vector is not None]
     dense = all(tuple(one.shape) == (problem.n,) and one.stride() == (1,) for one in vectors)
@@ -118,6 +124,8 @@ def _member(node: Any, decision: Decision) -> Member | None:
 def _read(node: Any, decision: Decision) -> Member | None:
     if node.target is ops.register() and decision.problem.op == "mixed_mm" and decision.problem.bias is None:
         _, weight, *rest = node.args
+        if any(rest[1:]):
+            return None  # The scale comes first, since sums of the integers may overflow fp16.
         return Member(node, decision, weight, rest[0] if rest else None)
     if _OPS.get(node.target) != decision.problem.op:
         return None  # Or a product of a cast weight, which Inductor fuses.
@@ -137,7 +145,8 @@ def _kind(member: Member) -> object:
         source = source.args[0]
     seen = value(a)
     problem = _plain(member.decision.problem)
-    family = (problem.op, problem.family, member.scale is None, str(value(member.node).device))
+    vectors = tuple(one and value(one).dtype for one in (member.scale, member.bias))
+    family = (problem.op, problem.family, vectors, str(value(member.node).device))
     return source, tuple(seen.shape), seen.stride(), seen.storage_offset(), family, weight.stride()
 
 
@@ -153,17 +162,33 @@ def _given(node: Any) -> bool:
     return node.op in ("placeholder", "get_attr")
 
 
-def _escapes(node: Any) -> bool:
-    """Whether the graph returns the product's memory, which would then keep that of the whole group alive. A product
-    that the backward needs is returned, too."""
-    waiting = [node]
+def _seen_whole(node: Any) -> bool:
+    """Whether something sees the product's memory itself, and not only its values: then the product must have memory of
+    its own. The graph may return it, and would keep the whole group's; a product that the backward needs is returned,
+    too. `as_strided` counts from the start of the memory. Custom operators that write to what they are given become
+    `as_strided` after this pass."""
+    storage, seen, waiting = _storages(node), {node}, [node]
     while waiting:
         for user in waiting.pop().users:
-            if user.op == "output":
+            if user.op == "output" or user.target in _BY_MEMORY or _writes(user.target):
                 return True
-            if user.target in chains.VIEWS or user.target in _PIECES:
+            if user not in seen and (user.target in _VIEWS or storage & _storages(user)):
+                seen.add(user)
                 waiting.append(user)
     return False
 
 
-_PIECES = (aten.slice.Tensor, aten.select.int, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
+def _storages(node: Any) -> set[Any]:
+    """The memory behind the value of a node, which may be several tensors."""
+    found = node.meta.get("val")
+    tensors = found if isinstance(found, list | tuple) else [found]
+    return {StorageWeakRef(one.untyped_storage()) for one in tensors if isinstance(one, torch.Tensor)}
+
+
+def _writes(target: Any) -> bool:
+    schema = getattr(target, "_schema", None)
+    return isinstance(target, torch._ops.HigherOrderOperator) or (schema is not None and schema.is_mutable)
+
+
+_VIEWS = (*chains.VIEWS, operator.getitem)
+_BY_MEMORY = (aten.as_strided.default, aten.as_strided_scatter.default)

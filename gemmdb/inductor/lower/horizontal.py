@@ -52,7 +52,8 @@ def lower(a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: Sequenc
             log.debug("gemmdb: %s horizontally", fused.decision.problem.text, exc_info=True)
             for member in fused.members:
                 outcome.refuse(member, f"not in one kernel: {type(error).__name__}: {error}")
-    return _one_by_one(a, weights, scales, biases)
+    members = fused.members if fused is not None else (None,) * len(weights)
+    return _one_by_one(members, a, weights, scales, biases)
 
 
 def _kernel(fused: Fused, a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: Sequence[Any]) -> Any:
@@ -81,14 +82,16 @@ def _kernel(fused: Fused, a: Any, weights: Sequence[Any], scales: Sequence[Any],
     return templates.product(kernel, (a, *weights, *vectors), (a.get_dtype(), (size,)), launched=grid)
 
 
-def _one_by_one(a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: Sequence[Any]) -> Any:
-    """The products as Inductor lowers them."""
+def _one_by_one(
+    members: Sequence[Decision | None], a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: Sequence[Any]
+) -> Any:
+    """The products as Inductor lowers them, which may search if the user asked for that."""
     flat, results = state.lowering_of(aten.reshape.default), []
-    with state.only_aten():
-        for place, weight in enumerate(weights):
+    for place, (member, weight) in enumerate(zip(members, weights, strict=True)):
+        with outcome.fallback(member) if member is not None else state.only_aten():
             if biases:
                 result = state.lowering_of(aten.addmm.default)(biases[place], a, weight)
             else:
                 result = casting.cast_product(a, weight, casting.like(scales[place], a) if scales else None)
             results.append(flat(result, [-1]))
-        return state.lowering_of(aten.cat.default)(results, 0)
+    return state.lowering_of(aten.cat.default)(results, 0)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch._inductor.config as inductor_config
 from kit.horizontal import NARROW, POLICY, decided, half, session, traced
 
 from gemmdb.inductor import ops
@@ -48,10 +49,12 @@ def seen(monkeypatch):
     JOURNAL.drop()
 
 
-def fused(of=None, us=10.0, count=4):
-    """(the graph, how many nodes are gone) after fusing two layers."""
+def fused(of=None, us=10.0, count=4, unanswered=False):
+    """(how many kernels there are, how many nodes are gone) after fusing layers of two products each."""
     graph = traced(layers, half(8, 64), *(half(64, 64) for _ in range(count)))
     pairs = decided(graph, of, us)
+    if unanswered:
+        pairs = [(node, replace(one, event=replace(one.event, rung="aten"))) for node, one in pairs]
     for _, decision in pairs:
         JOURNAL.enter(decision.event, decision.entry)
     gone = fusing.fuse(pairs, lambda node, decision: None)
@@ -67,7 +70,9 @@ def test_layers_with_the_same_code_are_tried_once(seen):
         assert (event.config, event.rung) == (NARROW.text, "near")
         assert event.expected_us == pytest.approx(10.0 / 1.5)
         assert event.speedup == pytest.approx(1.5)
-        assert event.evidence["horizontal"] == {"products": 2, "us": 10.0, "apart_us": 15.0}
+        assert event.evidence["horizontal"] == {
+            "products": 2, "us": 10.0, "apart_us": 15.0, "instead_of": "aten:default",
+        }  # fmt: skip
         assert event.note == "one kernel for 2 products"
 
 
@@ -86,6 +91,33 @@ def test_a_group_that_cannot_be_cut_out_is_left_alone(seen, monkeypatch):
     errors = len(JOURNAL.errors)
     assert fused() == (0, 0)
     assert len(JOURNAL.errors) == errors
+
+
+def test_products_without_an_expected_time_share_that_of_the_trial(seen):
+    assert fused(session(us=2.0), us=None) == (2, 4)
+    for event in JOURNAL.pending():
+        assert (event.expected_us, event.speedup) == (5.0, 1.5)
+
+
+def test_a_trial_that_failed_is_not_repeated(seen):
+    seen.answer = Unconfirmed("its times vary")
+    assert fused() == fused() == (0, 0)
+    assert len(seen) == 1
+
+
+def test_a_lookup_that_fails_costs_one_group(seen):
+    def broken(query, allowed):
+        raise ValueError("broken")
+
+    assert fused(replace(session(), kernel=broken)) == (0, 0)
+    assert any("broken" in error for error in JOURNAL.errors)
+    JOURNAL.errors.clear()
+
+
+def test_what_the_user_asked_inductor_to_search_is_searched(seen):
+    with inductor_config.patch(max_autotune=True):
+        assert fused() == (2, 4)  # These are answers.
+        assert fused(unanswered=True) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -133,26 +165,3 @@ def test_a_failure_never_reaches_the_compile(seen, monkeypatch):
     assert fused() == (0, 0)
     assert any("horizontal fusion" in error for error in JOURNAL.errors)
     JOURNAL.errors.clear()
-
-
-def test_a_compile_with_a_kernel_that_cannot_be_generated_goes_on(seen, kit, monkeypatch):
-    """On a CPU there is no Triton kernel, so the lowering takes the products one by one."""
-    from gemmdb.inductor import session as sessions
-    from gemmdb.inductor.horizontal import groups
-
-    monkeypatch.setattr(groups, "_GPUS", ("cpu", "cuda"))
-    monkeypatch.setattr(rules, "objection", lambda query, policy: "")
-    torch._dynamo.reset()
-    tensors = [half(8, 64), *(half(64, 64) for _ in range(4))]
-    import gemmdb.inductor
-
-    gemmdb.inductor.enable()
-    gemmdb.inductor.reset_stats()
-    answering = replace(session(us=0.1), identity=None)
-    with sessions.use(answering), torch.no_grad():
-        found = torch.compile(layers)(*tensors)
-    torch.testing.assert_close(found, layers(*tensors), rtol=0.05, atol=0.1)
-    stats = gemmdb.inductor.stats()
-    gemmdb.inductor.disable()
-    assert len(seen) == 1
-    assert all("not in one kernel" in product["note"] for product in stats["products"])

@@ -56,6 +56,21 @@ def test_an_int8_weight_with_its_scales():
     assert [member.scale is not None for member in group.members] == [True, True]
 
 
+def test_a_scale_that_comes_first_or_has_another_dtype():
+    op = ops.register()
+    weights = [torch.randint(-9, 9, (n, 64), dtype=torch.int8) for n in (32, 32)]
+
+    def last(x, w0, w1, s0, s1):
+        return used(op(x, w0.t(), s0), op(x, w1.t(), s1))
+
+    def first(x, w0, w1, s0, s1):
+        return used(op(x, w0.t(), s0, True), op(x, w1.t(), s1, True))
+
+    assert widths(last, X, *weights, half(32), half(32)) == [(32, 32)]
+    assert widths(last, X, *weights, half(32), torch.rand(32)) == []
+    assert widths(first, X, *weights, half(32), half(32)) == []
+
+
 @pytest.mark.parametrize(
     ("function", "tensors"),
     [

@@ -1,0 +1,111 @@
+"""Real compiles with groups, on a CPU, where the lowering takes the products of a group one by one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from kit.horizontal import half, session
+
+import gemmdb.inductor
+from gemmdb.inductor import session as sessions
+from gemmdb.inductor.confirm import rules
+from gemmdb.inductor.horizontal import fusing, groups
+from gemmdb.inductor.horizontal.trial import Timed, Trial
+
+linear = torch.nn.functional.linear
+
+
+@torch.library.custom_op("gemmdb_tests::turn_", mutates_args=("q", "k"))
+def turn_(q: torch.Tensor, k: torch.Tensor) -> None:
+    """As rotary embeddings of serving engines do: write to both."""
+    q.mul_(2)
+    k.mul_(3)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """A function that compiles with every group fused, and returns (how many groups there were, gemmdb's stats)."""
+    monkeypatch.setattr(groups, "_GPUS", ("cpu", "cuda"))
+    monkeypatch.setattr(rules, "objection", lambda query, policy: "")
+    monkeypatch.setattr(rules, "hindrance", lambda device: "")
+    monkeypatch.setattr(fusing, "_KNOWN", {})
+    monkeypatch.setattr(Trial, "begin", lambda trial, steer: None)
+    monkeypatch.setattr(Trial, "finish", lambda trial: Timed(5.0, 10.0))
+    made = []
+    rewrite = fusing.rewrite
+    monkeypatch.setattr(fusing, "rewrite", lambda *args: made.append(rewrite(*args)))
+
+    def run(function, *tensors):
+        torch._dynamo.reset()
+        gemmdb.inductor.enable()
+        gemmdb.inductor.reset_stats()
+        copies = [one.clone() for one in tensors]
+        with sessions.use(replace(session(us=0.1), identity=None)), torch.no_grad():
+            found = torch.compile(function)(*copies)
+            wanted = function(*(one.clone() for one in tensors))
+        torch.testing.assert_close(found, wanted, rtol=0.05, atol=0.15)
+        stats = gemmdb.inductor.stats()
+        gemmdb.inductor.disable()
+        assert stats["errors"] == []
+        return len(made), stats
+
+    return run
+
+
+def small(*sizes):
+    return half(*sizes) / 8
+
+
+X, Q, K, V = half(8, 64), *(small(64, 64) for _ in range(3))
+
+
+def gated(x, first, second):
+    return linear(x, first).relu() * linear(x, second)
+
+
+def test_a_kernel_that_cannot_be_generated(compiled):
+    count, stats = compiled(gated, X, Q, K)
+    assert count == 1
+    assert all("not in one kernel" in product["note"] for product in stats["products"])
+
+
+def test_a_group_whose_activation_is_a_product_of_another_group(compiled):
+    def low_rank(x, q, down, k, v):
+        latent = linear(x, down)
+        return linear(x, q).sin(), linear(latent, k).sin(), linear(latent, v).sin()
+
+    count, _ = compiled(low_rank, X, Q, K, V, small(64, 64))
+    assert count == 2
+
+
+def turned(x, q, k):
+    q, k = linear(x, q).view(8, 4, 16), linear(x, k).view(8, 4, 16)
+    turn_(q, k)
+    return q + 1, k + 1
+
+
+def strided(x, q, k):
+    return linear(x, q) + 1, torch.as_strided(linear(x, k), (6, 64), (64, 1), 64) + 1
+
+
+def returned(x, q, k):
+    return linear(x, q).sin(), linear(x, k).split(32, 1)[0]
+
+
+def diagonal(x, q, k):
+    return linear(x, q).sin(), linear(x, k).diagonal()
+
+
+@pytest.mark.parametrize("function", [turned, strided, returned, diagonal], ids=lambda function: function.__name__)
+def test_what_sees_the_memory_of_a_product_keeps_it_out(compiled, function):
+    count, _ = compiled(function, X, Q, K)
+    assert count == 0
+
+
+def test_views_and_pieces_do_not(compiled):
+    def heads(x, q, k):
+        first, second = linear(x, q).split(32, 1)
+        return first.sin() + second, linear(x, k).view(2, 4, 64).transpose(0, 1).sin()
+
+    count, _ = compiled(heads, X, Q, K)
+    assert count == 1
