@@ -12,7 +12,7 @@ import torch
 from torch._inductor import ir
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.graph import SubgraphLowering
-from torch._inductor.lowering import lowerings
+from torch._inductor.lowering import lowerings, pointwise_cat
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
@@ -128,6 +128,11 @@ def anywhere(node: Any) -> bool:
     """Whether the memory behind `node` may fail to begin at a multiple of 16 bytes when the graph runs. For each input
     that was aligned at compile time, Inductor ensures the alignment by a copy."""
     return node.maybe_get_name() in V.graph.unaligned_buffers or misplaced(node)
+
+
+def concatenated(vectors: Sequence[Any]) -> Any:
+    """Vectors one after the other. Inductor's lowering of `cat` reads the node of the graph, which is no `cat` here."""
+    return pointwise_cat(list(vectors), 0)
 
 
 def aligned(node: Any) -> Any:

@@ -94,4 +94,4 @@ def _one_by_one(
             else:
                 result = casting.cast_product(a, weight, casting.like(scales[place], a) if scales else None)
             results.append(flat(result, [-1]))
-    return state.lowering_of(aten.cat.default)(results, 0)
+    return ir_view.concatenated(results)
