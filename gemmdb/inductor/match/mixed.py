@@ -23,6 +23,7 @@ _CAST = torch.ops.prims.convert_element_type.default
 _TRANSPOSES = (aten.t.default, aten.permute.default)
 _RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 _WEIGHTS = (torch.int8, torch.uint8)
+_GPUS = ("cuda",)
 
 
 @dataclass
@@ -213,7 +214,8 @@ def rewrite(graph: Any, found: Mixed) -> None:
         if found.scale is not None:
             # The sums of the unscaled integers fit bf16, and bf16 has kernels that only scale after the product.
             first = found.early and value(found.a).dtype is torch.float16
-            scale = (rewriting.vector(graph, _exact(found.scale), weight), *((True,) if first else ()))
+            exact = _exact(found.scale) if value(found.a).device.type in _GPUS else found.scale
+            scale = (rewriting.vector(graph, exact, weight), *((True,) if first else ()))
         a = found.a
         if node.target is aten.bmm.default:
             a = rewriting.call(graph, aten.reshape.default, (a, [-1, rewriting.size(graph, a, 2)]), node.meta)
@@ -237,7 +239,8 @@ def rewrite(graph: Any, found: Mixed) -> None:
 
 def _exact(scale: Any) -> Any:
     """The fp32 values that a scale was cast from, like those of torchao: our kernels read them as they lie. A cast is a
-    kernel of its own at every call, since a template's operands are in memory. `scale` itself if there are none."""
+    kernel of its own at every call, since a template's operands are in memory. `scale` itself if there are none. Not
+    for CPUs: freezing makes a constant of the cast, which the C++ template needs."""
     node = scale
     while node.op == "call_function":
         source = node.args[0]

@@ -25,7 +25,19 @@ BF16 = torch.bfloat16
     ],
     ids=["cast", "cast column", "column cast", "computed in fp32", "computed in bf16", "fp64", "one number"],
 )
-def test_a_scale_that_was_cast_from_fp32_is_read_in_fp32(scale, sizes, dtype):
+def test_a_scale_that_was_cast_from_fp32_is_read_in_fp32_on_a_gpu(monkeypatch, scale, sizes, dtype):
+    monkeypatch.setattr(mixed, "_GPUS", ("cpu",))
+    assert scale_of(scale, sizes) == dtype
+
+
+def test_on_a_cpu_it_is_read_as_the_program_casts_it():
+    """Freezing makes a constant of the cast, and the C++ template takes its scale only from memory."""
+    assert scale_of(lambda s: s.to(BF16), (32,)) == BF16
+
+
+def scale_of(scale, sizes):
+    """The dtype of the scale that a rewritten product reads. The graph computes the same."""
+
     def product(x, w, s):
         return linear(x, w.to(BF16)) * scale(s)
 
@@ -36,6 +48,6 @@ def test_a_scale_that_was_cast_from_fp32_is_read_in_fp32(scale, sizes, dtype):
     graph.graph.eliminate_dead_code()
     graph.recompile()
     (made,) = (one for one in graph.graph.nodes if one.target is ops.register())
-    assert made.args[2].meta["val"].dtype == dtype
     assert made.meta["val"].dtype == BF16
     torch.testing.assert_close(graph(*tensors), product(*tensors))
+    return made.args[2].meta["val"].dtype
