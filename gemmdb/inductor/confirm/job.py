@@ -104,7 +104,7 @@ class Job:
         graph, product = self.piece.copied()
         event = replace(self.decision.event, config=config.text, note="")
         decision = replace(
-            self.decision, session=_only(config, self.decision.session), config=config, event=event, branches=(),
+            self.decision, session=only(config, self.decision.session), config=config, event=event, branches=(),
             entry=object(),
         )  # fmt: skip
         with JOURNAL.aside(), nested.undisturbed():
@@ -119,7 +119,7 @@ class Job:
         return code
 
 
-def _only(config: Config, like: Session) -> Session:
+def only(config: Config, like: Session) -> Session:
     """A session that answers `config` to everything."""
     return Session(lambda query: Hit("forced", config, 0.0, 1.0, ""), like.policy, None)
 

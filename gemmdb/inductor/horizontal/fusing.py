@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +20,14 @@ from gemmdb.inductor.horizontal.groups import Group, Member
 from gemmdb.inductor.horizontal.rewriting import rewrite
 from gemmdb.inductor.horizontal.trial import Steer, Timed, Trial, fused
 from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.inductor.session import Session
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.triton import parts
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.settings import Policy
 
+Kernel = Callable[[Session, Problem, Device, tuple[int, ...]], Hit | None]
 log = logging.getLogger("gemmdb")
 now = time.monotonic
 LEAST_US = 3.0
@@ -41,7 +46,7 @@ def fuse(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> set[Any]:
     """Rewrite the graph where one kernel is faster than the products of a group; returns the nodes that are gone.
     `pairs`: the products of one graph with their decisions. Never raises."""
     gone: set[Any] = set()
-    if not pairs:
+    if not pairs or not _wanted(pairs[0][1].session.policy):
         return gone
     try:
         places = {node: place for place, node in enumerate(pairs[0][0].graph.nodes)}
@@ -54,9 +59,13 @@ def fuse(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> set[Any]:
     return gone
 
 
+def _wanted(policy: Policy) -> bool:
+    return policy.horizontal and bool(policy.confirm)
+
+
 def _allowed(group: Group) -> bool:
     policy, query = group.members[0].decision.session.policy, group.query
-    if not policy.horizontal or rules.objection(query, policy) or rules.hindrance(query.device):
+    if rules.objection(query, policy) or rules.hindrance(query.device):
         return False
     # A trial would wait for nvcc, or for a search.
     decisions = [member.decision for member in group.members]
@@ -112,8 +121,9 @@ def _done(step: Any, *args: Any) -> Any:
 def _trials(found: Sequence[Group], places: dict[Any, int]) -> list[Trial]:
     """The trials of promising groups, those that save most first."""
     trials: dict[object, tuple[float, Trial]] = {}
+    kernel = functools.cache(_kernel)  # Layers of a model ask for the same one, which takes milliseconds.
     for group in found:
-        one = _done(_trial, group, places)
+        one = _done(_trial, group, kernel, places)
         if isinstance(one, Trial):
             known_us, trial = trials.setdefault(one.key, (0.0, one))
             trial.groups.append(group)
@@ -121,9 +131,10 @@ def _trials(found: Sequence[Group], places: dict[Any, int]) -> list[Trial]:
     return [trial for _, trial in sorted(trials.values(), key=lambda one: -one[0])]
 
 
-def _trial(group: Group, places: dict[Any, int]) -> Trial | None:
+def _trial(group: Group, kernel: Kernel, places: dict[Any, int]) -> Trial | None:
     """The trial of a group; None if no kernel is expected to gain."""
-    hit = _kernel(group)
+    query = group.query
+    hit = kernel(group.members[0].decision.session, query.problem, query.device, group.widths)
     if hit is None or hit.expected_us > PROMISING * _expected_us(group):
         return None
     group.unify()  # The piece reads the activation once, and the graph may do so, too.
@@ -131,14 +142,13 @@ def _trial(group: Group, places: dict[Any, int]) -> Trial | None:
     return Trial(piece, [], hit, tuple(member.decision.config for member in group.members))
 
 
-def _kernel(group: Group) -> Hit | None:
-    """The best kernel that takes several weights, with its expected time."""
-    session, query = group.members[0].decision.session, group.query
+def _kernel(session: Session, problem: Problem, device: Device, widths: tuple[int, ...]) -> Hit | None:
+    """The best kernel that takes weights of these widths, with its expected time."""
 
     def allowed(config: Config) -> bool:
-        return parts.objection(config, group.widths) is None
+        return parts.objection(config, widths) is None
 
-    return session.kernel(query, allowed)
+    return session.kernel(Query(problem, device), allowed)
 
 
 def _expected_us(group: Group) -> float:

@@ -157,9 +157,7 @@ def _plain(problem: Problem) -> Problem:
 
 def _given(node: Any) -> bool:
     """Whether a node is an input or a constant of the graph, or a view of one, so that it can be read at any place."""
-    while node.op == "call_function" and node.target in chains.VIEWS:
-        node = node.args[0]
-    return node.op in ("placeholder", "get_attr")
+    return chains.base(node).op in ("placeholder", "get_attr")
 
 
 def _seen_whole(node: Any) -> bool:

@@ -11,14 +11,13 @@ import torch
 from gemmdb.hit import Hit
 from gemmdb.inductor.adapter import nested
 from gemmdb.inductor.confirm import cutting, on_gpu
-from gemmdb.inductor.confirm.job import Unconfirmed
+from gemmdb.inductor.confirm.job import Unconfirmed, only
 from gemmdb.inductor.confirm.trial import noisy
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.horizontal.groups import Group, Member
 from gemmdb.inductor.horizontal.rewriting import rewrite
 from gemmdb.inductor.journal import JOURNAL
 from gemmdb.inductor.lower.horizontal import Fused
-from gemmdb.inductor.session import Session
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
 from gemmdb.table.stats import times
@@ -135,8 +134,4 @@ def _alone(decision: Decision) -> Decision:
     """The decision for a copy of its product: with a session that says the same to whoever asks again."""
     config = decision.config
     assert config is not None
-    return replace(decision, session=_only(config, decision.session), entry=object())
-
-
-def _only(config: Config, like: Session) -> Session:
-    return Session(lambda query: Hit("forced", config, 0.0, 1.0, ""), like.policy, None)
+    return replace(decision, session=only(config, decision.session), entry=object())

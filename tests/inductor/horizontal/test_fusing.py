@@ -83,6 +83,17 @@ def test_the_next_graph_with_these_layers_is_not_tried_again(seen):
     assert len(seen) == 1
 
 
+def test_layers_alike_are_looked_up_once(seen):
+    asked = []
+
+    def kernel(query, allowed):
+        asked.append(query.problem.head)
+        return session().kernel(query, allowed)
+
+    assert fused(replace(session(), kernel=kernel)) == (2, 4)
+    assert asked == ["mm m=8 n=128 k=64"]
+
+
 def test_a_group_that_cannot_be_cut_out_is_left_alone(seen, monkeypatch):
     def uncut(*_):
         raise cutting.Uncut("something lies between them")
