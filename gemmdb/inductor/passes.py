@@ -8,7 +8,7 @@ an int8-weight product that hits is rewritten, at the joint stage.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -132,20 +132,25 @@ class PostGradPass:
         missed = [decision for _, decision in found if decision.config is None]
         tuned = {decision.entry: decision for decision in tuning.tune(missed)}
         pairs = [(node, tuned.get(decision.entry, decision)) for node, decision in found]
-        decided = confirming.confirm(pairs, self._carry_out)
-        for decision in decided:
-            JOURNAL.correct(decision.entry, _as_decided(decision))
-        pairs = [(node, decision) for (node, _), decision in zip(pairs, decided, strict=True)]
-        fused = fusing.fuse(pairs, self._carry_out)
-        for node, decision in pairs:
-            if node in fused:
-                continue
+        for node, decision in self._settled(pairs):
             try:
                 self._carry_out(node, decision)
             except Exception as error:
                 JOURNAL.failure("post-grad pass", error)
         if any(node.target is ops.register_scaled() for node in graph.nodes):
             graph.eliminate_dead_code()
+
+    def _settled(self, pairs: Sequence[tuple[Any, Decision]]) -> Sequence[tuple[Any, Decision]]:
+        """The products that stay by themselves, with what they become."""
+        fusion = fusing.Fusion(self._carry_out)
+        # What one kernel takes over need not be confirmed.
+        pairs = _without(fusion.fuse(pairs), pairs)
+        decided = confirming.confirm(pairs, self._carry_out)
+        for decision in decided:
+            JOURNAL.correct(decision.entry, _as_decided(decision))
+        pairs = [(node, decision) for (node, _), decision in zip(pairs, decided, strict=True)]
+        # One kernel may gain over answers that are slower than they were expected to be.
+        return _without(fusion.fuse(pairs), pairs)
 
     def _products(self, graph: Any) -> Iterator[tuple[Any, Decision]]:
         """The products of the graph with what the tables say. A miss that is to be tuned has no config yet."""
@@ -210,6 +215,10 @@ class PostGradPass:
         if decision.branches or decision.config != ATEN:
             return True
         return state.autotuning() or node.target is ops.register()
+
+
+def _without(gone: set[Any], pairs: Sequence[tuple[Any, Decision]]) -> Sequence[tuple[Any, Decision]]:
+    return [(node, decision) for node, decision in pairs if node not in gone]
 
 
 def _as_decided(decision: Decision) -> Callable[[Event], Event]:

@@ -45,12 +45,14 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import torch._inductor.config as inductor
 
     import gemmdb.inductor
+    from gemmdb.inductor.budget import BUDGET
 
     monkeypatch.setenv("GEMMDB_CONFIRM", "0")
     torch._dynamo.reset()
     torch.manual_seed(0)
     gemmdb.inductor.disable()
     gemmdb.inductor.reset_stats()
+    BUDGET.clear()
     helpers.default_numerics()
     with inductor.patch(fx_graph_cache=False, compile_threads=1, shape_padding=False):
         yield

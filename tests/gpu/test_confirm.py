@@ -23,7 +23,7 @@ TILE = Config.of(
 )  # fmt: skip
 SLOW = Config.of("triton", "tile", **{**TILE.values, "block_n": 16, "block_k": 16, "warps": 1, "stages": 1})
 """Each of 40 programs waits for its loads 160 times, one after the other, where K is 2,560."""
-PATIENT = Policy(on_miss="aten", confirm=True, confirm_s=60.0)
+PATIENT = Policy(on_miss="aten", confirm=True, confirm_s=60.0, horizontal=False)
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_confirming_takes_little_time(kit, compiled, monkeypatch):
     x = kit.rand(32, 2048)
     stats = compiled(
         lambda x: torch.cat([x @ w.t() for w in made], 1), x, config=TILE,
-        policy=Policy(on_miss="aten", confirm=True), compile_threads=16,
+        policy=Policy(on_miss="aten", confirm=True, horizontal=False), compile_threads=16,
     )  # fmt: skip
     confirmed = [p for p in stats["products"] if "confirmed" in p["evidence"]]
     print(seconds, len(confirmed), [p["note"] for p in stats["products"]])

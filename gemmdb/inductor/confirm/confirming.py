@@ -32,7 +32,7 @@ COMPILING = 0.5
 def confirm(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> list[Decision]:
     """The decisions on products of one graph, each given with its node. Those that no measurement stands behind are
     decided by a trial, or as without confirming. Never raises, and leaves random states alone."""
-    doubted = [(node, decision) for node, decision in pairs if _doubted(decision)]
+    doubted = [(node, decision) for node, decision in pairs if rules.in_doubt(decision)]
     if not doubted:
         return [decision for _, decision in pairs]
     decided: dict[object, Decision] = {}
@@ -78,10 +78,6 @@ def _try(
             decided[one.entry] = _unconfirmed(one, found) if isinstance(found, str) else _by_trial(one, found)
     confirmed = sum("confirmed" in decision.event.evidence for decision in decided.values())
     log.info("confirmed %d of %d answers in %.2f s", confirmed, len(doubted), now() - start)
-
-
-def _doubted(decision: Decision) -> bool:
-    return rules.unmeasured(decision) and not rules.objection(decision.query, decision.session.policy)
 
 
 def _jobs(doubted: Sequence[tuple[Any, Decision]]) -> tuple[list[Job], list[tuple[Decision, str]]]:

@@ -47,9 +47,14 @@ def hindrance(device: Device) -> str:
     return ""
 
 
+def in_doubt(decision: Decision) -> bool:
+    """Whether a decision is to be confirmed before it is served."""
+    return unmeasured(decision) and not objection(decision.query, decision.session.policy)
+
+
 def unmeasured(decision: Decision) -> bool:
-    """Whether a decision is to be confirmed: for a config that nobody has timed as part of this program's code. ATen is
-    what runs without gemmdb."""
+    """Whether a decision is for a config that nobody has timed as part of this program's code. ATen is what runs
+    without gemmdb."""
     config, rung = decision.config, decision.event.rung
     if config is None or config == ATEN or decision.branches:
         return False

@@ -21,7 +21,7 @@ from gemmdb.inductor.horizontal.rewriting import rewrite
 from gemmdb.inductor.horizontal.trial import Steer, Timed, Trial, fused
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.session import Session
-from gemmdb.kernels.config import Config
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import parts
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
@@ -42,21 +42,57 @@ _KNOWN: dict[object, Timed | None] = {}
 are no times."""
 
 
-def fuse(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> set[Any]:
-    """Rewrite the graph where one kernel is faster than the products of a group; returns the nodes that are gone.
-    `pairs`: the products of one graph with their decisions. Never raises."""
-    gone: set[Any] = set()
-    if not pairs or not _wanted(pairs[0][1].session.policy):
+class Fusion:
+    """Horizontal fusion of one graph. No group is tried twice."""
+
+    def __init__(self, steer: Steer) -> None:
+        self._steer = steer
+        self._tried: set[Any] = set()
+        self._kernel = functools.cache(_kernel)  # Layers of a model ask for the same one, which takes milliseconds.
+
+    def fuse(self, pairs: Sequence[tuple[Any, Decision]]) -> set[Any]:
+        """Rewrite the graph where one kernel is faster than the products of a group; returns the nodes that are gone.
+        `pairs`: the products of the graph with their decisions. One that is in doubt counts as ATen. Never raises."""
+        gone: set[Any] = set()
+        if not pairs or not _wanted(pairs[0][1].session.policy):
+            return gone
+        try:
+            places = {node: place for place, node in enumerate(pairs[0][0].graph.nodes)}
+            found = [one for one in groups.find(pairs, places) if _allowed(one) and self._tried.isdisjoint(one.nodes)]
+            if found:
+                with BUDGET.spending():
+                    self._fuse(found, places, gone)
+        except Exception as error:
+            JOURNAL.failure("horizontal fusion", error)
         return gone
-    try:
-        places = {node: place for place, node in enumerate(pairs[0][0].graph.nodes)}
-        found = [one for one in groups.find(pairs, places) if _allowed(one)]
-        if found:
-            with BUDGET.spending():
-                _fuse(found, places, steer, gone)
-    except Exception as error:
-        JOURNAL.failure("horizontal fusion", error)
-    return gone
+
+    def _fuse(self, found: Sequence[Group], places: dict[Any, int], gone: set[Any]) -> None:
+        policy = found[0].members[0].decision.session.policy
+        start, allowed_s = now(), min(policy.confirm_s, BUDGET.left_s(policy))
+        begin_until = start + COMPILING * allowed_s
+        promising = self._trials(found, places)
+        trials = [one for one in promising if one.key in _KNOWN or _begins(one, self._steer, begin_until)]
+        for trial in trials:
+            if trial.key not in _KNOWN and now() - start <= allowed_s:
+                _remember(trial, _done(trial.finish))
+        for trial in trials:  # All trials are over: they read the graph as it was.
+            timed = _KNOWN.get(trial.key)
+            if timed is not None and _pays(timed, trial):
+                for group in trial.groups:
+                    gone |= _carry_out(group, trial.hit, timed)
+        log.info("horizontal fusion: %d of %d products in %.2f s", len(gone), _count(found), now() - start)
+
+    def _trials(self, found: Sequence[Group], places: dict[Any, int]) -> list[Trial]:
+        """The trials of promising groups, those that save most first."""
+        trials: dict[object, tuple[float, Trial]] = {}
+        for group in found:
+            one = _done(_trial, group, self._kernel, places)
+            if isinstance(one, Trial):
+                self._tried.update(group.nodes)
+                known_us, trial = trials.setdefault(one.key, (0.0, one))
+                trial.groups.append(_cautious(group))
+                trials[one.key] = (known_us + _expected_us(group) - one.hit.expected_us, trial)
+        return [trial for _, trial in sorted(trials.values(), key=lambda one: -one[0])]
 
 
 def _wanted(policy: Policy) -> bool:
@@ -71,22 +107,6 @@ def _allowed(group: Group) -> bool:
     decisions = [member.decision for member in group.members]
     slow = any(rules.too_slow(one.config, policy) for one in decisions if one.config is not None)
     return not slow and not (state.autotuning() and any(one.unanswered for one in decisions))
-
-
-def _fuse(found: Sequence[Group], places: dict[Any, int], steer: Steer, gone: set[Any]) -> None:
-    policy = found[0].members[0].decision.session.policy
-    start, allowed_s = now(), min(policy.confirm_s, BUDGET.left_s(policy))
-    begin_until = start + COMPILING * allowed_s
-    trials = [one for one in _trials(found, places) if one.key in _KNOWN or _begins(one, steer, begin_until)]
-    for trial in trials:
-        if trial.key not in _KNOWN and now() - start <= allowed_s:
-            _remember(trial, _done(trial.finish))
-    for trial in trials:  # All trials are over: they read the graph as it was.
-        timed = _KNOWN.get(trial.key)
-        if timed is not None and _pays(timed, trial):
-            for group in trial.groups:
-                gone |= _carry_out(group, trial.hit, timed)
-    log.info("horizontal fusion: %d of %d products in %.2f s", len(gone), _count(found), now() - start)
 
 
 def _begins(trial: Trial, steer: Steer, until: float) -> bool:
@@ -118,28 +138,27 @@ def _done(step: Any, *args: Any) -> Any:
         return error
 
 
-def _trials(found: Sequence[Group], places: dict[Any, int]) -> list[Trial]:
-    """The trials of promising groups, those that save most first."""
-    trials: dict[object, tuple[float, Trial]] = {}
-    kernel = functools.cache(_kernel)  # Layers of a model ask for the same one, which takes milliseconds.
-    for group in found:
-        one = _done(_trial, group, kernel, places)
-        if isinstance(one, Trial):
-            known_us, trial = trials.setdefault(one.key, (0.0, one))
-            trial.groups.append(group)
-            trials[one.key] = (known_us + _expected_us(group) - one.hit.expected_us, trial)
-    return [trial for _, trial in sorted(trials.values(), key=lambda one: -one[0])]
-
-
 def _trial(group: Group, kernel: Kernel, places: dict[Any, int]) -> Trial | None:
-    """The trial of a group; None if no kernel is expected to gain."""
+    """The trial of a group; None if no kernel is expected to gain over what was decided."""
     query = group.query
     hit = kernel(group.members[0].decision.session, query.problem, query.device, group.widths)
     if hit is None or hit.expected_us > PROMISING * _expected_us(group):
         return None
     group.unify()  # The piece reads the activation once, and the graph may do so, too.
     piece = cutting.cut_all([(one.node, one.decision.problem) for one in group.members], places)
-    return Trial(piece, [], hit, tuple(member.decision.config for member in group.members))
+    return Trial(piece, [], hit, tuple(member.decision.config for member in _cautious(group).members))
+
+
+def _cautious(group: Group) -> Group:
+    """The group with ATen for each product whose answer is in doubt. A trial beside ATen says whether the one kernel is
+    faster than default mode, so those answers need not be confirmed first."""
+    return Group(tuple(replace(one, decision=_sure(one.decision)) for one in group.members))
+
+
+def _sure(decision: Decision) -> Decision:
+    if not rules.in_doubt(decision):
+        return decision
+    return replace(decision, config=ATEN, event=decision.event.refused(""))
 
 
 def _kernel(session: Session, problem: Problem, device: Device, widths: tuple[int, ...]) -> Hit | None:

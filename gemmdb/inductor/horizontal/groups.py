@@ -62,6 +62,11 @@ class Group:
         return _activation(self.members[0].node)
 
     @property
+    def nodes(self) -> tuple[Any, ...]:
+        """The node of each product."""
+        return tuple(member.node for member in self.members)
+
+    @property
     def widths(self) -> tuple[int, ...]:
         """N of each product."""
         return tuple(member.width for member in self.members)

@@ -8,7 +8,7 @@ from kit.horizontal import half, session
 
 import gemmdb.inductor
 from gemmdb.inductor import session as sessions
-from gemmdb.inductor.confirm import rules
+from gemmdb.inductor.confirm import confirming, rules
 from gemmdb.inductor.horizontal import fusing, groups
 from gemmdb.inductor.horizontal.trial import Timed, Trial
 
@@ -67,6 +67,14 @@ def test_a_kernel_that_cannot_be_generated(compiled):
     count, stats = compiled(gated, X, Q, K)
     assert count == 1
     assert all("not in one kernel" in product["note"] for product in stats["products"])
+
+
+def test_what_one_kernel_takes_over_is_not_confirmed(compiled, monkeypatch):
+    seen = []
+    confirm = confirming.confirm
+    monkeypatch.setattr(confirming, "confirm", lambda pairs, steer: seen.extend(pairs) or confirm(pairs, steer))
+    count, _ = compiled(lambda x, q, k, v: linear(gated(x, q, k), v).sin(), X, Q, K, V)
+    assert (count, len(seen)) == (1, 1)
 
 
 def test_a_group_whose_activation_is_a_product_of_another_group(compiled):

@@ -13,6 +13,7 @@ from gemmdb.inductor.confirm.job import Unconfirmed
 from gemmdb.inductor.horizontal import fusing
 from gemmdb.inductor.horizontal.trial import Timed, Trial
 from gemmdb.inductor.journal import JOURNAL
+from gemmdb.kernels.config import ATEN
 
 linear = torch.nn.functional.linear
 
@@ -57,7 +58,7 @@ def fused(of=None, us=10.0, count=4, unanswered=False):
         pairs = [(node, replace(one, event=replace(one.event, rung="aten"))) for node, one in pairs]
     for _, decision in pairs:
         JOURNAL.enter(decision.event, decision.entry)
-    gone = fusing.fuse(pairs, lambda node, decision: None)
+    gone = fusing.Fusion(lambda node, decision: None).fuse(pairs)
     graph.graph.lint()
     return [node.target for node in graph.graph.nodes].count(ops.register_horizontal()), len(gone)
 
@@ -74,6 +75,46 @@ def test_layers_with_the_same_code_are_tried_once(seen):
             "products": 2, "us": 10.0, "apart_us": 15.0, "instead_of": "aten:default",
         }  # fmt: skip
         assert event.note == "one kernel for 2 products"
+
+
+def test_an_answer_in_doubt_counts_as_aten(seen):
+    graph = traced(layers, half(8, 64), half(64, 64), half(64, 64))
+    pairs = [(node, guessed(one, us=6.0)) for node, one in decided(graph)]
+    for _, decision in pairs:
+        JOURNAL.enter(decision.event, decision.entry)
+    assert len(fusing.Fusion(lambda node, decision: None).fuse(pairs)) == 2
+    (trial,) = seen
+    assert trial.apart == (ATEN, ATEN)
+    for event in JOURNAL.pending():
+        # Twelve microseconds were expected of ATen, and the trial says that one kernel is 1.5 times as fast.
+        assert (event.config, event.expected_us, event.speedup) == (NARROW.text, pytest.approx(8.0), 1.5)
+        assert event.evidence["horizontal"]["instead_of"] == ATEN.text
+
+
+def guessed(decision, us):
+    """The decision with a kernel that a neighbour says is twice as fast as ATen."""
+    event = replace(decision.event, rung="near", config=NARROW.text, expected_us=us, speedup=2.0)
+    return replace(decision, config=NARROW, event=event)
+
+
+def test_what_is_slower_than_aten_is_not_tried_again_once_the_answers_are_confirmed(seen):
+    seen.answer = Timed(15.0, 10.0)
+    graph = traced(layers, half(8, 64), half(64, 64), half(64, 64))
+    pairs = decided(graph)
+    fusion = fusing.Fusion(lambda node, decision: None)
+    assert fusion.fuse([(node, guessed(one, us=6.0)) for node, one in pairs]) == set()
+    fusing._KNOWN.clear()
+    assert fusion.fuse(pairs) == set()
+    assert len(seen) == 1
+
+
+def test_what_was_not_promising_is_tried_once_the_answers_are_slower_than_expected(seen):
+    graph = traced(layers, half(8, 64), half(64, 64), half(64, 64))
+    pairs = decided(graph)
+    fusion = fusing.Fusion(lambda node, decision: None)
+    assert fusion.fuse([(node, guessed(one, us=2.0)) for node, one in pairs]) == set()
+    assert seen == []
+    assert len(fusion.fuse(pairs)) == 2
 
 
 def test_the_next_graph_with_these_layers_is_not_tried_again(seen):
