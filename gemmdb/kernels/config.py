@@ -41,6 +41,11 @@ class Config:
             if value not in known.params[name]:
                 raise InputError(f"{self.name}: {name}={value!r} is not in {known.params[name]}")
 
+    def __hash__(self) -> int:
+        # A lookup hashes configs hundreds of times, and the key is made once. It is the same in every process, so a
+        # pickled config may hold it.
+        return self.key
+
     @classmethod
     def of(cls, backend: str, kernel: str, **params: Value) -> Config:
         """A config with its parameters in any order."""
