@@ -48,14 +48,14 @@ class Scale:
     def of(cls, problem: Problem, device: Device) -> Scale:
         """The scale of a problem; only the roofline if the cost model does not know the device."""
         known = machine(device)
-        return cls(roofline_us(problem, device), Setting.of(problem, known) if known else None)
+        return cls(roofline_us(problem, device), Setting.shared(problem, known) if known else None)
 
     def us(self, config: Config) -> float:
         """Microseconds of one call."""
         if self.setting is None:
             return self.roof
         shape = tile(config)
-        return FITTED.predict(self.setting, shape) if shape else FITTED.predict_aten(self.setting)
+        return FITTED.estimator(self.setting).us(shape) if shape else FITTED.predict_aten(self.setting)
 
 
 def fitted() -> Coefficients:
