@@ -105,7 +105,7 @@ class Coefficients:
         known = setting.memo.get("aten")
         if known is None or known[0] is not self:
             known = setting.memo["aten"] = self, self._aten(setting)
-        return known[1]  # type: ignore[no-any-return]
+        return float(known[1])
 
     def _aten(self, setting: Setting) -> float:
         problem, rates = setting.problem, self.rates["aten"]

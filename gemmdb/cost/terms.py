@@ -1,5 +1,5 @@
-"""The cost model for a lookup: the times of `Coefficients.predict`, with what does not depend on the sizes computed once
-for each tile.
+"""The cost model for a lookup: the times of `Coefficients.predict`, with all that does not depend on the sizes computed
+once for each tile.
 
 A lookup asks for the times of some fifty tiles. Most of what a time is made of depends on the tile, op, dtypes and
 machine alone. `Terms` holds that, so that a tile costs a lookup two microseconds instead of twenty.
@@ -53,7 +53,7 @@ class Terms(NamedTuple):
     log_wave: float
     stage: int
     operations: float
-    registers: int
+    registers: float
     weights: int
     speed: float
 
@@ -101,7 +101,7 @@ class Estimator:
             if len(kept) > _KEPT:
                 kept.clear()
             known = setting.memo["estimator"] = cls(fitted, setting, min(log2(max(p.m, 1)), 10.0), kept)
-        return known  # type: ignore[no-any-return]
+        return known
 
     def terms(self, tile: Tile) -> Terms:
         """The Terms of a tile."""
@@ -178,7 +178,7 @@ def _terms(fitted: Coefficients, setting: Setting, tile: Tile) -> Terms:
     )  # fmt: skip
 
 
-def _raw(setting: Setting, tile: Tile, wide: bool) -> tuple[int, float, int, int, float]:
+def _raw(setting: Setting, tile: Tile, wide: bool) -> tuple[int, float, float, int, float]:
     """The terms without rates."""
     p, machine, gemv = setting.problem, setting.machine, tile.kernel == "gemv"
     height = p.m if gemv else tile.m
