@@ -23,18 +23,25 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
 _SPLIT = "split_k"
+_same: dict[object, Like] = {}
+
+
+class Like:
+    """Stands for all groups of a kernel with the same tile. It is compared by identity, as groups are."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConfigGroup:
     """A config without its split of K. `resident`: 0 if the split belongs to the config (no split, or the backend's own
     choice), else how many programs per multiprocessor the split gives; `config` then has a split of 2 as a placeholder.
-    `like`: equal for the groups of a kernel with the same tile. Each group is a single object, so a lookup need not
+    `like`: the same for the groups of a kernel with the same tile. Each group is a single object, so a lookup need not
     hash configs."""
 
     config: Config
     resident: int
-    like: object
+    like: Like
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,8 @@ def split_group(config: Config, resident: int) -> ConfigGroup:
 @functools.cache
 def _group(config: Config, resident: int) -> ConfigGroup:
     shape = tile(config)
-    return ConfigGroup(config, resident, (config.kernel, shape.m, shape.n, shape.swap) if shape else config.text)
+    like = (config.kernel, shape.m, shape.n, shape.swap) if shape else config.text
+    return ConfigGroup(config, resident, _same.setdefault(like, Like()))
 
 
 def members(found: ConfigGroup, problem: Problem, device: Device) -> Iterator[Config]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
+from typing import NamedTuple
 
 from gemmdb.hit import Hit
 from gemmdb.kernels import aten
@@ -42,11 +43,11 @@ LOG_ROWS = 4.0
 """log2 of the 16 rows of the smallest tile. Fewer rows cost about as much."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Neighbour:
+class _Neighbour(NamedTuple):
+    distance: float
+    text: str
     problem: Problem
     tables: list[Table]
-    distance: float
 
 
 def near(ask: Ask) -> Step:
@@ -130,17 +131,19 @@ def _neighbours(ask: Ask) -> list[_Neighbour]:
     found: dict[str, _Neighbour] = {}
     distance = distances(query, ask.device.kind)
     gpu, apart = ask.device.kind == "cuda", aten.stored_apart(query)
+    own, ones = query.text, (query.m == 1, query.n == 1, query.k == 1)
     for table in ask.tables:
         problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or []
         for problem in problems:
+            m, n, k = problem.m, problem.n, problem.k
             text = problem.text
-            if text == query.text or not same_side(query, problem):
+            if text == own or (m == 1, n == 1, k == 1) != ones or 0 in (m, n, k):
                 continue
             if text in found:
                 found[text].tables.append(table)
             elif not gpu or aten.stored_apart(problem) == apart:
-                found[text] = _Neighbour(problem, [table], distance(problem))
-    return sorted(found.values(), key=lambda one: (one.distance, one.problem.text))
+                found[text] = _Neighbour(distance(problem), text, problem, [table])
+    return sorted(found.values(), key=itemgetter(0, 1))
 
 
 def same_side(query: Problem, other: Problem) -> bool:
@@ -153,16 +156,17 @@ def same_side(query: Problem, other: Problem) -> bool:
 def distances(query: Problem, kind: str) -> Callable[[Problem], float]:
     """The distance from the query to another problem in doublings, Euclidean over M, N and K. On a GPU, M matters
     mostly through the number of rows of tiles."""
-    m, n, k = math.log2(query.m), math.log2(query.n), math.log2(query.k)
+    m, n, k = query.doublings
     rows = max(m, LOG_ROWS)
 
     def by_sizes(other: Problem) -> float:
-        return math.hypot(math.log2(other.m) - m, math.log2(other.n) - n, math.log2(other.k) - k)
+        height, columns, depth = other.doublings
+        return math.hypot(height - m, columns - n, depth - k)
 
     def by_tiles(other: Problem) -> float:
-        height = math.log2(other.m)
-        tiles = 0.8 * (max(height, LOG_ROWS) - rows)
-        return math.hypot(tiles, 0.4 * (height - m), math.log2(other.n) - n, math.log2(other.k) - k)
+        height, columns, depth = other.doublings
+        tiles = 0.8 * ((height if height > LOG_ROWS else LOG_ROWS) - rows)
+        return math.hypot(tiles, 0.4 * (height - m), columns - n, depth - k)
 
     return by_tiles if kind == "cuda" else by_sizes
 
