@@ -9,8 +9,8 @@ away, or if the prediction is too uncertain for the policy and not certainly fas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, islice, takewhile
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -43,11 +43,15 @@ LOG_ROWS = 4.0
 """log2 of the 16 rows of the smallest tile. Fewer rows cost about as much."""
 
 
+_Place = tuple[float, str, Problem, Table]
+"""The distance to a problem, its text, the problem, and a table that holds it."""
+_NEAREST, _TEXT = itemgetter(0, 1), itemgetter(1)
+
+
 class _Neighbour(NamedTuple):
-    distance: float
-    text: str
     problem: Problem
-    tables: list[Table]
+    tables: Sequence[Table]
+    distance: float
 
 
 def near(ask: Ask) -> Step:
@@ -88,20 +92,21 @@ def predict_near(ask: Ask) -> Prediction | str:
     """The prediction from the nearest neighbours, or the reason why there is none."""
     if ask.problem.spec.batched:  # Nobody has measured how batches carry over to other sizes.
         return f"for products of the op {ask.problem.op} it is unknown what a change of size does"
-    neighbours = _neighbours(ask)
+    places = _places(ask)
+    used = _timings(ask, _neighbours(ask, places))
+    if used and used[0][0] <= FARTHEST.get(ask.device.kind, UNTRIED):
+        return predicted(ask, used)
+    neighbours = list(_neighbours(ask, places))
     if not neighbours:
         return (
             "no similar problem (same op, dtypes and layouts, and the same sizes of 1 and alignment of the output) was"
             f" measured near this one on {ask.device.sku}"
         )
-    used = _timings(ask, neighbours)
-    if not used or used[0][0] > FARTHEST.get(ask.device.kind, UNTRIED):
-        closest = neighbours[0]
-        return (
-            f"too far: the nearest of {len(neighbours)} neighbours is m={closest.problem.m} n={closest.problem.n}"
-            f" k={closest.problem.k}, {closest.distance:.2f} doublings away"
-        )
-    return predicted(ask, used)
+    closest = neighbours[0]
+    return (
+        f"too far: the nearest of {len(neighbours)} neighbours is m={closest.problem.m} n={closest.problem.n}"
+        f" k={closest.problem.k}, {closest.distance:.2f} doublings away"
+    )
 
 
 def choose(ask: Ask, prediction: Prediction, certainty: Certainty | None = None) -> Config:
@@ -121,29 +126,31 @@ def choose(ask: Ask, prediction: Prediction, certainty: Certainty | None = None)
     return min(tied, key=lambda c: (c.spec.cost, c.text), default=ATEN)
 
 
-def _neighbours(ask: Ask) -> list[_Neighbour]:
-    """The neighbours in all tables, nearest first. A problem that several tables hold comes from the first that can
+def _places(ask: Ask) -> list[_Place]:
+    """The problems nearby in all tables, nearest first, and those that several tables hold in the order of these."""
+    query = ask.problem
+    if query.empty:
+        return []
+    distance = distances(query, ask.device.kind)
+    found: list[_Place] = []
+    for table in ask.tables:
+        problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or ()
+        found += [(distance(one), one.text, one, table) for one in problems]
+    found.sort(key=_NEAREST)
+    return found
+
+
+def _neighbours(ask: Ask, places: Iterable[_Place]) -> Iterator[_Neighbour]:
+    """The neighbours among `places`, nearest first. A problem that several tables hold comes from the first that can
     be read. On a GPU, the output's rows start at multiples of 16 bytes in all of them or in none: cuBLAS has separate
     kernels."""
-    query = ask.problem
-    if 0 in (query.m, query.n, query.k):
-        return []
-    found: dict[str, _Neighbour] = {}
-    distance = distances(query, ask.device.kind)
-    gpu, apart = ask.device.kind == "cuda", aten.stored_apart(query)
-    own, ones = query.text, (query.m == 1, query.n == 1, query.k == 1)
-    for table in ask.tables:
-        problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or []
-        for problem in problems:
-            m, n, k = problem.m, problem.n, problem.k
-            text = problem.text
-            if text == own or (m == 1, n == 1, k == 1) != ones or 0 in (m, n, k):
-                continue
-            if text in found:
-                found[text].tables.append(table)
-            elif not gpu or aten.stored_apart(problem) == apart:
-                found[text] = _Neighbour(distance(problem), text, problem, [table])
-    return sorted(found.values(), key=itemgetter(0, 1))
+    query, gpu = ask.problem, ask.device.kind == "cuda"
+    own, apart = query.text, gpu and aten.stored_apart(query)
+    for text, same in groupby(places, key=_TEXT):
+        first, *others = same
+        problem = first[2]
+        if text != own and same_side(query, problem) and (not gpu or aten.stored_apart(problem) == apart):
+            yield _Neighbour(problem, (first[3], *(one[3] for one in others)), first[0])
 
 
 def same_side(query: Problem, other: Problem) -> bool:
@@ -177,7 +184,7 @@ def _first(ask: Ask, one: _Neighbour) -> Timings | None:
 
 def _timings(ask: Ask, neighbours: Iterable[_Neighbour]) -> list[tuple[float, Timings]]:
     """The nearest neighbours with a steady ATen row. Without one, there is nothing to compare their configs with."""
-    near = (one for one in neighbours if one.distance <= REACH)
+    near = takewhile(lambda one: one.distance <= REACH, neighbours)
     read = ((one.distance, _first(ask, one)) for one in near)
     return list(islice(((distance, here) for distance, here in read if here and here.steady_aten), MOST))
 
