@@ -96,6 +96,7 @@ class Ask:
             broken = error
         except (GemmdbError, ValueError) as error:
             broken = TableError(f"{table.path} is broken ({one_line(str(error))[:300]}); check it with `gemmdb verify`")
+        self.memo["broken"] = True
         if self.policy.on_miss == "error":
             raise broken
         _warn(str(broken))

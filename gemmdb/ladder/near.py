@@ -22,6 +22,7 @@ from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.certainty import Certainty
 from gemmdb.ladder.policy_filter import required_gain
 from gemmdb.ladder.prediction import Prediction, predicted
+from gemmdb.ladder.remembering import remembered
 from gemmdb.ladder.timings import Timings, timings_of
 from gemmdb.ladder.tree_correction import corrected
 from gemmdb.table.reader import Table
@@ -58,10 +59,9 @@ def near(ask: Ask) -> Step:
     """The best of the configs timed at the neighbours, if the policy allows its expected loss; else None."""
     if not ask.policy.near:
         return Step("near", None, "switched off by the policy")
-    prediction = predict_near(ask)
+    prediction = predict_corrected(ask)
     if isinstance(prediction, str):
         return Step("near", None, prediction)
-    prediction = corrected(ask, prediction)
     return _confirming(ask, prediction) if ask.confirming else _certain(ask, prediction)
 
 
@@ -90,6 +90,20 @@ def _confirming(ask: Ask, prediction: Prediction) -> Step:
 
 def predict_near(ask: Ask) -> Prediction | str:
     """The prediction from the nearest neighbours, or the reason why there is none."""
+    return remembered(ask, "near", _predict)
+
+
+def predict_corrected(ask: Ask) -> Prediction | str:
+    """The same, corrected by the trees."""
+    return remembered(ask, "corrected", _correct)
+
+
+def _correct(ask: Ask) -> Prediction | str:
+    prediction = predict_near(ask)
+    return prediction if isinstance(prediction, str) else corrected(ask, prediction)
+
+
+def _predict(ask: Ask) -> Prediction | str:
     if ask.problem.spec.batched:  # Nobody has measured how batches carry over to other sizes.
         return f"for products of the op {ask.problem.op} it is unknown what a change of size does"
     places = _places(ask)

@@ -86,7 +86,16 @@ class Prediction:
 
     def regret(self, config: Config) -> float:
         """How much slower than the best config this one is expected to be: 0.03 is 3%."""
-        return self.ratios[config] / min(self.ratios.values()) - 1
+        return self.ratios[config] / self._best - 1
+
+    @lazy
+    def _best(self) -> float:
+        return min(self.ratios.values())
+
+    @lazy
+    def _least(self) -> float:
+        """The least that the time of the best config may be, relative to ATen."""
+        return min(ratio * math.exp(-BOUND * self.spread[one]) for one, ratio in self.ratios.items())
 
     @lazy
     def doubt(self) -> Mapping[Config, float]:
@@ -95,8 +104,7 @@ class Prediction:
 
     def loss(self, config: Config) -> float:
         """The stated loss of serving `config` instead of the best config. Nine of ten answers stay within it."""
-        least = min(ratio * math.exp(-BOUND * self.spread[one]) for one, ratio in self.ratios.items())
-        return self.ratios[config] * math.exp(BOUND * self.spread[config]) / least - 1 + self.far
+        return self.ratios[config] * math.exp(BOUND * self.spread[config]) / self._least - 1 + self.far
 
     def score(self, config: Config) -> float:
         """The expected ratio plus a surcharge for its uncertainty."""
@@ -179,27 +187,30 @@ def _blend(key: ConfigGroup, nearest: float, pairs: Sequence[tuple[float, Timing
     """The group's mean excess. At a neighbour that did not time the group, it is assumed to be UNLIKE behind the best
     of its tile."""
     weight = first = second = seen = total = 0.0
-    full, count, worst, slowest = False, 0, -math.inf, -math.inf
+    full, count, worst, slowest = 0, 0, -math.inf, -math.inf
+    like = key.like
     for share, one in pairs:
-        codes, like = one.codes.get(key), one.likes.get(key.like)
+        codes = one.codes.get(key)
         if codes is not None:
-            excess, behind, timed = one.timed(codes)
+            value, code, timed = codes
+            excess, aten = (value - one.least) * STEP, one.aten
             count += 1
-            worst = max(worst, excess - one.aten.excess)
-            slowest = max(slowest, behind - one.aten.behind)
+            worst = max(worst, excess - aten.excess)
+            slowest = max(slowest, (code - one.fastest) * STEP - aten.behind)
             weight += share
             first += share * excess
             second += share * excess * excess
-            full = full or timed
-        if like is not None:
+            full |= timed
+        likes = one.likes
+        if like in likes:
             seen += share
-            total += share * ((like - one.least) * STEP)
+            total += share * ((likes[like] - one.least) * STEP)
     prior = total + (1 - seen) * UNSEEN + UNLIKE
     missing = max(0.0, 1 - weight)
     mean = first + missing * prior
     variance = second - 2 * mean * first + weight * mean * mean
     variance += missing * ((prior - mean) ** 2 + UNLIKE**2) + (OWN * min(1.0, nearest / CLOSE)) ** 2
-    return _Blend(mean, math.sqrt(max(0.0, variance)), full, Support(count, worst, slowest))
+    return _Blend(mean, math.sqrt(max(0.0, variance)), full > 0, Support(count, worst, slowest))
 
 
 def _contenders(

@@ -21,8 +21,9 @@ from gemmdb.table.record import DISTURBED, STEADIEST, STEP, Entry, Group, Record
 
 _KEPT = 4096
 
-_Key = tuple[int, int, str, object]
-_kept: WeakKeyDictionary[Table, tuple[str, dict[_Key, Timings | None]]] = WeakKeyDictionary()
+_Kind = tuple[int, str, object]
+_kept: WeakKeyDictionary[Table, tuple[str, dict[_Kind, dict[int, Timings | None]]]] = WeakKeyDictionary()
+"""By table: its state, and the Timings by device, state of the cache and toolchain, then by problem."""
 
 
 class Timed(NamedTuple):
@@ -128,17 +129,21 @@ class Timings:
 def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     """The Timings of `problem` in `table`: rows of the running toolchain class if there are any, else of all. None
     without a row of ATen."""
-    state = ask.read(Table.state, table)
-    if state is None:
-        return None
-    before, known = _kept.get(table, ("", {}))
-    if before != state or len(known) > _KEPT:
-        known = {}
-        _kept[table] = state, known
-    key = (problem.key, ask.device.key, ask.query.l2, ask.toolchain)
+    known = ask.memo.get(table)
+    if known is None:
+        state = ask.read(Table.state, table)
+        if state is None:
+            return None
+        before, known = _kept.get(table, ("", {}))
+        if before != state or sum(map(len, known.values())) > _KEPT:
+            known = {}
+            _kept[table] = state, known
+        known = ask.memo[table] = known.setdefault((ask.device.key, ask.query.l2, ask.toolchain), {})
+    key = problem.key
     if key not in known:
         known[key] = _read(ask, table, problem)
-    return known[key]
+    found: Timings | None = known[key]
+    return found
 
 
 def _read(ask: Ask, table: Table, problem: Problem) -> Timings | None:

@@ -57,9 +57,7 @@ class Family:
         for b, c, columns, depth, members in self.pairs:
             if n0 <= columns <= n1 and k0 <= depth <= k1:
                 across, along = (b - n) * (b - n), (c - k) * (c - k)
-                found += [
-                    ((a - m) * (a - m) + across + along, key) for a, height, key in members if m0 <= height <= m1
-                ]
+                found += [((a - m) * (a - m) + across + along, key) for a, height, key in members if m0 <= height <= m1]
         found.sort()
         return [key for _, key in found[:limit]]
 
