@@ -55,7 +55,7 @@ class Formula:
         return float(microseconds(w, self.rates)) * math.exp(log)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Coefficients:
     """The fitted coefficients by group of kernels (`tile`, `gemv`, `cutlass`, and `aten` without traits). `rates`: in
     the order of COEFFICIENTS. `own` (for `traits`) and `common` (for `kinds`): the logarithm of the time per unit."""
@@ -63,6 +63,9 @@ class Coefficients:
     rates: Mapping[str, Sequence[float]]
     own: Mapping[str, Sequence[float]]
     common: Mapping[str, Sequence[float]]
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.rates))  # Caches hold one or two of them.
 
     def predict(self, setting: Setting, tile: Tile) -> float:
         """Microseconds of a tile in a setting."""
