@@ -123,7 +123,8 @@ def test_explain_text_says_why_a_rung_declines(gemmdb, environment):
 
 @pytest.mark.parametrize("constant", [True, False])
 def test_a_miss_says_whether_a_build_could_change_it(gemmdb, environment, constant):
-    asked = "--op mm --m 16 --n 64 --k 64 --dtype fp32 --arch cpu".split() + ["--constant-weight"] * constant
+    sizes = ("--m", "16", "--n", "64", "--k", "64")
+    asked = ["--op", "mm", *sizes, "--dtype", "fp32", "--arch", "cpu", *["--constant-weight"] * constant]
     done = gemmdb("lookup", *asked)
     assert (done.code, done.out) == (1, "miss\n")
     assert (ALONE in done.err, "`gemmdb explain`" in done.err) == (not constant, constant)

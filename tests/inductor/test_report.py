@@ -129,7 +129,8 @@ def test_the_summary_of_a_gpu_says_what_a_build_may_save():
 
 def test_products_that_only_aten_can_serve_stand_under_the_reason():
     """A build leaves them out, so the summary says what stands in the way."""
-    notes = ("ATen is the only kernel for it: no constant; exact: no verdict", "ATen is the only kernel for it; exact: no")
+    only = "ATen is the only kernel for it"
+    notes = (f"{only}: no constant; exact: no verdict", f"{only}; exact: no verdict")
     alone = [of("mm", "aten", 2, note=notes[0], config="aten:default", n=n) for n in (64, 128)]
     alone += [of("bmm", "aten", note=notes[1], config="aten:default", batch=2)]
     found = of_events([event for same in alone for event in same], 1)
