@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gemmdb.hit import RUNGS, Hit
+from gemmdb.inductor.phases import PHASES
 from gemmdb.kernels.config import ATEN
 
 log = logging.getLogger("gemmdb")
@@ -187,9 +188,10 @@ BENCHMARKS = Benchmarks()
 
 
 def reset_stats() -> None:
-    """Forget every event and start counting benchmarks anew."""
+    """Forget every event, and start counting benchmarks and seconds anew."""
     JOURNAL.clear()
     BENCHMARKS.clear()
+    PHASES.clear()
 
 
 def stats() -> dict[str, Any]:
@@ -198,7 +200,8 @@ def stats() -> dict[str, Any]:
     `products`: one entry per distinct outcome with `problem`, `rung`, `backend`, `kernel`, `config`, `expected_us`,
     `speedup_vs_aten`, `table`, `evidence`, `ranges`, `note` and `count`; `rungs`: products per rung; `hits`, `misses`;
     `uncovered`: GEMMs by name that gemmdb does not steer; `benchmarked`: times that Inductor benchmarked a choice list
-    or a padding; `errors`: failures inside gemmdb, which never fail a compile.
+    or a padding; `errors`: failures inside gemmdb, which never fail a compile; `seconds`: of gemmdb's share in the
+    compiles, by phase (gemmdb.inductor.phases).
     """
     rungs: Counter[str] = Counter()
     uncovered: Counter[str] = Counter()
@@ -219,6 +222,7 @@ def stats() -> dict[str, Any]:
         "uncovered": dict(uncovered),
         "benchmarked": BENCHMARKS.tick(),
         "errors": list(JOURNAL.errors),
+        "seconds": PHASES.seconds(),
     }
 
 
