@@ -135,14 +135,16 @@ def test_products_that_only_aten_can_serve_stand_under_the_reason():
     alone += [of("bmm", "aten", note=notes[1], config="aten:default", batch=2)]
     found = of_events([event for same in alone for event in same], 1)
     assert (found.missed, [one.count for one in found.alone]) == ((), [2, 2, 1])
-    assert str(found).endswith(lines("""
+    assert str(found).endswith(
+        lines("""
         no kernel but ATen: no constant
           2 x mm m=16 n=64 k=4096 bf16
           2 x mm m=16 n=128 k=4096 bf16
 
         no kernel but ATen
           1 x bmm batch=2 m=16 n=4096 k=4096 bf16
-    """))
+    """)
+    )
 
 
 def test_the_rest_of_a_long_list_is_counted():
