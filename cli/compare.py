@@ -21,6 +21,7 @@ from gemmdb.cli.progress import Pulse
 from gemmdb.cli.table import Cell, Column, say_table
 from gemmdb.errors import InputError
 
+SAME = "none, ATen runs all products on both sides: the times differ by chance"
 PRODUCTS = (
     Column("expected", right=True, rigid=True), Column("count", right=True, rigid=True, drop=2),
     Column("rung", rigid=True, drop=1), Column("one call", right=True, rigid=True, drop=3),
@@ -73,18 +74,15 @@ def compare(
         raise typer.Exit(1)
 
 
-def _verdict(verdict: str) -> str:
-    return "no difference, ATen runs all products on both sides" if verdict == "same kernels" else verdict
-
-
 def _facts(found: Any) -> list[tuple[str, ...]]:
     low, high = found.interval
     most = max(found.default_us, found.gemmdb_us)
     style = {"faster": "green", "slower": "red"}.get(found.verdict, "")
+    gain = f"{found.speedup:.3f}x, between {low:.3f}x and {high:.3f}x: {found.verdict}"
     return [
         ("default", with_bar(f"{found.default_us:.1f} us", found.default_us, most)),
         ("gemmdb", with_bar(f"{found.gemmdb_us:.1f} us", found.gemmdb_us, most)),
-        ("gain", f"{found.speedup:.3f}x, between {low:.3f}x and {high:.3f}x: {_verdict(found.verdict)}", style),
+        ("gain", SAME if found.verdict == "same kernels" else gain, style),
         ("kernels", f"{found.kernels} of {count(len(found.configs), 'distinct product')} not run by ATen"),
         ("largest difference", f"{found.error:.2g} of the largest value"),
     ]
