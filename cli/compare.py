@@ -14,12 +14,14 @@ from typing import Annotated, Any
 
 import typer
 
-from gemmdb.cli import brief
+from gemmdb.cli import brief, cached
 from gemmdb.cli.options import JsonFlag, WideFlag
 from gemmdb.cli.output import count, gain_style, microseconds, note, say, say_facts, say_json, with_bar
 from gemmdb.cli.progress import Pulse
 from gemmdb.cli.table import Cell, Column, say_table
 from gemmdb.errors import InputError
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
 
 SAME = "none, ATen runs all products on both sides: the times differ by chance"
 PRODUCTS = (
@@ -39,9 +41,9 @@ def compare(
 
     SCRIPT is run first. It sets `model`, a module or function, and `inputs`, the tuple of its arguments. Both versions
     are compiled and called in turns under `torch.no_grad()`, and their outputs are compared. The gain is an interval:
-    no difference where it contains 1, or where ATen runs all products on both sides. On a busy machine it waits a
-    little, and then says that it cannot tell. If gemmdb is slower, its kernels are switched off, all together and then
-    each in turn, to name the GEMMs that cost the time.
+    no difference where it contains 1, and none where ATen runs all products on both sides. On a busy machine it waits
+    a little, and then says that it cannot tell. If gemmdb is slower, its kernels are switched off, all together and
+    then each in turn, to name the GEMMs that cost the time.
 
     \b
     Examples:
@@ -68,10 +70,19 @@ def compare(
         note("the outputs differ: one has a NaN or an infinity where the other has none")
     for line in found.advice().splitlines():
         note(line)
+    if found.verdict == "slower" and (why := _in_cache(found.products)):
+        note(why)
     if found.verdict == "cannot tell":
         note("times of a busy machine, or of an unsteady default mode: repeat it when the machine is quiet")
     if found.verdict == "slower":
         raise typer.Exit(1)
+
+
+def _in_cache(products: Sequence[Mapping[str, Any]]) -> str:
+    """Whether kernels lose since the operands stay in a CPU's cache; empty if not."""
+    if any(Device.parse(one["device"]).kind != "cpu" for one in products):
+        return ""
+    return cached.hint((Problem.parse(one["problem"]), int(one["count"])) for one in products)
 
 
 def _facts(found: Any) -> list[tuple[str, ...]]:

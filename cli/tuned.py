@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from gemmdb.cli import cached
 from gemmdb.cli.output import count, gain_style, microseconds, places, say, say_facts, say_prose, with_bar
 from gemmdb.cli.progress import left
 from gemmdb.cli.table import Cell, Column, say_table
@@ -109,6 +110,16 @@ def _facts(done: Tuned) -> Iterator[tuple[str, ...]]:
         yield from _measured(done.gained)
         if done.gained.verdict == "same kernels" and kernels:
             yield "why", KEPT
+        if done.gained.verdict == "slower" and (why := _in_cache(done.after.products)):
+            yield "why", why
+
+
+def _in_cache(products: Sequence[Product]) -> str:
+    """Whether kernels lose since the operands stay in a CPU's cache; empty if not."""
+    ran = [one for one in products if one.calls]
+    if any(one.asked.device.kind != "cpu" for one in ran):
+        return ""
+    return cached.hint((one.entry.problem, one.entry.count) for one in ran)
 
 
 def _measured(found: Gained) -> Iterator[tuple[str, ...]]:
