@@ -55,3 +55,12 @@ def test_the_same_kernels_have_no_gain_whatever_the_times_say(capsys: pytest.Cap
     assert gain.split(None, 1)[1] == "none, the kernels are the same on both sides: the times differ by chance"
     (gain,) = [line for line in printed(capsys, kernels=1) if line.startswith("gain ")]
     assert gain.split(None, 1)[1] == "9.000x, between 0.091x and 9.579x: no difference"
+
+
+def test_a_slower_program_whose_operands_stay_in_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its weight has 64 x 64 elements."""
+    slow = Gained((Graph(("mm",), 1, 10, Span(100.0, 99.0, 101.0), Span(200.0, 199.0, 201.0)),), 0, 2)
+    report = WorkloadReport("w", (product(1, FAST),))
+    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=slow), wide=False)
+    (why,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("why ")]
+    assert "the times of the tables are those of cold caches" in why
