@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gemmdb.hit import RUNGS, Hit
+from gemmdb.inductor.notebook import Stats
 from gemmdb.inductor.phases import PHASES
 from gemmdb.kernels.config import ATEN
 
@@ -194,8 +195,8 @@ def reset_stats() -> None:
     PHASES.clear()
 
 
-def stats() -> dict[str, Any]:
-    """What was compiled since the start or `reset_stats`, JSON-ready, also when graphs came from a warm cache.
+def stats() -> Stats:
+    """What was compiled since the start or `reset_stats`, as a dict, JSON-ready, also of graphs from a warm cache.
 
     `products`: one entry per distinct outcome with `problem`, `rung`, `backend`, `kernel`, `config`, `expected_us`,
     `speedup_vs_aten`, `table`, `evidence`, `ranges`, `note` and `count`; `rungs`: products per rung; `hits`, `misses`;
@@ -214,7 +215,7 @@ def stats() -> dict[str, Any]:
         entry = merged.setdefault(event.outcome, _entry(event))
         entry["count"] += 1
     hits = sum(rungs[rung] for rung in (*RUNGS, "forced"))
-    return {
+    found = {
         "products": list(merged.values()),
         "rungs": dict(rungs),
         "hits": hits,
@@ -224,6 +225,7 @@ def stats() -> dict[str, Any]:
         "errors": list(JOURNAL.errors),
         "seconds": PHASES.seconds(),
     }
+    return Stats(found)
 
 
 def _entry(event: Event) -> dict[str, Any]:
