@@ -14,13 +14,16 @@ from typing import Annotated, Any
 
 import typer
 
-from gemmdb.cli import brief
+from gemmdb.cli import brief, cached
 from gemmdb.cli.options import JsonFlag, WideFlag
 from gemmdb.cli.output import count, gain_style, microseconds, note, say, say_facts, say_json, with_bar
 from gemmdb.cli.progress import Pulse
 from gemmdb.cli.table import Cell, Column, say_table
 from gemmdb.errors import InputError
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
 
+SAME = "none, ATen runs all products on both sides: the times differ by chance"
 PRODUCTS = (
     Column("expected", right=True, rigid=True), Column("count", right=True, rigid=True, drop=2),
     Column("rung", rigid=True, drop=1), Column("one call", right=True, rigid=True, drop=3),
@@ -38,9 +41,9 @@ def compare(
 
     SCRIPT is run first. It sets `model`, a module or function, and `inputs`, the tuple of its arguments. Both versions
     are compiled and called in turns under `torch.no_grad()`, and their outputs are compared. The gain is an interval:
-    no difference where it contains 1, or where ATen runs all products on both sides. On a busy machine it waits a
-    little, and then says that it cannot tell. If gemmdb is slower, its kernels are switched off, all together and then
-    each in turn, to name the GEMMs that cost the time.
+    no difference where it contains 1, and none where ATen runs all products on both sides. On a busy machine it waits
+    a little, and then says that it cannot tell. If gemmdb is slower, its kernels are switched off, all together and
+    then each in turn, to name the GEMMs that cost the time.
 
     \b
     Examples:
@@ -67,24 +70,30 @@ def compare(
         note("the outputs differ: one has a NaN or an infinity where the other has none")
     for line in found.advice().splitlines():
         note(line)
+    if found.verdict == "slower" and (why := _in_cache(found.products)):
+        note(why)
     if found.verdict == "cannot tell":
         note("times of a busy machine, or of an unsteady default mode: repeat it when the machine is quiet")
     if found.verdict == "slower":
         raise typer.Exit(1)
 
 
-def _verdict(verdict: str) -> str:
-    return "no difference, ATen runs all products on both sides" if verdict == "same kernels" else verdict
+def _in_cache(products: Sequence[Mapping[str, Any]]) -> str:
+    """Whether kernels lose since the operands stay in a CPU's cache; empty if not."""
+    if any(Device.parse(one["device"]).kind != "cpu" for one in products):
+        return ""
+    return cached.hint((Problem.parse(one["problem"]), int(one["count"])) for one in products)
 
 
 def _facts(found: Any) -> list[tuple[str, ...]]:
     low, high = found.interval
     most = max(found.default_us, found.gemmdb_us)
     style = {"faster": "green", "slower": "red"}.get(found.verdict, "")
+    gain = f"{found.speedup:.3f}x, between {low:.3f}x and {high:.3f}x: {found.verdict}"
     return [
         ("default", with_bar(f"{found.default_us:.1f} us", found.default_us, most)),
         ("gemmdb", with_bar(f"{found.gemmdb_us:.1f} us", found.gemmdb_us, most)),
-        ("gain", f"{found.speedup:.3f}x, between {low:.3f}x and {high:.3f}x: {_verdict(found.verdict)}", style),
+        ("gain", SAME if found.verdict == "same kernels" else gain, style),
         ("kernels", f"{found.kernels} of {count(len(found.configs), 'distinct product')} not run by ATen"),
         ("largest difference", f"{found.error:.2g} of the largest value"),
     ]

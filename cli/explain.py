@@ -12,6 +12,7 @@ from gemmdb.cli.lookup import hit_facts
 from gemmdb.cli.options import JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import count, evidence_facts, one_line, say, say_facts, say_hanging, say_json
 from gemmdb.errors import TableError
+from gemmdb.inductor.legality import only_aten
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
@@ -29,7 +30,7 @@ def explain(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = Fa
 
     All rungs are shown, also those after the one that answers. The arguments are the same as for `gemmdb lookup`. What
     was timed for this very problem under load only, while other programs kept the machine busy, is counted: it cannot
-    win against ATen.
+    win against ATen. Of a miss it says whether ATen is the only kernel: then no build can change it.
 
     \b
     Examples:
@@ -46,8 +47,9 @@ def explain(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = Fa
     steps = explain_query(query, catalog, Policy(), installed(query.device.kind))
     loads = _loads(query, catalog)
     answer = next((step.rung for step in steps if step.hit is not None), "miss")
+    alone = only_aten(query) if answer == "miss" else ""
     if json:
-        marked = {"under_load": list(map(_load_document, loads))}
+        marked = {"under_load": list(map(_load_document, loads)), "only_aten": alone}
         say_json("explain", {**_document(query, catalog, steps, answer), **marked})
     else:
         for name, value in _question(query, catalog, wide):
@@ -57,7 +59,7 @@ def explain(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = Fa
             _say_step(step, step.rung == answer, wide)
             if step.rung == "exact":
                 say_facts((("  under load", _load(one)) for one in loads), hang=not wide)
-        say(terminal.painted(f"answer: {answer}", "yellow" if answer == "miss" else "green"))
+        say_hanging("answer:", "; ".join(filter(None, (answer, alone))), "yellow" if answer == "miss" else "green")
     if answer == "miss":
         raise typer.Exit(1)
 

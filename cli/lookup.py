@@ -9,6 +9,7 @@ from gemmdb.api import current_catalog
 from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
 from gemmdb.cli.output import evidence_facts, microseconds, note, say, say_facts, say_json
 from gemmdb.hit import Hit
+from gemmdb.inductor.legality import only_aten
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.toolchain import installed
@@ -43,7 +44,8 @@ def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
     elif hit is None:
         say("miss")
         text = names.ranged(query.problem.text, query.ranges)
-        note(f"no table answers {text}; `gemmdb explain` with the same arguments says why")
+        why = only_aten(query) or "`gemmdb explain` with the same arguments says why"
+        note(f"no table answers {text}; {why}")
     else:
         say_facts(hit_facts(hit))
     if hit is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from gemmdb.cli import cached
 from gemmdb.cli.output import count, gain_style, microseconds, places, say, say_facts, say_prose, with_bar
 from gemmdb.cli.progress import left
 from gemmdb.cli.table import Cell, Column, say_table
@@ -19,12 +20,13 @@ KEPT = (
     "tables name faster kernels and no compiled graph has one: does the program keep compiled graphs itself?"
     " Delete them, or switch that off"
 )
+SAME = "none, the kernels are the same on both sides: the times differ by chance"
 LISTED = 10
 """The most products that are listed."""
 PRODUCTS = (
     Column("of the time", right=True, rigid=True), Column("calls", right=True, rigid=True, drop=2),
     Column("rung", rigid=True, drop=1), Column("gain", right=True, rigid=True), Column("kernel"), Column("product"),
-    Column("where", cut=True, drop=3),
+    Column("where", cut=True, drop=3), Column("why ATen runs"),
 )  # fmt: skip
 WANTED = (
     Column("", rigid=True), Column("worth", right=True, rigid=True), Column("calls", right=True, rigid=True, drop=2),
@@ -60,8 +62,17 @@ def _product(one: Product, total_us: float, wide: bool) -> tuple[str | Cell, ...
     return (
         Cell(f"{share:.1%}", "cyan", share), str(one.calls), Cell(one.rung, "" if hit else "yellow"),
         Cell(f"{one.gain:.2f}x", gain_style(one.gain)) if hit else "", kernel,
-        one.entry.problem.text if wide else names.short(one.entry.problem), places(one.entry.origins),
+        one.entry.problem.text if wide else names.short(one.entry.problem), places(one.entry.origins), _why(one),
     )  # fmt: skip
+
+
+def _why(one: Product) -> str:
+    """Why ATen runs a product: the first reason; empty if another kernel does."""
+    from gemmdb.inductor.legality import ONLY_ATEN
+
+    if one.asked.hit is None and not one.reason.startswith(ONLY_ATEN):
+        return "no table answers"
+    return one.reason.partition("; ")[0]
 
 
 def say_plan(plan: Plan, wide: bool) -> None:
@@ -99,6 +110,16 @@ def _facts(done: Tuned) -> Iterator[tuple[str, ...]]:
         yield from _measured(done.gained)
         if done.gained.verdict == "same kernels" and kernels:
             yield "why", KEPT
+        if done.gained.verdict == "slower" and (why := _in_cache(done.after.products)):
+            yield "why", why
+
+
+def _in_cache(products: Sequence[Product]) -> str:
+    """Whether kernels lose since the operands stay in a CPU's cache; empty if not."""
+    ran = [one for one in products if one.calls]
+    if any(one.asked.device.kind != "cpu" for one in ran):
+        return ""
+    return cached.hint((one.entry.problem, one.entry.count) for one in ran)
 
 
 def _measured(found: Gained) -> Iterator[tuple[str, ...]]:
@@ -111,7 +132,8 @@ def _measured(found: Gained) -> Iterator[tuple[str, ...]]:
     yield "timed", f"all calls of compiled graphs of a run ({count(found.runs, 'run')})"
     low, high = found.interval
     style = {"faster": "green", "slower": "red"}.get(found.verdict, "")
-    yield "gain", f"{found.gain:.3f}x, between {low:.3f}x and {high:.3f}x: {_verdict(found.verdict)}", style
+    gain = f"{found.gain:.3f}x, between {low:.3f}x and {high:.3f}x: {found.verdict}"
+    yield "gain", SAME if found.verdict == "same kernels" else gain, style
     from gemmdb.devices import detect
     from gemmdb.devices.load import Load
 
@@ -120,9 +142,3 @@ def _measured(found: Gained) -> Iterator[tuple[str, ...]]:
         yield "under load", f"{busy.text}: repeat it with --fresh when the machine is quiet"
     if found.unmatched:
         yield "left out", f"{count(found.unmatched, 'kind')} of graphs that were not called often enough on both sides"
-
-
-def _verdict(verdict: str) -> str:
-    if verdict == "same kernels":
-        return "no difference, the kernels are the same on both sides"
-    return verdict

@@ -10,12 +10,15 @@ from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators import effort
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.generators.measure.only_aten import only_aten
+from gemmdb.generators.measure.too_long import too_long
 from gemmdb.hit import RUNGS, Hit
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder import lookup
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.ranges import unmeasured
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.stats import Gain, weighted
@@ -138,7 +141,7 @@ def coverage(workload: Workload, catalog: Catalog, policy: Policy) -> Coverage:
     return Coverage(
         len(asked),
         {rung: _tally(found, total) for rung, found in by_rung.items() if found},
-        tuple(_miss(one, total) for one in missed),
+        tuple(_miss(one, total, catalog) for one in missed),
         dict(sorted(workload.uncovered.items())),
         weighted(one.part for one in asked),
     )
@@ -169,17 +172,22 @@ def _tally(found: Sequence[Asked], total: float) -> Tally:
     )
 
 
-def _miss(one: Asked, total: float) -> Miss:
+def _miss(one: Asked, total: float, catalog: Catalog) -> Miss:
     entry = one.entry
     share = one.total_us / total
     return Miss(
         entry.problem.text, one.device.sku, _ranges(entry), entry.count, entry.calls, one.time_us, share,
-        tuple(map(str, entry.origins)), _only_aten(one),
+        tuple(map(str, entry.origins)), _in_vain(one, catalog),
     )  # fmt: skip
 
 
-def _only_aten(one: Asked) -> str:
-    """Why ATen is the only candidate; empty if there are others. On a GPU there always are."""
+def _in_vain(one: Asked, catalog: Catalog) -> str:
+    """Why no build can change a miss: ATen is the only candidate, or a size of its range takes too long to measure.
+    Empty if one may. On a GPU there always are other candidates."""
     if one.device.kind != "cpu":
         return ""
-    return only_aten(one.entry.problem, one.device, CpuSpace(), effort.named("quick"))
+    space, quick = CpuSpace(), effort.named("quick")
+    if reason := only_aten(one.entry.problem, one.device, space, quick):
+        return reason
+    ask = Ask(one.query, catalog.tables, Policy(), installed(one.device.kind))
+    return too_long(ask, unmeasured(ask), space, quick) if ask.symbolic else ""

@@ -53,18 +53,24 @@ def in_turns(path: Path) -> Iterator[Turns]:
     So the programs of a GPU are compiled side by side also in the ways that measure."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
+    from gemmdb.inductor import budget
     from gemmdb.inductor.confirm import confirming, on_gpu
+    from gemmdb.inductor.horizontal import fusing
     from gemmdb.inductor.live import client
 
     turns = Turns(path)
+    clocks: tuple[Any, ...] = (confirming, fusing, budget)
     tune, trial = client.tune, on_gpu.trial
     benchmarker.benchmark_gpu = turns.take(benchmarker.benchmark_gpu)
     client.tune, on_gpu.trial = turns.take(tune), turns.take(trial)
-    clock = confirming.now
+    clock = budget.now
     # What a graph may wait for trials is not used up by the trials of other programs.
-    confirming.now = lambda: clock() - turns.waited_s
+    for one in clocks:
+        one.now = lambda: clock() - turns.waited_s
     try:
         yield turns
     finally:
         del benchmarker.benchmark_gpu
-        client.tune, on_gpu.trial, confirming.now = tune, trial, clock
+        client.tune, on_gpu.trial = tune, trial
+        for one in clocks:
+            one.now = clock

@@ -26,7 +26,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,11 +156,19 @@ def measured(program: Program, names: list[str], place: Place, options: argparse
             if "skipped" in found:
                 return {**row, **found}
             row["ways"][name] = found
+            print(f"{program.name}: {name}: {compiled(found)}", flush=True)
         good = [name for name in names if "failure" not in row["ways"][name]]
         found = in_process("warm", program, good, place, Path(folder), options) if good else {}
         for name, facts in found.pop("ways", {}).items():
             row["ways"].setdefault(name, {}).update(facts)
     return {**row, **found, "seconds": round(time.monotonic() - began, 1)}
+
+
+def compiled(found: Mapping[str, Any]) -> str:
+    """What became of a cold compile, for a person who waits."""
+    if "failure" in found:
+        return str(found["failure"])
+    return f"compiled in {found['cold_s']:.1f} s, and waited {found['waited_s']:.1f} s for other programs"
 
 
 def in_process(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic
 
 from gemmdb.settings import CONFIRM_S, LIVE_S, PATIENT_S, Policy
 
+now = time.monotonic
 PROCESS_S = 8.0
 """What a process of the default policy may spend. A program in many pieces must not wait for each of them, and what
 the steps do past their limits must stay below ten seconds."""
@@ -35,11 +36,11 @@ class Budget:
     @contextmanager
     def spending(self) -> Iterator[None]:
         """Count the time that is spent inside."""
-        start = monotonic()
+        start = now()
         try:
             yield
         finally:
-            self.spend(monotonic() - start)
+            self.spend(now() - start)
 
     def clear(self) -> None:
         """Start over: nothing is spent."""

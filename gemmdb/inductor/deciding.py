@@ -9,6 +9,7 @@ from gemmdb.hit import Hit
 from gemmdb.inductor import legality
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.inductor.phases import PHASES
 from gemmdb.inductor.session import Session
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
@@ -17,7 +18,8 @@ from gemmdb.key.problem import Query
 def ask(session: Session, query: Query) -> Hit | None:
     """The lookup; a failure inside it is a miss, and under `on_miss="error"` a broken table raises TableError."""
     try:
-        return session.find(query)
+        with PHASES("lookup"):
+            return session.find(query)
     except Exception as error:
         if session.policy.on_miss == "error":
             raise error if isinstance(error, TableError) else TableError(f"lookup failed: {error}") from error

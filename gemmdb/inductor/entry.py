@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmdb.errors import InputError
 from gemmdb.inductor import session
+from gemmdb.inductor.phases import PHASES
 from gemmdb.settings import Policy, Settings
 
 if TYPE_CHECKING:
@@ -144,9 +145,10 @@ _wrapped = False
 
 def _wrap() -> None:
     global _wrapped
-    from gemmdb.inductor import install as installation
+    with PHASES("load"):
+        from gemmdb.inductor import install as installation
 
-    installation.install()
+        installation.install()
     _wrapped = True
 
 

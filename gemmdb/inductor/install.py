@@ -14,6 +14,7 @@ from gemmdb.inductor.journal import BENCHMARKS, JOURNAL
 from gemmdb.inductor.live import searching
 from gemmdb.inductor.lower import lowering, padding
 from gemmdb.inductor.match import taken_apart
+from gemmdb.inductor.phases import PHASES
 
 _lock = threading.Lock()
 _registered = False
@@ -42,7 +43,7 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
     return {
         "compile_fx": hooks.with_passes(bodies, _after),
         "graph_init": hooks.keeping_events(_take, lambda: JOURNAL.provisional),
-        "graph_ready": hooks.reporting(JOURNAL.add),
+        "graph_ready": hooks.reporting(_add),
         "save_graph": hooks.unless_provisional,
         "tracing": decomposing.tracing,
         "replacing": decomposing.replacing,
@@ -61,7 +62,8 @@ def bodies() -> Mapping[str, Any] | None:
     Unreadable tables are a warning; they fail the compile in strict mode only."""
     BENCHMARKS.tick()
     try:
-        found = session.current()
+        with PHASES("tables"):
+            found = session.current()
         if found is not None:
             ranks.compare(found)
     except (TableError, InputError):
@@ -83,6 +85,11 @@ def slots(of: session.Session) -> Mapping[str, Any]:
     apart = taken_apart.TakenApart(of)
     joint, post_grad = passes.JointPass(of, apart), passes.PostGradPass(of, apart)
     return {"joint_custom_pre_pass": joint, "post_grad_custom_post_pass": post_grad}
+
+
+@PHASES("report")
+def _add(text: str | None, artefact: Any) -> None:
+    JOURNAL.add(text, artefact)
 
 
 def _take() -> str:

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gemmdb.hit import RUNGS, Hit
+from gemmdb.inductor.notebook import Stats
+from gemmdb.inductor.phases import PHASES
 from gemmdb.kernels.config import ATEN
 
 log = logging.getLogger("gemmdb")
@@ -187,18 +189,20 @@ BENCHMARKS = Benchmarks()
 
 
 def reset_stats() -> None:
-    """Forget every event and start counting benchmarks anew."""
+    """Forget every event, and start counting benchmarks and seconds anew."""
     JOURNAL.clear()
     BENCHMARKS.clear()
+    PHASES.clear()
 
 
-def stats() -> dict[str, Any]:
-    """What was compiled since the start or `reset_stats`, JSON-ready, also when graphs came from a warm cache.
+def stats() -> Stats:
+    """What was compiled since the start or `reset_stats`, as a dict, JSON-ready, also of graphs from a warm cache.
 
     `products`: one entry per distinct outcome with `problem`, `rung`, `backend`, `kernel`, `config`, `expected_us`,
     `speedup_vs_aten`, `table`, `evidence`, `ranges`, `note` and `count`; `rungs`: products per rung; `hits`, `misses`;
     `uncovered`: GEMMs by name that gemmdb does not steer; `benchmarked`: times that Inductor benchmarked a choice list
-    or a padding; `errors`: failures inside gemmdb, which never fail a compile.
+    or a padding; `errors`: failures inside gemmdb, which never fail a compile; `seconds`: of gemmdb's share in the
+    compiles, by phase (gemmdb.inductor.phases).
     """
     rungs: Counter[str] = Counter()
     uncovered: Counter[str] = Counter()
@@ -211,7 +215,7 @@ def stats() -> dict[str, Any]:
         entry = merged.setdefault(event.outcome, _entry(event))
         entry["count"] += 1
     hits = sum(rungs[rung] for rung in (*RUNGS, "forced"))
-    return {
+    found = {
         "products": list(merged.values()),
         "rungs": dict(rungs),
         "hits": hits,
@@ -219,7 +223,9 @@ def stats() -> dict[str, Any]:
         "uncovered": dict(uncovered),
         "benchmarked": BENCHMARKS.tick(),
         "errors": list(JOURNAL.errors),
+        "seconds": PHASES.seconds(),
     }
+    return Stats(found)
 
 
 def _entry(event: Event) -> dict[str, Any]:

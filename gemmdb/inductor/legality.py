@@ -23,6 +23,8 @@ ONLY_ATEN = "ATen is the only kernel for it"
 ON_CPU = (Config.of("cpp", "packed_gemm", **dict.fromkeys(PACKED_GEMM.params, 0)), Config.of("aten", "int8pack_mm"))
 """What may beat ATen on a CPU: a C++ template of any blocking, of which its own choice has the fewest limits, and the
 weight-only product."""
+FREEZING = "torch._inductor.config.freezing"
+"""The setting of torch that makes constants of weights, where no gradient is computed."""
 MOST_COUNTERS = 2**14
 """How many tiles the kernels of a graph can count arrivals at: int32 counters at the beginning of their workspace."""
 
@@ -91,12 +93,12 @@ def _int8pack(config: Config, problem: Problem) -> str | None:
 
 
 def _packed_gemm(config: Config, problem: Problem) -> str | None:
-    if not problem.constant:
-        return "the C++ template packs the weight at compile time: it must be a constant"
     if problem.spec.integer:
         return "Inductor offers no C++ template for int_mm"
     if problem.a.dtype == "fp64":
         return "the C++ template has no fp64 kernel"
+    if not problem.constant:
+        return f"the C++ template packs the weight at compile time: it must be a constant ({FREEZING})"
     if problem.a.layout.order not in ("row", "row-padded"):
         return "the C++ template needs unit stride along K of the activations"
     if problem.spec.dequantises and problem.b.layout.order != "col":

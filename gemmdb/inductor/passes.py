@@ -26,6 +26,7 @@ from gemmdb.inductor.live import tuning
 from gemmdb.inductor.match import int_mm_scale, mixed, origin, products, weight_only
 from gemmdb.inductor.match.extract import Unsupported
 from gemmdb.inductor.match.taken_apart import TakenApart
+from gemmdb.inductor.phases import PHASES
 from gemmdb.inductor.session import Session
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
@@ -130,7 +131,8 @@ class PostGradPass:
         found = list(self._products(graph))
         # All at once: tuning compiles for them in parallel, and pays for its start-up once.
         missed = [decision for _, decision in found if decision.config is None]
-        tuned = {decision.entry: decision for decision in tuning.tune(missed)}
+        with PHASES("live"):
+            tuned = {decision.entry: decision for decision in tuning.tune(missed)}
         pairs = [(node, tuned.get(decision.entry, decision)) for node, decision in found]
         for node, decision in self._settled(pairs):
             try:

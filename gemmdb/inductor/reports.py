@@ -18,7 +18,7 @@ from gemmdb.table.stats import Gain, weighted
 
 MOST = 30
 """The most products that are listed; the others are counted."""
-LONGEST = 100
+LONGEST = 150
 """The most characters of a reason."""
 RIGHT = frozenset((0, 1, 2, 3))
 """The columns of numbers."""

@@ -42,12 +42,12 @@ def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) 
             rung = ALONE if _alone(event) else event.rung
             answers[rung] = answers.get(rung, Answers(rung)) + replace(_answer(event), rung=rung)
             alike[event.outcome].append(event)
-    gains, missed, refused = [], [], []
+    gains, missed, refused, alone = [], [], [], []
     for same in alike.values():
         one, gained = same[0], sum(_answer(event).gain_us for event in same)
         if _alone(one):
-            continue
-        if one.rung == "aten":
+            alone.append(Product(_named(one), len(same), one.config, None, _no_other(one.note)))
+        elif one.rung == "aten":
             missed.append(_missed(one, len(same)))
         elif one.config == ATEN.text and one.note and one.rung != "live":  # A tuned product's note is why it was tuned.
             refused.append(Product(_named(one), len(same), one.config, None, one.note))
@@ -62,6 +62,7 @@ def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) 
         tuple(refused),
         dict(uncovered),
         tuple(errors),
+        tuple(alone),
     )
 
 
@@ -78,6 +79,11 @@ def log_graph(events: Sequence[Event], _artefact: Any = None) -> None:
 def _alone(event: Event) -> bool:
     """Whether no kernel but ATen can serve it, so that it is no miss."""
     return event.rung == "aten" and ONLY_ATEN in event.note
+
+
+def _no_other(note: str) -> str:
+    """Why no other kernel can serve a product: that part of its note."""
+    return note.partition(ONLY_ATEN)[2].partition("; ")[0].removeprefix(": ")
 
 
 def _answer(event: Event) -> Answers:

@@ -8,7 +8,7 @@ from html import escape
 
 MOST = 8
 """The most products that are listed of a kind; the others are counted."""
-LONGEST = 110
+LONGEST = 150
 """The most characters of a reason."""
 LEAST_US = 0.05
 """Savings below this print as 0.0."""
@@ -63,7 +63,8 @@ class Product:
 class Summary:
     """What was compiled. Print it, or read it: the answers by rung; the products that gain, the most first; those that
     no table answers, those that a build may save most on first; those whose answer could not be used; the names of
-    products that gemmdb does not steer; failures inside gemmdb. A call counts every graph once."""
+    products that gemmdb does not steer; failures inside gemmdb; those that only ATen can serve. A call counts every
+    graph once."""
 
     graphs: int = 0
     answers: Sequence[Answers] = ()
@@ -72,6 +73,7 @@ class Summary:
     refused: Sequence[Product] = ()
     uncovered: Mapping[str, int] = field(default_factory=dict)
     errors: Sequence[str] = ()
+    alone: Sequence[Product] = ()
 
     @property
     def total(self) -> Answers:
@@ -138,6 +140,9 @@ def _lines(of: Summary) -> Iterator[str]:
         yield from _listed(title, of.missed, _estimate, lambda one: one.why)
         yield f"  to build: {BUILD}"
     yield from _listed("answers that are not used, so ATen runs", of.refused, lambda one: "", lambda one: one.why)
+    for why in dict.fromkeys(one.why for one in of.alone):
+        title = f"no kernel but ATen{f': {_short(why)}' if why else ''}"
+        yield from _listed(title, [one for one in of.alone if one.why == why], lambda one: "", lambda one: "")
     if of.uncovered:
         yield ""
         yield f"not steered by gemmdb: {_names(of)}"

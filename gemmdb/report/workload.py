@@ -8,6 +8,7 @@ from typing import Any
 
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators.coverage import Asked, ask
+from gemmdb.inductor.legality import only_aten
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.toolchain import installed
@@ -141,7 +142,7 @@ def _look_up(entry: Entry, catalog: Catalog) -> Product:
     if asked.hit is not None:
         said: Iterable[str] = (step.reason for step in steps if step.hit is not None and step.rung == asked.hit.rung)
         return Product(asked, reason=next(iter(said), "")[:MOST_REASON])
-    reason = "; ".join(f"{step.rung}: {step.reason}" for step in steps)
+    reason = "; ".join(filter(None, (only_aten(query), *(f"{step.rung}: {step.reason}" for step in steps))))
     return Product(asked, saving(Ask(query, (), Policy(), None)), reason[:MOST_REASON])
 
 

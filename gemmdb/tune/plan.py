@@ -12,13 +12,13 @@ from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError
 from gemmdb.generators import effort as efforts
 from gemmdb.generators.build import queue
-from gemmdb.generators.build.asked import too_long
 from gemmdb.generators.coverage import ask
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Backend
 from gemmdb.generators.interfaces.progress import SECONDS
 from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.only_aten import only_aten
+from gemmdb.generators.measure.too_long import too_long
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
@@ -172,5 +172,5 @@ def _objection(one: Wanted, device: Device, backend: Backend, effort: Effort, ta
         return reason
     query = Query(one.problem, device, {name: (low, high) for name, low, high in one.ranges})
     if lacking := _lacking(query, catalog):
-        return too_long(Ask(query, catalog.tables, Policy(), backend.toolchain), lacking, backend, effort)
+        return too_long(Ask(query, catalog.tables, Policy(), backend.toolchain), lacking, backend.space, effort)
     return "" if queue.left(queue.jobs([one.problem], backend, effort), table, backend, effort) else DONE

@@ -7,15 +7,15 @@ them leave the chance that a kernel other than ATen serves the range.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmdb.cost.roofline import work_us
 from gemmdb.errors import InputError
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Backend
 from gemmdb.generators.measure.only_aten import only_aten
+from gemmdb.generators.measure.too_long import fits, too_long
 from gemmdb.generators.shapes import loading
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
@@ -32,9 +32,6 @@ ROUNDS = 3
 of the product without its epilogue, where a range is divided."""
 STRIDE = 4
 """At first every fourth size of a range is measured."""
-LONG_S = 10.0
-"""A size of a range is not measured if its timed calls are expected to take longer than this, in seconds. All work on
-such a size, from compiling to confirming, takes several times as long."""
 NO_KERNEL = "no single kernel is good at all sizes of its range"
 
 
@@ -87,13 +84,13 @@ def first(of: Recorded, backend: Backend, effort: Effort, table: Path) -> Wanted
         ask = _ask(query, with_tables, backend)
         missing = ranges.unmeasured(ask)
         reason = only_aten(query.problem, backend.device, backend.space, effort)
-        reason = reason or too_long(ask, missing, backend, effort)
+        reason = reason or too_long(ask, missing, backend.space, effort)
         if reason:
             left_out[reason] += 1
         else:
             begun.append(query)
             some = [query.problem, *_some(ask, missing, table)]
-            wanted |= dict.fromkeys(one for one in some if _fits(one, backend, effort))
+            wanted |= dict.fromkeys(one for one in some if fits(one, backend.device, backend.space, effort))
     return Wanted(tuple(wanted), tuple(begun), left_out)
 
 
@@ -103,7 +100,7 @@ def further(ranged: Sequence[Query], backend: Backend, effort: Effort, table: Pa
     wanted: dict[Problem, None] = {}
     for query in ranged:
         missing = ranges.unmeasured(_ask(query, with_tables, backend))
-        wanted |= dict.fromkeys(one for one in missing if _fits(one, backend, effort))
+        wanted |= dict.fromkeys(one for one in missing if fits(one, backend.device, backend.space, effort))
     return list(wanted)
 
 
@@ -138,21 +135,3 @@ def _catalog(table: Path) -> Catalog:
 
 def _ask(query: Query, catalog: Catalog, backend: Backend) -> Ask:
     return Ask(query, catalog.tables, Policy(), backend.toolchain)
-
-
-def too_long(ask: Ask, missing: Iterable[Problem], backend: Backend, effort: Effort) -> str:
-    """Why a range cannot be measured: a size of it takes too long, and one kernel has to serve all sizes."""
-    slow = [one for one in missing if not _fits(one, backend, effort)]
-    if not slow or ranges.divisible(ask) is not None:
-        return ""
-    sizes = " ".join(f"{name}={getattr(slow[-1], name)}" for name in ask.symbolic)
-    return (
-        f"its range of sizes holds {sizes}, which takes more than {LONG_S:.0f} s to measure; a smaller range"
-        " (torch._dynamo.mark_dynamic with max=) can be measured"
-    )
-
-
-def _fits(problem: Problem, backend: Backend, effort: Effort) -> bool:
-    tried = sum(not one.illegal for one in backend.space.candidates(problem, backend.device, effort))
-    kept = min(tried, max(effort.keep, 2))
-    return work_us(problem, backend.device) * 1e-6 * effort.samples * kept <= LONG_S

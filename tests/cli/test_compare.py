@@ -24,6 +24,12 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+def test_the_same_kernels_have_no_gain_whatever_the_times_say(gemmdb, script: Path) -> None:
+    done = gemmdb("compare", str(script), "--calls", "2")
+    (gain,) = [line for line in done.out.splitlines() if line.startswith("gain ")]
+    assert gain.split(None, 1)[1] == "none, ATen runs all products on both sides: the times differ by chance"
+
+
 def test_a_model_is_compared(gemmdb, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = gemmdb("compare", str(script), "--calls", "5", "--json")
     found = json.loads(done.out)

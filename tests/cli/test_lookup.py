@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+ALONE = (
+    "ATen is the only kernel for it: the C++ template packs the weight at compile time: it must be a constant"
+    " (torch._inductor.config.freezing)"
+)
+
 
 def test_hit_names_rung_kernel_and_time(gemmdb, table, flags):
     done = gemmdb("lookup", *flags)
@@ -37,13 +42,6 @@ def test_json_miss_is_one_object_and_exit_1(gemmdb, environment):
     done = gemmdb("lookup", "--op", "mm", "--m", "1", "--n", "2", "--k", "3", "--json")
     assert json.loads(done.out) == {"schema": "lookup", "version": 1, "rung": "miss"}
     assert (done.code, done.err) == (1, "")
-
-
-def test_miss_without_json_says_where_to_go_on(gemmdb, environment):
-    done = gemmdb("lookup", "--op", "mm", "--m", "1", "--n", "2", "--k", "3")
-    assert (done.code, done.out) == (1, "miss\n")
-    assert "gemmdb explain" in done.err
-    assert done.err.count("\n") == 1
 
 
 def test_another_flag_is_another_problem(gemmdb, table, flags):
@@ -118,9 +116,20 @@ def test_explain_asks_every_rung(gemmdb, table, flags):
 def test_explain_text_says_why_a_rung_declines(gemmdb, environment):
     done = gemmdb("explain", "--op", "mm", "--m", "1", "--n", "2", "--k", "3")
     assert done.code == 1
-    assert done.out.endswith("answer: miss\n")
+    assert done.out.endswith(f"answer: miss; {ALONE}\n")
     for rung in ("exact", "near", "epilogue", "sku", "model"):
         assert f"\n{rung}: " in done.out
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_miss_says_whether_a_build_could_change_it(gemmdb, environment, constant):
+    sizes = ("--m", "16", "--n", "64", "--k", "64")
+    asked = ["--op", "mm", *sizes, "--dtype", "fp32", "--arch", "cpu", *["--constant-weight"] * constant]
+    done = gemmdb("lookup", *asked)
+    assert (done.code, done.out) == (1, "miss\n")
+    assert (ALONE in done.err, "`gemmdb explain`" in done.err) == (not constant, constant)
+    found = json.loads(gemmdb("explain", *asked, "--json").out)
+    assert (found["answer"], found["only_aten"]) == ("miss", "" if constant else ALONE)
 
 
 def test_lookup_imports_no_torch_and_no_sqlite_utils(process, table, flags, tmp_path: Path):

@@ -1,6 +1,7 @@
 """Coverage of a workload: hits per rung, misses by their share of the time."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -54,6 +55,23 @@ def test_a_symbolic_size_is_asked_as_a_range(lab):
     assert coverage(Workload((dynamic,), {}), catalog, Policy()).hits["exact"].aten == 1
     missing = Entry(lab.problem(m=9000), 1, 1, lab.cpu.text, (("m", 2, None),))
     assert coverage(Workload((missing,), {}), catalog, Policy()).misses[0].ranges == {"m": (2, None)}
+
+
+def test_a_miss_that_no_build_can_change_has_its_reason(lab):
+    """What a build would leave out: a range that holds a size too long to measure, and products that only ATen has."""
+    large, plain = lab.problem(m=24, n=4096, k=4096), replace(lab.problem(m=7), constant=False)
+    moving = (("m", 2, None),)
+    entries = (
+        Entry(large, 1, 9, lab.cpu.text, moving), Entry(large, 1, 8, lab.cpu.text, (("m", 2, 64),)),
+        Entry(large, 1, 7, lab.cpu.text), Entry(plain, 1, 1, lab.cpu.text),
+        Entry(large, 1, 6, GPU.text, moving),
+    )  # fmt: skip
+    found = coverage(Workload(entries, {}), lab.catalog(), Policy()).misses
+    reasons = {miss.calls: miss.reason for miss in found}
+    assert "m=65536, which takes more than 10 s to measure" in reasons[9]
+    assert "mark_dynamic" in reasons[9]
+    assert reasons[1].startswith("ATen is the only kernel for it: ")
+    assert [reasons[calls] for calls in (8, 7, 6)] == ["", "", ""]
 
 
 def test_the_gain_of_a_range_has_an_interval(lab):

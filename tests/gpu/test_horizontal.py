@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import gemmdb.inductor
-from gemmdb.inductor.horizontal import fusing
+from gemmdb import Policy
+from gemmdb.inductor.horizontal import fusing, trial
 from gemmdb.inductor.journal import JOURNAL
 
 CASES = {
@@ -15,6 +16,9 @@ CASES = {
     "an encoder": (308, (512, 512, 512), True, torch.bfloat16),
     "odd rows": (777, (768, 768), True, torch.float16),
 }
+
+PATIENT = Policy(on_miss="aten", confirm=True, confirm_s=60.0)
+"""The kernels compile one after the other in a test."""
 
 
 class Several(nn.Module):
@@ -31,18 +35,18 @@ class Several(nn.Module):
 
 @pytest.fixture
 def always(monkeypatch):
-    """The one kernel is served whatever the trial says."""
+    """The one kernel is served whatever the trial says. Other tests may use the GPU."""
     monkeypatch.setattr(fusing, "_pays", lambda timed, trial: True)
+    monkeypatch.setattr(trial, "noisy", lambda aten, ours: False)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_one_kernel_is_right(clean, kit, tmp_path, monkeypatch, always, case) -> None:
     rows, widths, bias, dtype = case
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setenv("GEMMDB_CONFIRM", "1")
     model = Several(1024, widths, bias).cuda().to(dtype)
     x = torch.randn(rows, 1024, device="cuda", dtype=dtype)
-    gemmdb.inductor.enable(on_miss="aten")
+    gemmdb.inductor.enable(policy=PATIENT)
     with torch.no_grad():
         wanted = [one.float() for one in Several.forward(model.float(), x.float())]
         found = torch.compile(model.to(dtype))(x)

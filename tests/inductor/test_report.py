@@ -127,6 +127,26 @@ def test_the_summary_of_a_gpu_says_what_a_build_may_save():
     assert 20 < missed.us < 60
 
 
+def test_products_that_only_aten_can_serve_stand_under_the_reason():
+    """A build leaves them out, so the summary says what stands in the way."""
+    only = "ATen is the only kernel for it"
+    notes = (f"{only}: no constant; exact: no verdict", f"{only}; exact: no verdict")
+    alone = [of("mm", "aten", 2, note=notes[0], config="aten:default", n=n) for n in (64, 128)]
+    alone += [of("bmm", "aten", note=notes[1], config="aten:default", batch=2)]
+    found = of_events([event for same in alone for event in same], 1)
+    assert (found.missed, [one.count for one in found.alone]) == ((), [2, 2, 1])
+    assert str(found).endswith(
+        lines("""
+        no kernel but ATen: no constant
+          2 x mm m=16 n=64 k=4096 bf16
+          2 x mm m=16 n=128 k=4096 bf16
+
+        no kernel but ATen
+          1 x bmm batch=2 m=16 n=4096 k=4096 bf16
+    """)
+    )
+
+
 def test_the_rest_of_a_long_list_is_counted():
     events = [event for n in range(1, MOST + 4) for event in of("mixed_mm", "exact", 2, 10.0, 1.0 + n, n=64 * n)]
     text = str(of_events(events, 1))

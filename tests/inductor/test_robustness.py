@@ -75,6 +75,9 @@ def test_what_only_aten_can_serve_needs_no_row(kit, on_miss):
     summary = gemmdb.inductor.summary()
     assert summary.line == "graph with 1 product: 1 that only ATen can serve"
     assert "to build" not in str(summary)
+    (alone,) = summary.alone
+    assert alone.why.endswith("must be a constant (torch._inductor.config.freezing)")
+    assert f"no kernel but ATen: {alone.why}\n  1 x mm m=8 n=32 k=64 fp32" in str(summary)
     assert "ATen is the only kernel for it" in str(gemmdb.inductor.report())
 
 

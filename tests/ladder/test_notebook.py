@@ -1,8 +1,12 @@
-"""What a notebook shows of an answer and of a summary. Nothing of a table becomes markup."""
+"""What a notebook shows of an answer, of stats and of a summary. Nothing of a table becomes markup."""
+
+import json
 
 from gemmdb.hit import Hit
+from gemmdb.inductor.notebook import MOST, Stats
 from gemmdb.inductor.summary_text import Product, Summary
 from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Problem
 
 HOSTILE = "/tmp/<script>alert(1)</script>.db"
 
@@ -13,6 +17,27 @@ def test_an_answer_is_a_table_of_its_facts():
     assert "<th>over ATen</th><td>1.50x</td>" in shown
     assert "<td>12.34 us</td>" in shown
     assert "<script>" not in shown
+
+
+def test_stats_are_a_dict_that_is_shown_as_a_table():
+    problem = Problem.gemm("mm", m=16, n=4096, k=4096)
+    entry = {
+        "problem": problem.text, "rung": "exact", "config": ATEN.text, "expected_us": 1234.5, "speedup_vs_aten": 1.0,
+        "ranges": {"m": (2, None)}, "note": "<b>it is wide</b>; exact: no", "count": 3,
+    }  # fmt: skip
+    odd = {**entry, "problem": "<i>", "config": "", "expected_us": None, "speedup_vs_aten": None, "ranges": {}}
+    found = {"products": [entry, odd], "rungs": {"exact": 6}, "uncovered": {"<u>": 2}, "errors": ["<script>"]}
+    stats = Stats(found)
+    assert json.loads(json.dumps(stats)) == json.loads(json.dumps(found))
+    shown = stats._repr_html_()
+    assert (
+        "<td>3</td><td>exact</td><td>aten:default</td><td>1,234.50 us</td><td>1.00x</td>"
+        "<td>mm 16x4096x4096 bf16 (m 2..)</td><td>&lt;b&gt;it is wide&lt;/b&gt;</td>"
+    ) in shown
+    assert "2 x &lt;u&gt;" in shown
+    assert not any(tag in shown for tag in ("<b>", "<i>", "<u>", "<script>"))
+    assert "<table>" not in Stats({**found, "products": [], "rungs": {}})._repr_html_()
+    assert "<p>and 2 more</p>" in Stats({**found, "products": [entry] * (MOST + 2)})._repr_html_()
 
 
 def test_a_summary_is_shown_as_it_is_printed():

@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gemmdb.inductor.adapter import naming
 from gemmdb.inductor.adapter.emitting import Function, replaced
+from gemmdb.inductor.phases import PHASES
 
 _WAIT = "async_compile.wait(globals())\n"
 _PATCHES = {
@@ -50,6 +51,7 @@ class Code:
     source: str
     constants: Mapping[str, torch.Tensor]
 
+    @PHASES("compile")
     def begin(self) -> Begun:
         """Begin to compile the kernels. Where Inductor has no workers yet, this waits for the kernels one by one."""
         module = ModuleType("gemmdb_nested")
@@ -68,6 +70,7 @@ class Begun:
 
     module: ModuleType
 
+    @PHASES("compile")
     def function(self) -> Function:
         """The function of the code. Waits for its kernels and loads them; raises what compiling them raised."""
         with real_tensors(), undisturbed():
@@ -91,6 +94,7 @@ def _zeros_on(device: int, size: tuple[int, ...], stride: tuple[int, ...], dtype
     return torch.zeros(size, dtype=dtype, device=device).as_strided(size, stride)
 
 
+@PHASES("generate")
 def generate(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Code:
     """The output code of a graph for fake `inputs` of fixed sizes. Raises what Inductor raises."""
     with (

@@ -15,6 +15,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from gemmdb.devices import detect
 from gemmdb.inductor.adapter import patches, state
+from gemmdb.inductor.phases import PHASES
 
 
 @functools.cache
@@ -72,8 +73,10 @@ class GraphPass(CustomGraphPass):  # type: ignore[misc]
     def __call__(self, graph: Any) -> None:
         # A backward may be compiled after `disable()`. Its decisions still need our lowerings.
         patches.apply()
-        self.body(graph)
+        with PHASES("passes"):
+            self.body(graph)
 
+    @PHASES("key")
     def uuid(self) -> Any | None:
         """Our code, policy, tables and the devices and settings that lookups depend on; None: do not cache."""
         identity = self.body.identity

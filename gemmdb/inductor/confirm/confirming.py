@@ -19,6 +19,7 @@ from gemmdb.inductor.confirm import cutting, rules
 from gemmdb.inductor.confirm.job import Job, Result, Steer, Unconfirmed
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.inductor.phases import PHASES
 from gemmdb.kernels.config import ATEN
 from gemmdb.ladder.policy_filter import gain
 
@@ -158,7 +159,8 @@ def _unconfirmed(decision: Decision, why: str) -> Decision:
     if event.rung not in rules.RUNGS:  # It was measured, though not as it is served.
         return replace(decision, event=replace(event, note=f"{event.note}; {note}" if event.note else note))
     try:
-        hit = decision.session.unconfirmed(query)
+        with PHASES("lookup"):
+            hit = decision.session.unconfirmed(query)
     except Exception as error:
         JOURNAL.failure("lookup", error)
         hit = None

@@ -15,6 +15,7 @@ from gemmdb.inductor.confirm import cutting, on_cpu, on_gpu, rules
 from gemmdb.inductor.confirm.trial import Trial, noisy
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL
+from gemmdb.inductor.phases import PHASES
 from gemmdb.inductor.session import Session
 from gemmdb.kernels import sources
 from gemmdb.kernels.config import ATEN, Config
@@ -152,9 +153,10 @@ def _store(decision: Decision, rows: list[Measurement]) -> None:
     if decision.session.user_table is None:
         return
     try:
-        from gemmdb.table.writer import record_live  # Needs sqlite_utils.
+        with PHASES("store"):
+            from gemmdb.table.writer import record_live  # Needs sqlite_utils.
 
-        record_live(decision.session.user_table, rows, STORE_S)
+            record_live(decision.session.user_table, rows, STORE_S)
     except Exception as error:
         JOURNAL.error(f"confirming: {type(error).__name__}: {error}")
         _not_kept(str(decision.session.user_table), f"{type(error).__name__}: {error}")

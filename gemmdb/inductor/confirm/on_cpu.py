@@ -11,6 +11,7 @@ import torch
 
 from gemmdb.inductor.adapter.emitting import Function
 from gemmdb.inductor.confirm.trial import FEWEST, Trial, clear, differ, inputs
+from gemmdb.inductor.phases import PHASES
 from gemmdb.inductor.timing.host import Sampler
 from gemmdb.table.measurement import Protocol
 
@@ -20,6 +21,7 @@ LONGEST_S = 3.0
 """A trial ends after this long, once it has the fewest rounds."""
 
 
+@PHASES("trial")
 def trial(functions: tuple[Function, Function], fakes: Sequence[torch.Tensor], warm: Sequence[bool]) -> Trial:
     """Time two functions, ATen's first, on tensors like `fakes`. `warm`: which of them are in the cache."""
     given = inputs(fakes)

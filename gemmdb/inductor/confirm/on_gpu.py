@@ -10,6 +10,7 @@ import torch
 from gemmdb.inductor.adapter.emitting import Function
 from gemmdb.inductor.confirm.cutting import extent, sizes
 from gemmdb.inductor.confirm.trial import Trial, clear, differ, inputs
+from gemmdb.inductor.phases import PHASES
 from gemmdb.inductor.timing.graphs import captured, elapsed
 from gemmdb.table.measurement import Protocol
 
@@ -43,6 +44,7 @@ def shortage(fakes: Sequence[torch.Tensor], outputs: int, device: torch.device) 
     return f"only {free >> 20} MiB are free on the GPU, and timing it takes {needed >> 20}" if short else ""
 
 
+@PHASES("trial")
 def trial(
     functions: tuple[Function, Function], fakes: Sequence[torch.Tensor], warm: Sequence[bool], device: torch.device
 ) -> Trial:

@@ -20,6 +20,7 @@ from gemmdb.inductor.horizontal.groups import Group, Member
 from gemmdb.inductor.horizontal.rewriting import rewrite
 from gemmdb.inductor.horizontal.trial import Steer, Timed, Trial, fused
 from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.inductor.phases import PHASES
 from gemmdb.inductor.session import Session
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import parts
@@ -161,6 +162,7 @@ def _sure(decision: Decision) -> Decision:
     return replace(decision, config=ATEN, event=decision.event.refused(""))
 
 
+@PHASES("lookup")
 def _kernel(session: Session, problem: Problem, device: Device, widths: tuple[int, ...]) -> Hit | None:
     """The best kernel that takes weights of these widths, with its expected time."""
 

@@ -1,0 +1,66 @@
+"""The seconds that gemmdb's own work adds to the compiles of a process, by phase.
+
+    with PHASES("lookup"):
+        ...
+
+Phases may lie in each other: each is counted without those inside it, so all of them together are gemmdb's share. The
+work of several threads is added up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+NAMES = {
+    "load": "importing gemmdb's part of Inductor",
+    "tables": "opening the tables",
+    "key": "what gemmdb adds to the keys of Inductor's caches",
+    "passes": "walking the graphs",
+    "lookup": "asking the tables",
+    "live": "live tuning",
+    "generate": "generating the code of trials",
+    "compile": "compiling the code of trials, or waiting for that",
+    "trial": "timing it",
+    "store": "storing its times",
+    "report": "events of compiled graphs, and their lines in the log",
+}
+"""The phases, in the order of a compile."""
+
+
+class Phases:
+    """Seconds by phase since `clear`, of all threads."""
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._spent: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Count the time inside for the phase `name`."""
+        outer, self._local.inner = getattr(self._local, "inner", 0.0), 0.0
+        start = self._clock()
+        try:
+            yield
+        finally:
+            took = self._clock() - start
+            with self._lock:
+                self._spent[name] = self._spent.get(name, 0.0) + took - self._local.inner
+            self._local.inner = outer + took
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each phase that there was, in the order of a compile."""
+        with self._lock:
+            return {name: self._spent[name] for name in NAMES if name in self._spent}
+
+    def clear(self) -> None:
+        """Start over."""
+        with self._lock:
+            self._spent.clear()
+
+
+PHASES = Phases()

@@ -1,0 +1,37 @@
+"""Sizes that take too long to measure, and ranges that hold one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gemmdb.cost.roofline import work_us
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Space
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.ladder import ranges
+from gemmdb.ladder.ask import Ask
+
+LONG_S = 10.0
+"""A size of a range is not measured if its timed calls are expected to take longer than this, in seconds. All work on
+such a size, from compiling to confirming, takes several times as long."""
+
+
+def too_long(ask: Ask, missing: Iterable[Problem], space: Space, effort: Effort) -> str:
+    """Why a range cannot be measured: a size of `missing` takes too long, and one kernel has to serve all sizes. Empty
+    if it can."""
+    slow = [one for one in missing if not fits(one, ask.device, space, effort)]
+    if not slow or ranges.divisible(ask) is not None:
+        return ""
+    sizes = " ".join(f"{name}={getattr(slow[-1], name)}" for name in ask.symbolic)
+    return (
+        f"its range of sizes holds {sizes}, which takes more than {LONG_S:.0f} s to measure; a smaller range"
+        " (torch._dynamo.mark_dynamic with max=) can be measured"
+    )
+
+
+def fits(problem: Problem, device: Device, space: Space, effort: Effort) -> bool:
+    """Whether the timed calls of a size are expected to take no longer than LONG_S."""
+    tried = sum(not one.illegal for one in space.candidates(problem, device, effort))
+    kept = min(tried, max(effort.keep, 2))
+    return work_us(problem, device) * 1e-6 * effort.samples * kept <= LONG_S

@@ -1,0 +1,66 @@
+"""What `gemmdb tune` prints at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gemmdb.cli.tuned import say_tuned
+from gemmdb.generators.coverage import Asked
+from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.report.workload import Product, WorkloadReport
+from gemmdb.table.stats import Span
+from gemmdb.tune.gained import Gained, Graph
+from gemmdb.tune.plan import Plan
+from gemmdb.tune.tuning import Tuned
+from gemmdb.workload.entries import Entry
+
+CPU = Device("cpu", "cpu", "Example CPU", 2, isa="avx2")
+FAST = Config.of("cpp", "packed_gemm", blocks_m=0, blocks_n=0, blocks_k=0, threads_m=0, threads_n=0, threads_k=0)
+ALONE = "ATen is the only kernel for it: it must be a constant"
+
+
+def product(m: int, config: Config | None, reason: str = "") -> Product:
+    entry = Entry(Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32"), 1, 10, CPU.text)
+    hit = None if config is None else Hit("exact", config, 10.0, 1.0 if config == ATEN else 2.0, "t.db")
+    return Product(Asked(entry, CPU, hit), reason=reason)
+
+
+def printed(capsys: pytest.CaptureFixture[str], kernels: int) -> list[str]:
+    products = (
+        product(1, FAST), product(2, ATEN, "measured in 1 run(s), ATen is the best; no more"),
+        product(3, None, f"{ALONE}; exact: no verdict"), product(4, None, "exact: no verdict"),
+    )  # fmt: skip
+    graph = Graph(("mm",), kernels, 10, Span(900.0, 90.0, 910.0), Span(100.0, 95.0, 990.0))
+    report = WorkloadReport("w", products)
+    done = Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=Gained((graph,), 0, 2))
+    say_tuned(done, wide=False)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_each_product_that_aten_runs_has_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, kernels=1)
+    ends = {
+        m: next(line for line in lines if f"mm {m}x64x64 fp32" in line).split("fp32")[1].strip() for m in range(1, 5)
+    }
+    assert ends == {1: "", 2: "measured in 1 run(s), ATen is the best", 3: ALONE, 4: "no table answers"}
+
+
+def test_the_same_kernels_have_no_gain_whatever_the_times_say(capsys: pytest.CaptureFixture[str]) -> None:
+    (gain,) = [line for line in printed(capsys, kernels=0) if line.startswith("gain ")]
+    assert gain.split(None, 1)[1] == "none, the kernels are the same on both sides: the times differ by chance"
+    (gain,) = [line for line in printed(capsys, kernels=1) if line.startswith("gain ")]
+    assert gain.split(None, 1)[1] == "9.000x, between 0.091x and 9.579x: no difference"
+
+
+def test_a_slower_program_whose_operands_stay_in_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its weight has 64 x 64 elements."""
+    slow = Gained((Graph(("mm",), 1, 10, Span(100.0, 99.0, 101.0), Span(200.0, 199.0, 201.0)),), 0, 2)
+    report = WorkloadReport("w", (product(1, FAST),))
+    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=slow), wide=False)
+    (why,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("why ")]
+    assert "the times of the tables are those of cold caches" in why
