@@ -132,9 +132,12 @@ def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
             _kept[table] = state, known
         known = ask.memo[table] = known.setdefault((ask.device.key, ask.query.l2, ask.toolchain), {})
     key = problem.key
-    if key not in known:
-        known[key] = _read(ask, table, problem)
-    found: Timings | None = known[key]
+    if key in known:
+        found: Timings | None = known[key]
+    else:
+        found = _read(ask, table, problem)
+        if found is not None or "broken" not in ask.memo:  # What could not be read now may be readable later.
+            known[key] = found
     return found
 
 
