@@ -29,7 +29,7 @@ from benchmarks.common import ROOT, SHIPPED, now
 from gemmdb.devices import detect
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import timings
+from gemmdb.ladder import remembering, timings
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.exact import exact
 from gemmdb.ladder.near import near
@@ -86,8 +86,9 @@ def drawn(table: Table, most: int) -> list[Problem]:
 
 
 def forget() -> None:
-    """Forget all records that were read."""
+    """Forget all records that were read, and all answers."""
     timings._kept.clear()
+    remembering.forget()
 
 
 def _ask(table: Table, device: Device, problem: Problem) -> Ask:

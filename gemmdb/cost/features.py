@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gemmdb.cost.terms import Counts, Terms
 from gemmdb.cost.work import KERNELS, Setting, Tile, Work, grid
 
 OPS = ("mm", "addmm", "int_mm", "mixed_mm")
@@ -23,6 +24,10 @@ remainder after the last full one; `used_rows`: the share of the tiles' rows tha
 _NUMBERS = {kernel: number for number, kernel in enumerate(KERNELS)}
 _LIBRARY = (-1.0,) * len(OF_TILE)
 """The tile features of ATen, whose kernels are unknown."""
+OVER = len(OF_PROBLEM)
+SHAPE = OVER + 1
+COUNTS = SHAPE + OF_TILE.index("cluster") + 1
+"""Where `over`, the values of `of_shape` and those of `of_counts` begin."""
 _SMALL = 1e-6
 
 
@@ -37,9 +42,14 @@ def of_problem(setting: Setting) -> tuple[float, ...]:
     )  # fmt: skip
 
 
+def over(setting: Setting, us: float) -> float:
+    """The value of `over`, with `us` microseconds expected by the cost model."""
+    return _log(us / setting.dram)
+
+
 def of_aten(setting: Setting, us: float) -> tuple[float, ...]:
     """The other values for ATen, with `us` microseconds expected by the cost model."""
-    return (_log(us / setting.dram), *_LIBRARY)
+    return (over(setting, us), *_LIBRARY)
 
 
 def of_tile(setting: Setting, tile: Tile, w: Work, us: float) -> tuple[float, ...]:
@@ -48,12 +58,35 @@ def of_tile(setting: Setting, tile: Tile, w: Work, us: float) -> tuple[float, ..
     (rows, columns), depth = grid(p, tile), p.k / tile.k / tile.split
     filled = rows * columns * tile.split / setting.machine.sms
     return (
-        _log(us / dram), _NUMBERS[tile.kernel], _log(tile.m), _log(tile.n), _log(tile.k), _log(tile.split),
-        tile.warps, tile.stages, REDUCES.index(tile.reduce), tile.swap, tile.tma, tile.bits, tile.mask, tile.stagger,
-        tile.resident, math.prod(tile.cluster), _log(filled), filled % 1, _log(depth), depth % 1, p.m / tile.m % 1,
+        _log(us / dram), *of_shape(tile), _log(filled), filled % 1, _log(depth), depth % 1, p.m / tile.m % 1,
         p.m / (rows * tile.m), w.waves, _log(w.latency), _log(w.l2 / dram), _log(w.steps / dram),
         _log(max(w.sync, w.wide, w.fma) / dram), _log(w.shared / dram), _log((w.cast + w.bits) / dram),
         _log(w.output / dram),
+    )  # fmt: skip
+
+
+def of_counts(setting: Setting, terms: Terms, counts: Counts) -> tuple[float, ...]:
+    """The values of OF_TILE after `cluster`, as `of_tile` has them, for a tile that does what `counts` says."""
+    p, dram, machine, tile = setting.problem, setting.dram, setting.machine, terms.tile
+    rows, columns, programs, steps, waves, turns = counts
+    depth, held = p.k / tile.k / tile.split, waves * steps
+    filled = rows * columns * tile.split / machine.sms
+    read, dequantised = turns * terms.registers / (128 * machine.clock), turns * terms.weights / (64 * machine.clock)
+    return (
+        _log(filled), filled % 1, _log(depth), depth % 1, p.m / tile.m % 1,
+        p.m / (rows * tile.m), waves, _log(held / max(tile.stages - 1, 1)),
+        _log(terms.stage * steps * programs / machine.l2 / dram), _log(held * 1000.0 / machine.clock / dram),
+        _log(terms.operations * turns / terms.speed / dram), _log(read / dram),
+        _log(dequantised / dram), _log(setting.output / dram),
+    )  # fmt: skip
+
+
+def of_shape(tile: Tile) -> tuple[float, ...]:
+    """The values of the first OF_TILE, up to `cluster`, which are the same for all problems."""
+    return (
+        _NUMBERS[tile.kernel], _log(tile.m), _log(tile.n), _log(tile.k), _log(tile.split),
+        tile.warps, tile.stages, REDUCES.index(tile.reduce), tile.swap, tile.tma, tile.bits, tile.mask, tile.stagger,
+        tile.resident, math.prod(tile.cluster),
     )  # fmt: skip
 
 

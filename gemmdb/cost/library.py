@@ -5,21 +5,26 @@ from __future__ import annotations
 import functools
 import math
 
-from gemmdb.cost.work import Setting, Tile, Work, work
+from gemmdb.cost.work import Setting, Tile, Work, is_wide, work
 
 TILES = ((64, 64), (64, 128), (128, 128), (128, 192), (192, 128), (128, 256))
 """Rows and columns of the tiles that cuBLAS is assumed to choose from. Without those of 192, ATen was expected to take
 up to 1.7 times as long as it does at M=192."""
 
 
-@functools.lru_cache(maxsize=64)
 def library(setting: Setting) -> Work:
     """The Work of ATen: the GEMM with the best of a few tiles that cuBLAS has, and the kernels around it."""
+    found: Work | None = setting.memo.get("library")
+    if found is None:
+        found = setting.memo["library"] = _library(setting)
+    return found
+
+
+def _library(setting: Setting) -> Work:
     p, machine = setting.problem, setting.machine
     mixed, fused = p.spec.dequantises, p.fusion != "none"
     plain = setting.a if mixed else setting.b
-    products = (_product(setting, m, n) for m, n in TILES)
-    best = min(products, key=lambda w: w.latency * 0.6 + w.wide + w.sync)
+    best = work(setting, min((_tile(setting, m, n) for m, n in TILES), key=functools.partial(_shape_us, setting)))
     # A weight that is cast to the activation's dtype is written and read again, as is the output before a fused step.
     around = p.k * p.n * (setting.b + plain) if mixed else 0
     around += p.m * p.n * (4 if p.spec.integer else 2 * setting.a) if fused else 0
@@ -34,9 +39,17 @@ def bound(setting: Setting, w: Work) -> float:
     return float(max(w.dram + w.partial + w.output, cores))
 
 
-def _product(setting: Setting, m: int, n: int) -> Work:
+def _tile(setting: Setting, m: int, n: int) -> Tile:
     p, machine = setting.problem, setting.machine
     tiles = math.ceil(p.m / m) * math.ceil(p.n / n)
     split = max(1, min(machine.sms // tiles, p.k // 512))
-    tile = Tile("gemm", m, n, 128 // setting.a, 4 if n < 128 else 8, 5, split, "fixup" if split > 1 else "none")
-    return work(setting, tile)
+    return Tile("gemm", m, n, 128 // setting.a, 4 if n < 128 else 8, 5, split, "fixup" if split > 1 else "none")
+
+
+def _shape_us(setting: Setting, tile: Tile) -> float:
+    """What of a tile's Work depends on its shape. One program of it fills a multiprocessor."""
+    p, machine = setting.problem, setting.machine
+    programs = math.ceil(p.m / tile.m) * math.ceil(p.n / tile.n) * tile.split
+    turns = math.ceil(programs / machine.sms) * math.ceil(p.k / tile.k / tile.split)
+    rate = machine.tensor if is_wide(setting, tile) else machine.sync
+    return turns / (tile.stages - 1) * 0.6 + 2.0 * tile.m * tile.n * tile.k * turns / setting.rate / rate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from gemmdb.cost.machine import Machine
 from gemmdb.cost.menus import MENUS
@@ -17,7 +17,7 @@ MENU_OF = {"mm": "mm", "addmm": "mm", "int_mm": "int_mm", "mixed_mm": "mixed_mm"
 """The menu of each op that is modelled."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Choice:
     """A candidate: the `tile` that the model ranks, and the config of the menu that it comes from."""
 
@@ -38,11 +38,21 @@ class Choice:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
     """A config of a menu and its tile, with stages that fit a machine. `together`: how many programs share an SM when K
-    is split; 0 if K is not split or the config fixes the split."""
+    is split; 0 if K is not split or the config fixes the split. `shape`: equal for the entries of a menu that differ
+    in the split of their tiles at most. `made`: the choices so far, by split."""
 
     config: Config
     tile: Tile
     together: int = 0
+    shape: int = 0
+    made: dict[int, Choice] = field(default_factory=dict)
+
+    def choice(self, split: int) -> Choice:
+        """The choice with this split of K."""
+        found = self.made.get(split)
+        if found is None:
+            found = self.made[split] = Choice(self.tile._replace(split=split), self.config)
+        return found
 
 
 def choices(setting: Setting) -> Iterator[Choice]:
@@ -50,7 +60,7 @@ def choices(setting: Setting) -> Iterator[Choice]:
     menu, rows = MENU_OF[setting.problem.op], setting.problem.m
     menus = MENUS[menu]
     most = next(limit for limit in menus if rows <= limit)
-    seen: set[Tile] = set()
+    seen: set[tuple[int, int]] = set()
     # Triton casts int8 to bf16 with a few full-rate instructions; its other casts use slow conversion instructions.
     slow = setting.problem.spec.dequantises and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
     for entry in _entries(menu, most, slow, setting.machine, setting.a, setting.b):
@@ -58,10 +68,9 @@ def choices(setting: Setting) -> Iterator[Choice]:
         if entry.config.spec.emitted and setting.problem.k % entry.tile.k:
             continue
         for split in splits(setting, entry.tile, entry.together) if entry.together else (entry.tile.split,):
-            choice = _choice(entry, split)
-            if choice.tile not in seen:
-                seen.add(choice.tile)
-                yield choice
+            if (entry.shape, split) not in seen:
+                seen.add((entry.shape, split))
+                yield entry.choice(split)
 
 
 @functools.lru_cache(maxsize=64)
@@ -76,13 +85,12 @@ def _entries(menu: str, most: int, slow: bool, machine: Machine, a: int, b: int)
         for config, tile in tiles.items()
         if tile is not None and runs_on(tile, machine)
     ]
-    return tuple(entry for entry in fitted if entry is not None)
-
-
-@functools.lru_cache(maxsize=4096)
-def _choice(entry: _Entry, split: int) -> Choice:
-    # Cached: many problems share these objects, and making one takes as long as ranking it.
-    return Choice(entry.tile._replace(split=split), entry.config)
+    shapes: dict[Tile, int] = {}
+    return tuple(
+        replace(entry, shape=shapes.setdefault(entry.tile._replace(split=0), len(shapes)))
+        for entry in fitted
+        if entry is not None
+    )
 
 
 def runs_on(tile: Tile, machine: Machine) -> bool:

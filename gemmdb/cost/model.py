@@ -7,26 +7,21 @@ coefficients are data: `data`, which `gemmdb.generators.fit.write` writes.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import log2, prod
-from operator import mul
+from operator import mul, sub
 from typing import Any
 
 from gemmdb.cost import data
 from gemmdb.cost.library import bound, library
 from gemmdb.cost.machine import HOME
+from gemmdb.cost.terms import Estimator
 from gemmdb.cost.work import Setting, Tile, Work, work
 from gemmdb.key.problem import Problem
 
-COEFFICIENTS = (
-    "launch", "wave", "output", "fixup", "second", "partial",
-    "dram", "l2", "latency", "sync", "wide", "fma", "shared", "cast", "bits", "steps", "power",
-)  # fmt: skip
-"""The coefficients that `microseconds` takes, in order; all are positive."""
 BLOCKS, BLOCK = ("int_mm", "mixed_mm"), 11
 """Ops with their own copy of the first BLOCK traits of a tile. In the copies of other ops, these are zeros."""
 
@@ -69,6 +64,9 @@ class Coefficients:
     own: Mapping[str, Sequence[float]]
     common: Mapping[str, Sequence[float]]
 
+    def __hash__(self) -> int:
+        return hash(tuple(self.rates))  # Caches hold one or two of them.
+
     def predict(self, setting: Setting, tile: Tile) -> float:
         """Microseconds of a tile in a setting."""
         return self.of_work(setting, tile, work(setting, tile))
@@ -77,12 +75,19 @@ class Coefficients:
         """The same, if the Work of the tile is already known."""
         return self.at(setting, tile.group).us(tile, w)
 
-    def each(self, setting: Setting, tiles: Iterable[Tile]) -> Iterator[tuple[float, Work]]:
-        """The microseconds and the Work of each of these tiles in a setting."""
-        at = functools.cache(functools.partial(self.at, setting))
-        for tile in tiles:
-            w = work(setting, tile)
-            yield at(tile.group).us(tile, w), w
+    def estimator(self, setting: Setting) -> Estimator:
+        """The times of many tiles in a setting, equal to those of `predict` up to rounding."""
+        return Estimator.of(self, setting)
+
+    def slopes(self, setting: Setting, tile: Tile, w: Work) -> tuple[float, float, float]:
+        """The logarithm of a tile's correction for one row and one wave, without the level of the problem, and what a
+        doubling of the rows and of the waves adds to it."""
+        own = self.at(setting, tile.group).own
+        rows, columns, depth = (max(setting.problem.m, 1), 1, 1) if tile.kernel == "gemv" else (2, 1, 1)
+        first = nonzero_traits(setting, tile, w._replace(waves=1))
+        taller = nonzero_traits(setting.resized(rows, columns, depth), tile, w._replace(waves=1))
+        longer = nonzero_traits(setting, tile, w._replace(waves=2))
+        return dot(first, own), dot(map(sub, taller, first), own), dot(map(sub, longer, first), own)
 
     def at(self, setting: Setting, group: str) -> Formula:
         """The formula of a group in a setting."""
@@ -90,7 +95,7 @@ class Coefficients:
         if known is not None and known[0] is self:
             return known[1]  # type: ignore[no-any-return]
         own = _of_op(self.own[group], setting.problem.op) if group == "tile" else self.own[group]
-        found = Formula(setting, self.rates[group], own, dot(kinds(setting.problem), self.common[group]))
+        found = Formula(setting, self.rates[group], own, dot(_kinds(setting), self.common[group]))
         setting.memo[group] = self, found
         return found
 
@@ -100,10 +105,16 @@ class Coefficients:
         Libraries have good kernels for every arch. On another machine, ATen is assumed to reach the same share of the
         machine's bound as where it was measured. Launches cost the same everywhere.
         """
+        known = setting.memo.get("aten")
+        if known is None or known[0] is not self:
+            known = setting.memo["aten"] = self, self._aten(setting)
+        return float(known[1])
+
+    def _aten(self, setting: Setting) -> float:
         problem, rates = setting.problem, self.rates["aten"]
         home = setting if setting.machine == HOME else Setting.of(problem, HOME)
         w = library(home)
-        us = float(microseconds(w, rates)) * math.exp(dot(kinds(problem), self.common["aten"]))
+        us = float(microseconds(w, rates)) * math.exp(dot(_kinds(setting), self.common["aten"]))
         launches = min(rates[0] + rates[4] * float(w.second), us)
         here = w if home is setting else library(setting)
         return launches + (us - launches) * bound(setting, here) / bound(home, w)
@@ -113,10 +124,17 @@ FITTED = Coefficients(data.RATES, data.OWN, data.COMMON)
 """The coefficients that come with the package."""
 
 
-def dot(values: Sequence[float], weights: Sequence[float]) -> float:
+def dot(values: Iterable[float], weights: Sequence[float]) -> float:
     """The sum of the products; there are as many weights as values."""
     total: float = sum(map(mul, values, weights))
     return total
+
+
+def _kinds(setting: Setting) -> tuple[float, ...]:
+    found: tuple[float, ...] | None = setting.memo.get("kinds")
+    if found is None:
+        found = setting.memo["kinds"] = kinds(setting.problem)
+    return found
 
 
 def kinds(p: Problem) -> tuple[float, ...]:

@@ -23,18 +23,25 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
 _SPLIT = "split_k"
+_same: dict[object, Like] = {}
+
+
+class Like:
+    """Stands for all groups of a kernel with the same tile. It is compared by identity, as groups are."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConfigGroup:
     """A config without its split of K. `resident`: 0 if the split belongs to the config (no split, or the backend's own
     choice), else how many programs per multiprocessor the split gives; `config` then has a split of 2 as a placeholder.
-    `like`: equal for the groups of a kernel with the same tile. Each group is a single object, so a lookup need not
+    `like`: the same for the groups of a kernel with the same tile. Each group is a single object, so a lookup need not
     hash configs."""
 
     config: Config
     resident: int
-    like: object
+    like: Like
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +55,14 @@ class Scale:
     def of(cls, problem: Problem, device: Device) -> Scale:
         """The scale of a problem; only the roofline if the cost model does not know the device."""
         known = machine(device)
-        return cls(roofline_us(problem, device), Setting.of(problem, known) if known else None)
+        return cls(roofline_us(problem, device), Setting.shared(problem, known) if known else None)
 
     def us(self, config: Config) -> float:
         """Microseconds of one call."""
         if self.setting is None:
             return self.roof
         shape = tile(config)
-        return FITTED.predict(self.setting, shape) if shape else FITTED.predict_aten(self.setting)
+        return FITTED.estimator(self.setting).us(shape) if shape else FITTED.predict_aten(self.setting)
 
 
 def fitted() -> Coefficients:
@@ -85,7 +92,8 @@ def split_group(config: Config, resident: int) -> ConfigGroup:
 @functools.cache
 def _group(config: Config, resident: int) -> ConfigGroup:
     shape = tile(config)
-    return ConfigGroup(config, resident, (config.kernel, shape.m, shape.n, shape.swap) if shape else config.text)
+    like = (config.kernel, shape.m, shape.n, shape.swap) if shape else config.text
+    return ConfigGroup(config, resident, _same.setdefault(like, Like()))
 
 
 def members(found: ConfigGroup, problem: Problem, device: Device) -> Iterator[Config]:

@@ -14,15 +14,16 @@ import math
 import struct
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from gemmdb.cost.data import CAPABILITIES
-from gemmdb.cost.features import FEATURES, OF_PROBLEM, of_aten, of_problem, of_tile
+from gemmdb.cost.features import COUNTS, FEATURES, OVER, SHAPE, of_aten, of_counts, of_problem, of_shape, over
 from gemmdb.cost.model import FITTED
-from gemmdb.cost.work import Setting, Tile, Work, work
+from gemmdb.cost.work import Setting, Tile
+from gemmdb.key.canonical import lazy
 
 LOG = logging.getLogger("gemmdb")
 FORMAT = 1
@@ -32,6 +33,8 @@ MOST_NODES = 1 << 18
 LARGEST = 1 << 31
 """The largest magnitude of any number in the file."""
 
+_SHAPES = 1024
+"""The most tiles that are remembered: a kilobyte or two each."""
 WORD = 64
 """The most leaves of a tree. Each is a bit of the tree's word."""
 
@@ -41,6 +44,7 @@ class Trees:
     """`base`: the start of every prediction. `leaves`: the leaf values of all trees in order, counted from 1.
     `questions`: for each feature its sorted thresholds and, for each number of exceeded thresholds, the leaves that can
     still be reached. `firsts`: the first leaf of every tree. `checks`: rows of features with the fit's own predictions.
+    `shapes`: of the tiles asked for last, the leaves that can be reached on any problem.
 
     Trees are not walked. The leaves of each tree are the bits of a word, and all words form one integer. Each feature
     masks out the leaves that it rules out in all trees at once. The first remaining leaf of a tree is the one that a
@@ -52,12 +56,13 @@ class Trees:
     questions: Sequence[tuple[Sequence[float], Sequence[int]]]
     firsts: int
     checks: Sequence[tuple[Sequence[float], float]] = ()
+    shapes: dict[Tile, int] = field(default_factory=dict, compare=False, repr=False)
 
     def log(self, values: Sequence[float]) -> float:
         """The expected logarithm of measured over modelled time for these FEATURES."""
         return self.total(self.reached(self.every, values))
 
-    @property
+    @lazy
     def every(self) -> int:
         """All leaves."""
         return (1 << WORD * len(self.leaves)) - 1
@@ -68,6 +73,15 @@ class Trees:
             if exceeded := bisect_left(thresholds, value):  # Otherwise nothing is ruled out.
                 left &= masks[exceeded]
         return left
+
+    def of_shape(self, tile: Tile) -> int:
+        """The leaves that can be reached, given the values that a tile has on all problems."""
+        found = self.shapes.get(tile)
+        if found is None:
+            if len(self.shapes) >= _SHAPES:
+                self.shapes.clear()
+            found = self.shapes[tile] = self.reached(self.every, of_shape(tile), SHAPE)
+        return found
 
     def total(self, left: int) -> float:
         """The base plus, for each tree, the value of its first leaf in `left`."""
@@ -94,20 +108,17 @@ class Corrected:
 
     def us(self, tile: Tile) -> float:
         """Microseconds of a tile."""
-        w = work(self.setting, tile)
-        return self.of_work(tile, w, FITTED.of_work(self.setting, tile, w))
-
-    def of_work(self, tile: Tile, w: Work, us: float) -> float:
-        """The same, if the Work of the tile and the cost model's time are already known."""
-        return self._corrected(us, of_tile(self.setting, tile, w, us))
+        estimator, trees = FITTED.estimator(self.setting), self.trees
+        terms = estimator.terms(tile)
+        counts = estimator.counts(terms)
+        us = estimator.of_counts(terms, counts)
+        left = trees.reached(self.left & trees.of_shape(tile), (over(self.setting, us),), OVER)
+        return us * math.exp(trees.total(trees.reached(left, of_counts(self.setting, terms, counts), COUNTS)))
 
     def aten_us(self) -> float:
         """Microseconds of ATen."""
         us = FITTED.predict_aten(self.setting)
-        return self._corrected(us, of_aten(self.setting, us))
-
-    def _corrected(self, us: float, values: Sequence[float]) -> float:
-        return us * math.exp(self.trees.total(self.trees.reached(self.left, values, len(OF_PROBLEM))))
+        return us * math.exp(self.trees.total(self.trees.reached(self.left, of_aten(self.setting, us), OVER)))
 
 
 @functools.cache

@@ -31,6 +31,11 @@ KERNELS: Mapping[str, str] = {
 }  # fmt: skip
 """The kernels that are modelled, each with the group of coefficients that applies; any other kernel is not modelled.
 The trees number the kernels in this order, so add one at the end, and fit anew."""
+COEFFICIENTS = (
+    "launch", "wave", "output", "fixup", "second", "partial",
+    "dram", "l2", "latency", "sync", "wide", "fma", "shared", "cast", "bits", "steps", "power",
+)  # fmt: skip
+"""The coefficients that `microseconds` takes, in order; all are positive."""
 BESIDE = 48
 """Registers of a thread for addresses, indices and operands in flight, in kernels that multiply tiles. Of 32, 48 and
 64, this value orders held-out H200 rows best."""
@@ -115,6 +120,25 @@ class Setting:
         read = (problem.bytes - output) / machine.dram
         return cls(problem, machine, a, b, read, output / machine.dram, 2 / a)
 
+    @classmethod
+    def shared(cls, problem: Problem, machine: Machine) -> Setting:
+        """The setting of a problem. The steps of a lookup get the same object, and share what it remembers."""
+        known = _settings.get(problem.text)
+        if known is None or known.machine is not machine:
+            if len(_settings) >= _SHARED:
+                _settings.clear()
+            known = _settings[problem.text] = cls.of(problem, machine)
+        return known
+
+    def resized(self, m: int, n: int, k: int) -> Setting:
+        """The setting of the problem at other sizes."""
+        return Setting.of(self.problem.resized(m, n, k), self.machine)
+
+
+_SHARED = 256
+_settings: dict[str, Setting] = {}
+"""The settings of the problems asked for last, by their texts."""
+
 
 class Work(NamedTuple):
     """The work of one config on the machine, as floats or arrays: microseconds at public rates, or counts.
@@ -166,7 +190,7 @@ def work(setting: Setting, tile: Tile) -> Work:
         0.0 if wide or gemv else on_cores / machine.sync,
         on_cores / machine.tensor if wide else 0.0,
         on_cores * setting.rate / machine.fma if gemv else 0.0,
-        0.0 if wide or gemv else _registers_read(setting, tile) * turns / (128 * machine.clock),
+        0.0 if wide or gemv else registers_read(setting, tile) * turns / (128 * machine.clock),
         0.0 if tile.bits else weights,
         weights if tile.bits else 0.0,
         waves * steps * 1000.0 / machine.clock,
@@ -211,7 +235,7 @@ def residency(setting: Setting, tile: Tile, wide: bool) -> int:
     return max(1, min(fits, MOST_RESIDENT))
 
 
-def _registers_read(setting: Setting, tile: Tile) -> float:
+def registers_read(setting: Setting, tile: Tile) -> float:
     """Bytes that the warps of a program read from shared memory in a step. Without warp groups, each warp reads its own
     share of the tiles, so one operand is read several times."""
     along = max(1, min(tile.warps, tile.n // 16))

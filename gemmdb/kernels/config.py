@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.kernels.kernel import Kernel
@@ -41,6 +42,19 @@ class Config:
             if value not in known.params[name]:
                 raise InputError(f"{self.name}: {name}={value!r} is not in {known.params[name]}")
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Config):
+            return NotImplemented
+        return self is other or (
+            self.kernel == other.kernel and self.backend == other.backend and self.params == other.params
+        )
+
+    def __hash__(self) -> int:
+        return self.key  # A lookup hashes configs hundreds of times, and the key is made once.
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Config, (self.backend, self.kernel, self.params)
+
     @classmethod
     def of(cls, backend: str, kernel: str, **params: Value) -> Config:
         """A config with its parameters in any order."""
@@ -51,7 +65,7 @@ class Config:
         """`backend:kernel`."""
         return f"{self.backend}:{self.kernel}"
 
-    @property
+    @lazy
     def spec(self) -> Kernel:
         """The kernel's record in the registry."""
         return KERNELS[self.backend, self.kernel]

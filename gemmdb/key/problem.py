@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -99,7 +100,12 @@ class Problem:
         """The 64-bit key of the canonical form."""
         return canonical.key(self.text)
 
-    @property
+    @lazy
+    def doublings(self) -> tuple[float, float, float]:
+        """The base-2 logarithms of M, N and K; of a size of 0 that of 1."""
+        return math.log2(self.m or 1), math.log2(self.n or 1), math.log2(self.k or 1)
+
+    @lazy
     def family_key(self) -> int:
         """The 64-bit key of the op and the family."""
         return canonical.key(f"{self.op} {self.family}")

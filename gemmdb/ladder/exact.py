@@ -37,8 +37,13 @@ def find(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
 def barred(ask: Ask, but: Table | None = None) -> frozenset[Config]:
     """The configs that were wrong or crashed on the problem and device in any table except `but`. A verdict already
     excludes the bad configs of its own table."""
-    found = (ask.read(Table.barred, table, ask.problem, ask.device) for table in ask.tables if table is not but)
-    return frozenset().union(*(configs for configs in found if configs))
+    known: frozenset[Config] | None = ask.memo.get("barred") if but is None else None
+    if known is None:
+        found = (ask.read(Table.barred, table, ask.problem, ask.device) for table in ask.tables if table is not but)
+        known = frozenset().union(*(configs for configs in found if configs))
+        if but is None:
+            ask.memo["barred"] = known
+    return known
 
 
 def _objection(ask: Ask, table: Table, config: Config) -> str | None:

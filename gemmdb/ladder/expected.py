@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -14,7 +14,7 @@ from gemmdb.cost.transfer import ConfigGroup, Scale, fitted, group_of, split_gro
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table.record import MOST_RESIDENT, RESIDENT, UNKNOWN, Entry, Group, Record, Time, coded
+from gemmdb.table.record import FULL, MOST_RESIDENT, RESIDENT, UNKNOWN, Entry, Group, Record, Time, coded
 
 VERSION = 1
 """Rises with every change of `Scale` or `group_of` that is not one of the coefficients: tables packed before it are
@@ -50,18 +50,22 @@ class Expected:
 
 def each(
     times: Iterable[Time], problem: Problem, device: Device, aten_us: float, stamp: int
-) -> Iterator[tuple[Time, ConfigGroup, int]]:
-    """The group of each time, and the logarithm of its expected time relative to `aten_us` microseconds of ATen, in
-    STEPs. `stamp`: that of the record; if it is today's, what the record holds is taken."""
+) -> list[tuple[ConfigGroup, int, int, int]]:
+    """Of each time its group, the logarithm of the time over the expected time, that of the time itself, both in STEPs,
+    and its flag FULL. `aten_us`: microseconds of ATen; `stamp`: that of the record; if it is today's, what the record
+    holds is taken."""
     holds = stamp != 0 and stamp == stamp_of(device)
     here: Expected | None = None
-    for one in times:
-        if holds and one.expected != UNKNOWN:
-            resident = one.flags // RESIDENT
-            yield one, one.entry.memo.get(resident) or _group(one.entry, resident), one.expected
+    found = []
+    for entry, code, _, flags, expected in times:
+        if holds and expected != UNKNOWN:
+            resident = flags // RESIDENT
+            key = entry.memo.get(resident) or _group(entry, resident)
         else:
             here = here or Expected.of(problem, device, aten_us)
-            yield one, group_of(one.entry.config, problem, device), here.log(one.entry.config)
+            key, expected = group_of(entry.config, problem, device), here.log(entry.config)
+        found.append((key, code - expected, code, flags & FULL))
+    return found
 
 
 def with_expectations(record: Record, problem: Problem, device: Device) -> Record:

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from gemmdb.hit import Hit
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.model import FIRST, rank
-from gemmdb.ladder.near import predict_near
+from gemmdb.ladder.near import predict_corrected
 from gemmdb.ladder.prediction import Prediction, measured
-from gemmdb.ladder.tree_correction import corrected
 
 MOST = 64
 """The most kernels that the caller is asked about."""
@@ -35,6 +34,6 @@ def best_kernel(ask: Ask) -> Hit | None:
 def _predictions(ask: Ask) -> Iterator[Prediction]:
     if own := measured(ask):
         yield own
-    nearby = predict_near(ask) if ask.policy.near else None
+    nearby = predict_corrected(ask) if ask.policy.near else None
     if isinstance(nearby, Prediction):
-        yield corrected(ask, nearby)
+        yield nearby

@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 
 from gemmdb.cost.epilogue import extra_us
 from gemmdb.cost.features import OPS, ORDERS
@@ -17,7 +18,7 @@ from gemmdb.cost.machine import machine
 from gemmdb.cost.menu import choices
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import Corrected
-from gemmdb.cost.work import Setting, Tile, Work
+from gemmdb.cost.work import Setting, Tile
 from gemmdb.hit import Hit
 from gemmdb.kernels.aten import stored_apart
 from gemmdb.kernels.config import ATEN, Config
@@ -40,12 +41,10 @@ DTYPES = ("bf16", "fp16", "int8")
 
 @dataclass(frozen=True, slots=True)
 class MenuCandidate:
-    """A config that may be served, with its tile, the work of that tile, and the microseconds that the cost model alone
-    expects."""
+    """A config that may be served, with its tile, and the microseconds that the cost model alone expects."""
 
     config: Config
     tile: Tile
-    work: Work
     us: float
 
 
@@ -102,14 +101,14 @@ def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Candidates | str:
     reason = "the model covers only NVIDIA GPUs of known archs" if found is None else uncovered(ask.problem)
     if found is None or reason:
         return str(reason)
-    setting = Setting.of(ask.problem, found)
+    setting = Setting.shared(ask.problem, found)
     corrected = Corrected.of(setting)
     best = list(islice(allowed(ask, setting), count if corrected is None else max(count, FIRST)))
     if not best:
         return "no candidate may run on this problem"
     if corrected is None:
         return Candidates(FITTED.predict_aten(setting), tuple(_charged(ask, one.config, one.us) for one in best))
-    order = sorted((corrected.of_work(one.tile, one.work, one.us), place) for place, one in enumerate(best))
+    order = sorted((corrected.us(one.tile), place) for place, one in enumerate(best))
     candidates = tuple(_charged(ask, best[place].config, us) for us, place in order[:count])
     return Candidates(corrected.aten_us(), candidates, corrected=True)
 
@@ -135,14 +134,13 @@ def uncovered(problem: Problem) -> str | None:
 
 def allowed(ask: Ask, setting: Setting) -> Iterator[MenuCandidate]:
     """The candidates that may be served, in the cost model's order."""
-    menu = list(choices(setting))
-    expected = FITTED.each(setting, (one.tile for one in menu))
-    ranked = sorted((us, one.tile, w, one) for one, (us, w) in zip(menu, expected, strict=True))
+    us = FITTED.estimator(setting).us
+    ranked = sorted(((us(one.tile), one.tile, one) for one in choices(setting)), key=itemgetter(0, 1))
     banned: Collection[Config] = barred(ask)
-    for us, tile, w, choice in ranked:
+    for expected, tile, choice in ranked:
         config = choice.config
         if config not in banned and objection(ask, config) is None:
-            yield MenuCandidate(config, tile, w, us)
+            yield MenuCandidate(config, tile, expected)
 
 
 def _refusal(ask: Ask, config: Config, ratio: float) -> str:

@@ -9,9 +9,10 @@ away, or if the prediction is too uncertain for the policy and not certainly fas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, islice, takewhile
+from operator import itemgetter
+from typing import NamedTuple
 
 from gemmdb.hit import Hit
 from gemmdb.kernels import aten
@@ -21,6 +22,7 @@ from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.certainty import Certainty
 from gemmdb.ladder.policy_filter import required_gain
 from gemmdb.ladder.prediction import Prediction, predicted
+from gemmdb.ladder.remembering import remembered
 from gemmdb.ladder.timings import Timings, timings_of
 from gemmdb.ladder.tree_correction import corrected
 from gemmdb.table.reader import Table
@@ -42,10 +44,14 @@ LOG_ROWS = 4.0
 """log2 of the 16 rows of the smallest tile. Fewer rows cost about as much."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Neighbour:
+_Place = tuple[float, str, Problem, Table]
+"""The distance to a problem, its text, the problem, and a table that holds it."""
+_NEAREST, _TEXT = itemgetter(0, 1), itemgetter(1)
+
+
+class _Neighbour(NamedTuple):
     problem: Problem
-    tables: list[Table]
+    tables: Sequence[Table]
     distance: float
 
 
@@ -53,10 +59,9 @@ def near(ask: Ask) -> Step:
     """The best of the configs timed at the neighbours, if the policy allows its expected loss; else None."""
     if not ask.policy.near:
         return Step("near", None, "switched off by the policy")
-    prediction = predict_near(ask)
+    prediction = predict_corrected(ask)
     if isinstance(prediction, str):
         return Step("near", None, prediction)
-    prediction = corrected(ask, prediction)
     return _confirming(ask, prediction) if ask.confirming else _certain(ask, prediction)
 
 
@@ -85,22 +90,37 @@ def _confirming(ask: Ask, prediction: Prediction) -> Step:
 
 def predict_near(ask: Ask) -> Prediction | str:
     """The prediction from the nearest neighbours, or the reason why there is none."""
+    return remembered(ask, "near", _predict)
+
+
+def predict_corrected(ask: Ask) -> Prediction | str:
+    """The same, corrected by the trees."""
+    return remembered(ask, "corrected", _correct)
+
+
+def _correct(ask: Ask) -> Prediction | str:
+    prediction = predict_near(ask)
+    return prediction if isinstance(prediction, str) else corrected(ask, prediction)
+
+
+def _predict(ask: Ask) -> Prediction | str:
     if ask.problem.spec.batched:  # Nobody has measured how batches carry over to other sizes.
         return f"for products of the op {ask.problem.op} it is unknown what a change of size does"
-    neighbours = _neighbours(ask)
+    places = _places(ask)
+    used = _timings(ask, _neighbours(ask, places))
+    if used and used[0][0] <= FARTHEST.get(ask.device.kind, UNTRIED):
+        return predicted(ask, used)
+    neighbours = list(_neighbours(ask, places))
     if not neighbours:
         return (
             "no similar problem (same op, dtypes and layouts, and the same sizes of 1 and alignment of the output) was"
             f" measured near this one on {ask.device.sku}"
         )
-    used = _timings(ask, neighbours)
-    if not used or used[0][0] > FARTHEST.get(ask.device.kind, UNTRIED):
-        closest = neighbours[0]
-        return (
-            f"too far: the nearest of {len(neighbours)} neighbours is m={closest.problem.m} n={closest.problem.n}"
-            f" k={closest.problem.k}, {closest.distance:.2f} doublings away"
-        )
-    return predicted(ask, used)
+    closest = neighbours[0]
+    return (
+        f"too far: the nearest of {len(neighbours)} neighbours is m={closest.problem.m} n={closest.problem.n}"
+        f" k={closest.problem.k}, {closest.distance:.2f} doublings away"
+    )
 
 
 def choose(ask: Ask, prediction: Prediction, certainty: Certainty | None = None) -> Config:
@@ -120,27 +140,31 @@ def choose(ask: Ask, prediction: Prediction, certainty: Certainty | None = None)
     return min(tied, key=lambda c: (c.spec.cost, c.text), default=ATEN)
 
 
-def _neighbours(ask: Ask) -> list[_Neighbour]:
-    """The neighbours in all tables, nearest first. A problem that several tables hold comes from the first that can
+def _places(ask: Ask) -> list[_Place]:
+    """The problems nearby in all tables, nearest first, and those that several tables hold in the order of these."""
+    query = ask.problem
+    if query.empty:
+        return []
+    distance = distances(query, ask.device.kind)
+    found: list[_Place] = []
+    for table in ask.tables:
+        problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or ()
+        found += [(distance(one), one.text, one, table) for one in problems]
+    found.sort(key=_NEAREST)
+    return found
+
+
+def _neighbours(ask: Ask, places: Iterable[_Place]) -> Iterator[_Neighbour]:
+    """The neighbours among `places`, nearest first. A problem that several tables hold comes from the first that can
     be read. On a GPU, the output's rows start at multiples of 16 bytes in all of them or in none: cuBLAS has separate
     kernels."""
-    query = ask.problem
-    if 0 in (query.m, query.n, query.k):
-        return []
-    found: dict[str, _Neighbour] = {}
-    distance = distances(query, ask.device.kind)
-    gpu, apart = ask.device.kind == "cuda", aten.stored_apart(query)
-    for table in ask.tables:
-        problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or []
-        for problem in problems:
-            text = problem.text
-            if text == query.text or not same_side(query, problem):
-                continue
-            if text in found:
-                found[text].tables.append(table)
-            elif not gpu or aten.stored_apart(problem) == apart:
-                found[text] = _Neighbour(problem, [table], distance(problem))
-    return sorted(found.values(), key=lambda one: (one.distance, one.problem.text))
+    query, gpu = ask.problem, ask.device.kind == "cuda"
+    own, apart = query.text, gpu and aten.stored_apart(query)
+    for text, same in groupby(places, key=_TEXT):
+        first, *others = same
+        problem = first[2]
+        if text != own and same_side(query, problem) and (not gpu or aten.stored_apart(problem) == apart):
+            yield _Neighbour(problem, (first[3], *(one[3] for one in others)), first[0])
 
 
 def same_side(query: Problem, other: Problem) -> bool:
@@ -153,16 +177,17 @@ def same_side(query: Problem, other: Problem) -> bool:
 def distances(query: Problem, kind: str) -> Callable[[Problem], float]:
     """The distance from the query to another problem in doublings, Euclidean over M, N and K. On a GPU, M matters
     mostly through the number of rows of tiles."""
-    m, n, k = math.log2(query.m), math.log2(query.n), math.log2(query.k)
+    m, n, k = query.doublings
     rows = max(m, LOG_ROWS)
 
     def by_sizes(other: Problem) -> float:
-        return math.hypot(math.log2(other.m) - m, math.log2(other.n) - n, math.log2(other.k) - k)
+        height, columns, depth = other.doublings
+        return math.hypot(height - m, columns - n, depth - k)
 
     def by_tiles(other: Problem) -> float:
-        height = math.log2(other.m)
-        tiles = 0.8 * (max(height, LOG_ROWS) - rows)
-        return math.hypot(tiles, 0.4 * (height - m), math.log2(other.n) - n, math.log2(other.k) - k)
+        height, columns, depth = other.doublings
+        tiles = 0.8 * ((height if height > LOG_ROWS else LOG_ROWS) - rows)
+        return math.hypot(tiles, 0.4 * (height - m), columns - n, depth - k)
 
     return by_tiles if kind == "cuda" else by_sizes
 
@@ -173,7 +198,7 @@ def _first(ask: Ask, one: _Neighbour) -> Timings | None:
 
 def _timings(ask: Ask, neighbours: Iterable[_Neighbour]) -> list[tuple[float, Timings]]:
     """The nearest neighbours with a steady ATen row. Without one, there is nothing to compare their configs with."""
-    near = (one for one in neighbours if one.distance <= REACH)
+    near = takewhile(lambda one: one.distance <= REACH, neighbours)
     read = ((one.distance, _first(ask, one)) for one in near)
     return list(islice(((distance, here) for distance, here in read if here and here.steady_aten), MOST))
 

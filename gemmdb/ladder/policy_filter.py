@@ -18,7 +18,13 @@ def objection(ask: Ask, config: Config) -> str | None:
     legal. None when it can."""
     if ask.left_out and config in ask.left_out:
         return ask.left_out[config]
-    return refusal(config, ask.policy, ask.problem) or illegal(config, ask.problem, ask.device, ask.symbolic)
+    try:
+        found: str | None = ask.memo[config]
+    except KeyError:
+        symbolic = ask.symbolic if ask.query.ranges else ()
+        found = refusal(config, ask.policy, ask.problem) or illegal(config, ask.problem, ask.device, symbolic)
+        ask.memo[config] = found
+    return found
 
 
 def refusal(config: Config, policy: Policy, problem: Problem) -> str | None:

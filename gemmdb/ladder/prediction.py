@@ -15,6 +15,7 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.exact import barred, find
 from gemmdb.ladder.policy_filter import gain, objection
 from gemmdb.ladder.timings import Timings, timings_of
+from gemmdb.table.record import STEP
 
 OWN = 0.055
 """Relative error of a prediction when the neighbours agree, at CLOSE doublings or more; proportionally less when
@@ -85,7 +86,16 @@ class Prediction:
 
     def regret(self, config: Config) -> float:
         """How much slower than the best config this one is expected to be: 0.03 is 3%."""
-        return self.ratios[config] / min(self.ratios.values()) - 1
+        return self.ratios[config] / self._best - 1
+
+    @lazy
+    def _best(self) -> float:
+        return min(self.ratios.values())
+
+    @lazy
+    def _least(self) -> float:
+        """The least that the time of the best config may be, relative to ATen."""
+        return min(ratio * math.exp(-BOUND * self.spread[one]) for one, ratio in self.ratios.items())
 
     @lazy
     def doubt(self) -> Mapping[Config, float]:
@@ -94,8 +104,7 @@ class Prediction:
 
     def loss(self, config: Config) -> float:
         """The stated loss of serving `config` instead of the best config. Nine of ten answers stay within it."""
-        least = min(ratio * math.exp(-BOUND * self.spread[one]) for one, ratio in self.ratios.items())
-        return self.ratios[config] * math.exp(BOUND * self.spread[config]) / least - 1 + self.far
+        return self.ratios[config] * math.exp(BOUND * self.spread[config]) / self._least - 1 + self.far
 
     def score(self, config: Config) -> float:
         """The expected ratio plus a surcharge for its uncertainty."""
@@ -178,27 +187,30 @@ def _blend(key: ConfigGroup, nearest: float, pairs: Sequence[tuple[float, Timing
     """The group's mean excess. At a neighbour that did not time the group, it is assumed to be UNLIKE behind the best
     of its tile."""
     weight = first = second = seen = total = 0.0
-    full, count, worst, slowest = False, 0, -math.inf, -math.inf
+    full, count, worst, slowest = 0, 0, -math.inf, -math.inf
+    like = key.like
     for share, one in pairs:
-        timed = one.groups.get(key)
-        if timed is not None:
+        codes = one.codes.get(key)
+        if codes is not None:
+            value, code, timed = codes
+            excess, aten = (value - one.least) * STEP, one.aten
             count += 1
-            worst = max(worst, timed.excess - one.aten.excess)
-            slowest = max(slowest, timed.behind - one.aten.behind)
+            worst = max(worst, excess - aten.excess)
+            slowest = max(slowest, (code - one.fastest) * STEP - aten.behind)
             weight += share
-            first += share * timed.excess
-            second += share * timed.excess * timed.excess
-            full = full or timed.full
-        like = one.likes.get(key.like)
-        if like is not None:
+            first += share * excess
+            second += share * excess * excess
+            full |= timed
+        likes = one.likes
+        if like in likes:
             seen += share
-            total += share * like
+            total += share * ((likes[like] - one.least) * STEP)
     prior = total + (1 - seen) * UNSEEN + UNLIKE
     missing = max(0.0, 1 - weight)
     mean = first + missing * prior
     variance = second - 2 * mean * first + weight * mean * mean
     variance += missing * ((prior - mean) ** 2 + UNLIKE**2) + (OWN * min(1.0, nearest / CLOSE)) ** 2
-    return _Blend(mean, math.sqrt(max(0.0, variance)), full, Support(count, worst, slowest))
+    return _Blend(mean, math.sqrt(max(0.0, variance)), full > 0, Support(count, worst, slowest))
 
 
 def _contenders(
@@ -206,32 +218,39 @@ def _contenders(
 ) -> dict[ConfigGroup, list[Config]]:
     """The groups that came closest to the best somewhere, are not unsafe, and carry over, with their configs that may
     be served; and ATen's."""
-    behind: dict[ConfigGroup, float] = {}
-    for one in timings:
-        for key, timed in one.groups.items():
-            behind[key] = min(timed.behind, behind.get(key, timed.behind))
+    behind = _behind(timings)
     banned = barred(ask)
     found = {group_of(ATEN, ask.problem, ask.device): [ATEN]}
     most = math.inf
     for key in sorted(behind, key=behind.__getitem__):
-        if behind[key] > most or len(found) > CONTENDERS:
+        if behind[key] * STEP > most or len(found) > CONTENDERS:
             break
-        if key in unsafe or key in found:
-            continue
-        if not _carries(key.config, ask.problem, (one.problem for one in timings if key in one.groups)):
+        if key in unsafe or key in found or not _carries(key, ask.problem, timings):
             continue
         configs = [c for c in members(key, ask.problem, ask.device) if c not in banned and not objection(ask, c)]
         if configs:
             found[key] = configs
-            most = min(most, behind[key] + math.log1p(BEHIND))
+            most = min(most, behind[key] * STEP + math.log1p(BEHIND))
     return found
 
 
-def _carries(config: Config, problem: Problem, measured: Iterable[Problem]) -> bool:
-    """Whether the code of a config at `problem` is that of one of the problems where it was measured."""
-    compiled = config.spec.compiled
-    wanted = compiled(config, problem)
-    return any(compiled(config, one) == wanted for one in measured)
+def _behind(timings: Iterable[Timings]) -> dict[ConfigGroup, int]:
+    """How far each group is behind the best, where it came closest to that (in STEPs)."""
+    found: dict[ConfigGroup, int] = {}
+    for one in timings:
+        fastest = one.fastest
+        for key, (_, code, _) in one.codes.items():
+            code -= fastest
+            if key not in found or code < found[key]:
+                found[key] = code
+    return found
+
+
+def _carries(key: ConfigGroup, problem: Problem, timings: Iterable[Timings]) -> bool:
+    """Whether the code of a group's config at `problem` is that of one of the problems where it was measured."""
+    compiled = key.config.spec.compiled
+    wanted = compiled(key.config, problem)
+    return any(key in one.codes and compiled(key.config, one.problem) == wanted for one in timings)
 
 
 def _times(

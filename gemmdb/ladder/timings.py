@@ -8,7 +8,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from gemmdb.cost.roofline import roofline_us
-from gemmdb.cost.transfer import ConfigGroup, group_of
+from gemmdb.cost.transfer import ConfigGroup, Like, group_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
@@ -17,12 +17,13 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.expected import each
 from gemmdb.ladder.policy_filter import verified
 from gemmdb.table.reader import Table
-from gemmdb.table.record import DISTURBED, FULL, STEADIEST, STEP, Entry, Group, Record, Time
+from gemmdb.table.record import DISTURBED, STEADIEST, STEP, Entry, Group, Record, Time
 
 _KEPT = 4096
 
-_Key = tuple[int, int, str, object]
-_kept: WeakKeyDictionary[Table, tuple[str, dict[_Key, Timings | None]]] = WeakKeyDictionary()
+_Kind = tuple[int, str, object]
+_kept: WeakKeyDictionary[Table, tuple[str, dict[_Kind, dict[int, Timings | None]]]] = WeakKeyDictionary()
+"""By table: its state, and the Timings by device, state of the cache and toolchain, then by problem."""
 
 
 class Timed(NamedTuple):
@@ -61,24 +62,34 @@ class Timings:
         return any(one.entry.aten and one.steady for one in self.times)
 
     @lazy
-    def level(self) -> float:
-        """The smallest logarithm of a time over the time that `Scale` expects."""
-        return min(value for value, *_ in self._codes.values()) * STEP
-
-    @lazy
     def groups(self) -> Mapping[ConfigGroup, Timed]:
         """Every group that has a steady time."""
-        codes = self._codes
-        level, best = min(value for value, *_ in codes.values()), min(code for _, code, _ in codes.values())
-        return {
-            key: Timed((value - level) * STEP, (code - best) * STEP, full > 0)
-            for key, (value, code, full) in codes.items()
-        }
+        return {key: self.timed(codes) for key, codes in self.codes.items()}
+
+    def timed(self, codes: tuple[int, int, int]) -> Timed:
+        """The Timed of a group with these `codes`."""
+        value, code, full = codes
+        return Timed((value - self.least) * STEP, (code - self.fastest) * STEP, full > 0)
+
+    @lazy
+    def level(self) -> float:
+        """The smallest logarithm of a time over the time that `Scale` expects."""
+        return self.least * STEP
+
+    @lazy
+    def least(self) -> int:
+        """The same in STEPs."""
+        return min(value for value, _, _ in self.codes.values())
+
+    @lazy
+    def fastest(self) -> int:
+        """The smallest logarithm of a time, in STEPs."""
+        return min(code for _, code, _ in self.codes.values())
 
     @lazy
     def aten(self) -> Timed:
-        """The group of ATen, which has a steady time if `knows(ATEN)`."""
-        return self.groups[group_of(ATEN, self.problem, self.device)]
+        """The group of ATen, which has a steady time if `steady_aten`."""
+        return self.timed(self.codes[group_of(ATEN, self.problem, self.device)])
 
     @lazy
     def roof_us(self) -> float:
@@ -86,11 +97,13 @@ class Timings:
         return roofline_us(self.problem, self.device)
 
     @lazy
-    def likes(self) -> Mapping[object, float]:
-        """The smallest excess among groups of the same tile."""
-        least: dict[object, float] = {}
-        for key, one in self.groups.items():
-            least[key.like] = min(one.excess, least.get(key.like, one.excess))
+    def likes(self) -> Mapping[Like, int]:
+        """The smallest logarithm of a time over the expected time among groups of the same tile, in STEPs."""
+        least: dict[Like, int] = {}
+        for key, (value, _, _) in self.codes.items():
+            like = key.like
+            if like not in least or value < least[like]:
+                least[like] = value
         return least
 
     @lazy
@@ -99,36 +112,38 @@ class Timings:
         return frozenset(group_of(config, self.problem, self.device) for config in self.banned)
 
     @lazy
-    def _codes(self) -> Mapping[ConfigGroup, tuple[int, int, int]]:
+    def codes(self) -> Mapping[ConfigGroup, tuple[int, int, int]]:
         """Of each group the smallest logarithm of a time over the expected time, and of a time, in STEPs; and whether a
         time was measured in full."""
         steady = [one for one in self.times if one.width <= STEADIEST and not one.flags & DISTURBED]
         codes: dict[ConfigGroup, tuple[int, int, int]] = {}
-        for one, key, expected in each(steady, self.problem, self.device, self.aten_us, self.stamp):
-            code, full = one.code, one.flags & FULL
-            value = code - expected
-            known = codes.get(key)
-            codes[key] = (
-                (value, code, full) if known is None
-                else (min(value, known[0]), min(code, known[1]), full | known[2])
-            )  # fmt: skip
+        for key, value, code, full in each(steady, self.problem, self.device, self.aten_us, self.stamp):
+            if key in codes:
+                known = codes[key]
+                codes[key] = min(value, known[0]), min(code, known[1]), full | known[2]
+            else:
+                codes[key] = value, code, full
         return codes
 
 
 def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     """The Timings of `problem` in `table`: rows of the running toolchain class if there are any, else of all. None
     without a row of ATen."""
-    state = ask.read(Table.state, table)
-    if state is None:
-        return None
-    before, known = _kept.get(table, ("", {}))
-    if before != state or len(known) > _KEPT:
-        known = {}
-        _kept[table] = state, known
-    key = (problem.key, ask.device.key, ask.query.l2, ask.toolchain)
+    known = ask.memo.get(table)
+    if known is None:
+        state = ask.read(Table.state, table)
+        if state is None:
+            return None
+        before, known = _kept.get(table, ("", {}))
+        if before != state or sum(map(len, known.values())) > _KEPT:
+            known = {}
+            _kept[table] = state, known
+        known = ask.memo[table] = known.setdefault((ask.device.key, ask.query.l2, ask.toolchain), {})
+    key = problem.key
     if key not in known:
         known[key] = _read(ask, table, problem)
-    return known[key]
+    found: Timings | None = known[key]
+    return found
 
 
 def _read(ask: Ask, table: Table, problem: Problem) -> Timings | None:

@@ -45,7 +45,7 @@ def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Predicti
     known = machine(ask.device)
     if known is None or not ask.policy.model or uncovered(ask.problem):
         return prediction
-    setting = Setting.of(ask.problem, known)
+    setting = Setting.shared(ask.problem, known)
     corrected = Corrected.of(setting)
     nearby = [config for config in prediction.candidates(NEARBY * times_more) if tile(config) is not None]
     if corrected is None:
@@ -62,8 +62,7 @@ def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Predicti
            if group_of(one.config, ask.problem, ask.device) not in prediction.unsafe)  # fmt: skip
     for one in islice(own, OWN * times_more):
         if one.config not in logs:
-            us = corrected.of_work(one.tile, one.work, one.us)
-            logs[one.config], spread[one.config] = math.log(us) + shift, unsure
+            logs[one.config], spread[one.config] = math.log(corrected.us(one.tile)) + shift, unsure
     return _with(prediction, logs, spread)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from gemmdb.key.problem import Problem
 from gemmdb.key.rules import LARGEST_SIZE
@@ -19,29 +19,47 @@ Statement = tuple[str, list[Any]]
 """A query and its arguments."""
 
 
+class _Pair(NamedTuple):
+    """The members of a family with one N and K: the logarithms of these, and of each member log M, M and its key."""
+
+    log_n: float
+    log_k: float
+    n: int
+    k: int
+    members: list[tuple[float, int, int]]
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The problems of a family in a file that does not change: their sizes with the logarithms of these, and their
-    keys."""
+    """The problems of a family in a file that does not change. `known`: those that were read, by their keys; None for a
+    key that names a problem of another family, as in a hostile file."""
 
-    members: Sequence[tuple[float, float, float, int, int, int, int]]
+    pairs: Sequence[_Pair]
+    known: dict[int, Problem | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Any, ...]]) -> Family:
         """The family of the `rows` that a `statement` without bounds finds."""
+        pairs: dict[tuple[int, int], _Pair] = {}
         log = math.log
-        return cls([(log(m or 1), log(n or 1), log(k or 1), m, n, k, key) for key, m, n, k in rows])
+        for key, m, n, k in rows:
+            pair = pairs.get((n, k))
+            if pair is None:
+                pair = pairs[n, k] = _Pair(log(n or 1), log(k or 1), n, k, [])
+            pair.members.append((log(m or 1), m, key))
+        return cls(list(pairs.values()))
 
     def keys(self, problem: Problem, limit: int, within: Sequence[float]) -> list[int]:
         """What `keys` gives for the rows that a `statement` with the bounds `within` finds."""
         m, n, k = (math.log(max(size, 1)) for size in (problem.m, problem.n, problem.k))
         (n0, n1), (k0, k1), (m0, m1) = bounds(problem, within)
-        found = [
-            ((a - m) ** 2 + (b - n) ** 2 + (c - k) ** 2, key)
-            for a, b, c, height, columns, depth, key in self.members
-            if m0 <= height <= m1 and n0 <= columns <= n1 and k0 <= depth <= k1
-        ]
-        return [key for _, key in nsmallest(limit, found)]
+        found: list[tuple[float, int]] = []
+        for b, c, columns, depth, members in self.pairs:
+            if n0 <= columns <= n1 and k0 <= depth <= k1:
+                across, along = (b - n) * (b - n), (c - k) * (c - k)
+                found += [((a - m) * (a - m) + across + along, key) for a, height, key in members if m0 <= height <= m1]
+        found.sort()
+        return [key for _, key in found[:limit]]
 
 
 def bounds(problem: Problem, within: Sequence[float]) -> list[tuple[int, int]]:
@@ -56,10 +74,10 @@ def keys(rows: Iterable[tuple[Any, ...]], problem: Problem, limit: int) -> list[
     distance of (log M, log N, log K). The problem itself is included."""
     log = math.log
     m, n, k = (log(max(size, 1)) for size in (problem.m, problem.n, problem.k))
-    found = [
-        ((log(height or 1) - m) ** 2 + (log(columns or 1) - n) ** 2 + (log(depth or 1) - k) ** 2, key)
-        for key, height, columns, depth in rows
-    ]
+    found = []
+    for key, height, columns, depth in rows:
+        a, b, c = log(height or 1) - m, log(columns or 1) - n, log(depth or 1) - k
+        found.append((a * a + b * b + c * c, key))
     return [key for _, key in nsmallest(limit, found)]
 
 

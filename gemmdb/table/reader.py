@@ -49,7 +49,7 @@ class Table:
         self._file = Handle(path, immutable, weakref.WeakMethod(self._replaced))
         self._fetch = self._file.fetch
         self._strangers: set[int] = set()
-        self._families: dict[tuple[int, int, str], nearest.Family] = {}
+        self._families: dict[tuple[str, str, int, str], nearest.Family] = {}
         self._take(self._file.header())
         self._cache = RowCache(path, self._fetch, self.packed)
 
@@ -134,18 +134,17 @@ class Table:
     ) -> list[Problem]:
         """The problems of the same op and family that were measured on the device, the nearest in log M, N, K first,
         the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
-        if self.packed or self._file.immutable:  # Its bytes do not change while it is open.
-            known = problem.family_key, device.key, l2
-            family = self._families.get(known)
-            if family is None:
-                family = nearest.Family.of(self._decided(problem, device, l2, ()))
-                if len(self._families) >= schema.MOST_FAMILIES:
-                    self._families.clear()
-                self._families[known] = family
-            found = family.keys(problem, limit, within)
-        else:
+        if not self.packed and not self._file.immutable:
             found = nearest.keys(self._decided(problem, device, l2, within), problem, limit)
-        return [p for key in found if (p := self._cache.problem(key)).op == problem.op and p.family == problem.family]
+            return [p for key in found if (p := self._member(key, problem))]
+        family = self._family(problem, device, l2)  # Its bytes do not change while it is open.
+        known, problems = family.known, []
+        for key in family.keys(problem, limit, within):
+            if key not in known:
+                known[key] = self._member(key, problem)
+            if one := known[key]:
+                problems.append(one)
+        return problems
 
     def families(self) -> list[Problem]:
         """A problem of every op and family. Raises TableError if there are more than MOST_FAMILIES."""
@@ -271,6 +270,22 @@ class Table:
         wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
         query = nearest.statement(problem, device.key, wanted, within)
         return fetch(*query, schema.MOST_PROBLEMS, "problems of a family")
+
+    def _family(self, problem: Problem, device: Device, l2: str) -> nearest.Family:
+        """All problems of a family, read once."""
+        known = problem.op, problem.family, device.key, l2
+        family = self._families.get(known)
+        if family is None:
+            family = nearest.Family.of(self._decided(problem, device, l2, ()))
+            if len(self._families) >= schema.MOST_FAMILIES:
+                self._families.clear()
+            self._families[known] = family
+        return family
+
+    def _member(self, key: int, problem: Problem) -> Problem | None:
+        """The problem of a key, if it is of the same op and family."""
+        found = self._cache.problem(key)
+        return found if found.op == problem.op and found.family == problem.family else None
 
     def _known(self, device: Device) -> Device | None:
         """The file's own record of a device; None if it has none. For a file that nobody writes, a None is remembered:

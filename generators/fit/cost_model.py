@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from gemmdb.cost.features import OPS
 from gemmdb.cost.library import library
-from gemmdb.cost.model import COEFFICIENTS, Coefficients, kinds, microseconds, traits
-from gemmdb.cost.work import Work, tile_of, work
+from gemmdb.cost.model import Coefficients, kinds, microseconds, traits
+from gemmdb.cost.work import COEFFICIENTS, Work, tile_of, work
 from gemmdb.generators.modelled.space import setting_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device

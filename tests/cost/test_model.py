@@ -3,10 +3,12 @@
 import statistics
 import time
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from gemmdb.cost import menu
+from gemmdb.cost.features import COUNTS, SHAPE, of_counts, of_shape, of_tile
 from gemmdb.cost.library import bound, library
 from gemmdb.cost.machine import machine
 from gemmdb.cost.menu import choices
@@ -74,15 +76,27 @@ def test_work_counts_tiles_waves_and_bytes():
     assert split.partial * machine(H200).l2 == 2 * 16 * 8448 * 8
 
 
+def parts(values):
+    """The values of `of_shape` and of `of_counts` among those of `of_tile`, which begin with `over`."""
+    return values[1 : 1 + COUNTS - SHAPE], values[1 + COUNTS - SHAPE :]
+
+
 @pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.arch)
-def test_each_of_many_tiles_is_expected_to_take_what_it_takes_alone(device):
-    groups = set()
+def test_a_lookup_expects_of_each_tile_what_the_model_does(device):
+    groups, kind = set(), machine(device)
+    draw = Random(0)
     for problem in PROBLEMS:
-        setting = Setting.of(problem, machine(device))
-        tiles = [one.tile for one in choices(setting)]
-        expected = [(FITTED.predict(setting, tile), work(setting, tile)) for tile in tiles]
-        assert list(FITTED.each(setting, tiles)) == expected
-        groups |= {tile.group for tile in tiles}
+        for _ in range(3):
+            setting = Setting.of(problem, kind)
+            estimator = FITTED.estimator(setting)
+            tiles = [one.tile for one in choices(setting)]
+            for tile in tiles:
+                w, terms = work(setting, tile), estimator.terms(tile)
+                us, counts = FITTED.predict(setting, tile), estimator.counts(terms)
+                assert estimator.us(tile) == pytest.approx(us, rel=1e-13)
+                assert (of_shape(tile), of_counts(setting, terms, counts)) == parts(of_tile(setting, tile, w, us))
+            problem = problem.resized(draw.randrange(1, 4000), draw.randrange(1, 9000), draw.randrange(1, 9000))
+            groups |= {tile.group for tile in tiles}
     assert groups >= {"tile", "gemv"}
 
 

@@ -65,8 +65,24 @@ def tile_grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any]
 
 def illegal(config: Config, problem: Problem, device: Device) -> str | None:
     """The rules for all our kernels."""
-    found = rules.unsolved(config, problem, device) or rules.empty(problem)
-    if found:
+    return rules.unsolved(config, problem, device) or _unfit(problem, device)
+
+
+_last: tuple[Problem | None, Device | None, str | None] = None, None, None
+
+
+def _unfit(problem: Problem, device: Device) -> str | None:
+    """Why none of our kernels can run. It is remembered: a lookup asks for twenty configs of one problem."""
+    global _last
+    before, there, reason = _last
+    if before is not problem or there is not device:
+        reason = _unfit_problem(problem, device)
+        _last = problem, device, reason
+    return reason
+
+
+def _unfit_problem(problem: Problem, device: Device) -> str | None:
+    if found := rules.empty(problem):
         return found
     if problem.numerics.fp32 == "bf16":
         return "fp32 is multiplied in full or as TF32 here"

@@ -42,11 +42,10 @@ def likely(configs: Sequence[Config], problem: Problem, device: Device) -> list[
 
 
 def _first(tiles: Mapping[Config, Tile], setting: Setting) -> list[Config]:
-    expected = dict(zip(tiles, FITTED.each(setting, tiles.values()), strict=True))
-    order = sorted(tiles, key=lambda config: expected[config][0])
+    expected = {config: FITTED.predict(setting, tile) for config, tile in tiles.items()}
+    order = sorted(tiles, key=expected.__getitem__)
     corrected = Corrected.of(setting)
     if corrected is None:
         return order[:UNCORRECTED]
-    first = ((config, *expected[config]) for config in order[:LOOKED_AT])
-    us = {config: corrected.of_work(tiles[config], w, us) for config, us, w in first}
+    us = {config: corrected.us(tiles[config]) for config in order[:LOOKED_AT]}
     return sorted(us, key=us.__getitem__)[:MOST]

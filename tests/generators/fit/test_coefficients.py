@@ -11,8 +11,8 @@ import pytest
 from gemmdb.cost import data
 from gemmdb.cost import menus as model_menus
 from gemmdb.cost.menu import MENU_OF
-from gemmdb.cost.model import COEFFICIENTS, FITTED
-from gemmdb.cost.work import tile_of
+from gemmdb.cost.model import FITTED
+from gemmdb.cost.work import COEFFICIENTS, tile_of
 from gemmdb.devices import registry
 from gemmdb.generators.fit import cost_model, menu, write
 from gemmdb.generators.modelled.space import rank, setting_of
