@@ -25,9 +25,9 @@ ORDERS: dict[str, Callable[[Row], tuple[float, ...]]] = {
 @dataclass(frozen=True)
 class Listing:
     """Part of a file. `rows`: verdicts of a table; `products`: (first line in the file, entry) of a workload.
-    `matching`: how many the file has that match, of which these are the first; `gain`: the geometric mean of all that match; `loads`:
-    for each of the rows, how many configs were timed on a busy machine only, and then how many were timed; `loaded`:
-    how many of all that match have such configs."""
+    `matching`: how many the file has that match, of which these are the first; `gain`: the geometric mean of all that
+    match; `loads`: for each of the rows, how many configs were timed on a busy machine only, and then how many were
+    timed; `loaded`: how many of all that match have such configs."""
 
     rows: tuple[Row, ...] = ()
     products: tuple[tuple[int, Entry], ...] = ()
