@@ -12,7 +12,7 @@ from gemmdb.kernels import names
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 
-SHARES = ("spread", "regret", "expected_loss", "least_gain")
+SHARES = ("spread", "regret", "expected_loss")
 LEFT_TO_WIDE = (
     "protocol", "runs", "pick", "table", "margin", "toolchain", "class", "verified", "distance", "configs", "corrected",
     "modelled", "aten_us",
@@ -55,6 +55,8 @@ def _text(name: str, value: Any) -> str:
         return "" if len(value) < 2 else f"{len(value)} configs are as good"
     if name == "neighbours":
         return _neighbours(value)
+    if name == "least_gain":
+        return f"{value:.2f}x ATen"
     if name in SHARES:
         return f"{value:.1%}"
     if isinstance(value, Mapping) and value and all(":" in key for key in value):  # Configs that were left out.

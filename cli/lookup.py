@@ -6,7 +6,7 @@ import typer
 
 from gemmdb import ladder
 from gemmdb.api import current_catalog
-from gemmdb.cli.options import JsonFlag, ProblemOptions, takes
+from gemmdb.cli.options import JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import evidence_facts, microseconds, note, say, say_facts, say_json
 from gemmdb.hit import Hit
 from gemmdb.inductor.legality import only_aten
@@ -17,14 +17,15 @@ from gemmdb.settings import Policy
 
 
 @takes(ProblemOptions)
-def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
+def lookup(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = False) -> None:
     """Look up the kernel for one problem.
 
     Name the problem by flags, or paste it as gemmdb prints it, or name a line of a workload. The line's ranges count,
     and its device, unless --device or --arch names one.
 
-    Prints the kernel, its expected time and the rung of the ladder that answered. Nothing is timed, and torch is not
-    needed. The rungs are tried in order, and each may decline; `gemmdb explain` shows what each one said.
+    Prints the kernel, its expected time and the rung of the ladder that answered; with --wide all of the evidence.
+    Nothing is timed, and torch is not needed. The rungs are tried in order, and each may decline; `gemmdb explain`
+    shows what each one said.
 
     \b
     Examples:
@@ -47,20 +48,31 @@ def lookup(options: ProblemOptions, json: JsonFlag = False) -> None:
         why = only_aten(query) or "`gemmdb explain` with the same arguments says why"
         note(f"no table answers {text}; {why}")
     else:
-        say_facts(hit_facts(hit))
+        say_facts(hit_facts(hit) if wide else _brief(hit), hang=not wide)
     if hit is None:
         raise typer.Exit(1)
 
 
+def _brief(hit: Hit) -> list[tuple[str, str]]:
+    """The facts of a hit with short evidence. The kernel's text is whole: it is what was asked for."""
+    from gemmdb.cli import brief  # A miss need not wait for it.
+
+    return [*_answer(hit), *brief.facts(None, hit.evidence)]
+
+
 def hit_facts(hit: Hit) -> list[tuple[str, str]]:
     """The facts of a hit as pairs of name and value, for people."""
-    facts = [
+    facts = _answer(hit)
+    return [*facts, *evidence_facts(hit.evidence, but=(name for name, _ in facts))]
+
+
+def _answer(hit: Hit) -> list[tuple[str, str]]:
+    return [
         ("rung", hit.rung),
         ("kernel", kernel_text(hit.config)),
         ("expected", f"{microseconds(hit.expected_us)}, {hit.speedup:.2f}x ATen"),
         ("table", hit.table),
     ]
-    return [*facts, *evidence_facts(hit.evidence, but=(name for name, _ in facts))]
 
 
 def kernel_text(config: Config) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemmdb.cli.options import JsonFlag, WideFlag
-from gemmdb.cli.output import count, gain_style, microseconds, note, say, say_json
+from gemmdb.cli.output import count, gain_style, microseconds, note, places, say, say_json
 from gemmdb.cli.table import Cell, Column, say_table
 from gemmdb.kernels import names
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 VERDICTS = (
     Column("problem"), Column("time", right=True, rigid=True), Column("gain over ATen", right=True, rigid=True),
     Column("kernel"), Column("under load", right=True, rigid=True),
+)  # fmt: skip
+PRODUCTS = (
+    Column("line", right=True, rigid=True), Column("in graphs", right=True, rigid=True, drop=2),
+    Column("calls", right=True, rigid=True), Column("problem"), Column("where", cut=True, drop=1),
 )  # fmt: skip
 
 
@@ -38,7 +42,8 @@ def show(
 
     Of a table it shows the verdicts: what a lookup of each problem answers with, its gain over ATen, and how many of
     its kernels were timed under load only, while other programs kept the machine busy; they cannot win against ATen. Of
-    a workload it shows the products with their lines; `gemmdb explain WORKLOAD.jsonl:LINE` says more about one.
+    a workload it shows the products, each with its first line; `gemmdb explain WORKLOAD.jsonl:LINE` says more about
+    one.
 
     \b
     Examples:
@@ -61,8 +66,7 @@ def show(
         columns = VERDICTS if marked else VERDICTS[:-1]
         say_table(columns, (_verdict(row, load, wide)[: len(columns)] for row, load in rows), whole=wide)
     if found.products:
-        titles = ("line", "in graphs", "calls", "problem")
-        say_table(titles, (_product(*one, wide) for one in found.products), right=titles[:3], whole=wide)
+        say_table(PRODUCTS, (_product(*one, wide) for one in found.products), whole=wide)
     say(_summary(found))
 
 
@@ -78,12 +82,13 @@ def _verdict(row: Row, load: tuple[int, int], wide: bool) -> tuple[str | Cell, .
 
 def _product(line: int, entry: Entry, wide: bool) -> tuple[str, ...]:
     text = entry.problem.text if wide else names.short(entry.problem)
-    return str(line), str(entry.count), f"{entry.calls:,}", text
+    ranges = {name: (low, high) for name, low, high in entry.ranges}
+    return str(line), str(entry.count), f"{entry.calls:,}", names.ranged(text, ranges), places(entry.origins)
 
 
 def _summary(found: Listing) -> str:
     shown = len(found.rows) + len(found.products)
-    noun = "line" if found.products else "problem"  # Several lines of a workload may hold the same problem.
+    noun = "product" if found.products else "problem"
     text = count(found.matching, noun) if shown == found.matching else f"{shown} of {found.matching:,} {noun}s"
     if found.rows:
         text += f"; {found.gain:.2f}x over ATen in the geometric mean of all {found.matching:,}"

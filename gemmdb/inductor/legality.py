@@ -59,6 +59,12 @@ def only_aten(query: Query) -> str:
     return "" if "" in reasons else ": ".join([ONLY_ATEN, *dict.fromkeys(reasons)][:2])
 
 
+def alone(reason: str) -> str:
+    """The part of a reason that says that ATen is the only kernel; empty if it does not."""
+    first = reason.partition("; ")[0]
+    return first if first.startswith(ONLY_ATEN) else ""
+
+
 def _unmeasurable(problem: Problem) -> str:
     if problem.numerics.fp32 == "tf32" and not cpu_multiplies_tf32():
         return "this CPU multiplies fp32 in full, also where TF32 is allowed"

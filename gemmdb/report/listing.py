@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +24,10 @@ ORDERS: dict[str, Callable[[Row], tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class Listing:
-    """Part of a file. `rows`: verdicts of a table; `products`: (line of the file, entry) of a workload. `matching`: how
-    many the file has that match, of which these are the first; `gain`: the geometric mean of all that match; `loads`:
-    for each of the rows, how many configs were timed on a busy machine only, and then how many were timed; `loaded`:
-    how many of all that match have such configs."""
+    """Part of a file. `rows`: verdicts of a table; `products`: (first line in the file, entry) of a workload.
+    `matching`: how many the file has that match, of which these are the first; `gain`: the geometric mean of all that
+    match; `loads`: for each of the rows, how many configs were timed on a busy machine only, and then how many were
+    timed; `loaded`: how many of all that match have such configs."""
 
     rows: tuple[Row, ...] = ()
     products: tuple[tuple[int, Entry], ...] = ()
@@ -46,12 +46,17 @@ def listing(path: Path, words: Sequence[str], order: str, limit: int) -> Listing
     return Listing(products=tuple(found[: limit or None]), matching=len(found))
 
 
-def _products(path: Path) -> Iterator[tuple[int, Entry]]:
-    """The products of a workload as they are written, each with the number of its line. Raises InputError."""
+def _products(path: Path) -> list[tuple[int, Entry]]:
+    """The products of a workload in the order of their first lines, each with the number of that line. Raises
+    InputError."""
+    found: dict[Hashable, tuple[int, Entry]] = {}
     for where, text in entries.lines(path):
         item = entries.as_object(text, where)
         if "uncovered" not in item:
-            yield int(where.rpartition(":")[2]), entries.entry(item, where)
+            new = entries.entry(item, where)
+            first, known = found.get(new.key, (int(where.rpartition(":")[2]), None))
+            found[new.key] = first, new if known is None else known + new
+    return list(found.values())
 
 
 def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listing:

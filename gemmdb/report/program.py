@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gemmdb.inductor.legality import alone
 from gemmdb.inductor.reports import Report, Served
 from gemmdb.report.table_document import sizes
 
@@ -52,4 +53,5 @@ def _product(one: Served) -> dict[str, Any]:
         "may_save_us": one.saving.us * one.count if one.saving else None,
         "table": one.table,
         "reason": one.why,
+        "alone": alone(one.why) if one.aten else "",
     }

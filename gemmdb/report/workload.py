@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators.coverage import Asked, ask
-from gemmdb.inductor.legality import only_aten
+from gemmdb.inductor.legality import alone, only_aten
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.toolchain import installed
@@ -167,5 +167,6 @@ def _product(one: Product) -> dict[str, Any]:
         "may_save_us": one.may_save_us,
         "table": one.asked.hit.table if one.asked.hit else "",
         "reason": one.reason,
+        "alone": alone(one.reason) if one.rung == MISS else "",
         "origins": [str(place) for place in entry.origins],
     }

@@ -44,6 +44,16 @@ class Entry:
     origins: tuple[Origin, ...] = ()
 
     @property
+    def key(self) -> tuple[Problem, str, Ranges]:
+        """What lines of the same product have in common."""
+        return self.problem, self.device, self.ranges
+
+    def __add__(self, other: Entry) -> Entry:
+        """Two lines of the same product as one."""
+        places = origins.merged(self.origins, other.origins)
+        return replace(self, count=self.count + other.count, calls=self.calls + other.calls, origins=places)
+
+    @property
     def line(self) -> Line:
         """The entry as it is written."""
         return Line("problem", self.problem.text, self.count, self.calls, self.device, self.ranges, self.origins)
@@ -95,10 +105,7 @@ def read(path: Path) -> Workload:
             uncovered[item["uncovered"]] = count + more[0], calls + more[1]
             continue
         new = entry(item, where)
-        key = (new.problem, new.device, new.ranges)
-        known = merged.get(key, replace(new, count=0, calls=0))
-        places = origins.merged(known.origins, new.origins)
-        merged[key] = replace(new, count=known.count + new.count, calls=known.calls + new.calls, origins=places)
+        merged[new.key] = merged[new.key] + new if new.key in merged else new
     return Workload(tuple(merged.values()), uncovered)
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gemmdb.key.problem import Problem
+from gemmdb.settings import shipped_tables
+
 ALONE = (
     "ATen is the only kernel for it: the C++ template packs the weight at compile time: it must be a constant"
     " (torch._inductor.config.freezing)"
@@ -23,6 +26,23 @@ def test_hit_names_rung_kernel_and_time(gemmdb, table, flags):
     assert lines["kernel"].startswith("cpp:packed_gemm")
     assert lines["expected"] == "50.00 us, 2.00x ATen"
     assert lines["table"] == str(table)
+
+
+def test_the_evidence_is_short_unless_it_is_asked_for(gemmdb, environment, monkeypatch):
+    monkeypatch.setenv("GEMMDB_TABLES", str(shipped_tables() / "sm90-nvidia-h200.db"))
+    problem = Problem.gemm("mixed_mm", m=8, n=28672, k=8192, weight_dtype="int8")
+    asked = (problem.text, "--device", "NVIDIA H200")
+    brief, wide = gemmdb("lookup", *asked).out, gemmdb("lookup", *asked, "--wide").out
+    assert brief.splitlines()[0].split() == wide.splitlines()[0].split() == ["rung", "near"]
+    full = json.loads(gemmdb("lookup", *asked, "--json").out)
+    named = [line.partition("kernel")[2].strip() for text in (brief, wide) for line in text.splitlines()[1:2]]
+    assert named == [f"triton:narrow {' '.join(f'{name}={value}' for name, value in full['params'].items())}"] * 2
+    assert f"least gain     {full['evidence']['least_gain']:.2f}x ATen" in brief
+    (neighbours,) = [line for line in brief.splitlines() if line.startswith("neighbours ")]
+    assert "a=bf16" not in neighbours
+    assert wide.count("a=bf16:row") == len(full["evidence"]["neighbours"]) > 3
+    assert "distance" in wide
+    assert len(brief.splitlines()) < 12 < len(wide.splitlines())
 
 
 def test_json_hit_has_the_fixed_keys(gemmdb, table, flags):

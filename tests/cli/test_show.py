@@ -4,7 +4,7 @@ import json
 
 from gemmdb.key.problem import Problem
 from gemmdb.table.catalog import shipped_tables
-from gemmdb.workload import entries
+from gemmdb.workload import entries, origins
 
 H200 = str(shipped_tables() / "sm90-nvidia-h200.db")
 
@@ -37,9 +37,25 @@ def test_a_workload_is_shown_with_its_lines(gemmdb, tmp_path):
     entries.append(path, [entries.Entry(Problem.gemm("mm", m=1, n=2, k=3)), entries.Entry(problem, 4, 1000)])
     done = gemmdb("show", str(path), "addmm")
     assert done.out.splitlines()[1].split() == ["2", "4", "1,000", "addmm", "784x1536x384", "bf16", "+bias"]
-    assert done.out.splitlines()[2] == "1 line"
+    assert done.out.splitlines()[2] == "1 product"
     assert problem.text in gemmdb("show", str(path), "--wide").out
     assert json.loads(gemmdb("show", str(path), "--json").out)["products"][1]["line"] == 2
+
+
+def test_the_lines_of_a_product_are_added_up(gemmdb, tmp_path):
+    """A recorder writes what was compiled at once, and the calls at the end."""
+    path, moving = tmp_path / "workload.jsonl", (("m", 2, None),)
+    mine, other = (Problem.gemm("mm", m=m, n=2, k=3) for m in (1, 5))
+    up = (origins.Origin("blocks.0.up", "net.py:7"),)
+    entries.append(path, [
+        entries.Entry(mine, 1, 0, origins=up), entries.Entry(other), entries.Entry(mine, 0, 50),
+        entries.Entry(mine, 1, 3, ranges=moving),
+    ])  # fmt: skip
+    listed = [line.split() for line in gemmdb("show", str(path)).out.splitlines()]
+    assert listed[1] == ["1", "1", "50", "mm", "1x2x3", "bf16", "blocks.0.up", "at", "net.py:7"]
+    assert listed[2] == ["2", "1", "0", "mm", "5x2x3", "bf16"]
+    assert listed[3] == ["4", "1", "3", "mm", "1x2x3", "bf16", "(m", "2..)"]
+    assert listed[4] == ["3", "products"]
 
 
 def test_nothing_matches(gemmdb):

@@ -15,6 +15,7 @@ import pytest
 from kit import hostile
 from kit.devices import H200
 
+from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.report import page, reading
 from gemmdb.settings import Settings, shipped_tables
@@ -165,6 +166,21 @@ def test_a_workload(visit: Callable[..., Any], workload: Path, tmp_path: Path, w
     until(tab, lambda: shown(tab) != 2 * KNOWN)
     assert set(tab.locator("#products tr.row td:nth-child(4)").all_text_contents()) == {"miss"}
     assert tab.locator("#misses tbody tr").count() > 0
+
+
+def test_a_build_is_not_expected_to_change_what_only_aten_can_serve(visit: Callable[..., Any], tmp_path: Path) -> None:
+    path, device = tmp_path / "workload.jsonl", Device("cpu", "cpu", "Example CPU", 2, isa="avx2").text
+    plain = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32")
+    packed = Problem.gemm("mm", m=8, n=128, k=64, dtype="fp32", constant_weight=True)
+    only = "1 product that no build changes: ATen is the only kernel for it: the C++ template packs the weight"
+    path.write_text(Entry(plain, calls=9, device=device).line.text)
+    assert visit(path, 390).text_content("#missed").startswith(only)
+    path.write_text("\n".join(Entry(one, calls=9, device=device).line.text for one in (plain, packed)))
+    tab = visit(path)
+    assert tab.locator("#misses tbody tr").count() == 1
+    assert only in tab.text_content("#missed")
+    assert "gemmdb build --arch native" in tab.text_content("#missed")
+    readable(tab)
 
 
 @pytest.mark.parametrize("make", [hostile.table, hostile.workload, hostile.comparison])

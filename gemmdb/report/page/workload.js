@@ -17,7 +17,7 @@ function products() {
 }
 
 function aboutProduct(row) {
-  const what = row.rung === "miss" ? "no table answers: ATen" : `${row.kernel} by rung ${row.rung}, gain ${times(row.gain)}`;
+  const what = row.rung === "miss" ? row.alone || "no table answers: ATen" : `${row.kernel} by rung ${row.rung}, gain ${times(row.gain)}`;
   const build = row.may_save_us ? [`a build may save ${micro(row.may_save_us)}`] : [];
   return hover([row.name, what, `${pluralised(row.calls, "call")} of ${micro(row.us)}: ${percent(row.share)} of the time`, ...build]);
 }
@@ -98,13 +98,17 @@ function buildList() {
   const table = el("table", "", el("thead", "", el("tr", "", ...heads.map(([name, text]) => el("th", name, text)))), body);
   table.id = "misses";
   const words = el("p", "note");
+  words.id = "missed";
   const show = (rows) => {
-    const missed = rows.filter((row) => row.rung === "miss").sort((a, b) => (b.may_save_us ?? 0) - (a.may_save_us ?? 0) || b.total_us - a.total_us);
+    const alone = rows.filter((row) => row.alone);
+    const missed = rows.filter((row) => row.rung === "miss" && !row.alone).sort((a, b) => (b.may_save_us ?? 0) - (a.may_save_us ?? 0) || b.total_us - a.total_us);
     const known = missed.filter((row) => row.may_save_us !== null);
     const sum = known.reduce((total, row) => total + row.may_save_us, 0);
-    words.textContent = missed.length === 0 ? "The tables answer all of these products."
+    const left = alone.length ? `${pluralised(alone.length, "product")} that no build changes: ${distinct(alone, (row) => row.alone).join("; ")}.` : "";
+    const build = missed.length === 0 ? (left ? "" : "The tables answer all of these products.")
       : known.length === 0 ? "What a build may save is not known for this device. To build them: gemmdb build --arch native --shapes WORKLOAD."
         : `A build of ${pluralised(missed.length, "product")} may save about ${micro(sum)} of ${micro(DATA.total_us)}: gemmdb build --arch native --shapes WORKLOAD.`;
+    words.textContent = [build, left].filter(Boolean).join(" ");
     table.hidden = missed.length === 0;
     body.replaceChildren(...missed.slice(0, 15).map((row) => {
       const bar = el("span", "bar");
