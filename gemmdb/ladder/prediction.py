@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from gemmdb.cost.transfer import ConfigGroup, Like, Scale, group_of, members
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.kernel import alike
 from gemmdb.key.canonical import lazy
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
@@ -265,10 +266,14 @@ def _behind(timings: Iterable[Timings]) -> dict[ConfigGroup, int]:
 
 
 def _carries(key: ConfigGroup, problem: Problem, timings: Iterable[Timings]) -> bool:
-    """Whether the code of a group's config at `problem` is that of one of the problems where it was measured."""
-    compiled = key.config.spec.compiled
-    wanted = compiled(key.config, problem)
-    return any(key in one.codes and compiled(key.config, one.problem) == wanted for one in timings)
+    """Whether the code of the config of a group that was measured is, at `problem`, that of one of the problems where
+    it was."""
+    config = key.config
+    compiled = config.spec.compiled
+    if compiled is alike:
+        return True
+    wanted = compiled(config, problem)
+    return any(key in one.codes and compiled(config, one.problem) == wanted for one in timings)
 
 
 def _times(
@@ -279,15 +284,14 @@ def _times(
     times: dict[Config, float] = {}
     spread: dict[Config, float] = {}
     servable: set[Config] = set()
-    expected = {config: math.log(scale.us(config)) for key in blended for config in allowed[key]}
     support: dict[Config, Support] = {}
-    for key, one in blended.items():
-        timed, worst, slowest = one.support
+    aten = math.log(scale.us(ATEN))
+    for key, (mean, own, full, (timed, worst, slowest)) in blended.items():
         for config in allowed[key]:
-            log = one.mean + expected[config]
-            if config not in times or log < times[config]:
-                times[config], spread[config] = log, one.spread
-                support[config] = Support(timed, worst + expected[config] - expected[ATEN], slowest)
-            if one.full:
+            expected = math.log(scale.us(config))
+            if config not in times or mean + expected < times[config]:
+                times[config], spread[config] = mean + expected, own
+                support[config] = Support(timed, worst + expected - aten, slowest)
+            if full:
                 servable.add(config)
     return times, spread, servable, support
