@@ -5,10 +5,13 @@
 TABLE holds rows of one NVIDIA GPU; default: the shipped H200 table. The problems are drawn from it, always the same.
 Each is held out: the rung never uses the rows of the problem itself. `first` is the first answer of a process to a
 problem after another table was read: every record is read and decoded again. `again` is the same with the records in
-memory, as the second product of a kind finds them. `read` is the part of `first` that reads and decodes the records of
-all neighbours. `exact` looks up the same problems by their verdicts. Times are milliseconds of CPU time, keys
-included. Other programs on the machine only add to them, so it is the fastest of five rounds by its median. The
-problems depend on the content of the table: only the figures of a table and of its own packed form can be compared.
+memory, as the second product of a kind finds them. `repeated` is the second answer to the same question, which a
+compile asks of a product several times, and `best_kernel` what horizontal fusion asks after that. `read` is the part
+of `first` that reads and decodes the records of all neighbours. `exact` looks up the same problems by their verdicts.
+Times are milliseconds of CPU time, keys included. Other programs on the machine only add to them, so each problem
+counts with the fastest of five rounds. The problems depend on the content of the table: only the figures of a table
+and of its own packed form can be compared. `process` is what a new process spends on the wall clock: `imports`, `open`
+(the table), `lookup` (its first one) and `second` (with another size); the fastest of ten.
 """
 
 from __future__ import annotations
@@ -19,17 +22,22 @@ import platform
 import random
 import sqlite3
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gemmdb
 from benchmarks.common import ROOT, SHIPPED, now
 from gemmdb.devices import detect
+from gemmdb.hit import Hit
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import remembering, timings
+from gemmdb.ladder import fastest, remembering, timings
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.exact import exact
 from gemmdb.ladder.near import near
@@ -37,6 +45,30 @@ from gemmdb.settings import Policy
 from gemmdb.table.reader import Table
 
 ROUNDS = 5
+PROCESS = """
+import json, sys, time
+begin = time.perf_counter()
+from pathlib import Path
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.ladder import lookup
+from gemmdb.settings import Policy
+from gemmdb.table.catalog import Catalog, Source
+from gemmdb.table.reader import Table
+problem = Problem.parse(sys.argv[2])
+imported = time.perf_counter()
+path = Path(sys.argv[1])
+table = Table.open(path, immutable=True)
+catalog = Catalog([(Source(path, "shipped"), table)])
+opened = time.perf_counter()
+device = table.devices()[0]
+times = []
+for more in (1, 2):
+    start = time.perf_counter()
+    lookup(Query(problem.resized(problem.m + more, problem.n, problem.k), device), catalog, Policy(sku=False))
+    times.append(1e3 * (time.perf_counter() - start))
+print(json.dumps([1e3 * (imported - begin), 1e3 * (opened - imported), *times]))
+"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,17 +98,29 @@ def measured(path: Path, most: int) -> dict[str, Any]:
     with Table.open(path, immutable=True) as table:
         (device,) = table.devices()
         problems = drawn(table, most)
-        times: dict[str, list[dict[str, float]]] = {"first": [], "again": [], "read": [], "exact": []}
-        for _ in range(ROUNDS):
-            times["first"].append(_quantiles(_times(near, table, device, problems, forget)))
-            times["again"].append(_quantiles(_times(near, table, device, problems, None, twice=True)))
-            times["read"].append(_quantiles([_read(table, device, problem) for problem in problems]))
-            times["exact"].append(_quantiles(_times(exact, table, device, problems, None)))
+        asked = partial(_times, table=table, device=device, problems=problems)
+        ways: dict[str, Callable[[], list[float]]] = {
+            "first": lambda: asked(near, before=_all),
+            "again": lambda: asked(near, before=_prediction),
+            "repeated": lambda: asked(near, before=near),
+            "best_kernel": lambda: asked(_best, before=near),
+            "read": lambda: [_read(table, device, problem) for problem in problems],
+            "exact": lambda: asked(exact),
+        }
+        for way in ways.values():
+            way()
+        times = {name: _fastest(way) for name, way in ways.items()}
         answered = sum(near(_ask(table, device, problem)).hit is not None for problem in problems)
         return {
             "packed": table.packed, "file_mib": round(path.stat().st_size / 2**20, 2), "problems": len(problems),
-            "answered": answered, **{name: min(found, key=lambda one: one["median"]) for name, found in times.items()},
+            "answered": answered, **{name: _quantiles(found) for name, found in times.items()},
+            "process": _process(path, problems[0], device),
         }  # fmt: skip
+
+
+def _fastest(way: Callable[[], list[float]]) -> list[float]:
+    """Of each problem the fastest of all rounds."""
+    return [min(values) for values in zip(*(way() for _ in range(ROUNDS)), strict=True)]
 
 
 def drawn(table: Table, most: int) -> list[Problem]:
@@ -101,20 +145,39 @@ def _times(
     table: Table,
     device: Device,
     problems: Sequence[Problem],
-    before: Callable[[], None] | None,
-    twice: bool = False,
+    before: Callable[[Ask], Any] | None = None,
 ) -> list[float]:
+    """The milliseconds of `rung` at each problem, after `before` was called with the same question."""
     found = []
     for problem in problems:
         if before is not None:
-            before()
-        if twice:
-            rung(_ask(table, device, problem))
+            before(_ask(table, device, problem))
         ask = _ask(table, device, problem)
         start = time.thread_time_ns()
         rung(ask)
         found.append((time.thread_time_ns() - start) / 1e6)
     return found
+
+
+def _all(ask: Ask) -> None:
+    forget()
+
+
+def _prediction(ask: Ask) -> None:
+    """Read the records, and forget what was predicted from them."""
+    near(ask)
+    remembering.forget()
+
+
+def _best(ask: Ask) -> Hit | None:
+    return fastest.best_kernel(replace(ask, excluded=lambda config, rows: None))
+
+
+def _process(path: Path, problem: Problem, device: Device) -> dict[str, float]:
+    command = [sys.executable, "-c", PROCESS, str(path), problem.text, device.text]
+    runs = [json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(10)]
+    names = ("imports", "open", "lookup", "second")
+    return {name: round(min(times), 1) for name, times in zip(names, zip(*runs, strict=True), strict=True)}
 
 
 def _read(table: Table, device: Device, problem: Problem) -> float:

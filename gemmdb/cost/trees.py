@@ -178,8 +178,10 @@ def _questions(
     cuts: Sequence[tuple[int, float]], masks: Sequence[int], trees: int
 ) -> list[tuple[Sequence[float], Sequence[int]]]:
     found: list[tuple[Sequence[float], Sequence[int]]] = []
-    for feature in range(len(FEATURES)):
-        mine = sorted((threshold, mask) for (of, threshold), mask in zip(cuts, masks, strict=True) if of == feature)
+    of: list[list[tuple[float, int]]] = [[] for _ in FEATURES]
+    for (feature, threshold), mask in zip(cuts, masks, strict=True):
+        of[feature].append((threshold, mask))
+    for mine in map(sorted, of):
         left = [(1 << WORD * trees) - 1]
         for _, mask in mine:
             left.append(left[-1] & ~mask)

@@ -14,11 +14,28 @@ from gemmdb.cost.transfer import ConfigGroup, Scale, fitted, group_of, split_gro
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table.record import FULL, MOST_RESIDENT, RESIDENT, UNKNOWN, Entry, Group, Record, Time, coded
+from gemmdb.table.record import (
+    DISTURBED,
+    FULL,
+    MOST_RESIDENT,
+    RESIDENT,
+    STEADIEST,
+    UNKNOWN,
+    Entry,
+    Group,
+    Record,
+    Time,
+    coded,
+)
 
 VERSION = 1
 """Rises with every change of `Scale` or `group_of` that is not one of the coefficients: tables packed before it are
 then computed anew at each lookup, until they are packed again. A test compares the shipped ones."""
+
+
+Codes = tuple[int, int, int]
+"""Of a group the smallest logarithm of a time over the expected time, and of a time, in STEPs; and FULL if a time was
+measured in full, else 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +65,28 @@ class Expected:
         return time._replace(expected=self.log(time.config), flags=time.flags % RESIDENT + RESIDENT * resident)
 
 
-def each(
+def codes_of(
     times: Iterable[Time], problem: Problem, device: Device, aten_us: float, stamp: int
-) -> list[tuple[ConfigGroup, int, int, int]]:
-    """Of each time its group, the logarithm of the time over the expected time, that of the time itself, both in STEPs,
-    and its flag FULL. `aten_us`: microseconds of ATen; `stamp`: that of the record; if it is today's, what the record
-    holds is taken."""
+) -> dict[ConfigGroup, Codes]:
+    """The Codes of each group that has a steady time. `aten_us`: microseconds of ATen; `stamp`: that of the record; if
+    it is today's, the expectations that the record holds are taken."""
     holds = stamp != 0 and stamp == stamp_of(device)
     here: Expected | None = None
-    found = []
-    for entry, code, _, flags, expected in times:
+    found: dict[ConfigGroup, Codes] = {}
+    for entry, code, width, flags, expected in times:
+        if width > STEADIEST or flags & DISTURBED:
+            continue
         if holds and expected != UNKNOWN:
             resident = flags // RESIDENT
             key = entry.memo.get(resident) or _group(entry, resident)
         else:
             here = here or Expected.of(problem, device, aten_us)
             key, expected = group_of(entry.config, problem, device), here.log(entry.config)
-        found.append((key, code - expected, code, flags & FULL))
+        if key in found:
+            value, least, full = found[key]
+            found[key] = min(code - expected, value), min(code, least), flags & FULL | full
+        else:
+            found[key] = code - expected, code, flags & FULL
     return found
 
 

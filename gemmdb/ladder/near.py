@@ -149,7 +149,7 @@ def _places(ask: Ask) -> list[_Place]:
     found: list[_Place] = []
     for table in ask.tables:
         problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or ()
-        found += [(distance(one), one.text, one, table) for one in problems]
+        found += [(distance(*one.doublings), one.text, one, table) for one in problems]
     found.sort(key=_NEAREST)
     return found
 
@@ -174,20 +174,18 @@ def same_side(query: Problem, other: Problem) -> bool:
     return sides and other.m > 0 and other.n > 0 and other.k > 0
 
 
-def distances(query: Problem, kind: str) -> Callable[[Problem], float]:
-    """The distance from the query to another problem in doublings, Euclidean over M, N and K. On a GPU, M matters
+def distances(query: Problem, kind: str) -> Callable[[float, float, float], float]:
+    """The distance from the query to a problem with these `doublings`, Euclidean over M, N and K. On a GPU, M matters
     mostly through the number of rows of tiles."""
     m, n, k = query.doublings
-    rows = max(m, LOG_ROWS)
+    rows, hypot = max(m, LOG_ROWS), math.hypot
 
-    def by_sizes(other: Problem) -> float:
-        height, columns, depth = other.doublings
-        return math.hypot(height - m, columns - n, depth - k)
+    def by_sizes(height: float, columns: float, depth: float) -> float:
+        return hypot(height - m, columns - n, depth - k)
 
-    def by_tiles(other: Problem) -> float:
-        height, columns, depth = other.doublings
+    def by_tiles(height: float, columns: float, depth: float) -> float:
         tiles = 0.8 * ((height if height > LOG_ROWS else LOG_ROWS) - rows)
-        return math.hypot(tiles, 0.4 * (height - m), columns - n, depth - k)
+        return hypot(tiles, 0.4 * (height - m), columns - n, depth - k)
 
     return by_tiles if kind == "cuda" else by_sizes
 

@@ -86,7 +86,7 @@ def _timings(ask: Ask) -> Iterator[tuple[float, Timings]]:
             here = example.resized(ask.problem.m, ask.problem.n, ask.problem.k)
             for one in ask.read(Table.neighbours, table, here, ask.device, ask.query.l2, MOST) or []:
                 if same_side(ask.problem, one) and one.text != ask.problem.text:
-                    places.append((apart(one) + UNLIKE * unlike, one.text, table, one))
+                    places.append((apart(*one.doublings) + UNLIKE * unlike, one.text, table, one))
     for distance, _, table, problem in nsmallest(MOST, places, key=lambda place: place[:2]):
         here_known = timings_of(ask, table, problem)
         if here_known is not None:

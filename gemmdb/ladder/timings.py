@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -14,10 +15,10 @@ from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.expected import each
+from gemmdb.ladder.expected import Codes, codes_of
 from gemmdb.ladder.policy_filter import verified
 from gemmdb.table.reader import Table
-from gemmdb.table.record import DISTURBED, STEADIEST, STEP, Entry, Group, Record, Time
+from gemmdb.table.record import STEP, Entry, Group, Record, Time
 
 _KEPT = 4096
 
@@ -66,7 +67,7 @@ class Timings:
         """Every group that has a steady time."""
         return {key: self.timed(codes) for key, codes in self.codes.items()}
 
-    def timed(self, codes: tuple[int, int, int]) -> Timed:
+    def timed(self, codes: Codes) -> Timed:
         """The Timed of a group with these `codes`."""
         value, code, full = codes
         return Timed((value - self.least) * STEP, (code - self.fastest) * STEP, full > 0)
@@ -79,12 +80,12 @@ class Timings:
     @lazy
     def least(self) -> int:
         """The same in STEPs."""
-        return min(value for value, _, _ in self.codes.values())
+        return int(min(map(itemgetter(0), self.codes.values())))
 
     @lazy
     def fastest(self) -> int:
         """The smallest logarithm of a time, in STEPs."""
-        return min(code for _, code, _ in self.codes.values())
+        return int(min(map(itemgetter(1), self.codes.values())))
 
     @lazy
     def aten(self) -> Timed:
@@ -112,18 +113,9 @@ class Timings:
         return frozenset(group_of(config, self.problem, self.device) for config in self.banned)
 
     @lazy
-    def codes(self) -> Mapping[ConfigGroup, tuple[int, int, int]]:
-        """Of each group the smallest logarithm of a time over the expected time, and of a time, in STEPs; and whether a
-        time was measured in full."""
-        steady = [one for one in self.times if one.width <= STEADIEST and not one.flags & DISTURBED]
-        codes: dict[ConfigGroup, tuple[int, int, int]] = {}
-        for key, value, code, full in each(steady, self.problem, self.device, self.aten_us, self.stamp):
-            if key in codes:
-                known = codes[key]
-                codes[key] = min(value, known[0]), min(code, known[1]), full | known[2]
-            else:
-                codes[key] = value, code, full
-        return codes
+    def codes(self) -> Mapping[ConfigGroup, Codes]:
+        """The Codes of each group that has a steady time."""
+        return codes_of(self.times, self.problem, self.device, self.aten_us, self.stamp)
 
 
 def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
@@ -140,9 +132,12 @@ def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
             _kept[table] = state, known
         known = ask.memo[table] = known.setdefault((ask.device.key, ask.query.l2, ask.toolchain), {})
     key = problem.key
-    if key not in known:
-        known[key] = _read(ask, table, problem)
-    found: Timings | None = known[key]
+    if key in known:
+        found: Timings | None = known[key]
+    else:
+        found = _read(ask, table, problem)
+        if found is not None or "broken" not in ask.memo:  # What could not be read now may be readable later.
+            known[key] = found
     return found
 
 

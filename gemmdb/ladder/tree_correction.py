@@ -58,8 +58,9 @@ def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Predicti
     unsure = BESIDE if prediction.beside else SPREAD
     for config, log in times.items():
         logs[config], spread[config] = _mean((logs[config], spread[config]), (log + shift, unsure))
+    unsafe = prediction.unsafe
     own = (one for one in allowed(ask, setting)
-           if group_of(one.config, ask.problem, ask.device) not in prediction.unsafe)  # fmt: skip
+           if not unsafe or group_of(one.config, ask.problem, ask.device) not in unsafe)  # fmt: skip
     for one in islice(own, OWN * times_more):
         if one.config not in logs:
             logs[one.config], spread[one.config] = math.log(corrected.us(one.tile)) + shift, unsure

@@ -51,15 +51,31 @@ class Family:
 
     def keys(self, problem: Problem, limit: int, within: Sequence[float]) -> list[int]:
         """What `keys` gives for the rows that a `statement` with the bounds `within` finds."""
-        m, n, k = (math.log(max(size, 1)) for size in (problem.m, problem.n, problem.k))
+        log = math.log
+        m, n, k = log(problem.m or 1), log(problem.n or 1), log(problem.k or 1)
         (n0, n1), (k0, k1), (m0, m1) = bounds(problem, within)
+        pairs = [
+            ((b - n) * (b - n), (c - k) * (c - k), members)
+            for b, c, columns, depth, members in self.pairs
+            if n0 <= columns <= n1 and k0 <= depth <= k1
+        ]
+        pairs.sort(key=_by_sum)
         found: list[tuple[float, int]] = []
-        for b, c, columns, depth, members in self.pairs:
-            if n0 <= columns <= n1 and k0 <= depth <= k1:
-                across, along = (b - n) * (b - n), (c - k) * (c - k)
-                found += [((a - m) * (a - m) + across + along, key) for a, height, key in members if m0 <= height <= m1]
+        farthest = math.inf
+        for across, along, members in pairs:
+            if across + along > farthest:  # Its members are farther away than all of those found.
+                break
+            found += [((a - m) * (a - m) + across + along, key) for a, height, key in members if m0 <= height <= m1]
+            if len(found) >= 2 * limit:  # Not after each pair: that sorts too often.
+                found.sort()
+                del found[limit:]
+                farthest = found[-1][0] if found else 0.0
         found.sort()
         return [key for _, key in found[:limit]]
+
+
+def _by_sum(pair: tuple[float, float, object]) -> float:
+    return pair[0] + pair[1]
 
 
 def bounds(problem: Problem, within: Sequence[float]) -> list[tuple[int, int]]:

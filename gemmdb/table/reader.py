@@ -138,13 +138,11 @@ class Table:
             found = nearest.keys(self._decided(problem, device, l2, within), problem, limit)
             return [p for key in found if (p := self._member(key, problem))]
         family = self._family(problem, device, l2)  # Its bytes do not change while it is open.
-        known, problems = family.known, []
-        for key in family.keys(problem, limit, within):
+        known, found = family.known, family.keys(problem, limit, within)
+        for key in found:
             if key not in known:
                 known[key] = self._member(key, problem)
-            if one := known[key]:
-                problems.append(one)
-        return problems
+        return [one for key in found if (one := known[key])]
 
     def families(self) -> list[Problem]:
         """A problem of every op and family. Raises TableError if there are more than MOST_FAMILIES."""
