@@ -15,7 +15,7 @@ from gemmdb.key.problem import Problem
 SHARES = ("spread", "regret", "expected_loss")
 LEFT_TO_WIDE = (
     "protocol", "runs", "pick", "table", "margin", "toolchain", "class", "verified", "distance", "configs", "corrected",
-    "modelled", "aten_us",
+    "modelled", "aten_us", "hint",
 )  # fmt: skip
 """What the reason of the step says already, or few people ask for."""
 
@@ -80,6 +80,8 @@ def _words(found: Mapping[str, Any]) -> str:
     for name, value in found.items():
         if name == "config":
             words.append(config(value))
+        elif name == "reason":
+            words.append(str(value))
         elif name.endswith("_us"):
             words.append(microseconds(value))
         elif name in ("gain", "needed"):

@@ -10,6 +10,7 @@ import typer
 
 from gemmdb.api import current_catalog
 from gemmdb.cli import brief, terminal
+from gemmdb.cli.footnotes import Footnotes
 from gemmdb.cli.options import JsonFlag, WideFlag
 from gemmdb.cli.output import count, gain_text, microseconds, one_line, places, say, say_json, say_prose
 from gemmdb.cli.table import Cell, Column, say_table
@@ -96,7 +97,9 @@ def _say(found: Coverage, wide: bool) -> None:
 
 def _say_misses(misses: Sequence[Miss], wide: bool) -> None:
     shown = misses[:LISTED] if terminal.is_terminal() and not wide else misses
-    say_table(MISSES, (_miss(one, wide) for one in shown), whole=wide)
+    notes = Footnotes(whole=wide)
+    say_table(MISSES, (_miss(one, wide, notes) for one in shown), whole=wide)
+    notes.say()
     if rest := misses[len(shown) :]:
         share = sum(one.share for one in rest)
         say_prose(f"and {count(len(rest), 'miss', 'misses')} of less time, {share:.1%} together: --wide lists all")
@@ -118,9 +121,9 @@ def _rung(item: tuple[str, Tally]) -> tuple[str | Cell, ...]:
     )  # fmt: skip
 
 
-def _miss(miss: Miss, wide: bool) -> tuple[str | Cell, ...]:
+def _miss(miss: Miss, wide: bool, notes: Footnotes) -> tuple[str | Cell, ...]:
     named = miss.problem if wide else brief.problem(miss.problem)
     return (
         Cell(f"{miss.share:.1%}", "yellow", miss.share), str(miss.calls), f"~{microseconds(miss.time_us)}",
-        names.ranged(named, miss.ranges), places(miss.origins), miss.reason,
+        names.ranged(named, miss.ranges), places(miss.origins), notes.mark(miss.reason),
     )  # fmt: skip

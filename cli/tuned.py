@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gemmdb.cli import cached
+from gemmdb.cli.footnotes import Footnotes
 from gemmdb.cli.output import count, gain_style, microseconds, places, say, say_facts, say_prose, with_bar
 from gemmdb.cli.progress import left
 from gemmdb.cli.table import Cell, Column, say_table
@@ -49,12 +50,14 @@ def say_tuned(done: Tuned, wide: bool) -> None:
         return
     say()
     shown = ran if wide else ran[:LISTED]
-    say_table(PRODUCTS, (_product(one, done.after.total_us or 1, wide) for one in shown), whole=wide)
+    notes = Footnotes(whole=wide)
+    say_table(PRODUCTS, (_product(one, done.after.total_us or 1, wide, notes) for one in shown), whole=wide)
+    notes.say()
     if len(ran) > len(shown):
         say_prose(f"and {count(len(ran) - len(shown), 'product')} of less time: gemmdb coverage {done.workload}")
 
 
-def _product(one: Product, total_us: float, wide: bool) -> tuple[str | Cell, ...]:
+def _product(one: Product, total_us: float, wide: bool, notes: Footnotes) -> tuple[str | Cell, ...]:
     from gemmdb.kernels import names
 
     hit, share = one.asked.hit, one.total_us / total_us
@@ -62,7 +65,8 @@ def _product(one: Product, total_us: float, wide: bool) -> tuple[str | Cell, ...
     return (
         Cell(f"{share:.1%}", "cyan", share), str(one.calls), Cell(one.rung, "" if hit else "yellow"),
         Cell(f"{one.gain:.2f}x", gain_style(one.gain)) if hit else "", kernel,
-        one.entry.problem.text if wide else names.short(one.entry.problem), places(one.entry.origins), _why(one),
+        one.entry.problem.text if wide else names.short(one.entry.problem), places(one.entry.origins),
+        notes.mark(_why(one)),
     )  # fmt: skip
 
 

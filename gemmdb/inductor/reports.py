@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -20,6 +21,8 @@ MOST = 30
 """The most products that are listed; the others are counted."""
 LONGEST = 150
 """The most characters of a reason."""
+SHORT = 20
+"""A reason that is longer and that several products share stands once, below the table."""
 RIGHT = frozenset((0, 1, 2, 3))
 """The columns of numbers."""
 
@@ -143,6 +146,10 @@ def _lines(of: Report) -> Iterator[str]:
 def _table(of: Report) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("share", "count", "one call", "gain", "rung", "kernel", "product", "why ATen runs")]
     rows += [_row(one, of.total_us or 1.0) for one in of.products[:MOST]]
+    times = Counter(row[-1] for row in rows)
+    shared = [why for why, number in times.items() if number > 1 and len(why) > SHORT]
+    marks = {why: f"({place})" for place, why in enumerate(shared, 1)}
+    rows = [(*row[:-1], marks.get(row[-1], row[-1])) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (
@@ -150,6 +157,8 @@ def _table(of: Report) -> Iterator[str]:
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         yield "  ".join(cells).rstrip()
+    for why, mark in marks.items():
+        yield f"{mark} {why}"
     if rest := of.products[MOST:]:
         share = sum(one.total_us for one in rest) / (of.total_us or 1.0)
         yield f"and {_count(sum(one.count for one in rest), 'product')} of less time, {share:.1%} together"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,8 +139,8 @@ def _look_up(entry: Entry, catalog: Catalog) -> Product:
     query = asked.query
     steps = explain(query, catalog, Policy(), installed(query.device.kind))
     if asked.hit is not None:
-        said: Iterable[str] = (step.reason for step in steps if step.hit is not None and step.rung == asked.hit.rung)
-        return Product(asked, reason=next(iter(said), "")[:MOST_REASON])
+        said = next((step.reason for step in steps if step.hit is not None), "")  # The first that answers is served.
+        return Product(asked, reason=said[:MOST_REASON])
     reason = "; ".join(filter(None, (only_aten(query), *(f"{step.rung}: {step.reason}" for step in steps))))
     return Product(asked, saving(Ask(query, (), Policy(), None)), reason[:MOST_REASON])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -16,6 +17,8 @@ from termios import TIOCSWINSZ
 import pytest
 
 from gemmdb.cli import terminal
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are of Unix")
 ANSI = re.compile(r"\x1b\[\d+m")
@@ -111,3 +114,19 @@ def test_the_terminal_is_80_columns_where_nobody_says(monkeypatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr(shutil.os, "get_terminal_size", lambda *_: os.terminal_size((0, 0)))
     assert terminal.width() == 80
+
+
+def test_a_reason_that_rows_share_stands_once(tmp_path: Path) -> None:
+    device = Device("cpu", "cpu", "Example CPU", 2, isa="avx2").text
+    lines = [
+        {"problem": Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32").text, "count": 1, "calls": 9, "device": device}
+        for m in (8, 16)
+    ]
+    path = tmp_path / "alone.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    text = ANSI.sub("", on_terminal(100, "coverage", str(path)))
+    assert text.count("ATen is the only kernel for it") == 1
+    rows = [line.split() for line in text.splitlines() if "x64x64" in line]
+    assert [row[-1] for row in rows] == ["(1)", "(1)"]
+    wide = ANSI.sub("", on_terminal(100, "coverage", str(path), "--wide"))
+    assert wide.count("ATen is the only kernel for it") == 2

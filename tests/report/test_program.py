@@ -84,6 +84,16 @@ def test_a_report_says_what_gained_and_why_aten_runs() -> None:
     assert "&lt;" in reporting.of_stats(stats, "<b>", 3)._repr_html_()
 
 
+def test_a_reason_that_products_share_stands_once() -> None:
+    why = "ATen is the only kernel for it: no constant"
+    alone = [product(Problem.gemm("mm", m=m, n=64, k=64).text, rung="aten", note=f"{why}; exact: no") for m in (1, 2)]
+    other = product(Problem.gemm("mm", m=3, n=64, k=64).text, rung="aten", note="no table answers this one")
+    lines = str(reporting.of_stats({"products": [*alone, other], "uncovered": {}}, "x", 1)).splitlines()
+    ends = {line.split("mm ")[1].split()[0]: line.split("bf16", 1)[1].strip() for line in lines if "x64x64" in line}
+    assert ends == {"1x64x64": "(1)", "2x64x64": "(1)", "3x64x64": "no table answers this one"}
+    assert f"(1) {why}" in lines
+
+
 def test_a_report_of_nothing() -> None:
     found = reporting.of_stats({"products": [], "uncovered": {}}, "mine")
     assert (found.gain.value, found.total_us) == (1.0, 0)

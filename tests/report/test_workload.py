@@ -16,6 +16,7 @@ from kit.lab import CPU, Lab, cpp, problem, rows
 
 from gemmdb.errors import InputError
 from gemmdb.inductor.comparison import Comparison
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.report import comparison, reading, workload
 from gemmdb.report.workload import of_workload
@@ -44,6 +45,15 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     lab = Lab(tmp_path)
     yield lab
     lab.close()
+
+
+def test_the_reason_is_of_the_step_that_answers(lab: Lab) -> None:
+    """The kernel is fast at the hint, and ATen is served for the range."""
+    catalog = lab.catalog(rows(problem(16), {FAST: 0.5}))
+    found = of_workload(Workload((Entry(problem(16), device=CPU.text, ranges=(("m", 2, 64),)),), {}), "w", catalog)
+    (one,) = found.products
+    assert (one.asked.hit.config, one.gain) == (ATEN, 1.0)
+    assert one.reason.startswith("ATen for the range: no measured or near answer at m=")
 
 
 def test_products_have_rung_gain_and_weight(lab: Lab) -> None:
