@@ -146,7 +146,8 @@ def _read(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     group = _group(ask, found) if found else None
     if found is None or group is None:
         return None
-    holds = None if ask.klass is None else all(_holds(ask, one.entry) for one in group.times)
+    running = ask.toolchain
+    holds = None if running is None else all(_holds(ask, running.text, one.entry) for one in group.times)
     return Timings(problem, ask.device, str(table.path), group.times, found.banned, group.aten_us, holds, found.stamp)
 
 
@@ -157,8 +158,10 @@ def _group(ask: Ask, found: Record) -> Group | None:
     return next((group for group in groups if group and group.aten_us), None)
 
 
-def _holds(ask: Ask, entry: Entry) -> bool:
-    known = entry.memo.get(ask.toolchain)
+def _holds(ask: Ask, running: str, entry: Entry) -> bool:
+    """Whether a row of the entry holds under the toolchain with the text `running`. Hashing a text takes less than
+    hashing a toolchain."""
+    known = entry.memo.get(running)
     if known is None:
-        known = entry.memo[ask.toolchain] = any(verified(ask, entry.config, one) for one in entry.toolchains)
+        known = entry.memo[running] = any(verified(ask, entry.config, one) for one in entry.toolchains)
     return bool(known)
