@@ -33,6 +33,7 @@ from typing import Any
 
 import gemmdb
 from benchmarks.common import ROOT, SHIPPED, now
+from gemmdb.cost import work
 from gemmdb.devices import detect
 from gemmdb.hit import Hit
 from gemmdb.key.device import Device
@@ -167,6 +168,7 @@ def _prediction(ask: Ask) -> None:
     """Read the records, and forget what was predicted from them."""
     near(ask)
     remembering.forget()
+    work._settings.clear()
 
 
 def _best(ask: Ask) -> Hit | None:

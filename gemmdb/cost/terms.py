@@ -114,8 +114,8 @@ class Estimator:
 
     def us(self, tile: Tile) -> float:
         """Microseconds of a tile."""
-        found = self.terms(tile)
-        return self.of_counts(found, self.counts(found))
+        terms = self.terms(tile)
+        return self.of_counts(terms, self.counts(terms))
 
     def counts(self, terms: Terms) -> Counts:
         """What a tile does."""
@@ -123,9 +123,11 @@ class Estimator:
         rows, columns = -(-p.m // tile.m), -(-p.n // tile.n)
         if not terms.plain:
             rows, columns = scheduled((rows, columns), tile.cluster, tile.band)
-        steps = -(-p.k // (tile.k * tile.split))
-        programs = columns * tile.split * (1 if terms.gemv else rows)
-        return Counts(rows, columns, programs, steps, -(-programs // terms.units), -(-programs // machine.sms) * steps)
+        split = tile.split
+        steps = -(-p.k // (tile.k * split))
+        programs = columns * split if terms.gemv else columns * split * rows
+        turns = -(-programs // machine.sms) * steps
+        return Counts(rows, columns, programs, steps, -(-programs // terms.units), turns)
 
     def of_counts(self, terms: Terms, counts: Counts) -> float:
         """Microseconds of a tile that does this."""

@@ -7,12 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gemmdb.cost.transfer import ConfigGroup, Scale, group_of, members
+from gemmdb.cost.transfer import ConfigGroup, Like, Scale, group_of, members
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.kernel import alike
 from gemmdb.key.canonical import lazy
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.exact import barred, find
+from gemmdb.ladder.expected import Codes
 from gemmdb.ladder.policy_filter import gain, objection
 from gemmdb.ladder.timings import Timings, timings_of
 from gemmdb.table.record import STEP
@@ -144,8 +146,8 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
     scale = Scale.of(ask.problem, ask.device)
     unsafe = frozenset[ConfigGroup]().union(*(one.unsafe for one in timings))
     allowed = _contenders(ask, timings, unsafe)
-    pairs = list(zip(weights, timings, strict=True))
-    blended = {key: _blend(key, used[0][0], pairs) for key in allowed}
+    around = list(map(_beside, weights, timings))
+    blended = {key: _blend(key, used[0][0], around) for key in allowed}
     times, spread, servable, support = _times(blended, allowed, scale)
     aten, nearest = times[ATEN], timings[0]
     ratios = {config: math.exp(log - aten) for config, log in times.items()}
@@ -183,28 +185,45 @@ class _Blend(NamedTuple):
     support: Support
 
 
-def _blend(key: ConfigGroup, nearest: float, pairs: Sequence[tuple[float, Timings]]) -> _Blend:
+class _Beside(NamedTuple):
+    """A neighbour for `_blend`: its weight, the Codes of its groups, `Timings.least`, `fastest` and `likes`, and the
+    excess of ATen there and how far it is behind."""
+
+    share: float
+    codes: Mapping[ConfigGroup, Codes]
+    least: int
+    fastest: int
+    likes: Mapping[Like, int]
+    excess: float
+    behind: float
+
+
+def _beside(share: float, one: Timings) -> _Beside:
+    return _Beside(share, one.codes, one.least, one.fastest, one.likes, one.aten.excess, one.aten.behind)
+
+
+def _blend(key: ConfigGroup, nearest: float, around: Sequence[_Beside]) -> _Blend:
     """The group's mean excess. At a neighbour that did not time the group, it is assumed to be UNLIKE behind the best
     of its tile."""
     weight = first = second = seen = total = 0.0
     full, count, worst, slowest = 0, 0, -math.inf, -math.inf
     like = key.like
-    for share, one in pairs:
-        codes = one.codes.get(key)
-        if codes is not None:
-            value, code, timed = codes
-            excess, aten = (value - one.least) * STEP, one.aten
+    for share, codes, least, fastest, likes, aten_excess, aten_behind in around:
+        if key in codes:
+            value, code, timed = codes[key]
+            excess = (value - least) * STEP
             count += 1
-            worst = max(worst, excess - aten.excess)
-            slowest = max(slowest, (code - one.fastest) * STEP - aten.behind)
+            if excess - aten_excess > worst:
+                worst = excess - aten_excess
+            if (code - fastest) * STEP - aten_behind > slowest:
+                slowest = (code - fastest) * STEP - aten_behind
             weight += share
             first += share * excess
             second += share * excess * excess
             full |= timed
-        likes = one.likes
         if like in likes:
             seen += share
-            total += share * ((likes[like] - one.least) * STEP)
+            total += share * ((likes[like] - least) * STEP)
     prior = total + (1 - seen) * UNSEEN + UNLIKE
     missing = max(0.0, 1 - weight)
     mean = first + missing * prior
@@ -247,10 +266,14 @@ def _behind(timings: Iterable[Timings]) -> dict[ConfigGroup, int]:
 
 
 def _carries(key: ConfigGroup, problem: Problem, timings: Iterable[Timings]) -> bool:
-    """Whether the code of a group's config at `problem` is that of one of the problems where it was measured."""
-    compiled = key.config.spec.compiled
-    wanted = compiled(key.config, problem)
-    return any(key in one.codes and compiled(key.config, one.problem) == wanted for one in timings)
+    """Whether the code of the config of a group that was measured is, at `problem`, that of one of the problems where
+    it was."""
+    config = key.config
+    compiled = config.spec.compiled
+    if compiled is alike:
+        return True
+    wanted = compiled(config, problem)
+    return any(key in one.codes and compiled(config, one.problem) == wanted for one in timings)
 
 
 def _times(
@@ -261,15 +284,14 @@ def _times(
     times: dict[Config, float] = {}
     spread: dict[Config, float] = {}
     servable: set[Config] = set()
-    expected = {config: math.log(scale.us(config)) for key in blended for config in allowed[key]}
     support: dict[Config, Support] = {}
-    for key, one in blended.items():
-        timed, worst, slowest = one.support
+    aten = math.log(scale.us(ATEN))
+    for key, (mean, own, full, (timed, worst, slowest)) in blended.items():
         for config in allowed[key]:
-            log = one.mean + expected[config]
-            if config not in times or log < times[config]:
-                times[config], spread[config] = log, one.spread
-                support[config] = Support(timed, worst + expected[config] - expected[ATEN], slowest)
-            if one.full:
+            expected = math.log(scale.us(config))
+            if config not in times or mean + expected < times[config]:
+                times[config], spread[config] = mean + expected, own
+                support[config] = Support(timed, worst + expected - aten, slowest)
+            if full:
                 servable.add(config)
     return times, spread, servable, support

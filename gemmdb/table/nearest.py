@@ -29,13 +29,19 @@ class _Pair(NamedTuple):
     members: list[tuple[float, int, int]]
 
 
+_Around = tuple[float, float, list[tuple[float, int, int]]]
+_SHAPES = 256
+"""The most N and K of a family whose surroundings are remembered."""
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """The problems of a family in a file that does not change. `known`: those that were read, by their keys; None for a
-    key that names a problem of another family, as in a hostile file."""
+    key that names a problem of another family, as in a hostile file. `around`: what `_around` found last."""
 
     pairs: Sequence[_Pair]
     known: dict[int, Problem | None] = field(default_factory=dict)
+    around: dict[tuple[int, int, tuple[int, int, int, int]], list[_Around]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Any, ...]]) -> Family:
@@ -51,18 +57,11 @@ class Family:
 
     def keys(self, problem: Problem, limit: int, within: Sequence[float]) -> list[int]:
         """What `keys` gives for the rows that a `statement` with the bounds `within` finds."""
-        log = math.log
-        m, n, k = log(problem.m or 1), log(problem.n or 1), log(problem.k or 1)
+        m = math.log(problem.m or 1)
         (n0, n1), (k0, k1), (m0, m1) = bounds(problem, within)
-        pairs = [
-            ((b - n) * (b - n), (c - k) * (c - k), members)
-            for b, c, columns, depth, members in self.pairs
-            if n0 <= columns <= n1 and k0 <= depth <= k1
-        ]
-        pairs.sort(key=_by_sum)
         found: list[tuple[float, int]] = []
         farthest = math.inf
-        for across, along, members in pairs:
+        for across, along, members in self._around(problem.n, problem.k, (n0, n1, k0, k1)):
             if across + along > farthest:  # Its members are farther away than all of those found.
                 break
             found += [((a - m) * (a - m) + across + along, key) for a, height, key in members if m0 <= height <= m1]
@@ -72,6 +71,23 @@ class Family:
                 farthest = found[-1][0] if found else 0.0
         found.sort()
         return [key for _, key in found[:limit]]
+
+    def _around(self, n: int, k: int, within: tuple[int, int, int, int]) -> Sequence[_Around]:
+        """The pairs around N and K, nearest first: the squares of the differences of log N and of log K, and the
+        members. `within`: the least and the largest N and K. Many problems of a program share N and K."""
+        known = self.around.get((n, k, within))
+        if known is None:
+            if len(self.around) >= _SHAPES:
+                self.around.clear()
+            log_n, log_k, (n0, n1, k0, k1) = math.log(n or 1), math.log(k or 1), within
+            known = [
+                ((b - log_n) * (b - log_n), (c - log_k) * (c - log_k), members)
+                for b, c, columns, depth, members in self.pairs
+                if n0 <= columns <= n1 and k0 <= depth <= k1
+            ]
+            known.sort(key=_by_sum)
+            self.around[n, k, within] = known
+        return known
 
 
 def _by_sum(pair: tuple[float, float, object]) -> float:
