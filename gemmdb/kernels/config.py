@@ -43,8 +43,8 @@ class Config:
                 raise InputError(f"{self.name}: {name}={value!r} is not in {known.params[name]}")
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Config):
-            return NotImplemented
+        if not isinstance(other, Config) or type(other) is not type(self):
+            return NotImplemented  # A config that is measured in another way is another one.
         return self is other or (
             self.kernel == other.kernel and self.backend == other.backend and self.params == other.params
         )
@@ -53,7 +53,7 @@ class Config:
         return self.key  # A lookup hashes configs hundreds of times, and the key is made once.
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Config, (self.backend, self.kernel, self.params)
+        return type(self), (self.backend, self.kernel, self.params)
 
     @classmethod
     def of(cls, backend: str, kernel: str, **params: Value) -> Config:
