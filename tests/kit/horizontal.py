@@ -61,7 +61,8 @@ def decided(
 def grouped(graph: torch.fx.GraphModule, **options: Any) -> list[Group]:
     """The groups of a graph."""
     places = {node: place for place, node in enumerate(graph.graph.nodes)}
-    return groups.find(decided(graph, **options), places)
+    pairs = decided(graph, **options)
+    return groups.find(pairs, groups.numbered(pairs, places))
 
 
 def half(*sizes: int) -> torch.Tensor:

@@ -56,7 +56,7 @@ def unmeasured(decision: Decision) -> bool:
     """Whether a decision is for a config that nobody has timed as part of this program's code. ATen is what runs
     without gemmdb."""
     config, rung = decision.config, decision.event.rung
-    if config is None or config == ATEN or decision.branches:
+    if config is None or config == ATEN or decision.branches or "confirmed" in decision.event.evidence:
         return False
     if rung in RUNGS:
         return True

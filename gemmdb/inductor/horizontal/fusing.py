@@ -49,6 +49,7 @@ class Fusion:
     def __init__(self, steer: Steer) -> None:
         self._steer = steer
         self._tried: set[Any] = set()
+        self._numbers: dict[Any, int] = {}
         self._kernel = functools.cache(_kernel)  # Layers of a model ask for the same one, which takes milliseconds.
 
     def fuse(self, pairs: Sequence[tuple[Any, Decision]]) -> set[Any]:
@@ -59,7 +60,10 @@ class Fusion:
             return gone
         try:
             places = {node: place for place, node in enumerate(pairs[0][0].graph.nodes)}
-            found = [one for one in groups.find(pairs, places) if _allowed(one) and self._tried.isdisjoint(one.nodes)]
+            # Products that are gone by the second time still lie between others.
+            self._numbers = self._numbers or groups.numbered(pairs, places)
+            all_found = groups.find(pairs, self._numbers)
+            found = [one for one in all_found if _allowed(one) and self._tried.isdisjoint(one.nodes)]
             if found:
                 with BUDGET.spending():
                     self._fuse(found, places, gone)
@@ -76,6 +80,8 @@ class Fusion:
         for trial in trials:
             if trial.key not in _KNOWN and now() - start <= allowed_s:
                 _remember(trial, _done(trial.finish))
+            if trial.key in _KNOWN:
+                self._tried.update(node for group in trial.groups for node in group.nodes)
         for trial in trials:  # All trials are over: they read the graph as it was.
             timed = _KNOWN.get(trial.key)
             if timed is not None and _pays(timed, trial):
@@ -89,7 +95,6 @@ class Fusion:
         for group in found:
             one = _done(_trial, group, self._kernel, places)
             if isinstance(one, Trial):
-                self._tried.update(group.nodes)
                 known_us, trial = trials.setdefault(one.key, (0.0, one))
                 trial.groups.append(_cautious(group))
                 trials[one.key] = (known_us + _expected_us(group) - one.hit.expected_us, trial)
@@ -201,8 +206,9 @@ def _event(member: Member, group: Group, hit: Hit, timed: Timed) -> Event:
     old, faster, count = member.decision.event, timed.apart_us / timed.us, len(group.members)
     us = timed.us * member.width / sum(group.widths) if old.expected_us is None else old.expected_us / faster
     facts = {"products": count, "us": timed.us, "apart_us": timed.apart_us, "instead_of": old.config}
+    speedup = faster if old.speedup is None and old.config == ATEN.text else old.speedup and old.speedup * faster
     return replace(
         old, rung="near" if hit.rung == "exact" else hit.rung, config=hit.config.text, table=hit.table,
-        expected_us=us, speedup=None if old.speedup is None else old.speedup * faster,
+        expected_us=us, speedup=speedup,
         note=f"one kernel for {count} products", evidence={"horizontal": facts},
     )  # fmt: skip

@@ -83,13 +83,18 @@ class Group:
         return replace(first, problem=_plain(first.problem).resized(first.problem.m, sum(self.widths), first.problem.k))
 
 
-def find(pairs: Sequence[tuple[Any, Decision]], places: Mapping[Any, int]) -> list[Group]:
-    """The groups among the products of a graph, each given with its decision. `places`: the number of each node."""
+def numbered(pairs: Sequence[tuple[Any, Decision]], places: Mapping[Any, int]) -> dict[Any, int]:
+    """The number of each product among those of the graph. `places`: the number of each node."""
+    return {node: number for number, node in enumerate(sorted((node for node, _ in pairs), key=places.__getitem__))}
+
+
+def find(pairs: Sequence[tuple[Any, Decision]], numbers: Mapping[Any, int]) -> list[Group]:
+    """The groups among products of a graph, each given with its decision. `numbers`: as `numbered` says."""
     found: dict[object, list[tuple[int, Member]]] = {}
-    for place, (node, decision) in enumerate(sorted(pairs, key=lambda pair: places[pair[0]])):
+    for node, decision in sorted(pairs, key=lambda pair: numbers[pair[0]]):
         member = _member(node, decision)
         if member is not None:
-            found.setdefault(_kind(member), []).append((place, member))
+            found.setdefault(_kind(member), []).append((numbers[node], member))
     return [group for members in found.values() for group in _divided(members)]
 
 

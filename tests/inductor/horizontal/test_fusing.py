@@ -108,6 +108,39 @@ def test_what_is_slower_than_aten_is_not_tried_again_once_the_answers_are_confir
     assert len(seen) == 1
 
 
+def test_a_confirmed_answer_stays_what_one_kernel_is_compared_with(seen):
+    graph = traced(layers, half(8, 64), half(64, 64), half(64, 64))
+    pairs = [(node, guessed(one, us=6.0)) for node, one in decided(graph)]
+    confirmed = [(node, replace(one, event=replace(one.event, evidence={"confirmed": {}}))) for node, one in pairs]
+    fusing.Fusion(lambda node, decision: None).fuse(confirmed)
+    (trial,) = seen
+    assert trial.apart == (NARROW, NARROW)
+
+
+def test_what_had_no_time_is_tried_the_second_time(seen, monkeypatch):
+    graph = traced(layers, half(8, 64), half(64, 64), half(64, 64))
+    fusion, pairs = fusing.Fusion(lambda node, decision: None), decided(graph)
+    times = iter([0.0, *[1.6] * 9])
+    monkeypatch.setattr(fusing, "now", lambda: next(times))
+    assert fusion.fuse(pairs) == set()
+    monkeypatch.setattr(fusing, "now", lambda: 0.0)
+    assert len(fusion.fuse(pairs)) == 2
+
+
+def test_products_of_other_layers_stay_far_apart_once_others_are_gone(seen):
+    def far(x, *weights):
+        found = [linear(x, one).sin() for one in weights[:1]]
+        for one in weights[1:-1]:
+            found.append(linear(found[-1], one).sin())
+        return [*found, linear(x, weights[-1]).cos()]
+
+    graph = traced(far, half(8, 64), *(half(64, 64) for _ in range(6)))
+    fusion, pairs = fusing.Fusion(lambda node, decision: None), decided(graph)
+    assert fusion.fuse(pairs) == set()
+    assert fusion.fuse([pairs[0], pairs[-1]]) == set()
+    assert seen == []
+
+
 def test_what_was_not_promising_is_tried_once_the_answers_are_slower_than_expected(seen):
     graph = traced(layers, half(8, 64), half(64, 64), half(64, 64))
     pairs = decided(graph)

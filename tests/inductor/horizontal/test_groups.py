@@ -117,13 +117,14 @@ def test_what_is_not_for_a_gpu_or_has_no_answer_is_left_alone():
     graph = traced(lambda x, a, b: used(linear(x, a), linear(x, b)), X, W[1], W[2])
     places = {node: place for place, node in enumerate(graph.graph.nodes)}
     pairs = decided(graph)
-    assert len(groups.find(pairs, places)) == 1
+    numbers = groups.numbered(pairs, places)
+    assert len(groups.find(pairs, numbers)) == 1
     cpu = detect.cpu(2)
     elsewhere = [(node, replace(one, query=replace(one.query, device=cpu))) for node, one in pairs]
     unknown = [(node, replace(one, config=None)) for node, one in pairs]
     ranges = [(node, replace(one, query=replace(one.query, ranges={"m": (1, 8)}))) for node, one in pairs]
     for changed in (elsewhere, unknown, ranges):
-        assert groups.find(changed, places) == []
+        assert groups.find(changed, numbers) == []
 
 
 def test_the_query_of_a_group_is_that_of_a_product_with_all_columns():
