@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,7 @@ from gemmdb.inductor.live import tuning
 from gemmdb.inductor.lower.triton import Operands, check
 from gemmdb.inductor.match import products
 from gemmdb.kernels.aten import padded_sizes
-from gemmdb.kernels.config import ATEN, Config
-from gemmdb.key.epilogue import LIGHT
+from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem, Query
 
 aten = torch.ops.aten
@@ -51,10 +51,10 @@ def _with_bias(result: Any, bias: Any, scalars: tuple[float, float]) -> Any:
 
 
 def answered(node: Any) -> bool:
-    """Whether the compile in progress has an answer for the product of `node`, or will measure one. For misaligned rows
-    live tuning also tries padded products. The product is looked up as it is and as it may become: on a GPU, Inductor
-    takes the bias out of an addmm that elementwise work follows. If one of these forms has no answer, ATen without
-    padding could be what runs, so Inductor decides."""
+    """Whether the compile in progress has a measured answer for the product of `node`, or will measure one. For
+    misaligned rows live tuning also tries padded products. The product is looked up as it is. On a GPU, Inductor takes
+    the bias out of an fp32 addmm that elementwise work follows, so there an answer for what is left counts too. Without
+    an answer, ATen without padding could be what runs, so Inductor decides."""
     current = session.current()
     if current is None:
         return False
@@ -65,8 +65,7 @@ def answered(node: Any) -> bool:
         return False
     if product is None:
         return False
-    first, *others = _asked(product.query)
-    if _decided(current, first) or (others and all(_decided(current, query) for query in others)):
+    if any(_decided(current, query) for query in _asked(product.query)):
         return True
     if not deciding.to_tune(current, product.query):
         return False
@@ -74,10 +73,10 @@ def answered(node: Any) -> bool:
 
 
 def _decided(current: session.Session, query: Query) -> bool:
-    """Whether padding is out of the question: a kernel is served, ATen is forced, or it won a measurement in which a
-    padded product took part. That ATen is expected to win says nothing about padding."""
+    """Whether padding is out of the question: the answer is forced, won a measurement, or is itself a padded product.
+    Any other kernel is only expected to win. It is confirmed beside ATen without padding, and may be refused then."""
     hit = deciding.ask(current, query)
-    return hit is not None and (hit.config != ATEN or hit.rung in ("exact", "forced"))
+    return hit is not None and (hit.rung in ("exact", "forced") or hit.config.kernel == "padded")
 
 
 def _count(node: Any, query: Query) -> int:
@@ -90,10 +89,9 @@ def _count(node: Any, query: Query) -> int:
     return count
 
 
-def _asked(query: Query) -> list[Query]:
+def _asked(query: Query) -> Iterator[Query]:
+    """The forms that the product may have when it is lowered."""
+    yield query
     problem = query.problem
-    asked = [problem]
-    if unbiased := problem.spec.unbiased:
-        fused = replace(problem, fusion=problem.fusion if problem.epilogue else LIGHT.text)
-        asked += [fused, replace(fused, op=unbiased, bias=None)]
-    return [replace(query, problem=one) for one in dict.fromkeys(asked)]
+    if problem.spec.unbiased and problem.epilogue and problem.bias and problem.bias.dtype == "fp32":
+        yield replace(query, problem=replace(problem, op=problem.spec.unbiased, bias=None))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from kit import gpu
 from torch._inductor import config as inductor_config
 from torch._inductor.fx_passes import pad_mm
 from torch._inductor.pattern_matcher import CallFunction, Match, MatchContext
@@ -27,6 +28,7 @@ from gemmdb.settings import Policy
 CPU = torch.device("cpu")
 gemm = Problem.gemm
 PADDED = Config.of("aten", "padded", multiple=8)
+TILE = gpu.make("tile")
 
 
 @pytest.fixture
@@ -66,8 +68,9 @@ def test_alpha_and_beta(anywhere):
     torch.testing.assert_close(found, torch.addmm(bias, a, b, alpha=2.0, beta=0.5))
 
 
-def node(function, *shapes):
-    graph = make_fx(function, tracing_mode="fake")(*(torch.randn(shape) for shape in shapes)).graph
+def node(function, *shapes, dtype="float32"):
+    made = [torch.randn(shape, dtype=getattr(torch, dtype)) for shape in shapes]
+    graph = make_fx(function, tracing_mode="fake")(*made).graph
     return next(node for node in graph.nodes if "mm" in str(node.target))
 
 
@@ -115,26 +118,31 @@ def test_what_will_be_tuned_live_is_not_padded_with_a_benchmark(asked, monkeypat
 
 @pytest.mark.parametrize(("rung", "config", "padded"), [
     ("exact", ATEN, False), ("near", ATEN, True), ("epilogue", ATEN, True), ("near", PADDED, False),
+    ("exact", TILE, False), ("near", TILE, True), ("epilogue", TILE, True),
 ])  # fmt: skip
-def test_that_aten_is_expected_to_win_says_nothing_about_padding(asked, rung, config, padded):
+def test_an_expectation_says_nothing_about_padding_unless_it_is_a_padded_product(asked, rung, config, padded):
+    """A kernel that was not measured is confirmed beside ATen without padding, and may be refused then."""
     match = matched(node(torch.mm, (33, 77), (77, 99)))
     with session.use(Session(lambda query: Hit(rung, config, 1.0, 1.0, ""), Policy(), None)):
         assert pad_mm._should_pad(match) is padded
 
 
-@pytest.mark.parametrize(("elementwise", "padded"), [(True, False), (False, True)])
-def test_an_addmm_is_answered_by_what_will_be_left_of_it(asked, elementwise, padded):
-    """Inductor takes the bias out only if elementwise work follows. Otherwise the addmm has no answer and stays, and
-    ATen without padding took 2.6 times as long for the logits of a BERT (N = 30522)."""
+@pytest.mark.parametrize(("elementwise", "dtype", "forms", "padded"), [
+    (True, "float32", ["mm"], False), (False, "float32", ["mm"], True), (False, "float32", ["mm", "addmm"], True),
+    (True, "bfloat16", ["mm"], True), (True, "bfloat16", ["addmm"], False),
+])  # fmt: skip
+def test_an_addmm_is_answered_by_what_will_be_left_of_it(asked, elementwise, dtype, forms, padded):
+    """Inductor takes a bias out only if it is fp32 and elementwise work follows. Otherwise the addmm has no answer and
+    stays, and ATen without padding took 2.6 times as long for the logits of a BERT (N = 30522)."""
 
     def layer(bias, a, b):
         product = torch.addmm(bias, a, b)
         return product.relu() if elementwise else product
 
-    def pointwise_mm(problem):
-        return PADDED if (problem.op, problem.fusion) == ("mm", "pointwise") else None
+    def with_epilogue(problem):
+        return PADDED if problem.op in forms and problem.fusion == "pointwise" else None
 
-    match = matched(node(layer, (99,), (33, 77), (77, 99)))
-    with gemmdb.inductor.force(pointwise_mm):
+    match = matched(node(layer, (99,), (33, 77), (77, 99), dtype=dtype))
+    with gemmdb.inductor.force(with_epilogue):
         assert pad_mm._should_pad(match) is padded
     assert len(asked) == padded
