@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from gemmdb.errors import MissError, TableError
@@ -14,12 +15,20 @@ from gemmdb.inductor.session import Session
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 
+LATE = "an operand got another layout when it was lowered, too late to time anything"
+"""Why a product that the graph pass decided is ATen's after all."""
+_CERTAIN = ("exact", "forced")
+
 
 def ask(session: Session, query: Query) -> Hit | None:
     """The lookup; a failure inside it is a miss, and under `on_miss="error"` a broken table raises TableError."""
+    return _asked(session, session.find, query)
+
+
+def _asked(session: Session, find: Callable[[Query], Hit | None], query: Query) -> Hit | None:
     try:
         with PHASES("lookup"):
-            return session.find(query)
+            return find(query)
     except Exception as error:
         if session.policy.on_miss == "error":
             raise error if isinstance(error, TableError) else TableError(f"lookup failed: {error}") from error
@@ -30,25 +39,49 @@ def ask(session: Session, query: Query) -> Hit | None:
 def decide(session: Session, query: Query) -> Decision:
     """Look `query` up and say what to do. Raises MissError for a miss under `on_miss="error"`."""
     hit = ask(session, query)
-    event = Event(query.problem.text, "aten", ATEN.text, query.device.text, ranges=dict(query.ranges))
     if hit is None:
-        return _missed(session, query, event)
-    event = event.answered(hit)
+        return _missed(session, query)
+    return _answered(session, query, hit)
+
+
+def decide_late(session: Session, query: Query) -> Decision:
+    """As `decide`, for a product whose layouts turned out to be others when it was lowered. Nothing can be timed any
+    more: what was not measured is served only if it needs no confirmation. A miss is ATen, or raises as above."""
+    hit = ask(session, query)
+    if hit is None or hit.rung not in _CERTAIN:
+        hit = _asked(session, session.unconfirmed, query)
+    if hit is None:
+        return _missed(session, query, LATE)
+    if hit.branches:
+        event = _event(query).answered(hit).refused("several kernels share its rows")
+        return Decision(session, query, ATEN, event, refused=True)
+    return _answered(session, query, hit)
+
+
+def _event(query: Query) -> Event:
+    """The event of a product that is left to ATen."""
+    return Event(query.problem.text, "aten", ATEN.text, query.device.text, ranges=dict(query.ranges))
+
+
+def _answered(session: Session, query: Query, hit: Hit) -> Decision:
+    event = _event(query).answered(hit)
     refused = legality.refusal(hit, query)
     if refused is not None:
         return Decision(session, query, ATEN, event.refused(refused[1]), refused=True)
     return Decision(session, query, hit.config, event, hit.branches)
 
 
-def _missed(session: Session, query: Query, event: Event) -> Decision:
-    """Live tuning where the policy allows it, else ATen. Under `on_miss="error"` ATen only where nothing else is
-    possible, which no build would measure; elsewhere it raises MissError."""
-    why = _why(session, query)
+def _missed(session: Session, query: Query, late: str = "") -> Decision:
+    """Live tuning where the policy allows it and it is not too `late`, else ATen. Under `on_miss="error"` ATen only
+    where nothing else is possible, which no build would measure; elsewhere it raises MissError."""
+    event, why = _event(query), _why(session, query)
     if alone := legality.only_aten(query):
         return Decision(session, query, ATEN, replace(event, note="; ".join(filter(None, (alone, why)))))
     if session.policy.on_miss == "error":
         rows = "strict mode needs its row: `gemmdb build --shapes WORKLOAD`, with --all if that leaves it out"
         raise MissError(f"no table answers for {query.problem.text} on {query.device.text}: {why}; {rows}")
+    if late:
+        return Decision(session, query, ATEN, replace(event, note="; ".join(filter(None, (late, why)))))
     if to_tune(session, query):
         return Decision(session, query, None, replace(event, rung="live", config="", note=why))
     if session.policy.on_miss == "live":

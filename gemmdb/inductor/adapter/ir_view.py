@@ -99,7 +99,7 @@ def _operand(node: Any, known: Operand) -> Operand:
     box = node.data if isinstance(node, ir.TensorBox) else node
     if not isinstance(layout, ir.FixedLayout) or not isinstance(box, (ir.StorageBox, ir.ReinterpretView)):
         # The layout is flexible, or this is a view by index, which reports the layout of the node behind it. Inductor
-        # has not decided yet, and will follow the strides that the graph pass saw.
+        # has not decided yet, and mostly follows the strides that the graph pass saw.
         return known
     size, stride = ([hint(part) for part in parts] for parts in (layout.size, layout.stride))
     found = classify(size, stride, hint(layout.offset), known.dtype)

@@ -145,9 +145,18 @@ def unmapped() -> str:
     return "" if enough else "this torch's C++ wrapper has no room for the tensor maps of more than one program"
 
 
-def settled(matrix: Any) -> Any:
-    """`matrix` in memory. Inductor no longer changes its strides."""
+def settled(matrix: Any, row_major: bool | None = None) -> Any:
+    """`matrix` in memory. Inductor no longer changes its strides. `row_major`: how to store what the graph computes. By
+    default it gets the order that Inductor would choose at the end, mostly that of what it reads: a weight that is cast
+    stays as it was. Frozen without that it would be row-major, and transposed while it is computed."""
     matrix = realize_inputs(matrix)
+    box = matrix.data if isinstance(matrix, ir.TensorBox) else matrix
+    buffer = box.data if isinstance(box, ir.StorageBox) else None
+    if isinstance(buffer, ir.ComputedBuffer) and isinstance(buffer.layout, ir.FlexibleLayout):
+        if row_major is None:
+            buffer.decide_layout()
+        elif not row_major:
+            buffer.freeze_layout_with_fill_order([0, 1])
     matrix.freeze_layout()
     return matrix
 

@@ -23,14 +23,16 @@ log = logging.getLogger("gemmdb")
 
 
 def confirmed(decision: Decision, args: tuple[Any, ...]) -> Config:
-    """The decided config. If the IR's operands have other layouts than the graph pass saw, it is decided again."""
+    """The decided config. If the IR's operands have other layouts than the graph pass saw, it is decided again, by what
+    needs no timing."""
     assert decision.config is not None
     problem = ir_view.confirm(decision.problem, args)
     if problem == decision.problem:
         return decision.config
-    again = deciding.decide(decision.session, replace(decision.query, problem=problem))
+    again = deciding.decide_late(decision.session, replace(decision.query, problem=problem))
     outcome.replaced(decision, again)
-    return again.config or ATEN
+    assert again.config is not None
+    return again.config
 
 
 def bound_to_its_constants(decision: Decision) -> None:

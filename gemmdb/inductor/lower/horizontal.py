@@ -14,6 +14,7 @@ from gemmdb.inductor.adapter import ir_view, state, templates
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.lower import casting, triton
 from gemmdb.kernels.triton import counts_arrivals, parts
+from gemmdb.key.problem import Problem
 
 log = logging.getLogger("gemmdb")
 aten = torch.ops.aten
@@ -59,13 +60,16 @@ def lower(a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: Sequenc
 def _kernel(fused: Fused, a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: Sequence[Any]) -> Any:
     config, problem = fused.decision.config, fused.decision.problem
     assert config is not None
-    a, *weights = (templates.settled(one) for one in (a, *weights))
+    # Several products of one activation let Inductor store it, and each weight, as the graph has it.
+    a = templates.settled(a, problem.a.row_major)
+    weights = [templates.settled(one, problem.b.row_major) for one in weights]
     vectors = [templates.settled(one) for one in (*scales, *biases)]
     widths = [int(member.problem.n) for member in fused.members]
     if reason := parts.objection(config, widths):
         raise triton.Refused(reason)
     for member, weight in zip(fused.members, weights, strict=True):
         triton.check(member.problem, triton.Operands(a, weight))
+        _check_order(member.problem, a, weight)
     if len({ir_view.literal(weight)[1] for weight in weights}) > 1:  # type: ignore[index]
         raise triton.Refused("the weights have different strides")
     if any(map(ir_view.misplaced, vectors)) or any(ir_view.literal(one)[1] != (1,) for one in vectors):  # type: ignore[index]
@@ -80,6 +84,14 @@ def _kernel(fused: Fused, a: Any, weights: Sequence[Any], scales: Sequence[Any],
     kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)
     grid = (problem.m, problem.n)
     return templates.product(kernel, (a, *weights, *vectors), (a.get_dtype(), (size,)), launched=grid)
+
+
+def _check_order(problem: Problem, a: Any, weight: Any) -> None:
+    """Raise Refused if an operand lies in another order than the problem says: some kernels rely on it."""
+    pair = (None, a, weight) if problem.spec.bias == "always" else (a, weight)
+    found = ir_view.confirm(problem, pair)
+    if [one.layout.order for one in (found.a, found.b)] != [one.layout.order for one in (problem.a, problem.b)]:
+        raise triton.Refused("an operand got another layout when it was lowered")
 
 
 def _one_by_one(

@@ -8,9 +8,11 @@ from kit.horizontal import half, session
 
 import gemmdb.inductor
 from gemmdb.inductor import session as sessions
+from gemmdb.inductor.adapter import templates
 from gemmdb.inductor.confirm import confirming, rules
 from gemmdb.inductor.horizontal import fusing, groups
 from gemmdb.inductor.horizontal.trial import Timed, Trial
+from gemmdb.inductor.lower import triton
 
 linear = torch.nn.functional.linear
 
@@ -67,6 +69,25 @@ def test_a_kernel_that_cannot_be_generated(compiled):
     count, stats = compiled(gated, X, Q, K)
     assert count == 1
     assert all("not in one kernel" in product["note"] for product in stats["products"])
+
+
+def copied(x, first, second):
+    """Of one product alone, Inductor would store the activation as it reads it: by columns."""
+    return gated(x.t().contiguous() * 2, first, second)
+
+
+def test_a_computed_activation_is_stored_as_the_kernel_expects_it(compiled, monkeypatch):
+    seen = []
+
+    def stop(kernel, operands, *rest, **options):
+        seen.append([list(map(int, one.get_stride())) for one in operands])
+        raise triton.Refused("that far")
+
+    monkeypatch.setattr(templates, "product", stop)
+    count, stats = compiled(copied, half(64, 8), Q, K)
+    assert count == 1
+    assert all(product["note"].endswith("that far") for product in stats["products"])
+    assert seen == [[[64, 1], [1, 64], [1, 64]]]
 
 
 def test_what_one_kernel_takes_over_is_not_confirmed(compiled, monkeypatch):
