@@ -83,8 +83,8 @@ def slots(of: session.Session) -> Mapping[str, Any]:
     """Our passes by slot for one session. Within a compile each product is looked up until it is answered once."""
     of = session.remembering(of)
     apart = taken_apart.TakenApart(of)
-    joint, post_grad = passes.JointPass(of, apart), passes.PostGradPass(of, apart)
-    return {"joint_custom_pre_pass": joint, "post_grad_custom_post_pass": post_grad}
+    post_grad = passes.PostGradPass(of, apart)
+    return {"joint_custom_pre_pass": passes.JointPass(of, post_grad), "post_grad_custom_post_pass": post_grad}
 
 
 @PHASES("report")

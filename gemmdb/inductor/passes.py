@@ -16,9 +16,10 @@ import torch
 
 from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
-from gemmdb.inductor import deciding, legality, ops, outcome
+from gemmdb.inductor import deciding, early, legality, ops, outcome
 from gemmdb.inductor.adapter import state
 from gemmdb.inductor.confirm import confirming
+from gemmdb.inductor.confirm.ahead import Ahead
 from gemmdb.inductor.decision import DECISION, Decision
 from gemmdb.inductor.horizontal import fusing
 from gemmdb.inductor.journal import JOURNAL, Event
@@ -37,11 +38,12 @@ log = logging.getLogger("gemmdb")
 class JointPass:
     """Finds int8-weight products; rewrites those whose verdict Inductor would not carry out by itself."""
 
-    def __init__(self, session: Session, apart: TakenApart) -> None:
+    def __init__(self, session: Session, later: PostGradPass) -> None:
         self.session = session
         self.identity = session.identity
-        self.apart = apart
-        self.whole = apart.whole
+        self.later = later
+        self.apart = later.apart
+        self.whole = later.apart.whole
 
     def __call__(self, graph: Any) -> None:
         frozen = state.frozen_parameters()
@@ -65,6 +67,7 @@ class JointPass:
         self._expect(queries)
         if rewritten:
             graph.eliminate_dead_code()
+        early.begin(graph, self.session, self.later.carry_out, self.later.ahead)
 
     def _settle(self, graph: Any, node: Any, found: mixed.Mixed | None, constants: set[Any]) -> bool:
         """Keep a product that torch takes apart if its answer is a kernel. Returns whether it was rewritten."""
@@ -125,6 +128,7 @@ class PostGradPass:
         self.session = session
         self.identity = session.identity
         self.apart = apart
+        self.ahead = Ahead()
 
     def __call__(self, graph: Any) -> None:
         self.apart.report()
@@ -136,7 +140,7 @@ class PostGradPass:
         pairs = [(node, tuned.get(decision.entry, decision)) for node, decision in found]
         for node, decision in self._settled(pairs):
             try:
-                self._carry_out(node, decision)
+                self.carry_out(node, decision)
             except Exception as error:
                 JOURNAL.failure("post-grad pass", error)
         if any(node.target is ops.register_scaled() for node in graph.nodes):
@@ -144,10 +148,13 @@ class PostGradPass:
 
     def _settled(self, pairs: Sequence[tuple[Any, Decision]]) -> Sequence[tuple[Any, Decision]]:
         """The products that stay by themselves, with what they become."""
-        fusion = fusing.Fusion(self._carry_out)
-        # What one kernel takes over need not be confirmed.
-        pairs = _without(fusion.fuse(pairs), pairs)
-        decided = confirming.confirm(pairs, self._carry_out)
+        fusion = fusing.Fusion(self.carry_out, self.ahead)
+        confirmation = confirming.Confirmation(self.carry_out, self.ahead)
+        # What one kernel takes over need not be confirmed. The kernels of both steps compile at once.
+        confirmation.begin(_without(fusion.begin(pairs), pairs))
+        pairs = _without(fusion.finish(), pairs)
+        confirmation.begin(pairs)
+        decided = confirmation.decide(pairs)
         for decision in decided:
             JOURNAL.correct(decision.entry, _as_decided(decision))
         pairs = [(node, decision) for (node, _), decision in zip(pairs, decided, strict=True)]
@@ -193,7 +200,7 @@ class PostGradPass:
         JOURNAL.enter(decision.event, decision.entry)
         return decision
 
-    def _carry_out(self, node: Any, decision: Decision) -> None:
+    def carry_out(self, node: Any, decision: Decision) -> None:
         """Leave on a node what the lowering needs, or do what torch would have done with it."""
         if not self.apart.settle(node, decision):
             self._steer(node, decision)

@@ -188,14 +188,19 @@ def test_confirming_takes_little_time(kit, compiled, monkeypatch):
     sizes = (512, 1024, 1536, 2048, 2560, 3072, 3584, 4096)
     made = [weights(2048, n) for n in sizes]
     seconds = []
-    real = confirming._decide
 
-    def decide(*args):
-        start = monotonic()
-        real(*args)
-        seconds.append(monotonic() - start)
 
-    monkeypatch.setattr(confirming, "_decide", decide)
+    def timed(real):
+        def call(*args):
+            start = monotonic()
+            found = real(*args)
+            seconds.append(monotonic() - start)
+            return found
+
+        return call
+
+    for name in ("begin", "decide"):
+        monkeypatch.setattr(confirming.Confirmation, name, timed(getattr(confirming.Confirmation, name)))
     x = kit.rand(32, 2048)
     stats = compiled(
         lambda x: torch.cat([x @ w.t() for w in made], 1), x, config=TILE,
@@ -204,4 +209,4 @@ def test_confirming_takes_little_time(kit, compiled, monkeypatch):
     confirmed = [p for p in stats["products"] if "confirmed" in p["evidence"]]
     print(seconds, len(confirmed), [p["note"] for p in stats["products"]])
     assert confirmed
-    assert seconds[0] < 6
+    assert sum(seconds) < 6

@@ -25,6 +25,11 @@ def autotuning() -> bool:
     return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
 
+def compiles_in_workers() -> bool:
+    """Whether kernels compile in other processes. Otherwise a compile waits for each as it is begun."""
+    return inductor_config.compile_threads is None or inductor_config.compile_threads > 1
+
+
 def freezing() -> bool:
     """Whether parameters become constants in the compile in progress."""
     return bool(inductor_config.freezing)

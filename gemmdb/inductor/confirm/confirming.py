@@ -16,12 +16,14 @@ from typing import Any
 from gemmdb.inductor import legality
 from gemmdb.inductor.budget import BUDGET, over
 from gemmdb.inductor.confirm import cutting, rules
-from gemmdb.inductor.confirm.job import Job, Result, Steer, Unconfirmed
+from gemmdb.inductor.confirm.ahead import Ahead, Steer
+from gemmdb.inductor.confirm.job import Job, Result, Unconfirmed, store
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.phases import PHASES
 from gemmdb.kernels.config import ATEN
 from gemmdb.ladder.policy_filter import gain
+from gemmdb.table.measurement import Measurement
 
 log = logging.getLogger("gemmdb")
 now = time.monotonic
@@ -30,55 +32,82 @@ COMPILING = 0.5
 """The share of the allowed time after which no further product is compiled."""
 
 
-def confirm(pairs: Sequence[tuple[Any, Decision]], steer: Steer) -> list[Decision]:
-    """The decisions on products of one graph, each given with its node. Those that no measurement stands behind are
-    decided by a trial, or as without confirming. Never raises, and leaves random states alone."""
-    doubted = [(node, decision) for node, decision in pairs if rules.in_doubt(decision)]
-    if not doubted:
-        return [decision for _, decision in pairs]
-    decided: dict[object, Decision] = {}
-    try:
-        _decide(doubted, steer, decided)
-    except Exception as error:
-        JOURNAL.failure("confirming", error)
-    for _, decision in doubted:
-        if decision.entry not in decided:
-            decided[decision.entry] = _unconfirmed(decision, "it failed")
-    return [decided.get(decision.entry, decision) for _, decision in pairs]
+class Confirmation:
+    """The answers of one graph that are to be confirmed. Their kernels compile at once, and are waited for afterwards.
+    Nothing in it raises, and random states stay as they are."""
 
+    def __init__(self, steer: Steer, ahead: Ahead | None = None) -> None:
+        self._steer, self._ahead = steer, ahead or Ahead()
+        self._start: float | None = None
+        self._limit_s = 0.0
+        self._seen: set[object] = set()
+        self._decided: dict[object, Decision] = {}
+        self.jobs: list[Job] = []
+        """What was begun and not finished."""
 
-def _decide(doubted: Sequence[tuple[Any, Decision]], steer: Steer, decided: dict[object, Decision]) -> None:
-    """Put the decisions on doubted answers into `decided`, by entry."""
-    policy = doubted[0][1].session.policy
-    limit_s = min(policy.confirm_s, BUDGET.left_s(policy))
-    if limit_s <= 0:
-        decided |= {decision.entry: _unconfirmed(decision, over(policy)) for _, decision in doubted}
-        return
-    with BUDGET.spending():
-        _try(doubted, steer, decided, limit_s)
+    def begin(self, pairs: Sequence[tuple[Any, Decision]]) -> None:
+        """Begin to compile the answers among these that no measurement stands behind. Each product is given with its
+        node."""
+        doubted = [(node, one) for node, one in pairs if one.entry not in self._seen and rules.in_doubt(one, node)]
+        self._seen.update(one.entry for _, one in doubted)
+        if not doubted:
+            return
+        try:
+            self._begin(doubted)
+        except Exception as error:
+            JOURNAL.failure("confirming", error)
+            self._give_up([decision for _, decision in doubted], "it failed")
 
+    def decide(self, pairs: Sequence[tuple[Any, Decision]]) -> list[Decision]:
+        """The decisions on products of the graph: those that were begun by a trial, or as without confirming."""
+        if self.jobs:
+            try:
+                with BUDGET.spending():
+                    self._finish()
+            except Exception as error:
+                JOURNAL.failure("confirming", error)
+            self._give_up([one for job in self.jobs for one in job.decisions], "it failed")
+            self.jobs = []
+        return [self._decided.get(decision.entry, decision) for _, decision in pairs]
 
-def _try(
-    doubted: Sequence[tuple[Any, Decision]], steer: Steer, decided: dict[object, Decision], limit_s: float
-) -> None:
-    """As `_decide`, for `limit_s` seconds."""
-    start = now()
-    jobs, uncut = _jobs(doubted)
-    decided |= {decision.entry: _unconfirmed(decision, why) for decision, why in uncut}
-    begun = []
-    # The kernels of all products compile at once, and are waited for afterwards.
-    for job in jobs:
-        why = _begin(job, steer, now() - start > COMPILING * limit_s)
-        if why is None:
-            begun.append(job)
-        else:
-            decided |= {one.entry: _unconfirmed(one, why) for one in job.decisions}
-    for job in begun:
-        found = _finish(job, now() - start > limit_s)
-        for one in job.decisions:
-            decided[one.entry] = _unconfirmed(one, found) if isinstance(found, str) else _by_trial(one, found)
-    confirmed = sum("confirmed" in decision.event.evidence for decision in decided.values())
-    log.info("confirmed %d of %d answers in %.2f s", confirmed, len(doubted), now() - start)
+    def _begin(self, doubted: Sequence[tuple[Any, Decision]]) -> None:
+        policy = doubted[0][1].session.policy
+        if self._start is None:
+            self._start, self._limit_s = now(), min(policy.confirm_s, BUDGET.left_s(policy))
+        if self._limit_s <= 0:
+            self._give_up([decision for _, decision in doubted], over(policy))
+            return
+        with BUDGET.spending():
+            jobs, uncut = _jobs(doubted)
+            for decision, reason in uncut:
+                self._give_up([decision], reason)
+            for job in jobs:
+                why = _begin(job, self._ahead, self._steer, now() - self._start > COMPILING * self._limit_s)
+                if why is None:
+                    self.jobs.append(job)
+                else:
+                    self._give_up(job.decisions, why)
+
+    def _finish(self) -> None:
+        assert self._start is not None
+        rows = list[Measurement]()
+        for job in self.jobs:
+            found = _finish(job, now() - self._start > self._limit_s)
+            if isinstance(found, str):
+                self._give_up(job.decisions, found)
+            else:
+                self._decided |= {one.entry: _by_trial(one, found) for one in job.decisions}
+                rows += found.rows
+        store(self.jobs[0].decision.session.user_table, rows)
+        decisions = [self._decided[one.entry] for job in self.jobs for one in job.decisions]
+        confirmed = sum("confirmed" in decision.event.evidence for decision in decisions)
+        log.info("confirmed %d of %d answers in %.2f s", confirmed, len(decisions), now() - self._start)
+
+    def _give_up(self, decisions: Sequence[Decision], why: str) -> None:
+        """Decide as without confirming what is not decided yet."""
+        for one in decisions:
+            if one.entry not in self._decided:
+                self._decided[one.entry] = _unconfirmed(one, why)
 
 
 def _jobs(doubted: Sequence[tuple[Any, Decision]]) -> tuple[list[Job], list[tuple[Decision, str]]]:
@@ -93,16 +122,16 @@ def _jobs(doubted: Sequence[tuple[Any, Decision]]) -> tuple[list[Job], list[tupl
             uncut.append((decision, str(error)))
             continue
         key = (decision.problem.text, decision.query.device.text, decision.config, piece.text)
-        jobs.setdefault(key, Job(piece, [])).decisions.append(decision)
+        jobs.setdefault(key, Job(piece, key)).decisions.append(decision)
     return sorted(jobs.values(), key=lambda job: -job.saved_us), uncut
 
 
-def _begin(job: Job, steer: Steer, late: bool) -> str | None:
+def _begin(job: Job, ahead: Ahead, steer: Steer, late: bool) -> str | None:
     """Begin a job; why it was not begun, None when it was."""
     if late:
         return _over(job)
     try:
-        job.begin(steer)
+        ahead.begin(job, steer)
     except (Unconfirmed, cutting.Uncut) as error:
         return str(error)
     except Exception as error:

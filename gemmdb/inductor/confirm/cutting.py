@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +24,13 @@ class Uncut(Exception):
 @dataclass(frozen=True)
 class Piece:
     """A product and the elementwise operators after it, in the order of the graph. `inputs`: the nodes that these read
-    beside each other. Those that are constants of the graph are constants of the piece, too."""
+    beside each other. Those that are constants of the graph are constants of the piece, too. `settled`: the nodes in an
+    order that does not depend on that of the graph, which Inductor's passes change."""
 
     product: Any
     nodes: tuple[Any, ...]
     inputs: tuple[Any, ...]
+    settled: tuple[Any, ...]
 
     @property
     def fakes(self) -> list[torch.Tensor]:
@@ -52,13 +55,18 @@ class Piece:
         return [node is first or not _given(node) for node in self.inputs if node.op != "get_attr"]
 
     @property
+    def computes_weight(self) -> bool:
+        """Whether the graph computes the second operand of a plain product."""
+        return computes_weight(self.product)
+
+    @property
     def text(self) -> str:
         """What two pieces have in common that compile to the same code: operators, arguments, sizes, strides."""
-        names = {node: f"%{place}" for place, node in enumerate((*self.inputs, *self.nodes))}
+        names = {node: f"%{place}" for place, node in enumerate((*self.inputs, *self.settled))}
         lines = [_described(node, names[node]) for node in self.inputs]
-        for node in self.nodes:
+        for node in self.settled:
             args = map_arg((node.args, node.kwargs), lambda arg: _Name(names[arg]))
-            lines.append(f"{names[node]} = {node.target}{args} {node in self.results}")
+            lines.append(f"{names[node]} = {_named(node.target)}{args} {node in self.results}")
         return "\n".join(lines)
 
     @property
@@ -66,7 +74,7 @@ class Piece:
         """The nodes whose values the rest of the graph reads."""
         inside = set(self.nodes)
         return [
-            node for node in self.nodes if any(user not in inside for user in node.users) and not _is_expanded(node)
+            node for node in self.settled if any(user not in inside for user in node.users) and not _is_expanded(node)
         ]
 
     def copied(self) -> tuple[torch.fx.GraphModule, Any]:
@@ -98,6 +106,13 @@ class _Name(str):
         return str(self)
 
 
+def computes_weight(product: Any) -> bool:
+    """Whether the graph computes the second operand of a product that is no batch: it is neither an input nor a
+    constant, nor a view of one. Of a batch, such as the scores of an attention, it always does."""
+    place = _WEIGHTS.get(product.target)
+    return place is not None and not _given(product.args[place])
+
+
 def cut(product: Any, problem: Problem, places: Mapping[Any, int]) -> Piece:
     """The piece of a product. `places`: the number of each node in its graph. Raises Uncut for symbolic sizes, and for
     inputs that are no tensors."""
@@ -116,10 +131,33 @@ def cut_all(products: Sequence[tuple[Any, Problem]], places: Mapping[Any, int]) 
     if len(products) > 1:
         _close(nodes, {product for product, _ in products}, places)
     ordered = sorted(nodes, key=lambda node: places[node])
-    inputs = dict.fromkeys(arg for node in ordered for arg in node.all_input_nodes if arg not in nodes)
-    for node in (*inputs, *ordered):
+    for node in {*ordered, *(arg for one in ordered for arg in one.all_input_nodes)}:
         _check(node)
-    return Piece(products[0][0], tuple(ordered), tuple(inputs))
+    settled = _settled(ordered, [product for product, _ in products])
+    inputs = dict.fromkeys(arg for node in settled for arg in node.all_input_nodes if arg not in nodes)
+    return Piece(products[0][0], tuple(ordered), tuple(inputs), tuple(settled))
+
+
+def _settled(nodes: Sequence[Any], products: Sequence[Any]) -> list[Any]:
+    """`nodes`, each after what it reads; of those that could come next, first the products in their order, then the
+    others by a text of what they compute. `nodes`: in the order of their graph."""
+    numbers = {product: number for number, product in enumerate(products)}
+    texts: dict[Any, tuple[int, str]] = {}
+    for node in nodes:
+        number = numbers.get(node, len(products))
+        args = map_arg((node.args, node.kwargs), lambda arg: texts.get(arg) or _described(arg, ""))
+        texts[node] = number, hashlib.sha256(f"{number} {_named(node.target)}{args}".encode()).hexdigest()
+    left, found = dict.fromkeys(nodes), dict[Any, None]()
+    while left:
+        ready = [node for node in left if not any(arg in left for arg in node.all_input_nodes)]
+        found[first := min(ready, key=texts.__getitem__)] = None
+        del left[first]
+    return list(found)
+
+
+def _named(target: Any) -> str:
+    """The name of an operator. Inductor's passes turn one kind of view into another."""
+    return str(_aten.reshape.default if target in (_aten.view.default, _aten._unsafe_view.default) else target)
 
 
 def _fused(product: Any, problem: Problem) -> set[Any]:
@@ -222,6 +260,8 @@ def _given(node: Any) -> bool:
 
 
 _aten = torch.ops.aten
+_WEIGHTS = {_aten.mm.default: 1, _aten.addmm.default: 2, _aten._int_mm.default: 1, _aten._scaled_mm.default: 1}
+"""Where the second operand of a product is among its arguments."""
 _VIEWS = (*extract.VIEWS, _aten.permute.default, _aten.t.default, _aten.transpose.int, _aten.slice.Tensor)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import logging
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from gemmdb.hit import Hit
 from gemmdb.inductor.adapter import nested
 from gemmdb.inductor.confirm import cutting, on_cpu, on_gpu, rules
+from gemmdb.inductor.confirm.ahead import Steer
 from gemmdb.inductor.confirm.trial import Trial, noisy
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL
@@ -26,10 +27,8 @@ from gemmdb.table.stats import times
 from gemmdb.table.verdict import Verdict, decide
 
 log = logging.getLogger("gemmdb")
-Steer = Callable[[Any, Decision], None]
-"""Carries a decision out on the node of its product: leaves there what the lowering needs, or rewrites the graph."""
 STORE_S = 1.0
-"""How long storing the rows of a trial waits for other writers, while a compile waits for it."""
+"""How long storing the rows of trials waits for other writers, while a compile waits for it."""
 _RUN = f"confirm-{uuid.uuid4().hex[:16]}"
 
 
@@ -39,21 +38,27 @@ class Unconfirmed(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What a trial says: the verdict, and the microseconds of the answer and of ATen. Without a verdict, the result of
-    the answer is not ATen's, and nothing was timed."""
+    """What a trial says: the verdict, the microseconds of the answer and of ATen, and the rows for the user's table.
+    Without a verdict, the result of the answer is not ATen's, and nothing was timed."""
 
     verdict: Verdict | None
     us: float = 0.0
     aten_us: float = 0.0
+    rows: Sequence[Measurement] = ()
 
 
 @dataclass
 class Job:
-    """Products of one graph with the same code and the same answer."""
+    """Products of one graph with the same code and the same answer. `key`: what such products have in common."""
 
     piece: cutting.Piece
-    decisions: list[Decision]
-    _begun: tuple[nested.Begun, ...] = ()
+    key: object
+    decisions: list[Decision] = field(default_factory=list)
+    begun: tuple[nested.Begun, ...] = ()
+
+    def __post_init__(self) -> None:
+        # While the graph is as it was.
+        self._fakes, self._warm, self._outputs = self.piece.fakes, self.piece.warm, self.piece.outputs
 
     @property
     def decision(self) -> Decision:
@@ -80,25 +85,29 @@ class Job:
         if reason := rules.hindrance(decision.query.device) or rules.too_slow(decision.config, decision.session.policy):
             raise Unconfirmed(reason)
         codes = [self._code(config, steer) for config in (ATEN, decision.config)]
-        self._begun = tuple(code.begin() for code in codes)
+        self.begun = tuple(code.begin() for code in codes)
 
     def finish(self) -> Result:
-        """The result of a trial, once the code is compiled. Its rows are in the user's table, if it can be written.
-        Raises Unconfirmed where the trial says nothing, and what compiling raised."""
+        """The result of a trial, once the code is compiled. Raises Unconfirmed where the trial says nothing, and what
+        compiling raised."""
         decision, device = self.decision, self.decision.query.device
-        aten, ours = (begun.function() for begun in self._begun)
-        fakes = self.piece.fakes
+        aten, ours = (begun.function() for begun in self.begun)
+        fakes, warm = self._fakes, self._warm
         with nested.real_tensors():
             if device.kind == "cuda":
-                if short := on_gpu.shortage(fakes, self.piece.outputs, self.piece.device):
+                if short := on_gpu.shortage(fakes, self._outputs, self.piece.device):
                     raise Unconfirmed(short)
-                found = on_gpu.trial((aten, ours), fakes, self.piece.warm, self.piece.device)
+                found = on_gpu.trial((aten, ours), fakes, warm, self.piece.device)
             else:
-                found = on_cpu.trial((aten, ours), fakes, self.piece.warm)
+                found = on_cpu.trial((aten, ours), fakes, warm)
         rows = measurements(decision, found, self._zeroing_us)
-        _store(decision, rows)
+        # A key does not say that the program computes the weight: what was timed with it in the cache is no evidence
+        # for a weight that comes from memory.
+        kept = () if self.piece.computes_weight else rows
         timed = rows[-1].times
-        return Result(None) if timed is None else Result(decide(rows), timed.median_us, timed.aten_us)
+        if timed is None:
+            return Result(None, rows=kept)
+        return Result(decide(rows), timed.median_us, timed.aten_us, kept)
 
     def _code(self, config: Config, steer: Steer) -> nested.Code:
         """The code of the piece with `config`."""
@@ -148,18 +157,18 @@ def measurements(decision: Decision, found: Trial, more_us: float = 0.0) -> list
     return [row(ATEN, Status.OK, aten, EMITTED), row(decision.config, Status.OK, ours, EMITTED)]
 
 
-def _store(decision: Decision, rows: list[Measurement]) -> None:
-    """Keep rows in the user's table. A table that cannot be written is an entry in `stats()["errors"]`."""
-    if decision.session.user_table is None:
+@PHASES("store")
+def store(table: Path | None, rows: Sequence[Measurement]) -> None:
+    """Keep rows in the user's table, all at once. A table that cannot be written is an entry in `stats()["errors"]`."""
+    if table is None or not rows:
         return
     try:
-        with PHASES("store"):
-            from gemmdb.table.writer import record_live  # Needs sqlite_utils.
+        from gemmdb.table.writer import record_live  # Needs sqlite_utils.
 
-            record_live(decision.session.user_table, rows, STORE_S)
+        record_live(table, rows, STORE_S)
     except Exception as error:
         JOURNAL.error(f"confirming: {type(error).__name__}: {error}")
-        _not_kept(str(decision.session.user_table), f"{type(error).__name__}: {error}")
+        _not_kept(str(table), f"{type(error).__name__}: {error}")
 
 
 @functools.lru_cache(maxsize=16)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from gemmdb.inductor.adapter import ranks
 from gemmdb.inductor.confirm import on_gpu
+from gemmdb.inductor.confirm.cutting import computes_weight
 from gemmdb.inductor.decision import Decision
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -47,9 +50,19 @@ def hindrance(device: Device) -> str:
     return ""
 
 
-def in_doubt(decision: Decision) -> bool:
-    """Whether a decision is to be confirmed before it is served."""
-    return unmeasured(decision) and not objection(decision.query, decision.session.policy)
+def in_doubt(decision: Decision, node: Any = None) -> bool:
+    """Whether a decision is to be confirmed before it is served. `node`: that of its product, if it is known."""
+    doubted = unmeasured(decision) or (node is not None and elsewhere(decision, node))
+    return doubted and not objection(decision.query, decision.session.policy)
+
+
+def elsewhere(decision: Decision, node: Any) -> bool:
+    """Whether a kernel on a GPU was measured with a weight from memory, and the program has just computed the weight:
+    an fp8 weight that it casts, for example. What the kernel gains with a weight in the cache is another question."""
+    kernel = decision.config not in (None, ATEN) and not decision.branches
+    if not kernel or decision.query.device.kind != "cuda" or "confirmed" in decision.event.evidence:
+        return False
+    return decision.event.rung == "exact" and not _in_program(decision) and computes_weight(node)
 
 
 def unmeasured(decision: Decision) -> bool:
@@ -68,8 +81,18 @@ def unmeasured(decision: Decision) -> bool:
 
 def _from_live(decision: Decision) -> bool:
     """Whether an exact answer is one of live tuning that was not confirmed."""
-    evidence, table = decision.event.evidence, decision.session.user_table
-    if decision.event.table != str(table) or "protocol" not in evidence:
+    if decision.event.table != str(decision.session.user_table):
         return False
-    protocol = Protocol.parse(str(evidence["protocol"]))
-    return protocol.clock == "graph" and protocol.version < on_gpu.PROTOCOL.version
+    protocol = _protocol(decision)
+    return protocol is not None and protocol.clock == "graph" and protocol.version < on_gpu.PROTOCOL.version
+
+
+def _in_program(decision: Decision) -> bool:
+    """Whether a trial in a program says so."""
+    protocol = _protocol(decision)
+    return protocol is not None and protocol.version >= on_gpu.PROTOCOL.version
+
+
+def _protocol(decision: Decision) -> Protocol | None:
+    text = decision.event.evidence.get("protocol")
+    return None if text is None else Protocol.parse(str(text))

@@ -13,12 +13,13 @@ from gemmdb.hit import Hit
 from gemmdb.inductor.adapter import state
 from gemmdb.inductor.budget import BUDGET
 from gemmdb.inductor.confirm import cutting, rules
+from gemmdb.inductor.confirm.ahead import Ahead, Steer
 from gemmdb.inductor.confirm.job import Unconfirmed
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.horizontal import groups
 from gemmdb.inductor.horizontal.groups import Group, Member
 from gemmdb.inductor.horizontal.rewriting import rewrite
-from gemmdb.inductor.horizontal.trial import Steer, Timed, Trial, fused
+from gemmdb.inductor.horizontal.trial import Timed, Trial, fused
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.phases import PHASES
 from gemmdb.inductor.session import Session
@@ -44,20 +45,28 @@ are no times."""
 
 
 class Fusion:
-    """Horizontal fusion of one graph. No group is tried twice."""
+    """Horizontal fusion of one graph. No group is tried twice. Nothing in it raises."""
 
-    def __init__(self, steer: Steer) -> None:
-        self._steer = steer
+    def __init__(self, steer: Steer, ahead: Ahead | None = None) -> None:
+        self._steer, self._ahead = steer, ahead or Ahead()
         self._tried: set[Any] = set()
         self._numbers: dict[Any, int] = {}
         self._kernel = functools.cache(_kernel)  # Layers of a model ask for the same one, which takes milliseconds.
+        self._start, self._allowed_s = 0.0, 0.0
+        self.trials: list[Trial] = []
+        """What was begun, or is known, and not finished."""
 
     def fuse(self, pairs: Sequence[tuple[Any, Decision]]) -> set[Any]:
         """Rewrite the graph where one kernel is faster than the products of a group; returns the nodes that are gone.
-        `pairs`: the products of the graph with their decisions. One that is in doubt counts as ATen. Never raises."""
-        gone: set[Any] = set()
+        `pairs`: the products of the graph with their decisions. One that is in doubt counts as ATen."""
+        self.begin(pairs)
+        return self.finish()
+
+    def begin(self, pairs: Sequence[tuple[Any, Decision]]) -> set[Any]:
+        """Begin to compile one kernel for each promising group; returns the nodes that `finish` may replace."""
+        self.trials = []
         if not pairs or not _wanted(pairs[0][1].session.policy):
-            return gone
+            return set()
         try:
             places = {node: place for place, node in enumerate(pairs[0][0].graph.nodes)}
             # Products that are gone by the second time still lie between others.
@@ -66,30 +75,49 @@ class Fusion:
             found = [one for one in all_found if _allowed(one) and self._tried.isdisjoint(one.nodes)]
             if found:
                 with BUDGET.spending():
-                    self._fuse(found, places, gone)
+                    self._begin(found, places)
         except Exception as error:
             JOURNAL.failure("horizontal fusion", error)
+        return {node for trial in self.trials for group in trial.groups for node in group.nodes}
+
+    def finish(self) -> set[Any]:
+        """Rewrite the graph where one kernel is faster; returns the nodes that are gone."""
+        gone: set[Any] = set()
+        if self.trials:
+            try:
+                with BUDGET.spending():
+                    self._finish(gone)
+            except Exception as error:
+                JOURNAL.failure("horizontal fusion", error)
+        self.trials = []
         return gone
 
-    def _fuse(self, found: Sequence[Group], places: dict[Any, int], gone: set[Any]) -> None:
+    def _begin(self, found: Sequence[Group], places: dict[Any, int]) -> None:
         policy = found[0].members[0].decision.session.policy
-        start, allowed_s = now(), min(policy.confirm_s, BUDGET.left_s(policy))
-        begin_until = start + COMPILING * allowed_s
-        promising = self._trials(found, places)
-        trials = [one for one in promising if one.key in _KNOWN or _begins(one, self._steer, begin_until)]
-        for trial in trials:
-            if trial.key not in _KNOWN and now() - start <= allowed_s:
+        self._start, self._allowed_s = now(), min(policy.confirm_s, BUDGET.left_s(policy))
+        for trial in self._promising(found, places):
+            if trial.key in _KNOWN or self._begins(trial):
+                self.trials.append(trial)
+
+    def _begins(self, trial: Trial) -> bool:
+        late = now() > self._start + COMPILING * self._allowed_s
+        return not late and _done(self._ahead.begin, trial, self._steer) is None
+
+    def _finish(self, gone: set[Any]) -> None:
+        for trial in self.trials:
+            if trial.key not in _KNOWN and now() - self._start <= self._allowed_s:
                 _remember(trial, _done(trial.finish))
             if trial.key in _KNOWN:
                 self._tried.update(node for group in trial.groups for node in group.nodes)
-        for trial in trials:  # All trials are over: they read the graph as it was.
+        count = sum(len(group.members) for trial in self.trials for group in trial.groups)
+        for trial in self.trials:  # All trials are over: they read the graph as it was.
             timed = _KNOWN.get(trial.key)
             if timed is not None and _pays(timed, trial):
                 for group in trial.groups:
                     gone |= _carry_out(group, trial.hit, timed)
-        log.info("horizontal fusion: %d of %d products in %.2f s", len(gone), _count(found), now() - start)
+        log.info("horizontal fusion: %d of %d products in %.2f s", len(gone), count, now() - self._start)
 
-    def _trials(self, found: Sequence[Group], places: dict[Any, int]) -> list[Trial]:
+    def _promising(self, found: Sequence[Group], places: dict[Any, int]) -> list[Trial]:
         """The trials of promising groups, those that save most first."""
         trials: dict[object, tuple[float, Trial]] = {}
         for group in found:
@@ -115,20 +143,12 @@ def _allowed(group: Group) -> bool:
     return not slow and not (state.autotuning() and any(one.unanswered for one in decisions))
 
 
-def _begins(trial: Trial, steer: Steer, until: float) -> bool:
-    return now() <= until and _done(trial.begin, steer) is None
-
-
 def _remember(trial: Trial, found: Any) -> None:
     timed = found if isinstance(found, Timed) else None
     log.debug("horizontal fusion of %s: %s", trial.text, timed or "no times")
     if len(_KNOWN) >= MOST_KNOWN:
         _KNOWN.clear()
     _KNOWN[trial.key] = timed
-
-
-def _count(found: Sequence[Group]) -> int:
-    return sum(len(group.members) for group in found)
 
 
 def _done(step: Any, *args: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from gemmdb.hit import Hit
 from gemmdb.inductor.adapter import nested
 from gemmdb.inductor.confirm import cutting, on_gpu
+from gemmdb.inductor.confirm.ahead import Steer
 from gemmdb.inductor.confirm.job import Unconfirmed, only
 from gemmdb.inductor.confirm.trial import noisy
 from gemmdb.inductor.decision import Decision
@@ -21,8 +22,6 @@ from gemmdb.inductor.lower.horizontal import Fused
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
 from gemmdb.table.stats import times
-
-Steer = Callable[[Any, Decision], None]
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Trial:
     groups: list[Group]
     hit: Hit
     apart: tuple[Config | None, ...]
-    _begun: tuple[nested.Begun, ...] = ()
+    begun: tuple[nested.Begun, ...] = ()
 
     def __post_init__(self) -> None:
         # While the graph is as it was.
@@ -64,12 +63,12 @@ class Trial:
     def begin(self, steer: Steer) -> None:
         """Generate both codes and begin to compile them. Raises Unconfirmed where Inductor does not carry the kernel
         out, and what Inductor raises."""
-        self._begun = tuple(code.begin() for code in (self._apart(steer), self._fused()))
+        self.begun = tuple(code.begin() for code in (self._apart(steer), self._fused()))
 
     def finish(self) -> Timed:
         """The times, once the code is compiled. Raises Unconfirmed where the trial says nothing or the results differ,
         and what compiling raised."""
-        apart, fused = (begun.function() for begun in self._begun)
+        apart, fused = (begun.function() for begun in self.begun)
         fakes, device = self.piece.fakes, self.piece.device
         with nested.real_tensors():
             if short := on_gpu.shortage(fakes, self.piece.outputs, device):

@@ -282,6 +282,10 @@ def test_what_torch_takes_apart_is_timed_beside_that_and_ends_as_that(kit, monke
 
     beside = []
 
+    def begin(self, steer):
+        self.begun = (self._code(kit.ATEN, steer),)
+        beside.extend(code.source for code in self.begun)
+
     def finish(self):
         slower = Trial([100.0] * 9, [300.0] * 9, on_gpu.PROTOCOL)
         return job.Result(job.decide(job.measurements(self.decision, slower)), 300.0, 100.0)
@@ -289,7 +293,7 @@ def test_what_torch_takes_apart_is_timed_beside_that_and_ends_as_that(kit, monke
     monkeypatch.setitem(table, torch.ops.aten.mm.default, apart)
     monkeypatch.setattr(extract, "device", lambda of: H200)
     monkeypatch.setattr(job, "installed", lambda kind: Toolchain(torch="2.11.0", cuda="13.0"))
-    monkeypatch.setattr(job.Job, "begin", lambda self, steer: beside.append(self._code(kit.ATEN, steer).source))
+    monkeypatch.setattr(job.Job, "begin", begin)
     monkeypatch.setattr(job.Job, "finish", finish)
     of = session.Session(lambda query: Hit("near", GEMV, 50.0, 2.0, "guess"), PATIENT.resolved(Settings.read()), None)
     a, b = torch.randn(1, 64), torch.randn(32, 64).t()

@@ -239,3 +239,47 @@ def test_several_products_with_something_else_between_them_are_not_cut_out():
     found = [node for node in graph.nodes if node.target is mm]
     with pytest.raises(cutting.Uncut, match="between the products"):
         cutting.cut_all([(found[0], ALONE), (found[1], FUSED)], places)
+
+
+def branches(a, w, one, two):
+    product = torch.mm(a, w)
+    return (product.relu() * one).view(4, 32), product.sigmoid() * two
+
+
+def test_the_order_of_the_graph_and_kinds_of_views_change_nothing():
+    """Inductor's passes move operators, and make reshapes of views."""
+    sizes = (8, 32), (32, 16), (8, 16), (8, 16)
+    (piece,) = pieces(branches, *sizes)
+    graph, _ = traced(branches, *sizes)
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+    relu = next(node for node in graph.nodes if node.target is torch.ops.aten.relu.default)
+    sigmoid = next(node for node in graph.nodes if node.target is torch.ops.aten.sigmoid.default)
+    relu.prepend(sigmoid)
+    moved = cutting.cut(
+        next(node for node in graph.nodes if node.target is mm), FUSED,
+        {node: place for place, node in enumerate(graph.nodes)},
+    )  # fmt: skip
+    assert [node.name for node in moved.nodes] != [node.name for node in piece.nodes]
+    assert moved.text == piece.text
+    assert [node.name for node in moved.results] == [node.name for node in piece.results]
+    given = [torch.randn(*size) for size in sizes]
+    by_name = dict(zip(("a_1", "w_1", "one_1", "two_1"), given, strict=True))
+    for one in (piece, moved):
+        copy, _ = one.copied()
+        found = copy(*(by_name[node.name] for node in one.inputs))
+        wanted = [one.view(8, 16) for one in branches(*given)]
+        assert len(found) == 2
+        assert all(any(torch.equal(part, other) for part in found) for other in wanted)
+
+
+def cast(a, w, scale):
+    return torch.mm(a, (w * scale).t()), torch.mm(a, w.t())
+
+
+def test_a_weight_that_the_graph_computes_is_told_from_one_that_it_is_given():
+    computed, given = pieces(cast, (8, 32), (16, 32), (16, 1), problem=ALONE)
+    assert (computed.computes_weight, given.computes_weight) == (True, False)
+    assert computed.warm == [True, True]
+    assert given.warm == [True, False]

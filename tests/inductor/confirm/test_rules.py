@@ -102,3 +102,24 @@ def test_the_ladder_knows_whether_its_answer_will_be_confirmed():
     assert Ask(PLAIN, (), Policy(confirm=True), None).confirming
     assert not Ask(PLAIN, (), Policy(), None).confirming
     assert not Ask(SYMBOLIC, (), Policy(confirm=True), None).confirming
+
+
+@pytest.mark.parametrize(
+    ("computed", "config", "said", "rung", "asked"),
+    [
+        (True, TILE, SHIPPED, "exact", True),
+        (False, TILE, SHIPPED, "exact", False),
+        (True, ATEN, SHIPPED, "exact", False),
+        (True, TILE, CONFIRMED, "exact", False),
+        (True, TILE, {"evidence": {"confirmed": {}}}, "exact", False),
+        (True, TILE, {}, "forced", False),
+    ],
+)
+def test_a_kernel_that_was_measured_with_a_weight_from_memory_is_timed_if_the_program_computes_it(
+    monkeypatch, computed, config, said, rung, asked
+):
+    monkeypatch.setattr(rules, "computes_weight", lambda node: computed)
+    of = session.Session(lambda query: None, Policy(confirm=True, confirm_s=3.0), None, USER)
+    decision = Decision(of, PLAIN, config, Event(PLAIN.problem.text, rung, config.text, H200.text, **said))
+    assert rules.in_doubt(decision, "a node") is asked
+    assert not rules.in_doubt(decision)

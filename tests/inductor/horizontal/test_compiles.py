@@ -9,7 +9,8 @@ from kit.horizontal import half, session
 import gemmdb.inductor
 from gemmdb.inductor import session as sessions
 from gemmdb.inductor.adapter import templates
-from gemmdb.inductor.confirm import confirming, rules
+from gemmdb.inductor.confirm import rules
+from gemmdb.inductor.confirm.confirming import Confirmation
 from gemmdb.inductor.horizontal import fusing, groups
 from gemmdb.inductor.horizontal.trial import Timed, Trial
 from gemmdb.inductor.lower import triton
@@ -92,8 +93,8 @@ def test_a_computed_activation_is_stored_as_the_kernel_expects_it(compiled, monk
 
 def test_what_one_kernel_takes_over_is_not_confirmed(compiled, monkeypatch):
     seen = []
-    confirm = confirming.confirm
-    monkeypatch.setattr(confirming, "confirm", lambda pairs, steer: seen.extend(pairs) or confirm(pairs, steer))
+    decide = Confirmation.decide
+    monkeypatch.setattr(Confirmation, "decide", lambda self, pairs: seen.extend(pairs) or decide(self, pairs))
     count, _ = compiled(lambda x, q, k, v: linear(gated(x, q, k), v).sin(), X, Q, K, V)
     assert (count, len(seen)) == (1, 1)
 

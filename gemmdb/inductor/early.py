@@ -1,0 +1,57 @@
+"""Begins at the joint stage what the post-grad pass will time, so that it compiles while Inductor's own passes run.
+
+Nothing is decided here. What the later graph has otherwise is begun there, and what was begun in vain costs the time to
+generate its code. A graph with a backward is left alone: torch divides it first, and what it stores for the backward
+changes what follows a product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gemmdb.inductor import deciding
+from gemmdb.inductor.adapter import state
+from gemmdb.inductor.confirm.ahead import Ahead, Steer
+from gemmdb.inductor.confirm.confirming import Confirmation
+from gemmdb.inductor.decision import Decision
+from gemmdb.inductor.horizontal.fusing import Fusion
+from gemmdb.inductor.journal import JOURNAL
+from gemmdb.inductor.match import products
+from gemmdb.inductor.match.extract import Unsupported
+from gemmdb.inductor.session import Session
+
+
+def begin(graph: Any, session: Session, steer: Steer, ahead: Ahead) -> None:
+    """Begin the trials of a joint graph that has no backward, and keep them in `ahead`. Never raises."""
+    policy = session.policy
+    if not policy.confirm or policy.on_miss == "error" or not state.compiles_in_workers() or _has_backward(graph):
+        return
+    try:
+        pairs = list(_decided(graph, session))
+        fusion, confirmation = Fusion(steer, ahead), Confirmation(steer, ahead)
+        taken = fusion.begin(pairs)
+        confirmation.begin([(node, decision) for node, decision in pairs if node not in taken])
+        ahead.keep(fusion.trials)
+        ahead.keep(confirmation.jobs)
+    except Exception as error:
+        JOURNAL.failure("joint pass", error)
+
+
+def _has_backward(graph: Any) -> bool:
+    return any(node.name.startswith("tangents") for node in graph.find_nodes(op="placeholder"))
+
+
+def _decided(graph: Any, session: Session) -> Iterator[tuple[Any, Decision]]:
+    """The products of a graph with what the tables say. What live tuning will measure has no answer yet."""
+    for node in graph.nodes:
+        if node.op != "call_function" or products.uncovered(node) is not None:
+            continue
+        try:
+            product = products.product(node)
+        except Unsupported:
+            continue
+        if product is not None and not product.guessed:
+            decision = deciding.decide(session, product.query)
+            if decision.config is not None:
+                yield node, decision

@@ -1,0 +1,135 @@
+"""What a trial compiles is begun at the joint stage, and taken over by the post-grad pass."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+from kit.devices import H200
+from kit.horizontal import NARROW, half, session
+
+import gemmdb.inductor
+from gemmdb.hit import Hit
+from gemmdb.inductor import early, passes
+from gemmdb.inductor import session as sessions
+from gemmdb.inductor.confirm import rules
+from gemmdb.inductor.confirm.ahead import Ahead
+from gemmdb.inductor.confirm.job import Job, Unconfirmed
+from gemmdb.inductor.horizontal import fusing, groups
+from gemmdb.inductor.horizontal.trial import Timed, Trial
+from gemmdb.inductor.match import extract
+
+linear = torch.nn.functional.linear
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """Products are looked up as if they ran on an H200."""
+    monkeypatch.setattr(extract, "device", lambda of: H200)
+    monkeypatch.setattr(rules, "hindrance", lambda device: "")
+
+
+@pytest.fixture
+def stages(monkeypatch):
+    """The stage in which each trial was begun. One kernel is faster than two; single answers cannot be timed."""
+    begun, now = [], ["joint"]
+
+    def begin(trial, steer):
+        begun.append((now[0], type(trial).__name__))
+        trial.begun = (object(),)
+
+    def unconfirmed(job):
+        raise Unconfirmed("its times vary")
+
+    def post_grad(self, graph):
+        now[0] = "post-grad"
+        return original(self, graph)
+
+    original = passes.PostGradPass.__call__
+    monkeypatch.setattr(passes.PostGradPass, "__call__", post_grad)
+    monkeypatch.setattr(groups, "_GPUS", ("cpu", "cuda"))
+    monkeypatch.setattr(rules, "objection", lambda query, policy: "")
+    monkeypatch.setattr(fusing, "_KNOWN", {})
+    for kind, finish in ((Trial, lambda trial: Timed(5.0, 10.0)), (Job, unconfirmed)):
+        monkeypatch.setattr(kind, "begin", begin)
+        monkeypatch.setattr(kind, "finish", finish)
+    return begun
+
+
+def compiled(function, *tensors, hit=None, **patches):
+    torch._dynamo.reset()
+    gemmdb.inductor.enable()
+    gemmdb.inductor.reset_stats()
+    of = replace(session(us=0.1), find=lambda query: hit, identity=None)
+    with sessions.use(of), inductor_config.patch({"compile_threads": 2, **patches}):
+        found = torch.compile(function)(*tensors)
+    torch.testing.assert_close(found, function(*tensors), rtol=0.05, atol=0.15)
+    stats = gemmdb.inductor.stats()
+    gemmdb.inductor.disable()
+    return stats
+
+
+def gated(x, first, second):
+    return linear(x, first).relu() * linear(x, second)
+
+
+def alone(x, weight):
+    return linear(x, weight).relu()
+
+
+X, FIRST, SECOND = half(8, 64), half(64, 64) / 8, half(64, 64) / 8
+NEAR = Hit("near", NARROW, 5.0, 2.0, "guess")
+
+
+def test_groups_are_begun_once_before_inductors_passes(stages):
+    with torch.no_grad():
+        stats = compiled(gated, X, FIRST, SECOND)
+    assert stages == [("joint", "Trial")]
+    assert stats["errors"] == []
+    assert sum(product["count"] for product in stats["products"]) == 2, "nothing is counted twice"
+
+
+def test_doubted_answers_are_begun_once_before_inductors_passes(stages, on_a_gpu):
+    with torch.no_grad():
+        stats = compiled(alone, X, FIRST, hit=NEAR)
+    assert stages == [("joint", "Job")]
+    assert stats["errors"] == []
+    assert [product["note"] for product in stats["products"]] == ["not confirmed: its times vary"]
+
+
+def test_a_graph_with_a_backward_is_left_for_later(stages, on_a_gpu):
+    compiled(alone, X, FIRST.clone().requires_grad_(), hit=NEAR)
+    assert {stage for stage, _ in stages} == {"post-grad"}
+
+
+def test_without_workers_nothing_would_be_gained(stages):
+    with torch.no_grad():
+        compiled(gated, X, FIRST, SECOND, compile_threads=1)
+    assert stages == [("post-grad", "Trial")]
+
+
+def test_a_failure_costs_the_head_start_alone(stages, monkeypatch):
+    def broken(*_):
+        raise ValueError("broken")
+
+    monkeypatch.setattr(early, "_decided", broken)
+    with torch.no_grad():
+        stats = compiled(gated, X, FIRST, SECOND)
+    assert stages == [("post-grad", "Trial")]
+    assert stats["errors"] == ["joint pass: ValueError: broken"]
+
+
+def test_what_was_begun_is_taken_over_once():
+    class Begun:
+        key, begun, times = "code", (), 0
+
+        def begin(self, steer):
+            self.begun, self.times = (object(),), self.times + 1
+
+    ahead, first, second, third = Ahead(), Begun(), Begun(), Begun()
+    ahead.begin(first, None)
+    ahead.keep([first])
+    ahead.begin(second, None)
+    ahead.begin(third, None)
+    assert second.begun == first.begun
+    assert (first.times, second.times, third.times) == (1, 0, 1)
