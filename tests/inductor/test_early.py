@@ -22,6 +22,13 @@ from gemmdb.inductor.match import extract
 linear = torch.nn.functional.linear
 
 
+class Compiled:
+    """Code whose kernels are ready."""
+
+    def ready(self, seconds):
+        return True
+
+
 @pytest.fixture
 def on_a_gpu(monkeypatch):
     """Products are looked up as if they ran on an H200."""
@@ -36,7 +43,7 @@ def stages(monkeypatch):
 
     def begin(trial, steer):
         begun.append((now[0], type(trial).__name__))
-        trial.begun = (object(),)
+        trial.begun = (Compiled(),)
 
     def unconfirmed(job):
         raise Unconfirmed("its times vary")

@@ -10,6 +10,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent import futures
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -21,6 +22,7 @@ from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor_config
 from torch._inductor import metrics
 from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import CodeCacheFuture
 from torch._inductor.debug import DebugContext
 from torch._inductor.graph import GraphLowering
 from torch._inductor.triton_bundler import TritonBundler
@@ -69,6 +71,13 @@ class Begun:
     """Output code whose kernels are being compiled."""
 
     module: ModuleType
+
+    @PHASES("compile")
+    def ready(self, seconds: float) -> bool:
+        """Whether the kernels are compiled. Waits for them for `seconds` at most."""
+        kernels = [one for one in vars(self.module).values() if isinstance(one, CodeCacheFuture)]
+        tasks = [task for one in kernels if (task := getattr(one, "future", None)) is not None]
+        return not futures.wait(tasks, max(seconds, 0.0)).not_done
 
     @PHASES("compile")
     def function(self) -> Function:

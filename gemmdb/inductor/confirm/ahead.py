@@ -7,6 +7,7 @@ what was begun for the same code, and begins the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Any, Protocol
 
 from gemmdb.inductor.adapter.nested import Begun
@@ -27,6 +28,12 @@ class Beginning(Protocol):
 
     def begin(self, steer: Steer) -> None:
         """Generate the code, and begin to compile it."""
+
+
+def ready(trial: Beginning, seconds: float) -> bool:
+    """Whether the kernels of a trial are compiled. Waits for them for `seconds` at most."""
+    until = monotonic() + seconds
+    return all(one.ready(until - monotonic()) for one in trial.begun)
 
 
 class Ahead:

@@ -16,7 +16,7 @@ from typing import Any
 from gemmdb.inductor import legality
 from gemmdb.inductor.budget import BUDGET, over
 from gemmdb.inductor.confirm import cutting, rules
-from gemmdb.inductor.confirm.ahead import Ahead, Steer
+from gemmdb.inductor.confirm.ahead import Ahead, Steer, ready
 from gemmdb.inductor.confirm.job import Job, Result, Unconfirmed, store
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL, Event
@@ -91,8 +91,9 @@ class Confirmation:
     def _finish(self) -> None:
         assert self._start is not None
         rows = list[Measurement]()
+        start = now()
         for job in self.jobs:
-            found = _finish(job, now() - self._start > self._limit_s)
+            found = _finish(job, self._start + self._limit_s - now(), job.patience_s + start - now())
             if isinstance(found, str):
                 self._give_up(job.decisions, found)
             else:
@@ -139,10 +140,11 @@ def _begin(job: Job, ahead: Ahead, steer: Steer, late: bool) -> str | None:
     return None
 
 
-def _finish(job: Job, late: bool) -> Result | str:
-    """The result of a job, or why there is none."""
-    if late:
-        return _over(job)
+def _finish(job: Job, left_s: float, patience_s: float) -> Result | str:
+    """The result of a job, or why there is none. The seconds: those that are left of what confirming may take, and
+    those that waiting for this job is worth."""
+    if left_s < 0 or not ready(job, min(left_s, patience_s)):
+        return rules.UNPAID if 0 <= left_s > patience_s else _over(job)
     try:
         return job.finish()
     except Unconfirmed as error:

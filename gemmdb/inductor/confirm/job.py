@@ -72,6 +72,11 @@ class Job:
         return (event.expected_us or 0.0) * ((event.speedup or 1.0) - 1) * len(self.decisions)
 
     @property
+    def patience_s(self) -> float:
+        """How many seconds the compile waits for the code."""
+        return rules.patience_s(self.saved_us, self.decision.session.policy)
+
+    @property
     def _zeroing_us(self) -> float:
         """The share of one product in the zeroing of the graph's counters. The trial does not include it."""
         config = self.decision.config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,13 +14,14 @@ from gemmdb.inductor.decision import Decision
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
-from gemmdb.settings import QUICKLY, Policy
+from gemmdb.settings import ASKED_CALLS, QUICKLY, Policy
 from gemmdb.table.measurement import Protocol
 
 RUNGS = ("near", "epilogue", "sku", "model")
 """The rungs whose answers no measurement of the very problem stands behind."""
 SLOW_S = 20.0
 """A policy that lets a graph wait this many seconds gets what compiles slowly confirmed, too."""
+UNPAID = "its kernels compile for longer than they could repay"
 
 
 def objection(query: Query, policy: Policy) -> str:
@@ -41,6 +43,15 @@ def too_slow(config: Config, policy: Policy) -> str:
     if config.spec.cost > QUICKLY and policy.confirm_s < SLOW_S:
         return "nvcc takes half a minute"
     return ""
+
+
+def patience_s(saved_us: float, policy: Policy) -> float:
+    """How long a compile waits for the kernels of a trial: as long as what is expected to be saved repays within the
+    policy's number of calls. `saved_us`: microseconds of one call of the graph. A policy that lets a graph wait long
+    says how long itself."""
+    if policy.confirm_s >= SLOW_S:
+        return math.inf
+    return saved_us * 1e-6 * (policy.live_calls or ASKED_CALLS)
 
 
 def hindrance(device: Device) -> str:

@@ -13,7 +13,7 @@ from gemmdb.hit import Hit
 from gemmdb.inductor.adapter import state
 from gemmdb.inductor.budget import BUDGET
 from gemmdb.inductor.confirm import cutting, rules
-from gemmdb.inductor.confirm.ahead import Ahead, Steer
+from gemmdb.inductor.confirm.ahead import Ahead, Steer, ready
 from gemmdb.inductor.confirm.job import Unconfirmed
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.horizontal import groups
@@ -104,8 +104,11 @@ class Fusion:
         return not late and _done(self._ahead.begin, trial, self._steer) is None
 
     def _finish(self, gone: set[Any]) -> None:
+        start = now()
         for trial in self.trials:
-            if trial.key not in _KNOWN and now() - self._start <= self._allowed_s:
+            left_s = self._start + self._allowed_s - now()
+            patience_s = rules.patience_s(trial.saved_us, _policy(trial)) + start - now()
+            if trial.key not in _KNOWN and left_s >= 0 and ready(trial, min(left_s, patience_s)):
                 _remember(trial, _done(trial.finish))
             if trial.key in _KNOWN:
                 self._tried.update(node for group in trial.groups for node in group.nodes)
@@ -119,14 +122,14 @@ class Fusion:
 
     def _promising(self, found: Sequence[Group], places: dict[Any, int]) -> list[Trial]:
         """The trials of promising groups, those that save most first."""
-        trials: dict[object, tuple[float, Trial]] = {}
+        trials: dict[object, Trial] = {}
         for group in found:
             one = _done(_trial, group, self._kernel, places)
             if isinstance(one, Trial):
-                known_us, trial = trials.setdefault(one.key, (0.0, one))
+                trial = trials.setdefault(one.key, one)
                 trial.groups.append(_cautious(group))
-                trials[one.key] = (known_us + _expected_us(group) - one.hit.expected_us, trial)
-        return [trial for _, trial in sorted(trials.values(), key=lambda one: -one[0])]
+                trial.saved_us += _expected_us(group) - one.hit.expected_us
+        return sorted(trials.values(), key=lambda trial: -trial.saved_us)
 
 
 def _wanted(policy: Policy) -> bool:
@@ -203,8 +206,11 @@ def _expected_us(group: Group) -> float:
 
 
 def _pays(timed: Timed, trial: Trial) -> bool:
-    gain = timed.apart_us / timed.us - 1
-    return gain >= trial.groups[0].members[0].decision.session.policy.min_gain
+    return timed.apart_us / timed.us - 1 >= _policy(trial).min_gain
+
+
+def _policy(trial: Trial) -> Policy:
+    return trial.groups[0].members[0].decision.session.policy
 
 
 def _carry_out(group: Group, hit: Hit, timed: Timed) -> set[Any]:

@@ -123,3 +123,10 @@ def test_a_kernel_that_was_measured_with_a_weight_from_memory_is_timed_if_the_pr
     decision = Decision(of, PLAIN, config, Event(PLAIN.problem.text, rung, config.text, H200.text, **said))
     assert rules.in_doubt(decision, "a node") is asked
     assert not rules.in_doubt(decision)
+
+
+def test_a_compile_waits_as_long_as_a_gain_repays():
+    policy = Policy(confirm=True, confirm_s=3.0, live_calls=100_000)
+    assert rules.patience_s(5.0, policy) == pytest.approx(0.5)
+    assert rules.patience_s(-1.0, policy) < 0
+    assert rules.patience_s(0.0, replace(policy, confirm_s=20.0)) == float("inf"), "who allows that much waits"

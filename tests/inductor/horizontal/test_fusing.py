@@ -237,6 +237,26 @@ def test_nothing_begins_after_half_of_the_time(seen, monkeypatch):
     assert seen == []
 
 
+class Slow:
+    """Code that is never ready. `waited`: the seconds that it was waited for, each time."""
+
+    def __init__(self):
+        self.waited = []
+
+    def ready(self, seconds):
+        self.waited.append(seconds)
+        return False
+
+
+def test_kernels_that_compile_for_longer_than_they_repay_are_not_waited_for(seen, monkeypatch):
+    slow = Slow()
+    monkeypatch.setattr(Trial, "begin", lambda trial, steer: setattr(trial, "begun", (slow,)))
+    policy = replace(POLICY, live_calls=10_000)
+    assert fused(session(us=5.0, policy=policy)) == (0, 0)
+    # Two groups of two products of 10 us each, which one kernel of 5 us could replace.
+    assert slow.waited == [pytest.approx(30e-6 * 10_000, abs=0.1)]
+
+
 def test_nothing_is_timed_while_a_graph_is_captured(seen, monkeypatch):
     monkeypatch.setattr(rules, "hindrance", lambda device: "a CUDA graph is being captured")
     assert fused() == (0, 0)
