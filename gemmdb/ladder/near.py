@@ -9,7 +9,7 @@ away, or if the prediction is too uncertain for the policy and not certainly fas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice, takewhile
 from operator import itemgetter
 from typing import NamedTuple
@@ -20,7 +20,9 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.certainty import Certainty
-from gemmdb.ladder.policy_filter import required_gain
+from gemmdb.ladder.distance import distances, same_side
+from gemmdb.ladder.exact import barred, exact
+from gemmdb.ladder.policy_filter import objection, required_gain
 from gemmdb.ladder.prediction import Prediction, predicted
 from gemmdb.ladder.remembering import remembered
 from gemmdb.ladder.timings import Timings, timings_of
@@ -40,8 +42,6 @@ WITHIN = (32.0, 8.0, 8.0)
 """The largest ratios of M, N and K to those of a neighbour. A table is searched no farther."""
 CANDIDATES = 64
 """The most neighbours that are read from each table."""
-LOG_ROWS = 4.0
-"""log2 of the 16 rows of the smallest tile. Fewer rows cost about as much."""
 
 
 _Place = tuple[float, str, Problem, Table]
@@ -59,6 +59,8 @@ def near(ask: Ask) -> Step:
     """The best of the configs timed at the neighbours, if the policy allows its expected loss; else None."""
     if not ask.policy.near:
         return Step("near", None, "switched off by the policy")
+    if ask.problem.spec.batched and ask.confirming:
+        return _of_a_batch(ask)
     prediction = predict_corrected(ask)
     if isinstance(prediction, str):
         return Step("near", None, prediction)
@@ -86,6 +88,28 @@ def _confirming(ask: Ask, prediction: Prediction) -> Step:
     if best != ATEN and ask.policy.on_miss != "live":
         return _serve(prediction, best, f"{reason}, but expected to be faster than ATen")
     return Step("near", None, reason, prediction.evidence)
+
+
+def _of_a_batch(ask: Ask) -> Step:
+    """What won at the nearest product of a batch, which the caller times beside ATen. How batches carry over to other
+    sizes was not measured, so nothing is predicted but that the gain is the same."""
+    query, most = ask.problem, FARTHEST.get(ask.device.kind, UNTRIED)
+    apart = sorted((_apart(query, one), one.problem.text, one.problem) for one in _neighbours(ask, _places(ask)))
+    distance, text, nearest = apart[0] if apart else (math.inf, "", query)
+    hit = exact(ask.at(nearest)).hit if distance <= most else None
+    if hit is None:
+        return Step("near", None, "no similar product of a batch was measured near this one")
+    config = hit.config if objection(ask, hit.config) is None and hit.config not in barred(ask) else ATEN
+    speedup = hit.speedup if config != ATEN else 1.0
+    aten_us = hit.expected_us * hit.speedup * query.flops / nearest.flops
+    evidence = {"neighbours": [text], "distance": distance}
+    reason = f"as for {nearest.head}, {distance:.2f} doublings away"
+    return Step("near", Hit("near", config, aten_us / speedup, speedup, hit.table, evidence), reason, evidence)
+
+
+def _apart(query: Problem, one: _Neighbour) -> float:
+    """The distance to a neighbour in doublings. The number of matrices changes less than their sizes."""
+    return one.distance + abs(math.log2(query.batch / max(one.problem.batch, 1))) / 4
 
 
 def predict_near(ask: Ask) -> Prediction | str:
@@ -165,29 +189,6 @@ def _neighbours(ask: Ask, places: Iterable[_Place]) -> Iterator[_Neighbour]:
         problem = first[2]
         if text != own and same_side(query, problem) and (not gpu or aten.stored_apart(problem) == apart):
             yield _Neighbour(problem, (first[3], *(one[3] for one in others)), first[0])
-
-
-def same_side(query: Problem, other: Problem) -> bool:
-    """Whether both problems have the same sizes equal to 1. Every BLAS has separate kernels for matrix-vector products,
-    so their times say nothing about the others."""
-    sides = (query.m == 1) == (other.m == 1) and (query.n == 1) == (other.n == 1) and (query.k == 1) == (other.k == 1)
-    return sides and other.m > 0 and other.n > 0 and other.k > 0
-
-
-def distances(query: Problem, kind: str) -> Callable[[float, float, float], float]:
-    """The distance from the query to a problem with these `doublings`, Euclidean over M, N and K. On a GPU, M matters
-    mostly through the number of rows of tiles."""
-    m, n, k = query.doublings
-    rows, hypot = max(m, LOG_ROWS), math.hypot
-
-    def by_sizes(height: float, columns: float, depth: float) -> float:
-        return hypot(height - m, columns - n, depth - k)
-
-    def by_tiles(height: float, columns: float, depth: float) -> float:
-        tiles = 0.8 * ((height if height > LOG_ROWS else LOG_ROWS) - rows)
-        return hypot(tiles, 0.4 * (height - m), columns - n, depth - k)
-
-    return by_tiles if kind == "cuda" else by_sizes
 
 
 def _first(ask: Ask, one: _Neighbour) -> Timings | None:

@@ -18,9 +18,9 @@ from gemmdb.cost.transfer import ConfigGroup, group_of, members
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.distance import distances, same_side
 from gemmdb.ladder.exact import barred
 from gemmdb.ladder.model import uncovered
-from gemmdb.ladder.near import distances, same_side
 from gemmdb.ladder.policy_filter import objection
 from gemmdb.ladder.timings import Timings, timings_of
 from gemmdb.ladder.unmodelled import kind

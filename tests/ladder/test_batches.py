@@ -43,6 +43,36 @@ def test_no_product_of_two_matrices_answers(lab, ask):
     assert "op bmm" in reasons["near"]
 
 
+BMM = Config.of("triton", "inductor_bmm", block_m=64, block_n=64, block_k=32, group_m=8, warps=4, stages=3)
+CONFIRMING = Policy(confirm=True)
+
+
+def test_the_kernel_of_the_nearest_batch_answers_where_it_will_be_timed(lab):
+    rows = [
+        *lab.rows(bmm(batch=16), {BMM: 0.8}, device=H200),
+        *lab.rows(bmm(batch=64, m=128), {BMM: 1.5}, device=H200),
+    ]
+    query, catalog = lab.query(bmm(batch=48), H200), lab.catalog(rows)
+    hit = lookup(query, catalog, CONFIRMING)
+    assert (hit.rung, hit.config) == ("near", BMM)
+    assert hit.speedup == pytest.approx(1.25)
+    assert hit.evidence["neighbours"] == [bmm(batch=16).text]
+    known = lookup(lab.query(bmm(batch=16), H200), catalog, CONFIRMING)
+    assert hit.expected_us == pytest.approx(3 * known.expected_us)
+    assert lookup(query, catalog, Policy()) is None, "nobody times it"
+    beside = lookup(lab.query(bmm(batch=64, m=100), H200), catalog, CONFIRMING)
+    assert (beside.rung, beside.config, beside.speedup) == ("near", ATEN, 1.0)
+
+
+def test_a_batch_of_other_sizes_is_too_far(lab):
+    rows = lab.rows(bmm(batch=64), {BMM: 0.8}, device=H200)
+    catalog = lab.catalog(rows)
+    for problem in (bmm(batch=64, n=2048), bmm(batch=1 << 14, n=512), bmm(batch=64, m=1)):
+        assert lookup(lab.query(problem, H200), catalog, CONFIRMING) is None
+    denied = lookup(lab.query(bmm(batch=48), H200), catalog, Policy(confirm=True, deny="inductor_bmm"))
+    assert denied.config == ATEN
+
+
 def test_a_range_is_answered_where_every_bucket_was_measured(lab, ask):
     ranges = {"m": (16, 64)}
     every = [row for m in (16, 32, 64) for row in lab.rows(bmm(m=m), {}, device=H200)]

@@ -294,6 +294,7 @@ def test_what_torch_takes_apart_is_timed_beside_that_and_ends_as_that(kit, monke
     monkeypatch.setattr(extract, "device", lambda of: H200)
     monkeypatch.setattr(job, "installed", lambda kind: Toolchain(torch="2.11.0", cuda="13.0"))
     monkeypatch.setattr(job.Job, "begin", begin)
+    monkeypatch.setattr(job.nested.Code, "ready", lambda self, seconds: True, raising=False)
     monkeypatch.setattr(job.Job, "finish", finish)
     of = session.Session(lambda query: Hit("near", GEMV, 50.0, 2.0, "guess"), PATIENT.resolved(Settings.read()), None)
     a, b = torch.randn(1, 64), torch.randn(32, 64).t()
