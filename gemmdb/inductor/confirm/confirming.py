@@ -131,6 +131,8 @@ def _begin(job: Job, ahead: Ahead, steer: Steer, late: bool) -> str | None:
     """Begin a job; why it was not begun, None when it was."""
     if late:
         return _over(job)
+    if not rules.repays(job.saved_us, job.decision.session.policy):
+        return f"it could save {job.saved_us:.1f} us of a call, which does not repay timing it"
     try:
         ahead.begin(job, steer)
     except (Unconfirmed, cutting.Uncut) as error:

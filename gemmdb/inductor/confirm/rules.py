@@ -22,6 +22,8 @@ RUNGS = ("near", "epilogue", "sku", "model")
 SLOW_S = 20.0
 """A policy that lets a graph wait this many seconds gets what compiles slowly confirmed, too."""
 UNPAID = "its kernels compile for longer than they could repay"
+COST_S = 0.2
+"""What a trial takes at least: its two codes are generated and timed."""
 
 
 def objection(query: Query, policy: Policy) -> str:
@@ -52,6 +54,11 @@ def patience_s(saved_us: float, policy: Policy) -> float:
     if policy.confirm_s >= SLOW_S:
         return math.inf
     return saved_us * 1e-6 * (policy.live_calls or ASKED_CALLS)
+
+
+def repays(saved_us: float, policy: Policy) -> bool:
+    """Whether a trial can repay what it takes. `saved_us`: as for `patience_s`."""
+    return patience_s(saved_us, policy) >= COST_S
 
 
 def hindrance(device: Device) -> str:

@@ -129,7 +129,8 @@ class Fusion:
                 trial = trials.setdefault(one.key, one)
                 trial.groups.append(_cautious(group))
                 trial.saved_us += _expected_us(group) - one.hit.expected_us
-        return sorted(trials.values(), key=lambda trial: -trial.saved_us)
+        worth = (trial for trial in trials.values() if rules.repays(trial.saved_us, _policy(trial)))
+        return sorted(worth, key=lambda trial: -trial.saved_us)
 
 
 def _wanted(policy: Policy) -> bool:

@@ -129,4 +129,5 @@ def test_a_compile_waits_as_long_as_a_gain_repays():
     policy = Policy(confirm=True, confirm_s=3.0, live_calls=100_000)
     assert rules.patience_s(5.0, policy) == pytest.approx(0.5)
     assert rules.patience_s(-1.0, policy) < 0
+    assert [rules.repays(us, policy) for us in (-1.0, 1.9, 2.1)] == [False, False, True]
     assert rules.patience_s(0.0, replace(policy, confirm_s=20.0)) == float("inf"), "who allows that much waits"
