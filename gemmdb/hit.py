@@ -10,6 +10,8 @@ from gemmdb.kernels.config import Config, Value
 
 Range = tuple[int, int | None]
 """The smallest and the largest value of a symbolic size; None means unbounded."""
+LARGEST = 65536
+"""The assumed end of an open range. `mark_dynamic` gives [2, inf), and nothing is measured far above this size."""
 Branches = tuple[tuple[int | None, Config], ...]
 """For a range of M that several configs share: the largest M of each config, in order; None means unbounded."""
 

@@ -9,7 +9,7 @@ from itertools import islice, product
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.hit import Hit
+from gemmdb.hit import LARGEST, Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import dispatching
@@ -21,8 +21,6 @@ from gemmdb.ladder.policy_filter import required_gain
 from gemmdb.ladder.prediction import Prediction, measured
 from gemmdb.ladder.tree_correction import corrected
 
-LARGEST = 65536
-"""The assumed end of an open range. `mark_dynamic` gives [2, inf), and nothing is measured far above this size."""
 MOST_BUCKETS = 64
 """The most buckets that are compared. Several symbolic sizes may give more; ATen serves those."""
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gemmdb.cost.roofline import roofline_us, work_us
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.model import FIRST, rank
 
 LEAST_US = 2.0
 """No kernel is faster than its launch: the fastest of 4,112 problems on an H200 took this long, with cold caches."""
@@ -50,6 +48,9 @@ def trivial(problem: Problem) -> bool:
 
 def saving(ask: Ask) -> Saving | None:
     """What tuning the problem could save on the device; None where nothing is known of the device: on a CPU."""
+    from gemmdb.cost.roofline import roofline_us, work_us  # These import the cost model.
+    from gemmdb.ladder.model import FIRST, rank
+
     problem, device = ask.problem, ask.device
     if trivial(problem):
         return Saving(LEAST_US, LEAST_US)

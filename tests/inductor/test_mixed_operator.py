@@ -28,6 +28,42 @@ def test_the_operator_itself(kit):
         torch.library.opcheck(mixed_mm, given, test_utils=("test_schema", "test_faketensor"))
 
 
+def ints(*sizes):
+    return torch.randint(-9, 9, sizes, dtype=torch.int8)
+
+
+OPERATORS = {
+    "mixed_mm": (torch.randn(8, K).bfloat16(), ints(K, N), torch.rand(N).bfloat16()),
+    "int_mm_scaled": (ints(32, K), ints(K, N), torch.rand(N), torch.float16, torch.rand(32)),
+    "horizontal_mm": (torch.randn(8, K).bfloat16(), [ints(K, N), ints(K, 16)], [torch.rand(N), torch.rand(16)], []),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_fake_tensors_take_each_operator(name):
+    """On the device of the first operand, and with symbolic sizes."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+    from gemmdb.inductor import ops
+
+    ops.register()
+    operator, given = getattr(torch.ops.gemmdb, name).default, OPERATORS[name]
+    torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor"))
+    wanted = operator(*given)
+    with FakeTensorMode():
+        fakes = tree_map_only(torch.Tensor, lambda one: torch.empty(one.shape, dtype=one.dtype, device="cuda"), given)
+        found = operator(*fakes)
+    assert (found.device.type, found.dtype, found.shape) == ("cuda", wanted.dtype, wanted.shape)
+    tensors, spec = tree_flatten(given)
+    traced = make_fx(lambda *tensors: operator(*tree_unflatten(tensors, spec)), tracing_mode="symbolic")(*tensors)
+    (node,) = (node for node in traced.graph.nodes if node.target is operator)
+    assert node.meta["val"].dtype == wanted.dtype
+    assert not isinstance(node.meta["val"].shape[0], int)
+    assert torch.equal(traced(*tensors), wanted)
+
+
 def test_the_operator_scales_an_fp16_weight_first_where_the_program_does():
     from gemmdb.inductor import ops
 

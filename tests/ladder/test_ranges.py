@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.errors import InputError
+from gemmdb.hit import LARGEST
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.ranges import LARGEST, buckets
+from gemmdb.ladder.ranges import buckets
 from gemmdb.settings import Policy
 from gemmdb.table.record import STEP
 

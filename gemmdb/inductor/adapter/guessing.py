@@ -9,7 +9,7 @@ import sympy
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.value_ranges import bound_sympy
 
-from gemmdb.ladder.ranges import LARGEST
+from gemmdb.hit import LARGEST
 
 
 def from_data(expression: Any) -> bool:

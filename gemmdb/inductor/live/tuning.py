@@ -30,8 +30,6 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.candidates import candidates as likely
-from gemmdb.ladder.model import LIVE_CANDIDATES, uncovered
 from gemmdb.ladder.policy_filter import gain, objection
 from gemmdb.table.measurement import COPIED_BYTES, COPIES
 from gemmdb.table.verdict import Verdict
@@ -201,6 +199,9 @@ def candidates(group: Sequence[Decision]) -> dict[Problem, tuple[Config, ...]]:
 
 
 def _candidates(decision: Decision) -> tuple[Config, ...]:
+    from gemmdb.ladder.candidates import candidates as likely  # These import the cost model.
+    from gemmdb.ladder.model import LIVE_CANDIDATES, uncovered
+
     query, session = decision.query, decision.session
     fits = [c for c in likely(worth.ask_of(session, query)) if legality.objection(c, query) is None]
     if uncovered(query.problem) and rules.patient(session.policy):
