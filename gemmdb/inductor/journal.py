@@ -21,6 +21,8 @@ from gemmdb.inductor.phases import PHASES
 from gemmdb.kernels.config import ATEN
 
 log = logging.getLogger("gemmdb")
+SEARCH = "inductor:search"
+"""The config of an event whose product Inductor searches, because the user's own settings ask for it."""
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,8 @@ from dataclasses import replace
 
 from gemmdb.inductor.adapter import state
 from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.inductor.journal import JOURNAL, SEARCH, Event
 from gemmdb.kernels.config import ATEN, Config
-
-SEARCH = "inductor:search"
-"""The config of an event whose product Inductor searches, because the user's own settings ask for it."""
 
 
 def refuse(decision: Decision, why: str) -> None:

@@ -120,7 +120,7 @@ class Stopwatch:
             return
         # Not before the program has imported torch: these import it.
         from gemmdb.inductor.adapter import hooks
-        from gemmdb.inductor.outcome import SEARCH
+        from gemmdb.inductor.journal import SEARCH
 
         steered = [event for event in events if event.rung != "uncovered"]
         graph = GraphTimes(

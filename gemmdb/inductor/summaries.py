@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gemmdb.hit import RUNGS
-from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.inductor.journal import JOURNAL, SEARCH, Event
 from gemmdb.inductor.legality import ONLY_ATEN
 from gemmdb.inductor.summary_text import ALONE, Answers, Product, Summary
 from gemmdb.kernels.config import ATEN
@@ -42,11 +42,13 @@ def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) 
             rung = ALONE if _alone(event) else event.rung
             answers[rung] = answers.get(rung, Answers(rung)) + replace(_answer(event), rung=rung)
             alike[event.outcome].append(event)
-    gains, missed, refused, alone = [], [], [], []
+    gains, missed, refused, alone, searched = [], [], [], [], []
     for same in alike.values():
         one, gained = same[0], sum(_answer(event).gain_us for event in same)
         if _alone(one):
             alone.append(Product(_named(one), len(same), one.config, None, _no_other(one.note)))
+        elif one.config == SEARCH:
+            searched.append(Product(_named(one), len(same), one.config, None, ""))
         elif one.rung == "aten":
             missed.append(_missed(one, len(same)))
         elif one.config == ATEN.text and one.note and one.rung != "live":  # A tuned product's note is why it was tuned.
@@ -63,6 +65,7 @@ def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) 
         dict(uncovered),
         tuple(errors),
         tuple(alone),
+        tuple(searched),
     )
 
 
@@ -88,7 +91,7 @@ def _no_other(note: str) -> str:
 
 def _answer(event: Event) -> Answers:
     """One product's answer."""
-    kernels, us, speedup = int(event.config != ATEN.text), event.expected_us, event.speedup
+    kernels, us, speedup = int(event.config not in (ATEN.text, SEARCH)), event.expected_us, event.speedup
     if not us or not speedup:
         return Answers(event.rung, 1, kernels)
     return Answers(event.rung, 1, kernels, 1, us * speedup, us)

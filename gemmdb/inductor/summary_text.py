@@ -63,8 +63,8 @@ class Product:
 class Summary:
     """What was compiled. Print it, or read it: the answers by rung; the products that gain, the most first; those that
     no table answers, those that a build may save most on first; those whose answer could not be used; the names of
-    products that gemmdb does not steer; failures inside gemmdb; those that only ATen can serve. A call counts every
-    graph once."""
+    products that gemmdb does not steer; failures inside gemmdb; those that only ATen can serve; those that Inductor
+    searches. A call counts every graph once."""
 
     graphs: int = 0
     answers: Sequence[Answers] = ()
@@ -74,6 +74,7 @@ class Summary:
     uncovered: Mapping[str, int] = field(default_factory=dict)
     errors: Sequence[str] = ()
     alone: Sequence[Product] = ()
+    searched: Sequence[Product] = ()
 
     @property
     def total(self) -> Answers:
@@ -95,10 +96,13 @@ class Summary:
 
 def _line(of: Summary) -> str:
     total = of.total
-    aten = total.count - total.kernels
+    searched = sum(one.count for one in of.searched)
+    aten = total.count - total.kernels - searched
     parts = [f"{_count(total.count, 'product')}: {_sources(of)}" if total.count else "no product"]
     if aten and total.kernels:
         parts.append(f"ATen runs {aten}")
+    if searched:
+        parts.append(f"Inductor searches {searched}")
     if total.timed:
         parts.append(_expected(total))
     if of.missed:
@@ -139,6 +143,8 @@ def _lines(of: Summary) -> Iterator[str]:
         title = f"{NO_ANSWER}, so ATen runs; a build may save {_saving(of.missed)}"
         yield from _listed(title, of.missed, _estimate, lambda one: one.why)
         yield f"  to build: {BUILD}"
+    title = f"{NO_ANSWER}, so Inductor searches, as max_autotune asks"
+    yield from _listed(title, of.searched, lambda one: "", lambda one: "")
     yield from _listed("answers that are not used, so ATen runs", of.refused, lambda one: "", lambda one: one.why)
     for why in dict.fromkeys(one.why for one in of.alone):
         title = f"no kernel but ATen{f': {_short(why)}' if why else ''}"

@@ -18,7 +18,7 @@ import gemmdb.inductor
 from gemmdb.devices import registry
 from gemmdb.inductor import __main__ as runner
 from gemmdb.inductor import session
-from gemmdb.inductor.journal import Event
+from gemmdb.inductor.journal import SEARCH, Event
 from gemmdb.inductor.summaries import of_events
 from gemmdb.inductor.summary_text import MOST
 from gemmdb.key.problem import Problem
@@ -125,6 +125,14 @@ def test_the_summary_of_a_gpu_says_what_a_build_may_save():
         a failure inside gemmdb, which the compile went on without: lookup: ValueError: x
     """)  # noqa: E501
     assert 20 < missed.us < 60
+
+
+def test_products_that_inductor_searches_are_neither_our_kernels_nor_atens():
+    found = of_events(of("mm", "aten", 2, note="Inductor searches, as max_autotune asks", config=SEARCH), 1)
+    assert (found.total.count, found.total.kernels, found.missed) == (2, 0, ())
+    assert "no answer, so Inductor searches, as max_autotune asks" in str(found)
+    assert "ATen runs" not in str(found)
+    assert found.line.endswith("Inductor searches 2")
 
 
 def test_products_that_only_aten_can_serve_stand_under_the_reason():
