@@ -10,6 +10,7 @@ TOOLS = (
     Tool("list", "Name the programs, and why one cannot run here."),
     Tool("check", "Compare a tiny version of each program with and without gemmdb, on a CPU."),
     Tool("measure", "Time compiling and running of each program, in parts that resume.", gpu=True),
+    Tool("kernels", "Name the kernels of a program that differ most between default mode and another way."),
     Tool("states", "Say which state of the cache predicts what kernels save in programs."),
     Tool("report", "Print the tables and the figures of measured programs."),
 )

@@ -94,19 +94,40 @@ def mean(values: Iterable[float]) -> float | None:
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:
-    """For each program its last row, with the `earlier` ones. Skipped programs are left out."""
+    """For each program its last row that was timed, or that was to be, with its others as `earlier`, the last first.
+    Where there are only rows of cold compiles, the last of these. Skipped programs are left out."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         if "skipped" not in row:
             found.setdefault(row["program"], []).append(row)
-    return [{**one[-1], "earlier": one[-2::-1]} for one in found.values()]
+    return [_with_others(one[::-1]) for one in found.values()]
+
+
+def _with_others(rows: Sequence[Row]) -> Row:
+    """The first of these rows that is not one of cold compiles alone, with all others."""
+    chosen = next((row for row in rows if not row.get("cold")), rows[0])
+    others = [row for row in rows if row is not chosen]
+    return {**chosen, "earlier": [*others, *chosen.get("earlier", ())]}
 
 
 def comparing(row: Row, way: str, over: str) -> Row:
     """The last row of the program in which both ways were timed: times of different rows do not belong together. The
     row itself if there is none."""
     both = {way, over}
-    return next((one for one in (row, *row.get("earlier", ())) if both <= set(one.get("taken", {}))), row)
+    return next((one for one in _all(row) if both <= set(one.get("taken", {}))), row)
+
+
+def compiling(row: Row, way: str, over: str, state: str = "cold_s") -> Row:
+    """The row by which compile times of both ways are compared. It is the last with nothing but cold compiles, which
+    are disturbed the least; then that whose times are compared; then the last that has them. The row itself if none
+    has."""
+    has = [one for one in _all(row) if compiled(one, way, over, state) is not None]
+    timed = comparing(row, way, over)
+    return next((one for one in has if one.get("cold")), timed if timed in has else next(iter(has), row))
+
+
+def _all(row: Row) -> list[Row]:
+    return [row, *row.get("earlier", ())]
 
 
 def class_of(row: Row) -> str:
@@ -118,7 +139,7 @@ def class_of(row: Row) -> str:
 
 
 def figures(rows: Sequence[Row], way: str = "gemmdb") -> dict[str, Any]:
-    """The figures of the suite, of the last row of each program."""
+    """The figures of the suite: gains of the last row of each program with times, compile times as `compiling` says."""
     known = latest(rows)
     found: dict[str, Any] = {
         "way": way,
@@ -131,13 +152,12 @@ def figures(rows: Sequence[Row], way: str = "gemmdb") -> dict[str, Any]:
     for over in ("default", "max-autotune"):
         found[f"over {over}"] = _classes(known, way, over)
         for state in ("cold_s", "warm_s"):
-            ratios = [
-                one for row in known if (one := compiled(comparing(row, way, over), way, over, state)) is not None
-            ]
+            pairs = (compiling(row, way, over, state) for row in known)
+            ratios = [one for pair in pairs if (one := compiled(pair, way, over, state)) is not None]
             found[f"compile {state.removesuffix('_s')} over {over}"] = statistics.median(ratios) if ratios else None
-    pairs = [comparing(row, way, "default") for row in known]
-    longer = [pair["ways"][way]["cold_s"] - pair["ways"]["default"]["cold_s"] for pair in pairs
-              if compiled(pair, way, "default") is not None]  # fmt: skip
+    both = [pair for row in known if compiled(pair := compiling(row, way, "default"), way, "default") is not None]
+    found["compiled with nothing else"] = sum(pair.get("cold", False) for pair in both)
+    longer = [pair["ways"][way]["cold_s"] - pair["ways"]["default"]["cold_s"] for pair in both]
     found["most seconds longer than default"] = max(longer, default=None)
     lost = [one["lost_us"][0] for row in known for one in row.get("blame", ())]
     found["most us lost to one product"] = max(lost, default=None)

@@ -11,9 +11,10 @@ from typing import Any
 from benchmarks.programs.program import Program
 
 
-def already(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> set[str]:
-    """The programs that a row has in all of these ways, none of which failed. A skipped program is none of them."""
-    return {row["program"] for row in rows if _has(row, names)}
+def already(rows: Sequence[Mapping[str, Any]], names: Sequence[str], cold: bool = False) -> set[str]:
+    """The programs that a row has in all of these ways, none of which failed. A skipped program is none of them.
+    `cold`: only rows with nothing but cold compiles count, else only the others."""
+    return {row["program"] for row in rows if row.get("cold", False) == cold and _has(row, names)}
 
 
 def _has(row: Mapping[str, Any], names: Sequence[str]) -> bool:
@@ -21,9 +22,13 @@ def _has(row: Mapping[str, Any], names: Sequence[str]) -> bool:
     return "failure" not in row and all(name in found and "failure" not in found[name] for name in names)
 
 
-def missing(programs: Sequence[Program], rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Program]:
-    """The programs that no row has in these ways. Those that were tried before, and failed, come last."""
-    done, tried = already(rows, names), {row["program"] for row in rows}
+def missing(
+    programs: Sequence[Program], rows: Sequence[Mapping[str, Any]], names: Sequence[str], cold: bool = False
+) -> list[Program]:
+    """The programs that no row has in these ways, as `already` counts. Those that were tried before, and failed, come
+    last."""
+    done = already(rows, names, cold)
+    tried = {row["program"] for row in rows if row.get("cold", False) == cold}
     left = [program for program in programs if program.name not in done]
     return sorted(left, key=lambda program: program.name in tried)
 

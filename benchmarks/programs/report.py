@@ -4,7 +4,8 @@
 
 One line per program: microseconds in default mode, the gains over default mode and max-autotune with their 95%
 intervals, seconds of compiling (cold, and warm in brackets), products by rung, products that are uncovered, and errors.
-Of several lines of one program the last counts; if it lacks a way, the last one that has it. Where gemmdb is slower,
+Of several lines of one program the last counts; if it lacks a way, the last one that has it. Lines of `measure --cold`
+only count for cold compiles, and come first there. Where gemmdb is slower,
 further lines name the products that cost the time. A table of the gains by class of programs follows, and the figures
 of the suite.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import json_lines
-from benchmarks.programs.figures import Row, comparing, failed, figures, gain, latest, stats, times
+from benchmarks.programs.figures import Row, comparing, compiling, failed, figures, gain, latest, stats, times
 
 HEADS = ("program", "default us", "over default", "over max-autotune", "compile s: default", "gemmdb", "max-autotune",
          "products", "uncovered", "error: default", "gemmdb")  # fmt: skip
@@ -85,11 +86,11 @@ def short(rows: Sequence[Row], way: str) -> Iterator[str]:
     """A Markdown table of the programs that were timed in both ways, the largest gain over default mode first."""
     yield f"| program | over default | cold compile s: default | {way} |"
     yield "|---" * 4 + "|"
-    pairs = [comparing(row, way, "default") for row in rows]
-    gains = [(found, pair) for pair in pairs if (found := gain(pair, way, "default"))]
-    for (low, middle, high), pair in sorted(gains, key=lambda one: (-one[0][1], one[1]["program"])):
-        cold = " | ".join(f"{pair['ways'][name]['cold_s']:.1f}" for name in ("default", way))
-        yield f"| {pair['program']} | {middle:.3f} ({low:.3f} to {high:.3f}) | {cold} |"
+    gains = [(found, row) for row in rows if (found := gain(comparing(row, way, "default"), way, "default"))]
+    for (low, middle, high), row in sorted(gains, key=lambda one: (-one[0][1], one[1]["program"])):
+        facts = compiling(row, way, "default")["ways"]
+        cold = " | ".join(f"{facts[name]['cold_s']:.1f}" for name in ("default", way))
+        yield f"| {row['program']} | {middle:.3f} ({low:.3f} to {high:.3f}) | {cold} |"
 
 
 def _cells(row: Row, way: str) -> Iterator[str]:
@@ -101,8 +102,8 @@ def _cells(row: Row, way: str) -> Iterator[str]:
         ends = gain(comparing(row, way, over), way, over)
         yield f"{ends[1]:.3f} ({ends[0]:.3f} to {ends[2]:.3f})" if ends else ""
     for name in ("default", way, "max-autotune"):
-        facts = comparing(row, way, name)["ways"].get(name, {})
-        yield _seconds(facts)
+        found_by = {"cold_s": compiling(row, way, name), "warm_s": compiling(row, way, name, "warm_s")}
+        yield _seconds({state: pair["ways"].get(name, {}).get(state) for state, pair in found_by.items()})
     yield ", ".join(f"{count} {rung}" for rung, count in sorted(found.get("rungs", {}).items()))
     yield ", ".join(f"{count} {name}" for name, count in sorted(found.get("uncovered", {}).items()))
     for name in ("default", way):

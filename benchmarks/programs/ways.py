@@ -18,7 +18,12 @@ FOLDERS = {
 """The variables that name the caches and the user's table, with the names of their folders."""
 NOTE = 160
 """Characters of a product's note that a result keeps."""
-UNSET = ("GEMMDB_USER_TABLE", "GEMMDB_ON_MISS", "GEMMDB_CONFIRM", "GEMMDB_DISABLE")
+UNSET = (
+    "GEMMDB_USER_TABLE", "GEMMDB_ON_MISS", "GEMMDB_CONFIRM", "GEMMDB_DISABLE",
+    # An installed package is compiled. Without .pyc files each process would compile gemmdb's sources: 0.15 to 0.3 s.
+    "PYTHONDONTWRITEBYTECODE",
+)  # fmt: skip
+"""The variables that a measuring process does not inherit."""
 
 
 @dataclass(frozen=True)

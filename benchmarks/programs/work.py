@@ -67,11 +67,11 @@ def first_call(program: Program, way: Way, built: Built) -> tuple[Step, Any, flo
     """The compiled step, its outputs, and the seconds of its first call."""
     built.reset()
     torch.manual_seed(0)
-    _wait()
+    waited()
     start = time.perf_counter()
     run = built.step(functools.partial(torch.compile, **way.options(program)))
     answer = run()
-    _wait()
+    waited()
     return run, answer, time.perf_counter() - start
 
 
@@ -110,6 +110,7 @@ def emptied() -> None:
         torch.cuda.empty_cache()
 
 
-def _wait() -> None:
+def waited() -> None:
+    """Wait for the GPU, if there is one."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -1,0 +1,95 @@
+"""Name the kernels of a program that differ most between default mode and another way, by the profiler.
+
+    python -m benchmarks.programs kernels NAME [--way gemmdb] [--out FILE.jsonl]
+
+Both ways are compiled one after the other in this process, each with caches of its own, and profiled over a few calls.
+Inductor numbers the kernels of a graph anew in each way, so a kernel that became one number less is listed twice, with
+opposite signs. `measure` says whether a program is faster; this says where it gains and loses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import software
+from benchmarks.programs.program import Program
+from benchmarks.programs.suite import suite
+from benchmarks.programs.ways import WAYS
+from gemmdb.errors import InputError
+
+CALLS, WARM, SHOWN = 3, 3, 24
+Taken = Mapping[str, tuple[float, float]]
+"""By kernel: how often one call of the program launches it, and the microseconds of these together."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the tool."""
+    parser.add_argument("program", metavar="NAME", help="as `list` names it")
+    parser.add_argument("--way", choices=tuple(WAYS), default="gemmdb", help="compared with default; default: gemmdb")
+    parser.add_argument("--size", choices=("gpu", "tiny"), default="gpu", help="default: gpu")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: cuda")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="append a JSON line with all kernels")
+
+
+def main(options: argparse.Namespace) -> None:
+    """Profile both ways and print the kernels that differ most."""
+    program = suite().get(options.program)
+    if program is None:
+        raise InputError(f"no program {options.program}; `list` names them")
+    found = {name: profiled(program, name, options.size, options.device) for name in ("default", options.way)}
+    if options.out:
+        row = {"program": program.name, **software(), "kernels": found}
+        with options.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    before, after = found["default"], found[options.way]
+    print(f"{program.name}: {total(before):,.0f} us by default, {total(after):,.0f} us with {options.way}")
+    for change, name in differing(before, after)[:SHOWN]:
+        counts = " -> ".join(f"{one.get(name, (0.0, 0.0))[0]:g}" for one in (before, after))
+        print(f"{change:+9.1f} us  {counts:>10} x  {name[:100]}")
+
+
+def profiled(program: Program, name: str, size: str, device: str) -> Taken:
+    """The kernels of one call of a program in one way. On a CPU, the operators. Raises InputError where the program
+    cannot run."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from benchmarks.programs import check, work
+
+    if why := work.why_not(program, device):
+        raise InputError(f"{program.name}: {why}")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    with torch.set_grad_enabled(program.grad), check.own_state(), tempfile.TemporaryDirectory() as folder:
+        built = program.make(size, device)
+        WAYS[name].enter(Path(folder))
+        run, _, _ = work.first_call(program, WAYS[name], built)
+        for _ in range(WARM):
+            run()
+        activity = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
+        with profile(activities=[activity]) as seen:
+            for _ in range(CALLS):
+                run()
+            work.waited()
+    return {one.key: (one.count / CALLS, us / CALLS) for one in seen.key_averages() if (us := _us(one, device))}
+
+
+def _us(one: Any, device: str) -> float:
+    return float(one.self_device_time_total if device == "cuda" else one.self_cpu_time_total)
+
+
+def total(taken: Taken) -> float:
+    """Microseconds of all kernels of a call."""
+    return sum(us for _, us in taken.values())
+
+
+def differing(before: Taken, after: Taken) -> list[tuple[float, str]]:
+    """(how many microseconds more a kernel takes afterwards, its name), the largest change first."""
+    none = (0.0, 0.0)
+    changes = ((after.get(name, none)[1] - before.get(name, none)[1], name) for name in {*before, *after})
+    return sorted(changes, key=lambda one: (-abs(one[0]), one[1]))
