@@ -14,7 +14,7 @@ from gemmdb.inductor.session import Allowed, Session
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
-from gemmdb.settings import Policy, Settings
+from gemmdb.settings import PATIENT_S, Policy, Settings
 
 if TYPE_CHECKING:
     from gemmdb.table.catalog import Catalog
@@ -51,7 +51,9 @@ class _Asked:
         policy = self.policy
         if policy.on_miss != "live" or self.declines(query):
             return self.otherwise(query)
-        hit = self._answer(query, policy)
+        # Timing one doubtful answer takes a fraction of what tuning takes.
+        hit = self.otherwise(query) if policy.live_s < PATIENT_S and self._applied(query, policy).confirm else None
+        hit = hit or self._answer(query, policy)
         if hit is not None:
             return hit
         # A search would repeat what an earlier one has stored: times with the operands in the cache.

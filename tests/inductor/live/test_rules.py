@@ -118,3 +118,15 @@ def test_what_was_measured_answers_the_next_graph_of_the_process(kit, tmp_path, 
     hit = looking.find(Query(problem, rows[0].device))
     assert (hit.rung, hit.config) == ("exact", kit.CPP)
     assert session_factory.from_tables(looking.policy).identity == looking.identity
+
+
+def test_a_doubtful_answer_that_will_be_timed_is_no_miss():
+    """The logits of a ModernBERT: the cost model has a guess, and tuning found nothing in three seconds."""
+    wide = replace(PLAIN, problem=Problem.gemm("addmm", m=2048, n=50368, k=768, layout="nt", bias="1d"))
+    quick = Policy(on_miss="live", live_s=10.0)
+    assert session_factory.from_tables(quick).find(wide) is None
+    confirmed = session_factory.from_tables(replace(quick, confirm=True)).find(wide)
+    assert confirmed is not None
+    assert confirmed.rung in ("near", "model")
+    asked_by_name = session_factory.from_tables(replace(quick, confirm=True, live_s=300.0))
+    assert asked_by_name.find(wide) is None, "who asks for live tuning by name gets it"
