@@ -9,8 +9,10 @@ compiles all ways again from those caches (`warm_s`), captures each as one CUDA 
 Several programs are compiled side by side, each with its share of the processors. On each GPU, only one of them at a
 time is timed or times kernels for a compile; `cold_s` is without the seconds of waiting for that, `waited_s`. Ways:
 default, max-autotune, gemmdb (as installed), gemmdb-aten, gemmdb-unconfirmed. max-autotune takes a minute or two per
-program. With --cold, nothing but the cold compiles is done, and with --cpus each process has processors of its own: then
-compile times depend the least on what runs beside. FILE gets one JSON line per program when it is done. Programs that FILE has in these ways are left out, so an
+program. --cold does the cold compiles alone, and --cpus gives each process processors of its own: compile times then
+depend the least on what runs beside.
+
+FILE gets one JSON line per program when it is done. Programs that FILE has in these ways are left out, so an
 interrupted run resumes; those that failed are repeated, after the others. With --device cpu --size tiny it shows,
 anywhere, that everything works.
 """
@@ -162,6 +164,7 @@ def _since(began: float) -> float:
 
 
 def _compiled(program: Program, name: str, place: Place, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The cold compile of one way, in a process of its own."""
     found = processes.in_process("cold", program, [name], place, folder, options)
     if "skipped" not in found:
         print(f"{program.name}: {name}: {compiled(found)}", flush=True)
@@ -181,7 +184,7 @@ def compiles(program: Program, names: list[str], place: Place, options: argparse
             if "skipped" in facts:
                 return facts
             found[name].append(facts)
-    return {"ways": {name: repeated(all_) for name, all_ in found.items()}}
+    return {"ways": {name: repeated(one) for name, one in found.items()}}
 
 
 def repeated(found: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.programs import failures, measure
+from benchmarks.programs import failures, measure, processes
 from benchmarks.programs.plan import Plan, already, missing
 from benchmarks.programs.program import Built, Program
 
@@ -31,6 +31,14 @@ def test_a_file_with_all_ways_of_a_program_is_not_measured_again() -> None:
     rows = [row("both", default="", gemmdb=""), row("one", default=""), {"program": "none", "skipped": "why"}]
     assert already(rows, ["default", "gemmdb"]) == {"both"}
     assert already(rows, ["default"]) == {"both", "one"}
+
+
+def test_rows_of_cold_compiles_alone_are_asked_for_by_themselves() -> None:
+    rows = [row("timed", default=""), {**row("cold", default=""), "cold": True}]
+    assert already(rows, ["default"]) == {"timed"}
+    assert already(rows, ["default"], cold=True) == {"cold"}
+    programs = [program(name) for name in ("cold", "timed")]
+    assert [one.name for one in missing(programs, rows, ["default"], cold=True)] == ["timed"]
 
 
 def test_a_program_that_failed_is_measured_again_after_the_others() -> None:
@@ -103,7 +111,7 @@ def test_measure_runs_as_many_programs_at_once_as_it_is_told(tmp_path, monkeypat
     programs = [program(f"t{index}", True) for index in range(3)] + [program("a"), program("b")]
     running, most, meeting = [], [], threading.Barrier(3)
 
-    def measured(one: Program, names: list[str], place: measure.Place, options: argparse.Namespace) -> dict:
+    def measured(one: Program, names: list[str], place: processes.Place, options: argparse.Namespace) -> dict:
         running.append(one.tuned)
         most.append((len(running), sum(running)))
         if one.name in ("t0", "a", "b"):  # Fails unless these three run at once.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.programs import choices, figures, locks, measure, report
+from benchmarks.common import ROOT
+from benchmarks.programs import choices, figures, locks, measure, processes, report
 from benchmarks.programs.program import KINDS, Built, Program
 from benchmarks.programs.suite import chosen, suite
 from benchmarks.programs.ways import UNSET, WAYS, base_environment
@@ -119,6 +121,74 @@ def test_a_measuring_process_has_no_settings_of_its_user() -> None:
     assert not set(UNSET) & set(environ)
 
 
+def test_places_have_processors_of_their_own() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.sched_getaffinity", lambda of: {7, 2, 3, 5, 4})
+        assert [place.cpus for place in processes.places("cuda", ["0", "1"], 1, 2)] == [(2, 3), (4, 5)]
+        assert [place.cpus for place in processes.places("cuda", ["0", "1"], 2, 0)] == [()] * 4
+        with pytest.raises(InputError, match="3 programs at once need 6 processors, not 5"):
+            processes.places("cpu", [""], 3, 2)
+
+
+def test_a_pinned_process_has_the_threads_of_its_processors() -> None:
+    """Unless something imported torch before, which counts them then."""
+    pytest.importorskip("torch")
+    cpu = min(os.sched_getaffinity(0))
+    program = (
+        "import os; from benchmarks.programs import measure, processes; "
+        f"processes.pin('{cpu}'); import torch; print(os.sched_getaffinity(0), torch.get_num_threads())"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
+    assert found == f"{{{cpu}}} 1\n"
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[str, list[object]]]:
+    """(the ways that are compiled, in order; what the processes return, by way: seconds, or a reason why not)."""
+    seen: list[str] = []
+    replies: dict[str, list[object]] = {}
+
+    def in_process(task: str, program: Program, names: list[str], *rest: object) -> dict[str, object]:
+        assert task == "cold"
+        (name,) = names
+        seen.append(name)
+        found = replies[name].pop(0)
+        if isinstance(found, str):
+            return {"failure": found}
+        return {"cold_s": found, "enabling_s": 0.1, "waited_s": 2.0, "stats": {"hits": len(seen)}}
+
+    monkeypatch.setattr(processes, "in_process", in_process)
+    return seen, replies
+
+
+def test_cold_compiles_alone_take_turns_and_their_median_counts(compiles) -> None:
+    seen, replies = compiles
+    replies |= {"default": [3.0, 9.0, 4.0], "gemmdb": [5.0, 8.0, 6.0]}
+    given = options(cold=True, repeat=3, cpus=2)
+    found = measure.measured(chosen("train-blocks")[0], ["default", "gemmdb"], processes.Place("cpu", ""), given)
+    assert seen == ["default", "gemmdb", "gemmdb", "default", "default", "gemmdb"]
+    assert (found["cold"], found["cpus"], "taken" in found) == (True, 2, False)
+    seconds = {name: (facts["cold_s"], facts["cold_all"]) for name, facts in found["ways"].items()}
+    assert seconds == {"default": (4.0, [3.0, 9.0, 4.0]), "gemmdb": (6.0, [5.0, 8.0, 6.0])}
+    assert found["ways"]["gemmdb"]["stats"] == {"hits": 6}
+    assert figures.summary(found)["cold_s"] == {"default": 4.0, "gemmdb": 6.0}
+
+
+def test_a_way_that_fails_cold_is_not_compiled_again(compiles) -> None:
+    seen, replies = compiles
+    replies |= {"default": [3.0, 4.0], "gemmdb": ["out of memory"]}
+    given = options(cold=True, repeat=2)
+    found = measure.measured(chosen("train-blocks")[0], ["default", "gemmdb"], processes.Place("cpu", ""), given)
+    assert seen == ["default", "gemmdb", "default"]
+    assert found["ways"]["gemmdb"] == {"failure": "out of memory"}
+    assert found["ways"]["default"]["cold_s"] == 3.5
+
+
+def test_only_cold_compiles_are_repeated() -> None:
+    with pytest.raises(InputError, match="only cold compiles are repeated"):
+        measure.main(options(repeat=2))
+
+
 def test_only_one_process_times_on_a_gpu(tmp_path: Path) -> None:
     path, order = tmp_path / "gpu.lock", []
 
@@ -138,10 +208,10 @@ def test_only_one_process_times_on_a_gpu(tmp_path: Path) -> None:
 def test_a_process_that_fails_costs_one_way_and_says_why(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     program = replace(suite()["gpt-fast-int8-1"], name="unknown")
-    place = measure.Place("cpu", "")
-    found = measure.in_process("cold", program, ["default"], place, tmp_path, options())
+    place = processes.Place("cpu", "")
+    found = processes.in_process("cold", program, ["default"], place, tmp_path, options())
     assert found["failure"] == "cold: exit 1: KeyError: 'unknown'"
-    found = measure.in_process("cold", program, ["default"], place, tmp_path, options(timeout=0.1))
+    found = processes.in_process("cold", program, ["default"], place, tmp_path, options(timeout=0.1))
     assert found["failure"].startswith("cold: no answer within 0 s; it was in ")
 
 
@@ -156,7 +226,7 @@ def test_a_process_that_hangs_says_where(tmp_path: Path) -> None:
     ) as child:  # fmt: skip
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
-        found = measure.doing(child, log)
+        found = processes.doing(child, log)
         child.kill()
     assert re.fullmatch(r"waits \(hangs.py:[45]\), <module> \(hangs.py:6\)", found)
 
@@ -244,6 +314,40 @@ def test_the_last_row_that_has_both_ways_is_compared() -> None:
     assert found["over max-autotune"]["bf16"]["mean"] == pytest.approx(0.5)
 
 
+def cold(name: str, **seconds: float) -> dict[str, object]:
+    """A program of which nothing but cold compiles was measured."""
+    facts = {way: {"cold_s": one, "enabling_s": 0.1, "waited_s": 0.0} for way, one in seconds.items()}
+    return {"program": name, "kind": "bf16", "ways": facts, "cold": True}
+
+
+@pytest.mark.parametrize("first", ["timed", "cold"])
+def test_gains_are_those_of_times_and_compile_times_those_of_compiles_alone(first: str) -> None:
+    timed = [row("a", default=[300.0] * 9, gemmdb=[100.0] * 9), row("b", default=[300.0] * 9, gemmdb=[100.0] * 9)]
+    alone = [cold("a", default=5.0, gemmdb=9.0), cold("a", default=5.0, gemmdb=6.0), cold("c", default=5.0, gemmdb=5.0)]
+    rows = [*timed, *alone] if first == "timed" else [*alone, *timed]
+    found = figures.figures(rows)
+    assert (found["programs"], found["timed"], found["compiled with nothing else"]) == (3, 2, 2)
+    assert found["over default"]["bf16"]["programs"] == 2
+    ratios = {"a": 6 / 5, "b": (2 + len("gemmdb")) / (2 + len("default")), "c": 1.0}
+    assert found["compile cold over default"] == pytest.approx(sorted(ratios.values())[1])
+    assert found["compile warm over default"] == 1.0
+    assert found["most seconds longer than default"] == 1.0
+    assert figures.figures(figures.latest(rows)) == found
+    (_, _, *lines) = report.short(figures.latest(rows), "gemmdb")
+    assert lines == ["| a | 3.000 (3.000 to 3.000) | 5.0 | 6.0 |", "| b | 3.000 (3.000 to 3.000) | 9.0 | 8.0 |"]
+    (_, _, *lines) = report.table(figures.latest(rows), "gemmdb")
+    compiled = {line.split(" | ")[0]: line.split(" | ")[4:6] for line in lines}
+    assert compiled == {"| a": ["5.0 (1.0)", "6.0 (1.0)"], "| b": ["9.0 (1.0)", "8.0 (1.0)"], "| c": ["5.0", "5.0"]}
+
+
+def test_ways_that_were_compiled_in_different_rows_are_not_compared() -> None:
+    rows = [row("a", **{"default": [3.0] * 9, "max-autotune": [2.0] * 9}), cold("a", gemmdb=6.0)]
+    found = figures.figures(rows)
+    assert (found["compile cold over default"], found["compiled with nothing else"]) == (None, 0)
+    both = figures.figures([*rows, cold("a", **{"gemmdb": 6.0, "max-autotune": 60.0})])
+    assert both["compile cold over max-autotune"] == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize(("name", "expected"), [
     ("llama-decode-1", figures.DECODING), ("generate-llama", figures.DECODING), ("gpt-fast-bf16-1", figures.DECODING),
     ("llama-prefill-1x1024", figures.FORWARD), ("whisper-1500+4", figures.FORWARD), ("train-bert", "training"),
@@ -313,6 +417,23 @@ def test_a_way_that_fails_leaves_the_others(tmp_path: Path, monkeypatch) -> None
         found = worker.warm(job)
     assert found["ways"]["max-autotune"]["failure"] == "RuntimeError: first line"
     assert set(found["taken"]) == {"default"}
+
+
+@pytest.mark.slow
+def test_measure_compiles_a_tiny_program_cold_and_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    out, command = tmp_path / "rows.jsonl", [sys.executable, "-m", "benchmarks.programs", "measure"]
+    flags = ["--device", "cpu", "--size", "tiny", "--jobs", "1", "--cold", "--cpus", "1"]
+    call = [*command, "--out", str(out), "--programs", "train-blocks-checkpointed", *flags]
+    for expected in (1, 1):  # The second time the file has it.
+        subprocess.run(call, check=True, cwd=ROOT, capture_output=True)
+        lines = out.read_text().splitlines()
+        assert len(lines) == expected
+    found = json.loads(lines[0])
+    assert (found["cold"], found["cpus"], set(found) & {"taken", "failure"}) == (True, 1, set())
+    assert {name: set(facts) for name, facts in found["ways"].items()} == {
+        "default": {"cold_s", "enabling_s", "waited_s"}, "gemmdb": {"cold_s", "enabling_s", "waited_s", "stats"},
+    }  # fmt: skip
 
 
 @pytest.mark.slow
