@@ -189,7 +189,6 @@ def test_confirming_takes_little_time(kit, compiled, monkeypatch):
     made = [weights(2048, n) for n in sizes]
     seconds = []
 
-
     def timed(real):
         def call(*args):
             start = monotonic()
