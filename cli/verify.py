@@ -41,8 +41,8 @@ def verify(
 
     --remeasure times a random sample of the problems again. It reports the times that changed by more than 2%, and how
     many verdicts hold, no longer hold, or cannot be told: if other programs kept the machine busy, or the intervals are
-    too wide. It needs torch and the device that the table is for, and uses all GPUs of the machine. --seed repeats a
-    sample.
+    too wide. It needs torch and the device that the table is for, and uses all GPUs of the machine; a CPU gets the
+    number of threads of the table. --seed repeats a sample.
 
     \b
     Examples:

@@ -131,10 +131,19 @@ def _wait(backend: Backend) -> str:
 
 
 def _backend(table: Table, path: Path) -> Backend:
+    """The backend of a device here that the table is for. A CPU gets the number of threads of the table, as in a
+    build."""
     here = [device for device in (detect.cuda(), detect.cpu()) if device is not None]
     for device in here:
         if device in table.devices():
             return backends.backend_for(device)
+    cpu = here[-1]
+    threads = sorted({one.units for one in table.devices() if replace(one, units=cpu.units) == cpu})
+    if len(threads) > 1:
+        counts = " and ".join(map(str, threads))
+        raise InputError(f"{path} was measured with {counts} threads: set OMP_NUM_THREADS to one of them")
+    if threads:
+        return backends.backend_for(replace(cpu, units=threads[0]))
     has = ", ".join(f"{device.sku} ({device.units} units)" for device in table.devices()) or "no device"
     raise InputError(f"{path} is for {has}; timing it again needs that device")
 

@@ -4,15 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.files.pack import pack
-from gemmdb.generators.measure import quiet
+from gemmdb.generators.measure import backends, quiet
 from gemmdb.generators.measure.cuda.emitted_config import Emitted
 from gemmdb.generators.measure.remeasure import remeasure
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import DISTURBED, NOISY, Status, Times
+from gemmdb.table.writer import Store
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +102,32 @@ def test_a_pick_that_fails_now_is_told_first(table, replay_backend, rows, proble
 def test_a_table_of_another_device_is_refused(table):
     with pytest.raises(InputError, match=r"is for Test CPU.*needs that device"):
         remeasure(table, 1)
+
+
+@pytest.fixture
+def made(monkeypatch, replay_backend, rows):
+    """This machine has the CPU of the table, but uses another number of threads. The devices that backends were made
+    for."""
+    backend, found = replay_backend(rows), []
+    monkeypatch.setattr(detect, "cuda", lambda: None)
+    monkeypatch.setattr(detect, "cpu", lambda: replace(backend.device, units=backend.device.units + 3))
+    monkeypatch.setitem(backends.FACTORIES, "cpu", lambda device: found.append(device) or backend)
+    return found
+
+
+def test_a_cpu_gets_the_threads_of_the_table(table, made, replay_backend, rows):
+    """Ranks of torchrun use one thread each, and their table is checked from a shell that sets nothing."""
+    assert remeasure(table, 4).held == 4
+    assert made == [replay_backend(rows).device]
+
+
+def test_a_cpu_of_several_numbers_of_threads_is_not_guessed(made, tmp_path, rows):
+    table = tmp_path / "several.db"
+    with Store(table) as store:
+        store.add(replace(row, device=replace(row.device, units=units)) for row in rows for units in (1, 2))
+    with pytest.raises(InputError, match="measured with 1 and 2 threads: set OMP_NUM_THREADS to one of them"):
+        remeasure(table, 4)
+    assert made == []
 
 
 def test_a_table_without_rows_of_this_toolchain_is_refused(table, replay_backend, rows):
