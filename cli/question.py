@@ -15,6 +15,7 @@ from gemmdb.workload.entries import Entry, Ranges
 _LINE = re.compile(r"(?P<path>[^\0]+):(?P<number>[1-9]\d{0,17})")
 _RANGE = r"[mnk] \d{1,10}\.\.(?:\d{1,10})?"
 _RANGED = re.compile(rf"(?P<text>.*\S) ?\((?P<ranges>{_RANGE}(?:, {_RANGE})*)\)")
+_SHORT = re.compile(r"\w+ (?:\d+ of )?\d+x\d+x\d+ ")
 _AROUND = "`'\";,. "
 """What stands around a problem in messages, and is copied with it."""
 
@@ -69,5 +70,10 @@ def _not_a_problem(text: str, error: InputError) -> str:
     if "=" not in text:
         if os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a long name
             return f"{text} is a file: name a line of it, {text}:1"
+        if _SHORT.match(text):
+            return (
+                f"{text[:80]!r} is a short name, which leaves fields out: paste the whole text, as --wide prints it, "
+                "or name WORKLOAD.jsonl:LINE"
+            )
         return f"not a problem: {text[:80]!r}; paste one as `gemmdb explain` prints it, or name WORKLOAD.jsonl:LINE"
     return f"{error}; paste all of the text, from the op to the last field"

@@ -43,6 +43,13 @@ def test_anything_else_is_bad_input(words):
         question.read(words)
 
 
+@given(strategies.problems)
+def test_a_short_name_is_told_from_what_is_no_problem(problem):
+    """Tables print short names: several problems can share one."""
+    with pytest.raises(InputError, match=r"is a short name, which leaves fields out: .* as --wide prints it, or name"):
+        question.read(names.short(problem).split())
+
+
 @pytest.mark.parametrize("around", ["{}", "`{}`;", "'{}'", "problem  {}", "  {}\n", '"{}", '])
 @pytest.mark.parametrize("command", ["lookup", "explain"])
 def test_a_pasted_problem_is_the_same_question(gemmdb, table, problem, flags, command, around):
