@@ -23,11 +23,12 @@ KIT = Kit()
 
 class Server(BaseHTTPRequestHandler):
     """Serves `folder`. `ranges`: whether it can begin in the middle. `cut`: it breaks off after so many bytes of a
-    table, once."""
+    table, once. `missing`: the status of a file that it does not serve."""
 
     folder = Path()
     ranges = True
     cut = 0
+    missing = 404
     asked: list[str]
 
     def do_HEAD(self) -> None:
@@ -37,7 +38,7 @@ class Server(BaseHTTPRequestHandler):
         try:
             data = (self.folder / self.path.lstrip("/").removeprefix("t/")).read_bytes()
         except OSError:
-            self.send_error(404)
+            self.send_error(self.missing)
             return
         start, end = 0, len(data)
         wanted = self.headers.get("Range") if self.ranges else None
@@ -210,6 +211,22 @@ def test_a_download_may_take_any_time_as_long_as_bytes_come(tmp_path, served, no
 
 def test_a_server_that_is_not_there_is_one_line(tmp_path):
     pytest.importorskip("aiohttp")
-    with pytest.raises(InputError, match=r"127\.0\.0\.1:9/t/manifest\.json") as error:
+    with pytest.raises(
+        InputError, match=r"127\.0\.0\.1:9/t/manifest\.json: ClientConnectorError \(.*127\.0\.0\.1"
+    ) as error:
         pull("http://127.0.0.1:9/t", tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 410, 500, 503])
+def test_a_server_that_refuses_or_fails_is_told_from_a_missing_file(tmp_path, http, status):
+    address, handler = http
+    handler.missing = status
+    absent = status in (404, 410)
+    said = (
+        r"manifest\.json does not exist; `gemmdb tables push` writes it"
+        if absent
+        else rf"manifest\.json: .*\({status}, "
+    )
+    with pytest.raises(InputError, match=said):
+        pull(f"{address}/nothing", tmp_path)

@@ -15,6 +15,8 @@ SCHEMES = ("file", "memory", "http", "https", "s3", "gs", "hf")
 """What a URL may begin with. fsspec knows more, some of which run code or chain other URLs."""
 EXTRAS = {"http": "gemmdb[exchange]", "https": "gemmdb[exchange]", "s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}
 _HTTP = ("http", "https")
+_MISSING = (404, 410)
+"""How an http server says that there is no such file."""
 BLOCK = 2**22
 """Bytes that are read at once."""
 PATIENCE_S = 60.0
@@ -113,8 +115,13 @@ class Remote:
     def _guard(self, name: str) -> Iterator[None]:
         try:
             yield
-        except (InputError, FileNotFoundError):
+        except InputError:
             raise
+        except FileNotFoundError as error:
+            if error.__cause__ is None or getattr(error.__cause__, "status", None) in _MISSING:
+                raise
+            # The http file system says so of every server that refuses, fails or is not there.
+            raise _failed(f"{self.url}/{name}", error.__cause__) from error
         except Exception as error:  # What the file systems raise has no common class.
             raise _failed(f"{self.url}/{name}", error) from error
 
@@ -130,5 +137,5 @@ def _client(patience_s: float) -> dict[str, Any]:
 _FRESH = {"use_listings_cache": False, "skip_instance_cache": True}
 
 
-def _failed(url: str, error: Exception) -> InputError:
+def _failed(url: str, error: BaseException) -> InputError:
     return InputError(f"{one_line(url)[:200]}: {type(error).__name__} ({one_line(str(error))[:160]})")
