@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gemmdb import settings
 from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import count, note, say_json
-from gemmdb.settings import data_home
+from gemmdb.errors import InputError
 
 if TYPE_CHECKING:
     from gemmdb.exchange.share.transfer import Transferred
@@ -55,7 +56,7 @@ def pull(
     """
     from gemmdb.exchange.share import transfer
 
-    _tell(transfer.pull(url, into or data_home(), names or (), replace, note, timeout), json)
+    _tell(transfer.pull(url, into or settings.data_home(), names or (), replace, note, timeout), json)
 
 
 def push(
@@ -79,6 +80,8 @@ def push(
     """
     from gemmdb.exchange.share import transfer
 
+    if named := next(filter(settings.is_url, tables), None):
+        raise InputError(f"{settings.url(named)} is a URL, and not a table: the one to push to comes first")
     _tell(transfer.push(url, tables, note), json)
 
 

@@ -12,8 +12,6 @@ from gemmdb.report import comparison, table, table_document, workload
 from gemmdb.table.catalog import Catalog
 from gemmdb.workload import entries
 
-_SQLITE = b"SQLite format 3\0"
-
 
 def document(path: Path, catalog: Catalog) -> dict[str, Any]:
     """What the page of a file draws: a table, a workload, or the JSON of `gemmdb compare --json`. The `catalog` answers
@@ -24,6 +22,8 @@ def document(path: Path, catalog: Catalog) -> dict[str, Any]:
 def _document(path: Path, catalog: Catalog) -> dict[str, Any]:
     if is_table(path):
         return table_document.document(table.of_table(path))
+    if path.suffix == ".py":
+        raise InputError(f"{path} is a program: run it with gemmdb report -- python {path}")
     text = "\n".join(line for _, line in entries.lines(path))
     found = _comparison(text)
     if found is not None:
@@ -38,7 +38,7 @@ def is_table(path: Path) -> bool:
     """Whether a file is one of SQLite's. Raises InputError if it cannot be read."""
     try:
         with path.open("rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
+            return file.read(len(entries.SQLITE)) == entries.SQLITE
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 

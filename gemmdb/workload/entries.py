@@ -24,6 +24,8 @@ from gemmdb.workload import origins
 from gemmdb.workload.appending import append_lines
 from gemmdb.workload.origins import Origin
 
+SQLITE = b"SQLite format 3\0"
+"""What a table's file begins with."""
 MOST_BYTES = 2**28
 """Bytes of the largest file that is read. A line takes about 300."""
 Ranges = tuple[tuple[str, int, int | None], ...]
@@ -142,6 +144,8 @@ def lines(path: Path) -> Iterator[tuple[str, str]]:
     try:
         with path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)
+        if raw.startswith(SQLITE):
+            raise InputError(f"{path} is a table, not a workload: `gemmdb show {path}` lists what is in it")
         text = raw.decode()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error

@@ -165,6 +165,28 @@ def test_a_url_as_an_argument_is_refused_by_name(gemmdb, environment):
     refused(gemmdb("verify", URL), f"{URL} is a URL", "download it")
 
 
+def test_a_url_among_the_tables_to_push_is_told_its_place(gemmdb, make_table):
+    done = gemmdb("tables", "push", str(make_table("mine.db")), "https://example.com:8443/tables")
+    refused(done, "https://example.com:8443/tables is a URL", "the one to push to comes first")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["coverage", "{}"], ["lookup", "{}:1"], ["build", "--arch", "cpu", "--shapes", "{}"]]
+)
+def test_a_table_in_place_of_a_workload_is_told_to_be_one(gemmdb, make_table, arguments):
+    if arguments[0] == "build":
+        pytest.importorskip("torch")
+    path = make_table("mine.db")
+    done = gemmdb(*(word.format(path) for word in arguments))
+    refused(done, f"{path} is a table, not a workload", f"gemmdb show {path}")
+
+
+def test_a_report_of_a_program_is_told_how_it_is_run(gemmdb, environment):
+    pytest.importorskip("plotly")
+    Path("model.py").write_text("import torch\n")
+    refused(gemmdb("report", "model.py"), "model.py is a program", "gemmdb report -- python model.py")
+
+
 def test_a_problem_of_an_old_size_is_still_a_problem(environment):
     """Only the command refuses a size of 0: a program may have such products, and a workload may hold them."""
     assert Problem.gemm("mm", m=0, n=64, k=64).empty
