@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gemmdb.key.device import Device
 from gemmdb.tune.running import STARTUP, run
+from gemmdb.workload import entries
 
 
 def test_passes_streams_and_the_exit_code_through(environment, tmp_path: Path):
@@ -181,3 +183,37 @@ def test_a_compiled_model_is_recorded_in_every_process(environment, tmp_path: Pa
     Path("outer.py").write_text("import subprocess, sys; subprocess.run([sys.executable, 'train.py'], check=True)")
     assert run_command(["record", "--", sys.executable, "outer.py"]) == 0
     assert "1 problem in workload.jsonl, 0 of them new" in capfd.readouterr().err
+
+
+RANKS = """
+import torch
+import torch.distributed as dist
+from torch._inductor.compile_fx import compile_fx
+
+dist.init_process_group("gloo")
+linear = torch.nn.Linear(64, 32).eval().requires_grad_(False)
+backend = compile_fx if dist.get_rank() else "inductor"  # One rank calls Inductor itself, as vLLM does.
+compiled = torch.compile(linear, backend=backend)
+with torch.no_grad():
+    for _ in range(3):
+        compiled(torch.randn(8 + dist.get_rank(), 64))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_every_rank_of_torchrun_is_recorded(environment, tmp_path: Path, monkeypatch, capfd):
+    pytest.importorskip("torch")
+    from gemmdb.cli.app import run as run_command
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    Path("train.py").write_text(RANKS)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    assert run_command(["record", "--", *torchrun, "train.py"]) == 0
+    assert "2 problems in workload.jsonl" in capfd.readouterr().err
+    recorded = entries.read(Path("workload.jsonl")).entries
+    assert {(entry.problem.m, entry.count, entry.calls) for entry in recorded} == {(8, 1, 3), (9, 1, 3)}
+    # torchrun gives each rank one thread, so a table for them is another one than that of the shell.
+    assert {Device.parse(entry.device).units for entry in recorded} == {1}
