@@ -1,8 +1,8 @@
 """Begins at the joint stage what the post-grad pass will time, so that it compiles while Inductor's own passes run.
 
 Nothing is decided here. What the later graph has otherwise is begun there, and what was begun in vain costs the time to
-generate its code. A graph with a backward is left alone: torch divides it first, and what it stores for the backward
-changes what follows a product.
+generate its code and to compile it. So graphs that will differ are left alone: one with a backward is divided first, and
+what it stores for the backward changes what follows a product; freezing makes constants of weights.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from gemmdb.inductor import deciding
 from gemmdb.inductor.adapter import state
+from gemmdb.inductor.confirm import rules
 from gemmdb.inductor.confirm.ahead import Ahead, Steer
 from gemmdb.inductor.confirm.confirming import Confirmation
 from gemmdb.inductor.decision import Decision
@@ -20,14 +21,14 @@ from gemmdb.inductor.journal import JOURNAL
 from gemmdb.inductor.match import products
 from gemmdb.inductor.match.extract import Unsupported
 from gemmdb.inductor.session import Session
+from gemmdb.settings import Policy
 
 
 def begin(graph: Any, session: Session, steer: Steer, ahead: Ahead) -> None:
     """Begin the trials of a joint graph that has no backward, and keep them in `ahead`. Never raises."""
-    policy = session.policy
-    if not policy.confirm or policy.on_miss == "error" or not state.compiles_in_workers() or _has_backward(graph):
-        return
     try:
+        if not _pays(graph, session.policy):
+            return
         pairs = list(_decided(graph, session))
         fusion, confirmation = Fusion(steer, ahead), Confirmation(steer, ahead)
         taken = fusion.begin(pairs)
@@ -36,6 +37,13 @@ def begin(graph: Any, session: Session, steer: Steer, ahead: Ahead) -> None:
         ahead.keep(confirmation.jobs)
     except Exception as error:
         JOURNAL.failure("joint pass", error)
+
+
+def _pays(graph: Any, policy: Policy) -> bool:
+    """Whether what is begun now is ready when it is needed, and is needed at all."""
+    if not policy.confirm or policy.on_miss == "error" or state.freezing() or state.may_be_cached():
+        return False
+    return not _has_backward(graph) and state.compiles_in_workers()
 
 
 def _has_backward(graph: Any) -> bool:
@@ -51,7 +59,8 @@ def _decided(graph: Any, session: Session) -> Iterator[tuple[Any, Decision]]:
             product = products.product(node)
         except Unsupported:
             continue
-        if product is not None and not product.guessed:
-            decision = deciding.decide(session, product.query)
-            if decision.config is not None:
-                yield node, decision
+        if product is None or product.guessed or rules.objection(product.query, session.policy):
+            continue
+        decision = deciding.decide(session, product.query)
+        if decision.config is not None:
+            yield node, decision

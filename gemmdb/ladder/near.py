@@ -100,6 +100,8 @@ def _of_a_batch(ask: Ask) -> Step:
     if hit is None:
         return Step("near", None, "no similar product of a batch was measured near this one")
     config = hit.config if objection(ask, hit.config) is None and hit.config not in barred(ask) else ATEN
+    if config == ATEN and ask.policy.on_miss == "live":
+        return Step("near", None, f"ATen won {nearest.head}, {distance:.2f} doublings away")
     speedup = hit.speedup if config != ATEN else 1.0
     aten_us = hit.expected_us * hit.speedup * query.flops / nearest.flops
     evidence = {"neighbours": [text], "distance": distance}

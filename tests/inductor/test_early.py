@@ -4,14 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 from kit.devices import H200
-from kit.horizontal import NARROW, half, session
+from kit.horizontal import NARROW, half, session, traced
 
 import gemmdb.inductor
 from gemmdb.hit import Hit
 from gemmdb.inductor import early, passes
 from gemmdb.inductor import session as sessions
+from gemmdb.inductor.adapter import state
 from gemmdb.inductor.confirm import rules
 from gemmdb.inductor.confirm.ahead import Ahead
 from gemmdb.inductor.confirm.job import Job, Unconfirmed
@@ -57,6 +59,7 @@ def stages(monkeypatch):
     monkeypatch.setattr(groups, "_GPUS", ("cpu", "cuda"))
     monkeypatch.setattr(rules, "objection", lambda query, policy: "")
     monkeypatch.setattr(fusing, "_KNOWN", {})
+    monkeypatch.setattr(state, "compiles_in_workers", lambda: True)
     for kind, finish in ((Trial, lambda trial: Timed(5.0, 10.0)), (Job, unconfirmed)):
         monkeypatch.setattr(kind, "begin", begin)
         monkeypatch.setattr(kind, "finish", finish)
@@ -109,10 +112,44 @@ def test_a_graph_with_a_backward_is_left_for_later(stages, on_a_gpu):
     assert {stage for stage, _ in stages} == {"post-grad"}
 
 
-def test_without_workers_nothing_would_be_gained(stages):
+def test_without_workers_nothing_would_be_gained(stages, monkeypatch):
+    monkeypatch.setattr(state, "compiles_in_workers", lambda: False)
     with torch.no_grad():
-        compiled(gated, X, FIRST, SECOND, compile_threads=1)
+        compiled(gated, X, FIRST, SECOND)
     assert stages == [("post-grad", "Trial")]
+
+
+def test_one_thread_has_no_workers():
+    with inductor_config.patch(compile_threads=1):
+        assert not state.compiles_in_workers()
+
+
+def test_frozen_weights_become_constants_later(stages):
+    with torch.no_grad():
+        compiled(gated, X, FIRST, SECOND, freezing=True)
+    assert ("joint", "Trial") not in stages
+
+
+def test_a_graph_that_may_be_cached_is_left_for_later(stages):
+    with torch.no_grad(), functorch_config.patch(enable_autograd_cache=False):
+        compiled(gated, X, FIRST, SECOND, fx_graph_cache=True)
+    assert stages == [("post-grad", "Trial")]
+
+
+def test_what_is_never_timed_is_not_looked_up(stages, monkeypatch):
+    monkeypatch.setattr(rules, "objection", lambda query, policy: "its sizes are symbolic")
+    asked = []
+    monkeypatch.setattr(early.deciding, "decide", lambda session, query: asked.append(query))
+    graph = traced(gated, X, FIRST, SECOND)
+    assert list(early._decided(graph.graph, session())) == asked == []
+
+
+def test_kernels_that_were_not_ready_are_not_waited_for_again(stages, monkeypatch):
+    monkeypatch.setattr(Compiled, "ready", lambda self, seconds: False)
+    with torch.no_grad():
+        stats = compiled(gated, X, FIRST, SECOND)
+    assert stages == [("joint", "Trial")]
+    assert stats["errors"] == []
 
 
 def test_a_failure_costs_the_head_start_alone(stages, monkeypatch):

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from torch._dynamo.utils import counters
+from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
+from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 
@@ -26,8 +28,15 @@ def autotuning() -> bool:
 
 
 def compiles_in_workers() -> bool:
-    """Whether kernels compile in other processes. Otherwise a compile waits for each as it is begun."""
-    return inductor_config.compile_threads is None or inductor_config.compile_threads > 1
+    """Whether kernels compile in other processes now. Otherwise a compile waits for each as it is begun. Inductor asks
+    the same; the first time that starts the processes."""
+    return bool(AsyncCompile.use_process_pool())
+
+
+def may_be_cached() -> bool:
+    """Whether the graph of a joint pass may still come out of Inductor's cache: AOTAutograd's, which is asked before,
+    is off."""
+    return bool(inductor_config.fx_graph_cache) and not functorch_config.enable_autograd_cache
 
 
 def freezing() -> bool:

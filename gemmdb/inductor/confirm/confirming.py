@@ -48,12 +48,13 @@ class Confirmation:
     def begin(self, pairs: Sequence[tuple[Any, Decision]]) -> None:
         """Begin to compile the answers among these that no measurement stands behind. Each product is given with its
         node."""
-        doubted = [(node, one) for node, one in pairs if one.entry not in self._seen and rules.in_doubt(one, node)]
-        self._seen.update(one.entry for _, one in doubted)
-        if not doubted:
-            return
+        doubted: list[tuple[Any, Decision]] = []
         try:
-            self._begin(doubted)
+            new = [(node, one) for node, one in pairs if one.entry not in self._seen]
+            doubted = [(node, one) for node, one in new if rules.in_doubt(one, node)]
+            self._seen.update(one.entry for _, one in doubted)
+            if doubted:
+                self._begin(doubted)
         except Exception as error:
             JOURNAL.failure("confirming", error)
             self._give_up([decision for _, decision in doubted], "it failed")
@@ -122,7 +123,7 @@ def _jobs(doubted: Sequence[tuple[Any, Decision]]) -> tuple[list[Job], list[tupl
         except cutting.Uncut as error:
             uncut.append((decision, str(error)))
             continue
-        key = (decision.problem.text, decision.query.device.text, decision.config, piece.text)
+        key = (decision.problem.text, decision.query.device.text, decision.config, piece.text, tuple(piece.warm))
         jobs.setdefault(key, Job(piece, key)).decisions.append(decision)
     return sorted(jobs.values(), key=lambda job: -job.saved_us), uncut
 

@@ -106,12 +106,12 @@ class Job:
             else:
                 found = on_cpu.trial((aten, ours), fakes, warm)
         rows = measurements(decision, found, self._zeroing_us)
+        timed = rows[-1].times
+        if timed is None:
+            return Result(None, rows=rows)
         # A key does not say that the program computes the weight: what was timed with it in the cache is no evidence
         # for a weight that comes from memory.
         kept = () if self.piece.computes_weight else rows
-        timed = rows[-1].times
-        if timed is None:
-            return Result(None, rows=kept)
         return Result(decide(rows), timed.median_us, timed.aten_us, kept)
 
     def _code(self, config: Config, steer: Steer) -> nested.Code:

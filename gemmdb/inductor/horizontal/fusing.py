@@ -110,8 +110,7 @@ class Fusion:
             patience_s = rules.patience_s(trial.saved_us, _policy(trial)) + start - now()
             if trial.key not in _KNOWN and left_s >= 0 and ready(trial, min(left_s, patience_s)):
                 _remember(trial, _done(trial.finish))
-            if trial.key in _KNOWN:
-                self._tried.update(node for group in trial.groups for node in group.nodes)
+            self._tried.update(node for group in trial.groups for node in group.nodes)
         count = sum(len(group.members) for trial in self.trials for group in trial.groups)
         for trial in self.trials:  # All trials are over: they read the graph as it was.
             timed = _KNOWN.get(trial.key)
@@ -151,7 +150,7 @@ def _remember(trial: Trial, found: Any) -> None:
     timed = found if isinstance(found, Timed) else None
     log.debug("horizontal fusion of %s: %s", trial.text, timed or "no times")
     if len(_KNOWN) >= MOST_KNOWN:
-        _KNOWN.clear()
+        del _KNOWN[next(iter(_KNOWN))]
     _KNOWN[trial.key] = timed
 
 
