@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from gemmdb.errors import InputError
@@ -35,20 +35,30 @@ def export(table: Path, out: Path, to: str) -> Exchanged:
     return Exchanged(str(table), out, to, what, carried, tally.left)
 
 
-def _csv(path: Path, out: Path, tally: Tally) -> int:
+@contextlib.contextmanager
+def _measured(path: Path) -> Iterator[Table]:
+    """The table at `path`. Raises InputError if it holds no measurements."""
     with contextlib.closing(Table.open(path)) as table:
+        if table.packed:
+            formats = " and ".join(f"--to {name}" for name, (what, _) in FORMATS.items() if what != "measurement")
+            raise InputError(f"{path} is packed and holds no measurements: {formats} export what it says")
+        yield table
+
+
+def _csv(path: Path, out: Path, tally: Tally) -> int:
+    with _measured(path) as table:
         for run in table.provenance():
             tally.leave("CSV has no place for what a run recorded about itself; jsonl and parquet have", run["run"])
         return text_formats.write_csv(out, table.measurements())
 
 
 def _jsonl(path: Path, out: Path, tally: Tally) -> int:
-    with contextlib.closing(Table.open(path)) as table:
+    with _measured(path) as table:
         return text_formats.write_jsonl(out, table.measurements(), table.provenance())
 
 
 def _parquet(path: Path, out: Path, tally: Tally) -> int:
-    with contextlib.closing(Table.open(path)) as table:
+    with _measured(path) as table:
         return parquet.write(out, table.measurements(), table.provenance())
 
 
