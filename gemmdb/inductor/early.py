@@ -1,8 +1,8 @@
 """Begins at the joint stage what the post-grad pass will time, so that it compiles while Inductor's own passes run.
 
 Nothing is decided here. What the later graph has otherwise is begun there, and what was begun in vain costs the time to
-generate its code and to compile it. So graphs that will differ are left alone: one with a backward is divided first, and
-what it stores for the backward changes what follows a product; freezing makes constants of weights.
+generate its code and to compile it. So graphs that will differ are left alone. One with a backward is divided first,
+and what it stores for the backward changes what follows a product. Freezing makes constants of weights.
 """
 
 from __future__ import annotations
