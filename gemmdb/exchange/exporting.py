@@ -41,7 +41,10 @@ def _measured(path: Path) -> Iterator[Table]:
     with contextlib.closing(Table.open(path)) as table:
         if table.packed:
             formats = " and ".join(f"--to {name}" for name, (what, _) in FORMATS.items() if what != "measurement")
-            raise InputError(f"{path} is packed and holds no measurements: {formats} export what it says")
+            raise InputError(
+                f"{path} is packed and holds no measurements: {formats} export what it says, and the"
+                " measurements are in the table that it was packed from"
+            )
         yield table
 
 
