@@ -30,6 +30,8 @@ def begin(graph: Any, session: Session, steer: Steer, ahead: Ahead) -> None:
         if not _pays(graph, session.policy):
             return
         pairs = list(_decided(graph, session))
+        if not pairs or not state.compiles_in_workers():
+            return
         fusion, confirmation = Fusion(steer, ahead), Confirmation(steer, ahead)
         taken = fusion.begin(pairs)
         confirmation.begin([(node, decision) for node, decision in pairs if node not in taken])
@@ -40,10 +42,10 @@ def begin(graph: Any, session: Session, steer: Steer, ahead: Ahead) -> None:
 
 
 def _pays(graph: Any, policy: Policy) -> bool:
-    """Whether what is begun now is ready when it is needed, and is needed at all."""
+    """Whether what is begun now is needed at all."""
     if not policy.confirm or policy.on_miss == "error" or state.freezing() or state.may_be_cached():
         return False
-    return not _has_backward(graph) and state.compiles_in_workers()
+    return not _has_backward(graph)
 
 
 def _has_backward(graph: Any) -> bool:
