@@ -124,7 +124,9 @@ def _jobs(doubted: Sequence[tuple[Any, Decision]]) -> tuple[list[Job], list[tupl
             uncut.append((decision, str(error)))
             continue
         key = (decision.problem.text, decision.query.device.text, decision.config, piece.text, tuple(piece.warm))
-        jobs.setdefault(key, Job(piece, key)).decisions.append(decision)
+        if key not in jobs:
+            jobs[key] = Job(piece, key)
+        jobs[key].decisions.append(decision)
     return sorted(jobs.values(), key=lambda job: -job.saved_us), uncut
 
 
@@ -190,6 +192,9 @@ def _by_trial(decision: Decision, found: Result) -> Decision:
 def _unconfirmed(decision: Decision, why: str) -> Decision:
     """The decision that is made where nothing is confirmed; its event says why it was not."""
     event, query, note = decision.event, decision.query, f"not confirmed: {why}"
+    if event.rung not in rules.RUNGS and not rules.unmeasured(decision):
+        # It was measured with a weight from memory, and the program computes the weight.
+        return replace(decision, config=ATEN, event=event.refused(note))
     if event.rung not in rules.RUNGS:  # It was measured, though not as it is served.
         return replace(decision, event=replace(event, note=f"{event.note}; {note}" if event.note else note))
     try:

@@ -9,7 +9,7 @@ from kit.devices import H200
 from gemmdb import Config, Policy, Problem
 from gemmdb.devices import detect
 from gemmdb.inductor import session
-from gemmdb.inductor.confirm import on_gpu, rules
+from gemmdb.inductor.confirm import confirming, on_gpu, rules
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import Event
 from gemmdb.kernels.config import ATEN
@@ -131,3 +131,14 @@ def test_a_compile_waits_as_long_as_a_gain_repays():
     assert rules.patience_s(-1.0, policy) < 0
     assert [rules.repays(us, policy) for us in (-1.0, 1.9, 2.1)] == [False, False, True]
     assert rules.patience_s(0.0, replace(policy, confirm_s=20.0)) == float("inf"), "who allows that much waits"
+
+
+@pytest.mark.parametrize(("said", "served"), [(SHIPPED, ATEN), (LIVE, TILE)], ids=["weight from memory", "live"])
+def test_what_was_measured_elsewhere_and_cannot_be_timed_ends_as_aten(said, served):
+    """A measured kernel is in doubt only for a weight that the program computes. What live tuning timed stays."""
+    of = session.Session(lambda query: None, Policy(confirm=True, confirm_s=3.0), None, USER)
+    event = Event(PLAIN.problem.text, "exact", TILE.text, H200.text, expected_us=10.0, speedup=1.1, **said)
+    found = confirming._unconfirmed(Decision(of, PLAIN, TILE, event), "3 s were over")
+    assert found.config == served
+    assert found.event.config == served.text
+    assert "not confirmed: 3 s were over" in found.event.note
