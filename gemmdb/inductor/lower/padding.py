@@ -14,8 +14,8 @@ from gemmdb.inductor.adapter import padding, state
 from gemmdb.inductor.live import tuning
 from gemmdb.inductor.lower.triton import Operands, check
 from gemmdb.inductor.match import products
-from gemmdb.kernels.aten import padded_sizes
-from gemmdb.kernels.config import Config
+from gemmdb.kernels.aten import misaligned, padded_sizes
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
 
 aten = torch.ops.aten
@@ -74,9 +74,15 @@ def answered(node: Any) -> bool:
 
 def _decided(current: session.Session, query: Query) -> bool:
     """Whether padding is out of the question: the answer is forced, won a measurement, or is itself a padded product.
-    Any other kernel is only expected to win. It is confirmed beside ATen without padding, and may be refused then."""
+    Any other kernel is only expected to win. It is confirmed beside ATen without padding, and may be refused then. That
+    costs something only where rows are misaligned. Padding four rows of A to eight gains nothing by itself, but it hides
+    that products share an activation, and the table's answer for four rows."""
     hit = deciding.ask(current, query)
-    return hit is not None and (hit.rung in ("exact", "forced") or hit.config.kernel == "padded")
+    if hit is None:
+        return False
+    if hit.rung in ("exact", "forced") or hit.config.kernel == "padded":
+        return True
+    return hit.config != ATEN and not misaligned(query.problem)
 
 
 def _count(node: Any, query: Query) -> int:
