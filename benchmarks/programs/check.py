@@ -26,6 +26,7 @@ from gemmdb.errors import InputError
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("--programs", default="*", metavar="GLOBS", help="names, separated by commas; default: all")
+    parser.add_argument("--source", default="", metavar="FILE", help="programs of this Python file; default: the suite")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cpu", help="default: cpu")
 
 
@@ -33,7 +34,7 @@ def main(options: argparse.Namespace) -> None:
     """Check the programs, print a line for each; raise InputError if one fails."""
     warnings.simplefilter("ignore")  # Those of the packages.
     failed = []
-    for program in chosen(options.programs):
+    for program in chosen(options.programs, options.source):
         began = time.monotonic()
         try:
             said = str(checked(program, options.device))

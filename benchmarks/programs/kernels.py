@@ -31,6 +31,7 @@ Taken = Mapping[str, tuple[float, float]]
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("program", metavar="NAME", help="as `list` names it")
+    parser.add_argument("--source", default="", metavar="FILE", help="programs of this Python file; default: the suite")
     parser.add_argument("--way", choices=tuple(WAYS), default="gemmdb", help="compared with default; default: gemmdb")
     parser.add_argument("--size", choices=("gpu", "tiny"), default="gpu", help="default: gpu")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: cuda")
@@ -39,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> None:
     """Profile both ways and print the kernels that differ most."""
-    program = suite().get(options.program)
+    program = suite(options.source).get(options.program)
     if program is None:
         raise InputError(f"no program {options.program}; `list` names them")
     found = {name: profiled(program, name, options.size, options.device) for name in ("default", options.way)}

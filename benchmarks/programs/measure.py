@@ -59,6 +59,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GLOBS",
         help="names in the order to take them, separated by commas; default: all",
     )
+    parser.add_argument("--source", default="", metavar="FILE", help="programs of this Python file; default: the suite")
     parser.add_argument("--ways", default="default,gemmdb", help=f"of {', '.join(ways.WAYS)}")
     parser.add_argument("--size", choices=SIZES, default="gpu", help="default: gpu")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: cuda")
@@ -101,7 +102,7 @@ def main(options: argparse.Namespace) -> None:
         raise InputError("--repeat: only cold compiles are repeated, with --cold")
     rows = [] if options.again else json_lines(options.out)
     processes.compile_sources()
-    everything(options, names, plan.missing(chosen(options.programs), rows, names, options.cold))
+    everything(options, names, plan.missing(chosen(options.programs, options.source), rows, names, options.cold))
 
 
 def everything(options: argparse.Namespace, names: list[str], programs: Sequence[Program]) -> None:

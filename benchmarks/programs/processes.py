@@ -72,7 +72,7 @@ def in_process(
     """What `worker.TASK` returns in a process of its own; the reason as `failure` if it ends otherwise."""
     where = {"device": place.device, "folder": str(folder), "lock": str(place.lock)}
     how = {"size": options.size, "seconds": options.timing, "blame": options.blame, "crowded": options.crowded,
-           "study": options.study}  # fmt: skip
+           "study": options.study, "source": options.source}  # fmt: skip
     job = {"program": program.name, "ways": names, **where, **how}
     reply, log = folder / "reply.json", folder / f"{task}-{names[0]}.log"
     reply.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ class Job:
     """One program on one device. `ways`: their names; a cold compile has one. `folder`: where the caches are. `lock`:
     that of the GPU. `seconds`: of timing. `blame`: the most products that are suspected if gemmdb is slower.
     `study`: the most products whose saving is compared with what their kernels save alone. `crowded`: what measures
-    while it compiles does not wait for its turn."""
+    while it compiles does not wait for its turn. `source`: the file of the program, if it is not of the suite."""
 
     program: str
     ways: tuple[str, ...]
@@ -36,6 +36,7 @@ class Job:
     blame: int
     crowded: bool
     study: int = 0
+    source: str = ""
 
     @property
     def place(self) -> Path:

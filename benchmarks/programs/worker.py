@@ -27,7 +27,7 @@ speed changes more from block to block than within one, so a block counts as one
 def cold(job: Job) -> dict[str, Any]:
     """The seconds of a program's first call with empty caches, and of importing gemmdb. Those in which its timings
     waited for timings of other programs are counted apart."""
-    program, way = suite()[job.program], WAYS[job.ways[0]]
+    program, way = suite(job.source)[job.program], WAYS[job.ways[0]]
     if why := why_not(program, job.device):
         return {"skipped": why}
     os.environ.update(way.environment(job.place))
@@ -50,7 +50,7 @@ def warm(job: Job) -> dict[str, Any]:
     """Compile in all ways from the caches that the cold compiles left, then time all of them in turn."""
     from benchmarks.programs import blame, study  # They import gemmdb, whose seconds are part of a cold compile.
 
-    program = suite()[job.program]
+    program = suite(job.source)[job.program]
     if why := why_not(program, job.device):
         return {"skipped": why}
     found: dict[str, Any] = {**software(), "torch": torch.__version__}
