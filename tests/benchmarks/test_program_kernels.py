@@ -24,9 +24,9 @@ def test_a_program_is_profiled_in_both_ways(tmp_path, monkeypatch, capsys):
         torch.manual_seed(0)
         return of_model(torch.nn.Linear(32, 48).bfloat16(), {"input": noise(4, 32, device=device)})
 
-    monkeypatch.setattr(kernels, "suite", lambda: {"linear": Program("linear", "bf16", make)})
+    monkeypatch.setattr(kernels, "suite", lambda source: {"linear": Program("linear", "bf16", make)})
     out = tmp_path / "kernels.jsonl"
-    options = {"program": "linear", "way": "gemmdb-aten", "size": "tiny", "device": "cpu", "out": out}
+    options = {"source": "", "program": "linear", "way": "gemmdb-aten", "size": "tiny", "device": "cpu", "out": out}
     kernels.main(type("Options", (), options))
     row = json.loads(out.read_text())
     assert set(row["kernels"]) == {"default", "gemmdb-aten"}
@@ -38,4 +38,4 @@ def test_a_program_is_profiled_in_both_ways(tmp_path, monkeypatch, capsys):
 
 def test_an_unknown_program_is_named():
     with pytest.raises(InputError, match="no program nosuch"):
-        kernels.main(type("Options", (), {"program": "nosuch", "way": "gemmdb", "out": None}))
+        kernels.main(type("Options", (), {"program": "nosuch", "source": "", "way": "gemmdb", "out": None}))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from benchmarks.common import ROOT
 from benchmarks.programs import choices, figures, locks, measure, processes, report
-from benchmarks.programs.program import KINDS, Built, Program
+from benchmarks.programs.program import Built, Program
 from benchmarks.programs.suite import chosen, suite
 from benchmarks.programs.ways import UNSET, WAYS, base_environment
 from gemmdb.errors import InputError
@@ -40,30 +40,6 @@ def options(**given: object) -> argparse.Namespace:
     found = parser.parse_args(["--out", str(given.pop("out", "unused"))])
     vars(found).update(given)
     return found
-
-
-def test_the_suite_has_programs_of_every_kind_that_can_be_made() -> None:
-    programs = suite()
-    assert {program.kind for program in programs.values()} <= set(KINDS)
-    for name, program in programs.items():
-        assert callable(program.make), name
-        assert program.grad == (program.kind == "training"), name
-
-
-def test_a_program_of_each_scheme_of_torchao_has_the_flags_that_torchao_sets() -> None:
-    """They make a compile take minutes, so the others are without."""
-    programs = [program for name, program in suite().items() if name.startswith("torchao-")]
-    tuned = [program.name.split("-")[1] for program in programs if program.tuned]
-    assert sorted(tuned) == sorted({program.name.split("-")[1] for program in programs})
-
-
-def test_programs_are_chosen_by_patterns() -> None:
-    assert [program.name for program in chosen("train-blocks,gpt-fast-int8-?")] == [
-        "train-blocks", "gpt-fast-int8-1", "gpt-fast-int8-8",
-    ]  # fmt: skip
-    assert len(chosen("*")) == len(suite())
-    with pytest.raises(InputError, match="no program is named nothing-like-it"):
-        chosen("nothing-like-it")
 
 
 def test_the_same_kernel_is_compared_with_the_same_choice_of_blocks(tmp_path: Path) -> None:
@@ -383,7 +359,7 @@ def test_a_program_is_compiled_cold_and_warm_and_timed(tmp_path: Path, monkeypat
         return of_model(torch.nn.Linear(32, 48).bfloat16(), {"input": noise(4, 32, device=device)})
 
     program = Program("linear", "bf16", make)
-    monkeypatch.setattr(worker, "suite", lambda: {"linear": program})
+    monkeypatch.setattr(worker, "suite", lambda source: {"linear": program})
     monkeypatch.setattr(ways, "FOLDERS", {"XDG_DATA_HOME": "data"})  # A new cache would cost a precompiled header.
     names = ("default", "gemmdb")
     job = work.Job("linear", names, "tiny", "cpu", str(tmp_path), str(tmp_path / "lock"), 0.1, 3, False)
@@ -410,7 +386,7 @@ def test_a_way_that_fails_leaves_the_others(tmp_path: Path, monkeypatch) -> None
 
         return Built(step)
 
-    monkeypatch.setattr(worker, "suite", lambda: {"odd": Program("odd", "bf16", make)})
+    monkeypatch.setattr(worker, "suite", lambda source: {"odd": Program("odd", "bf16", make)})
     monkeypatch.setattr(ways, "FOLDERS", {})
     job = work.Job("odd", ("default", "max-autotune"), "tiny", "cpu", str(tmp_path), str(tmp_path / "l"), 0.1, 0, False)
     with check.own_state():

@@ -75,7 +75,7 @@ def answered(node: Any) -> bool:
 def _decided(current: session.Session, query: Query) -> bool:
     """Whether padding is out of the question: the answer is forced, won a measurement, or is itself a padded product.
     Any other kernel is only expected to win. It is confirmed beside ATen without padding, and may be refused then. That
-    costs something only where rows are misaligned. Padding four rows of A to eight gains nothing by itself, but it hides
+    costs something only where rows are misaligned. Padding four rows of A to eight gains nothing by itself. It hides
     that products share an activation, and the table's answer for four rows."""
     hit = deciding.ask(current, query)
     if hit is None:

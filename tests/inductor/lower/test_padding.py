@@ -129,8 +129,8 @@ def test_an_expectation_says_nothing_about_padding_unless_it_is_a_padded_product
 
 @pytest.mark.parametrize(("rung", "config", "padded"), [("near", ATEN, True), ("near", TILE, False)])
 def test_rows_that_are_aligned_stay_as_many_as_they_are_where_a_kernel_is_expected_to_win(asked, rung, config, padded):
-    """Inductor padded four rows to eight where its timings were disturbed. Products of one activation then had no common
-    kernel."""
+    """Inductor padded four rows to eight where its timings were disturbed. Products of one activation then had no
+    common kernel."""
     match = matched(node(torch.mm, (4, 96), (96, 128)))
     with session.use(Session(lambda query: Hit(rung, config, 1.0, 1.0, ""), Policy(), None)):
         assert pad_mm._should_pad(match) is padded

@@ -1,0 +1,80 @@
+"""The programs of the suite, and those of a file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from benchmarks.common import ROOT
+from benchmarks.programs import measure, processes
+from benchmarks.programs.program import KINDS
+from benchmarks.programs.suite import chosen, suite
+from gemmdb.errors import InputError
+
+
+def test_the_suite_has_programs_of_every_kind_that_can_be_made() -> None:
+    programs = suite()
+    assert {program.kind for program in programs.values()} <= set(KINDS)
+    for name, program in programs.items():
+        assert callable(program.make), name
+        assert program.grad == (program.kind == "training"), name
+
+
+def test_a_program_of_each_scheme_of_torchao_has_the_flags_that_torchao_sets() -> None:
+    """They make a compile take minutes, so the others are without."""
+    programs = [program for name, program in suite().items() if name.startswith("torchao-")]
+    tuned = [program.name.split("-")[1] for program in programs if program.tuned]
+    assert sorted(tuned) == sorted({program.name.split("-")[1] for program in programs})
+
+
+def test_programs_are_chosen_by_patterns() -> None:
+    assert [program.name for program in chosen("train-blocks,gpt-fast-int8-?")] == [
+        "train-blocks", "gpt-fast-int8-1", "gpt-fast-int8-8",
+    ]  # fmt: skip
+    assert len(chosen("*")) == len(suite())
+    with pytest.raises(InputError, match="no program is named nothing-like-it"):
+        chosen("nothing-like-it")
+
+
+PROGRAM = """
+from benchmarks.programs.building import noise, of_model
+from benchmarks.programs.program import Program
+import torch
+
+def make(size, device):
+    return of_model(torch.nn.Linear(16, 32), {"input": noise(4, 16, device=device, dtype=torch.float32)}, exact=False)
+
+def programs():
+    return [Program("mine", "bf16", make)]
+"""
+
+
+def test_a_file_has_programs_in_place_of_the_suite(tmp_path: Path) -> None:
+    source = tmp_path / "mine.py"
+    source.write_text(PROGRAM)
+    assert [(one.name, one.collection) for one in chosen("*", str(source))] == [("mine", "mine")]
+    for text, why in (("x = 1", "no function `programs`"), (None, "not a Python file")):
+        other = tmp_path / "other.py"
+        other.write_text(text) if text else other.unlink()
+        with pytest.raises(InputError, match=why):
+            suite(str(other))
+
+
+def test_a_program_of_a_file_is_measured(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    source = tmp_path / "mine.py"
+    source.write_text(PROGRAM)
+    parser = argparse.ArgumentParser()
+    measure.arguments(parser)
+    given = parser.parse_args(["--out", "unused", "--source", str(source), "--size", "tiny"])
+    (program,) = chosen("mine", str(source))
+    found = processes.in_process("cold", program, ["gemmdb"], processes.Place("cpu", ""), tmp_path, given)
+    assert found["stats"]["rungs"], found
+
+
+def test_programs_that_are_not_in_the_suite_have_other_names() -> None:
+    held_out = suite(str(ROOT / "benchmarks/programs/held_out.py"))
+    assert len(held_out) == 32
+    assert not set(held_out) & set(suite())
