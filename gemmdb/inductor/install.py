@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.inductor import passes, ranks, session, summaries
-from gemmdb.inductor.adapter import cutlass, decomposing, fusing, hooks, naming, patches, state
+from gemmdb.inductor.adapter import cutlass, decomposing, fusing, hooks, naming, patches, prebuilt, state
 from gemmdb.inductor.adapter import padding as pad_mm
 from gemmdb.inductor.journal import BENCHMARKS, JOURNAL
 from gemmdb.inductor.live import searching
@@ -52,6 +52,7 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
         "fusion_score": fusing.in_any_loops,
         "define_kernel": naming.keeping_names,
         "cutlass_headers": cutlass.with_our_headers,
+        "cuda_compile": prebuilt.with_prebuilt,
         "timings": lambda _: searching.keep,
     }
 

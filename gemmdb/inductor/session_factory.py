@@ -12,12 +12,17 @@ from gemmdb.hit import Hit, Range
 from gemmdb.inductor import legality
 from gemmdb.inductor.session import Allowed, Session
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.settings import PATIENT_S, Policy, Settings
 
 if TYPE_CHECKING:
     from gemmdb.table.catalog import Catalog
+
+
+_FORCED = Policy(compile_cost=10)
+"""Somebody who names a kernel waits for its compiler."""
 
 
 def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings | None = None) -> Session:
@@ -33,7 +38,7 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
         lambda: Catalog.load(settings, tables=tables, strict=strict), lambda: written(settings.user_table)
     )
     asked = _Asked(policy, catalog)
-    identity = f"{policy.text} catalog={catalog().identity()}"
+    identity = f"{policy.text} catalog={catalog().identity()} kernels={prebuilt.identity()}"
     return Session(
         asked.find, policy, identity, settings.user_table, asked.why, asked.declines, asked.otherwise,
         asked.unconfirmed, asked.kernel, lambda: catalog().tables,
@@ -131,4 +136,4 @@ def from_chooser(chooser: Callable[[Problem], Config | None], key: str | None) -
             return None
         return Hit("forced", config, 0.0, 1.0, "", {})
 
-    return Session(find, Policy(), None if key is None else f"forced {key}")
+    return Session(find, _FORCED, None if key is None else f"forced {key}")

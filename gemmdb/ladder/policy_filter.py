@@ -22,13 +22,15 @@ def objection(ask: Ask, config: Config) -> str | None:
         found: str | None = ask.memo[config]
     except KeyError:
         symbolic = ask.symbolic if ask.query.ranges else ()
-        found = refusal(config, ask.policy, ask.problem) or illegal(config, ask.problem, ask.device, symbolic)
+        found = refusal(config, ask.policy, ask.problem) or _expensive(ask, config)
+        found = found or illegal(config, ask.problem, ask.device, symbolic)
         ask.memo[config] = found
     return found
 
 
 def refusal(config: Config, policy: Policy, problem: Problem) -> str | None:
-    """Why the policy does not serve `config` for `problem`, None when it may. ATen is always allowed."""
+    """Why the policy does not serve `config` for `problem`, however long it takes to compile; None when it may. ATen is
+    always allowed."""
     if config == ATEN:
         return None
     if policy.deny and _compiled(policy.deny).search(config.text):
@@ -37,11 +39,26 @@ def refusal(config: Config, policy: Policy, problem: Problem) -> str | None:
         return f"not among what the policy allows: {policy.allow}"
     if policy.batch_invariant and splits_reduction(config):
         return "splits the sum over K, which the policy's batch invariance rules out"
-    if config.spec.cost > policy.compile_cost:
-        return f"costs more to compile than the policy's limit of {policy.compile_cost}"
     if config.backend == "cutlass" and problem.m * problem.n * problem.k < policy.cutlass_size:
         return f"CUTLASS begins at M x N x K = {policy.cutlass_size} by the policy"
     return None
+
+
+def expensive(config: Config, policy: Policy) -> str | None:
+    """Why the policy does not serve a config that has yet to be compiled, None when it may."""
+    if config.spec.cost > policy.compile_cost:
+        return f"costs more to compile than the policy's limit of {policy.compile_cost}"
+    return None
+
+
+def _expensive(ask: Ask, config: Config) -> str | None:
+    """As `expensive`, but a kernel that is compiled in advance has its cost behind it."""
+    found = expensive(config, ask.policy)
+    if found is None or config.backend != "cutlass":
+        return found
+    from gemmdb.kernels.cutlass import prebuilt  # Most lookups are not about CUTLASS.
+
+    return found if prebuilt.cost(config, ask.problem, ask.toolchain) > ask.policy.compile_cost else None
 
 
 def splits_reduction(config: Config) -> bool:

@@ -16,7 +16,7 @@ from gemmdb.kernels.inductor import menu as inductor_menu
 from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.model import LIVE_CANDIDATES
-from gemmdb.ladder.policy_filter import refusal
+from gemmdb.ladder.policy_filter import expensive, refusal
 from gemmdb.table.measurement import Protocol
 
 FEWEST_SAMPLES = 7
@@ -65,7 +65,7 @@ def _candidates(request: Request, backend: Backend, chosen: Effort) -> Sequence[
 def _allowed(config: Config, request: Request, backend: Backend) -> bool:
     policy = request.policy
     policy = replace(policy, compile_cost=min(policy.compile_cost, policy.live_cost))
-    if config == ATEN or refusal(config, policy, request.problem):
+    if config == ATEN or refusal(config, policy, request.problem) or expensive(config, policy):
         return False
     return illegal(config, request.problem, backend.device) is None
 

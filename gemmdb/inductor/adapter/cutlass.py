@@ -21,15 +21,14 @@ from torch._inductor import ir
 from torch._inductor.codegen.cuda import compile_utils
 from torch._inductor.codegen.cutlass.kernel import CUTLASSTemplateKernel
 from torch._inductor.codegen.cutlass.template import CUTLASSTemplate
-from torch._inductor.codegen.cutlass.utils import DTYPE_TO_CUTLASS_TYPE
 from torch._inductor.utils import Placeholder
 from torch._inductor.virtualized import V
 
 from gemmdb.kernels import cutlass
+from gemmdb.kernels.cutlass import entry
 
 PROBE_S = 60
 """An empty source compiles in a second or two."""
-NAMES = ("a", "b", "scale", "bias", "row_scale")
 
 
 @dataclass(frozen=True)
@@ -59,43 +58,28 @@ class _Kernel(CUTLASSTemplateKernel):  # type: ignore[misc]
         """Inductor's hook: where each pointer begins within its buffer, in bytes."""
         return [node.get_layout().offset * node.get_dtype().itemsize for node in self.named_nodes.values()]
 
-    def entry(self, nodes: dict[str, Any], out: Any) -> str:
-        """The text of the function that Inductor calls."""
+    def unit(self, source: str, nodes: dict[str, Any], out: Any) -> entry.Unit:
+        """The source with the function that Inductor calls."""
         for name, node in nodes.items():
             self.named_nodes[name] = node
             self.args.input_buffers.setdefault(node.get_name(), name)
-        self.named_nodes["out"] = out
-        self.args.output_buffers[out.get_name()] = "out"
-        declared, *_ = self.args.cpp_argdefs(DTYPE_TO_CUTLASS_TYPE)
-        integers = [f"const int {name}" for name in _INTEGERS]
-        integers += [f"const int {name}_offset" for name in self.named_nodes]
-        self.signature = f"int {self.kernel_name}({', '.join(declared + integers)}, {self._EXTRA_CPP_ARGS})"
-        places = {name: self._place(name, node) for name, node in self.named_nodes.items()}
-        pointers = {name: places.get(name, "nullptr") for name in (*NAMES, "out")}
-        text = _ENTRY.replace("ROW_SCALE", pointers.pop("row_scale")).replace("POINTERS", ", ".join(pointers.values()))
-        return text.replace("SIGNATURE", self.signature)
-
-    def _place(self, name: str, node: Any) -> str:
-        inside = self.args.input_buffers if name != "out" else self.args.output_buffers
-        # A view may have another dtype than its buffer, so the offset counts bytes.
-        return f"place({inside[node.get_name()]}, {name}_offset)"
+        self.named_nodes[entry.OUT] = out
+        self.args.output_buffers[out.get_name()] = entry.OUT
+        buffers = {name: self.args.input_buffers[node.get_name()] for name, node in nodes.items()}
+        made = entry.unit(source, {**buffers, entry.OUT: entry.OUT})
+        self.signature = made.signature
+        return made
 
 
-_INTEGERS = ("m", "n", "k", "lda", "ldb", "split", "swizzle", "raster", "bytes")
-_ENTRY = """
-static char* place(void const* buffer, int bytes) {
-  return static_cast<char*>(const_cast<void*>(buffer)) + bytes;
-}
-extern "C" __attribute__((__visibility__("default"))) SIGNATURE {
-  Product product{POINTERS, m, n, k, lda, ldb, ROW_SCALE};
-  Order order{split, swizzle, raster};
-  if (workspace_size) {
-    *workspace_size = workspace_bytes(product, order);
-    return 0;
-  }
-  return run(product, order, {workspace, static_cast<size_t>(bytes)}, stream);
-}
-"""
+def _defined(unit: entry.Unit) -> str:
+    """The source of a unit, which the output code has under the unit's own name. Inductor would give it another one in
+    each graph."""
+    wrapper = V.graph.wrapper_code
+    if unit.source not in wrapper.src_to_kernel:
+        wrapper.src_to_kernel[unit.source] = unit.name
+        body = f"async_compile.cuda(r'''\n{unit.source}''', 'so', aot_compile={V.graph.aot_mode})"
+        wrapper.define_kernel(unit.name, body)
+    return unit.source
 
 
 def unlinked() -> str:
@@ -163,7 +147,7 @@ def missing() -> str:
 def product(kernel: Kernel, operands: dict[str, Any], sizes: tuple[int, int, int], dtype: torch.dtype) -> Any:
     """The output [M, N] in `dtype` of one call of `kernel`, in Inductor's IR.
 
-    `operands`: by NAMES, in memory, with layouts that no longer change. `sizes`: M, N, K.
+    `operands`: by `entry.OPERANDS`, in memory, with layouts that no longer change. `sizes`: M, N, K.
     """
     a = operands["a"]
     layout = ir.FixedLayout(a.get_device(), dtype, list(sizes[:2]), [sizes[1], 1])
@@ -171,7 +155,7 @@ def product(kernel: Kernel, operands: dict[str, Any], sizes: tuple[int, int, int
 
     def make(node: Any, epilogue_nodes: Sequence[Any] | None = None) -> tuple[Any, Callable[[], str]]:
         made = _Kernel(numbers)
-        return made, lambda: kernel.source + made.entry(operands, node)
+        return made, lambda: _defined(made.unit(kernel.source, operands, node))
 
     nodes = list(operands.values())
     template = CUTLASSTemplate("gemmdb_gemm", nodes, layout)

@@ -88,6 +88,10 @@ PATCHES: tuple[Patch, ...] = (
         "cutlass_headers", "torch._inductor.codegen.cuda.compile_utils:_cutlass_include_paths",
         "nvcc finds the headers of the nvidia-cutlass package",
     ),
+    Patch(
+        "cuda_compile", "torch._inductor.codecache:CUTLASSCodeCache.compile",
+        "a CUTLASS kernel that is compiled in advance is put where Inductor looks before it runs nvcc",
+    ),
     Patch("timings", _SAVERS, "stores what Inductor's search times for a missed product", undone=REMOVED),
 )  # fmt: skip
 """The register. A test compares it with what `enable()` changes, and docs/contributing/torch.md lists it."""
@@ -173,10 +177,10 @@ def _put(key: object, place: _Place | _Saver, make: Wrapper) -> None:
     standing, known = place.read(), _applied.get(key)
     if known is not None and standing is not known.original:
         return  # Ours, or another wrapper on top of ours.
-    static = isinstance(standing, staticmethod)
-    ours = make(standing.__func__ if static else standing)
+    kind = next((one for one in (staticmethod, classmethod) if isinstance(standing, one)), None)
+    ours = make(standing.__func__ if kind else standing)
     ours._gemmdb = True
-    place.write(staticmethod(ours) if static else ours)
+    place.write(kind(ours) if kind else ours)
     _applied[key] = _Applied(place, standing, place.read())
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.adapter import cutlass, ir_view
+from gemmdb.inductor import session
+from gemmdb.inductor.adapter import cutlass, ir_view, prebuilt
 from gemmdb.inductor.lower.triton import ANYWHERE, Operands, Refused, check
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import cutlass as kernels_cutlass
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.cutlass import prebuilt as archive
 from gemmdb.kernels.hardware import LARGEST_OFFSET
 from gemmdb.kernels.triton import TL
 from gemmdb.key.layout import VECTOR_BYTES
@@ -28,7 +30,7 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     Raises Refused if the kernel cannot take the operands, or cannot be compiled here.
     """
     check(problem, operands, symbolic=True)
-    if reason := cutlass.unlinked() or cutlass.missing():
+    if reason := cutlass.unlinked():
         raise Refused(reason)
     m, n = problem.m, problem.n
     nodes = {"a": operands.a, "b": operands.b}
@@ -47,11 +49,25 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
         offset = int(node.get_layout().offset) * node.get_dtype().itemsize
         if offset % VECTOR_BYTES or offset >= LARGEST_OFFSET:
             raise Refused("an operand is not aligned to 16 bytes, or over 2 GiB into its storage")
+    if reason := _uncompiled(config, problem, vectors, nodes):
+        raise Refused(reason)
     source = kernels_cutlass.render(config, problem, vectors)
     leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
     kernel = cutlass.Kernel(source, kernels_cutlass.order(config), leading, bytes_)
     dtype = getattr(torch, TL[problem.out])
     return cutlass.product(kernel, nodes, operands.sizes, dtype)
+
+
+def _uncompiled(config: Config, problem: Problem, vectors: kernels_cutlass.Vectors, nodes: dict[str, Any]) -> str:
+    """Why there will be no compiled kernel, empty if there will be one: from the archive, or else by nvcc if the policy
+    allows that."""
+    apart = len({node.get_name() for node in nodes.values()}) == len(nodes)
+    if apart and prebuilt.usable(archive.name(config, problem, vectors)):
+        return ""
+    current = session.current()
+    if current is not None and current.policy.compile_cost < config.spec.cost:
+        return "the kernel for these operands is not compiled in advance, and nvcc takes longer than the policy allows"
+    return cutlass.missing()
 
 
 def _workspace(config: Config, problem: Problem, operands: Operands) -> int:

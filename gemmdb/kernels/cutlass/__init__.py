@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,8 +156,12 @@ def workspace_bound(config: Config, problem: Problem) -> int:
 
 def render(config: Config, problem: Problem, vectors: Vectors | None = None) -> str:
     """The source of the kernel for `config` on `problem`, without an entry point; `vectors` as in `macros`."""
-    lines = (f"#define GEMMDB_{name} {value}\n" for name, value in macros(config, problem, vectors).items())
-    return "".join(lines) + source()
+    return rendered(macros(config, problem, vectors))
+
+
+def rendered(values: Mapping[str, int | str]) -> str:
+    """The source with these macros."""
+    return "".join(f"#define GEMMDB_{name} {value}\n" for name, value in values.items()) + source()
 
 
 def headers() -> Path | None:

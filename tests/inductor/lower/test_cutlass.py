@@ -26,6 +26,7 @@ from gemmdb.inductor import legality  # noqa: E402
 from gemmdb.inductor.adapter import cutlass, emitting  # noqa: E402
 from gemmdb.inductor.lower import cutlass as cutlass_kernels  # noqa: E402
 from gemmdb.inductor.lower.triton import Operands, Refused  # noqa: E402
+from gemmdb.kernels.cutlass import prebuilt  # noqa: E402
 from gemmdb.key.problem import Query  # noqa: E402
 
 CONFIG = Config.of(
@@ -50,11 +51,22 @@ class Operand:
         return ir.TensorBox(ir.ReinterpretView(data=box, layout=moved))
 
 
+class Output:
+    """The output code of a graph: which kernels it defines."""
+
+    def __init__(self):
+        self.src_to_kernel, self.defined = {}, {}
+
+    def define_kernel(self, name, body):
+        self.defined[name] = body
+
+
 @pytest.fixture
 def tensor(monkeypatch):
     # What is missing on this machine is the compiler, not the renderer.
     monkeypatch.setattr(cutlass, "missing", lambda: "")
     graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x))
+    graph.wrapper_code = Output()
     with V.set_graph_handler(graph):
         yield Operand(graph)
 
@@ -72,9 +84,13 @@ def test_the_source_is_ours_and_its_arguments_are_the_operands(tensor):
     w, s = tensor("w", [512, 256], [1, 512], torch.int8), tensor("s", [256], [1], torch.bfloat16)
     kernel, source = rendered(cutlass_kernels.lower(CONFIG, problem, Operands(a, w, s)))
     assert "#define GEMMDB_LEFT int8_t\n" in source
-    assert re.search(
-        r"int \S*KERNEL_NAME\(const __nv_bfloat16\* a, const int8_t\* b, const __nv_bfloat16\* scale,", source
+    (found,) = re.findall(
+        r"(int (gemmdb_cutlass_[0-9a-f]{24})\(void const\* a, void const\* b, void const\* scale, void\* out, .*\)) {",
+        source,
     )
+    assert kernel.get_signature() == found[0]
+    assert list(V.graph.wrapper_code.defined) == [found[1]] == [prebuilt.name(CONFIG, problem)]
+    assert V.graph.wrapper_code.src_to_kernel == {source: found[1]}, "Inductor calls it by this name"
     assert kernel.get_dynamic_shape_args()[:8] == [24, 256, 512, 512, 512, 0, 1, 0]
     assert kernel.get_offset_args() == [128, 0, 0, 0]
     assert kernel.args.python_argdefs()[1][:3] == ["x", "w", "s"]
@@ -136,6 +152,7 @@ def rows():
     )
     size = mode.from_tensor(example, symbolic_context=context, source=ConstantSource("x")).shape[0]
     graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x), shape_env=mode.shape_env)
+    graph.wrapper_code = Output()
     with V.set_graph_handler(graph):
         yield Operand(graph), size.node.expr
 
