@@ -23,6 +23,7 @@ from gemmdb.cli import (
     explain,
     exporting,
     importing,
+    kernels,
     lookup,
     merge,
     packing,
@@ -55,6 +56,11 @@ tables_app.callback(invoke_without_command=True)(tables.tables)
 tables_app.command()(sharing.pull)
 tables_app.command()(sharing.push)
 tables_app.command()(packing.pack)
+kernels_app = typer.Typer(
+    name="kernels", rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
+)
+kernels_app.callback(invoke_without_command=True)(kernels.kernels)
+kernels_app.command()(kernels.build)
 for function in (
     tune.tune,
     record.record,
@@ -62,7 +68,8 @@ for function in (
     coverage.coverage,
     lookup.lookup,
     explain.explain,
-    None,  # Here stands `tables`, which has commands of its own.
+    tables_app,
+    kernels_app,
     verify.verify,
     merge.merge,
     diff.diff,
@@ -75,8 +82,8 @@ for function in (
     demo.demo,
 ):
     # The COMMAND of `record` and `tune` has its own options, so everything after its first word is left alone.
-    if function is None:
-        app.add_typer(tables_app)
+    if isinstance(function, typer.Typer):
+        app.add_typer(function)
         continue
     # A trailing underscore keeps the name of a function apart from a word of Python's.
     name = function.__name__.removesuffix("_")

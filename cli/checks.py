@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmdb.devices import detect
-from gemmdb.errors import GemmdbError, InputError
+from gemmdb.errors import GemmdbError, InputError, TableError
 from gemmdb.kernels import cutlass
+from gemmdb.kernels.cutlass import prebuilt
+from gemmdb.key.toolchain import installed
 from gemmdb.settings import ENVIRONMENT, ON_MISS, Settings, log_level
 from gemmdb.table.catalog import Catalog
 
@@ -56,7 +58,7 @@ class Check:
 def checks(compile_probe: bool = True) -> list[Check]:
     """All checks, in order. `compile_probe`: also compile a small function with torch.compile."""
     torch = _torch()
-    found = [_python(), _sqlite(), torch, _triton(), _compiler(), _nvcc(), *_packages()]
+    found = [_python(), _sqlite(), torch, _triton(), _compiler(), _kernels(torch), _nvcc(), *_packages()]
     if compile_probe and torch.state == OK:
         found.append(_torch_compile())
     return [*found, *_environment(), *_catalog()]
@@ -123,12 +125,31 @@ def _compiler() -> Check:
     return Check("C++ compiler", OK, f"{path}, with OpenMP")
 
 
+def _kernels(torch: Check) -> Check:
+    """The CUTLASS kernels that are compiled in advance."""
+    path = prebuilt.shipped()
+    if not path.exists():
+        return Check(
+            "kernels", MISSING, "no CUTLASS kernels are compiled in advance", "gemmdb kernels build, with nvcc"
+        )
+    try:
+        archive = prebuilt.Archive.open(path)
+    except TableError as error:
+        return Check("kernels", BROKEN, str(error), "install gemmdb again")
+    count = f"{len(archive.digests)} CUTLASS kernels for {archive.provenance.get('arch', '?')}"
+    running = installed("cuda") if torch.state == OK else None
+    if running is not None and not archive.runs_with(running):
+        detail = f"{count}, for CUDA {archive.provenance['cuda']}: this torch has CUDA {running.cuda}"
+        return Check("kernels", MISSING, detail, "a torch for that CUDA, or nvcc and Policy(compile_cost=10)")
+    return Check("kernels", OK, f"{count}, compiled by nvcc {archive.provenance['cuda']}")
+
+
 def _nvcc() -> Check:
     path = cutlass.compiler()
     if path is None:
         if detect.cuda() is None:
             return Check("nvcc", MISSING, "only CUTLASS kernels need it, on a GPU")
-        detail = "CUTLASS kernels need it; without it, ATen or a Triton kernel is served"
+        detail = "CUTLASS kernels that are not compiled in advance need it; the default policy serves none of these"
         return Check("nvcc", MISSING, detail, "install the CUDA toolkit, then set CUDA_HOME or PATH")
     done = _probe([path, "--version"])
     if isinstance(done, str):

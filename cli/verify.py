@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table, or an archive of compiled kernels.")],
     remeasure: Annotated[
         int, typer.Option(metavar="N", min=0, help="Also time N of its problems again on this machine.")
     ] = 0,
@@ -37,7 +38,8 @@ def verify(
     """Check a table; with --remeasure, time it again.
 
     It checks the file's structure, that each row is well-formed and has the right key, that the digest matches the
-    rows, and that the verdicts follow from the rows.
+    rows, and that the verdicts follow from the rows. Of an archive (`gemmdb kernels`) it checks that each kernel is
+    what its index says, and that it was compiled from the present source.
 
     --remeasure times a random sample of the problems again. It reports the times that changed by more than 2%, and how
     many verdicts hold, no longer hold, or cannot be told: if other programs kept the machine busy, or the intervals are
@@ -56,13 +58,17 @@ def verify(
     """
     # Imported here because these modules need sqlite-utils, which takes 0.25 s to import.
     from gemmdb.generators.files.verify import verify as verify_rows
+    from gemmdb.generators.files.verify import verify_kernels
     from gemmdb.generators.measure.remeasure import remeasure as remeasure_sample
 
     if remeasure and importlib.util.find_spec("torch") is None:
         raise InputError("--remeasure needs torch, which is not installed: pip install torch 'gemmdb[build]'")
+    archive = zipfile.is_zipfile(file)
+    if archive and remeasure:
+        raise InputError("--remeasure: an archive of kernels has no times; name a table")
     with Pulse() as pulse:
         pulse.begin(f"checking {file}", aloud=False)
-        faults = verify_rows(file)
+        faults = verify_kernels(file) if archive else verify_rows(file)
     result = None
     if remeasure and not faults:
         with BuildProgress() as progress:

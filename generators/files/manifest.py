@@ -1,4 +1,5 @@
-"""`manifest.json` beside the shipped tables describes each file, so that a changed file is noticed."""
+"""`manifest.json` beside the shipped tables describes each file, so that a changed file is noticed: the tables, and the
+archive of compiled kernels."""
 
 from __future__ import annotations
 
@@ -8,11 +9,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, TableError
+from gemmdb.kernels.cutlass.prebuilt import Archive
 from gemmdb.table import schema
 from gemmdb.table.reader import Table
 
 NAME = "manifest.json"
+KERNELS = "kernels-*.zip"
+"""The archives of kernels in a folder."""
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -33,11 +37,25 @@ def describe(path: Path) -> dict[str, Any]:
 _PER_DEVICE = ("arch", "device", "origin", "problems", "measurements")
 
 
+def describe_kernels(path: Path) -> dict[str, Any]:
+    """An entry of the manifest: name, sha256 and size in bytes of an archive of kernels, their number, and what
+    compiled them. Raises TableError if the file is none."""
+    archive = Archive.open(path)
+    return {
+        "file": path.name,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "bytes": path.stat().st_size,
+        "kernels": len(archive.digests),
+        "provenance": dict(archive.provenance),
+    }
+
+
 def write_manifest(folder: Path) -> Path:
-    """Write the manifest of all tables in `folder`, replacing the old one atomically. Returns its path."""
+    """Write the manifest of all tables and kernels in `folder`, replacing the old one atomically. Returns its path."""
     document = {
         "schema_version": schema.SCHEMA_VERSION,
         "tables": [describe(path) for path in sorted(folder.glob("*.db"))],
+        "kernels": [describe_kernels(path) for path in sorted(folder.glob(KERNELS))],
     }
     target = folder / NAME
     part = folder / f".{NAME}.part"
@@ -52,14 +70,19 @@ def check_manifest(folder: Path) -> list[str]:
     """
     try:
         document = json.loads((folder / NAME).read_text())
-        listed = {str(entry["file"]): entry for entry in document["tables"]}
+        entries = [*document["tables"], *document.get("kernels", ())]
+        listed = {str(entry["file"]): entry for entry in entries}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / NAME} is not a manifest ({error}); write it again") from error
-    present = {path.name: path for path in folder.glob("*.db")}
+    present = {path.name: path for pattern in ("*.db", KERNELS) for path in folder.glob(pattern)}
     faults = [f"{name} is listed but missing" for name in sorted(listed.keys() - present.keys())]
     faults += [f"{name} is present but not listed" for name in sorted(present.keys() - listed.keys())]
     for name in sorted(listed.keys() & present.keys()):
-        actual = describe(present[name])
+        try:
+            actual = describe(present[name]) if name.endswith(".db") else describe_kernels(present[name])
+        except TableError as error:
+            faults.append(f"{name}: {error}")
+            continue
         wrong = [field for field in actual if actual[field] != listed[name].get(field)]
         if wrong:
             faults.append(f"{name}: {', '.join(wrong)} differ from the manifest")

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
+from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.cutlass.prebuilt import KINDS, Archive
 from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -51,8 +53,8 @@ _MOST = 100
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault. `check`: `integrity`, `size`, `text`, `measurement`, `record`, `digest`, `verdict` or `pending`.
-    `message`: one line."""
+    """One fault. `check`: `integrity`, `size`, `text`, `measurement`, `record`, `digest`, `verdict`, `pending` or
+    `kernel`. `message`: one line."""
 
     check: str
     message: str
@@ -72,6 +74,26 @@ def verify(path: Path) -> list[Finding]:
             return list(_findings(db, path))
         except dbfile.FAULTS as error:
             return [Finding("integrity", str(dbfile.broken(path, error)))]
+
+
+def verify_kernels(path: Path) -> list[Finding]:
+    """Every fault in the archive of kernels at `path`: kernels that are not what its index says, or that were compiled
+    from another source than the present one. Raises TableError for a file that is no archive."""
+    archive = Archive.open(path)
+    found = []
+    source = str(archive.provenance.get("source", ""))
+    if source != cutlass.digest("gemm"):
+        message = (
+            f"compiled from source {one_line(source)}, which is {cutlass.digest('gemm')} now: gemmdb kernels build"
+        )
+        found.append(Finding("kernel", message))
+    for name in archive.digests:
+        for kind in KINDS:
+            try:
+                archive.read(name, kind)
+            except TableError as error:
+                found.append(Finding("kernel", str(error)))
+    return found
 
 
 def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:

@@ -7,15 +7,15 @@ import json
 import os
 import secrets
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from gemmdb.errors import InputError, TableError
+from gemmdb.errors import InputError
 from gemmdb.generators.kernels.compiling import FLAGS, LINKED, Tools, compiled
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.cutlass import entry
-from gemmdb.kernels.cutlass.prebuilt import ARCH, INDEX, KINDS, Archive
+from gemmdb.kernels.cutlass.prebuilt import ARCH, INDEX, KINDS
 
 _WHEN = (1980, 1, 1, 0, 0, 0)
 """The date of every member: the same kernels give the same bytes."""
@@ -79,19 +79,3 @@ def write(files: Mapping[str, Mapping[str, Path]], tools: Tools, out: Path) -> N
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def faults(path: Path) -> Sequence[str]:
-    """What is wrong with the archive at `path`, a line each: kernels that are not what its index says, or that are
-    compiled from another source than the present one. Raises TableError if it is no archive."""
-    archive = Archive.open(path)
-    found = []
-    if archive.provenance.get("source") != cutlass.digest("gemm"):
-        found.append(f"compiled from source {archive.provenance.get('source')}, which is {cutlass.digest('gemm')} now")
-    for name in archive.digests:
-        for kind in KINDS:
-            try:
-                archive.read(name, kind)
-            except TableError as error:
-                found.append(str(error))
-    return found

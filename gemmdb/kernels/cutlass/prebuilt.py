@@ -131,13 +131,15 @@ def unit(macros: Mapping[str, int | str]) -> entry.Unit:
 
 
 def _member(path: Path, member: str) -> bytes:
-    import lzma
-    import zipfile  # Imported where they are used: most lookups are not about CUTLASS.
+    import lzma  # Imported where they are used: most lookups are not about CUTLASS.
+    import struct
+    import zipfile
 
+    damage = (OSError, KeyError, ValueError, EOFError, RuntimeError, struct.error, zipfile.BadZipFile, lzma.LZMAError)
     try:
         with zipfile.ZipFile(path) as opened:
             if opened.getinfo(member).file_size > _MOST_BYTES:
                 raise TableError(f"{path}: {member} is too large")
             return opened.read(member)
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, lzma.LZMAError, NotImplementedError) as error:
+    except damage as error:
         raise TableError(f"{path}: {error}") from error

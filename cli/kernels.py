@@ -1,0 +1,102 @@
+"""`gemmdb kernels`: what is compiled in advance, and `gemmdb kernels build`, which compiles it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gemmdb.cli.output import count, note, say, say_facts
+from gemmdb.cli.progress import Pulse
+from gemmdb.errors import InputError
+from gemmdb.kernels.cutlass import prebuilt
+from gemmdb.key.toolchain import major
+
+
+def kernels(context: typer.Context) -> None:
+    """Show the CUTLASS kernels that are compiled in advance, or compile them.
+
+    They lie beside the shipped tables. A compile that is answered with one loads it: it needs neither nvcc nor
+    CUTLASS's headers.
+
+    \b
+    Examples:
+      gemmdb kernels
+      gemmdb kernels build --help
+
+    \b
+    Exit codes: 0 done, 1 there are none, 2 bad usage or bad input.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    path = prebuilt.shipped()
+    if not path.exists():
+        note("no kernels are compiled in advance: gemmdb kernels build makes them, with nvcc")
+        raise typer.Exit(1)
+    archive = prebuilt.Archive.open(path)
+    told = archive.provenance
+    say_facts((
+        ("file", str(path)), ("size", f"{path.stat().st_size / 2**20:.1f} MiB"),
+        ("kernels", f"{len(archive.digests)} for {told.get('arch', '?')}"),
+        ("compiled by", f"nvcc {told['cuda']}, CUTLASS {told.get('cutlass', '?')}"),
+        ("runs with", f"torch for CUDA {major(str(told['cuda']))}"),
+    ))  # fmt: skip
+
+
+def build(
+    arch: Annotated[str, typer.Option(metavar="ARCH", help="The GPUs to compile for; only sm90 has such kernels.")] = (
+        prebuilt.ARCH
+    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The archive to write; default: the one beside the shipped tables."),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Kernels to compile at once; default: one per processor.")
+    ] = os.cpu_count() or 1,
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Compile nothing more: write the archive of those that are compiled.")
+    ] = False,
+) -> None:
+    """Compile the CUTLASS kernels that the tables in use name, into one archive.
+
+    It needs nvcc and CUTLASS's headers (pip install 'gemmdb[cutlass]'), and no GPU. A kernel takes nvcc about a minute.
+    Compiled kernels stay in a cache, so an interrupted build goes on. The same kernels give the same bytes.
+
+    \b
+    Examples:
+      gemmdb kernels build --arch sm90
+      gemmdb kernels build --jobs 32 --out kernels-sm90.zip
+      gemmdb kernels build --ready
+
+    \b
+    Exit codes: 0 done, 2 bad usage or bad input, 130 interrupted.
+    """
+    if arch != prebuilt.ARCH:
+        raise InputError(f"--arch: {arch} has no CUTLASS kernel; {prebuilt.ARCH} has")
+    from gemmdb.generators.kernels import building
+    from gemmdb.generators.kernels.compiling import Tools
+    from gemmdb.generators.kernels.wanted import wanted
+    from gemmdb.table.catalog import Catalog
+
+    tools = Tools.find()
+    units = wanted(Catalog.load())
+    if not units:
+        raise InputError("no table in use names a CUTLASS kernel: `gemmdb tables` lists them")
+    there = building.ready(units, tools)
+    left = len(units) - len(there)
+    if ready:
+        units = {name: units[name] for name in there}
+        note(f"{count(left, 'kernel')} not compiled yet" if left else "all are compiled")
+    elif left:
+        note(f"{left} of {count(len(units), 'kernel')} to compile, {jobs} at once")
+    if not units:
+        raise InputError("--ready: no kernel is compiled yet")
+    with Pulse() as pulse:
+        pulse.begin(f"{len(there)}/{len(units)} kernels", aloud=False)
+        files = building.build(units, tools, jobs, lambda done, of: pulse.begin(f"{done}/{of} kernels", aloud=False))
+    where = out or prebuilt.shipped(arch)
+    building.write(files, tools, where)
+    say(f"{where}: {count(len(files), 'kernel')}, {where.stat().st_size / 2**20:.1f} MiB")

@@ -1,0 +1,57 @@
+"""`gemmdb kernels`: what is compiled in advance."""
+
+import json
+
+import pytest
+from kit import kernels
+
+from gemmdb.kernels import cutlass
+from gemmdb.kernels.cutlass import prebuilt
+
+
+@pytest.fixture
+def archive(tmp_path, monkeypatch):
+    path = kernels.archived(tmp_path)
+    kernels.ship(monkeypatch, path)
+    yield path
+    prebuilt.archive.cache_clear()
+
+
+def test_the_archive_is_shown(gemmdb, archive):
+    done = gemmdb("kernels")
+    assert (done.code, done.err) == (0, "")
+    assert "1 for sm90" in done.out
+    assert "nvcc 13.0.88, CUTLASS 4.2.0" in done.out
+
+
+def test_without_an_archive_the_remedy_is_named(gemmdb, tmp_path, monkeypatch):
+    kernels.ship(monkeypatch, tmp_path / "none.zip")
+    done = gemmdb("kernels")
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    assert "gemmdb kernels build" in done.err
+    prebuilt.archive.cache_clear()
+
+
+def test_verify_checks_an_archive(gemmdb, archive):
+    assert gemmdb("verify", str(archive)).out == f"{archive}: no faults found\n"
+    done = gemmdb("verify", str(archive), "--remeasure", "5")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    archive.write_bytes(archive.read_bytes().replace(b"gemmdb_cutlass_abab", b"gemmdb_cutlass_xbab"))
+    assert gemmdb("verify", str(archive)).code == 1
+
+
+def test_doctor_names_the_archive(gemmdb, archive):
+    (check,) = [one for one in json.loads(gemmdb("doctor", "--json").out)["checks"] if one["name"] == "kernels"]
+    assert "1 CUTLASS kernels for sm90" in check["detail"]
+
+
+def test_other_gpus_have_no_such_kernel(gemmdb):
+    done = gemmdb("kernels", "build", "--arch", "sm80")
+    assert (done.code, done.err) == (2, "gemmdb: --arch: sm80 has no CUTLASS kernel; sm90 has\n")
+
+
+def test_a_build_without_a_compiler_says_so(gemmdb, monkeypatch):
+    monkeypatch.setattr(cutlass, "compiler", lambda: None)
+    done = gemmdb("kernels", "build")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "nvcc is not there" in done.err

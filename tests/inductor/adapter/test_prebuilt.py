@@ -1,0 +1,75 @@
+"""Inductor loads a kernel that is compiled in advance: through its own cache of compiled sources, without nvcc."""
+
+import ctypes
+import logging
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit import kernels  # noqa: E402
+from torch._inductor import config as inductor_config  # noqa: E402
+from torch._inductor.codecache import CUDACodeCache  # noqa: E402
+from torch._inductor.codegen.cuda import compile_utils  # noqa: E402
+
+import gemmdb.inductor  # noqa: E402
+from gemmdb.inductor.adapter import prebuilt as adapter  # noqa: E402
+from gemmdb.kernels.cutlass import prebuilt  # noqa: E402
+from gemmdb.key.toolchain import Toolchain  # noqa: E402
+
+
+@pytest.fixture
+def inductor(tmp_path, monkeypatch):
+    """Inductor with an empty cache and no nvcc, and gemmdb enabled."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(compile_utils, "_cuda_compiler", lambda: str(tmp_path / "no-nvcc"))
+    CUDACodeCache.write.cache_clear()
+    CUDACodeCache.cache_clear()
+    gemmdb.inductor.enable()
+    with inductor_config.patch({"cuda.arch": "90", "cutlass.cutlass_hash_with_compile_cmd": False}):
+        yield
+    gemmdb.inductor.disable()
+    CUDACodeCache.cache_clear()
+    prebuilt.archive.cache_clear()
+
+
+def test_a_graph_loads_the_library_of_the_archive(tmp_path, monkeypatch, inductor):
+    kernels.ship(monkeypatch, kernels.compiled(tmp_path))
+    library, _, _ = CUDACodeCache.load(kernels.SOURCE, "so")
+    assert ctypes.CDLL(library.lib_path)[kernels.NAME](41) == 42
+    with pytest.raises(RuntimeError):  # Inductor's own: what a kernel returns is an error.
+        getattr(library, kernels.NAME)(41)
+
+
+def test_a_package_links_the_object_of_the_archive(tmp_path, monkeypatch, inductor):
+    kernels.ship(monkeypatch, kernels.compiled(tmp_path))
+    path, _, _ = CUDACodeCache.compile(kernels.SOURCE, "o")
+    assert Path(path).read_bytes() == prebuilt.archive().read(kernels.NAME, "o")
+
+
+def test_another_source_is_left_to_nvcc(tmp_path, monkeypatch, inductor):
+    kernels.ship(monkeypatch, kernels.archived(tmp_path))
+    with pytest.raises(OSError, match=r"no-nvcc|CUDA_HOME"):
+        CUDACodeCache.compile(kernels.SOURCE.replace("ab" * 12, "cd" * 12), "o")
+
+
+def test_a_damaged_kernel_is_left_to_nvcc_with_a_warning(tmp_path, monkeypatch, inductor, caplog):
+    path = kernels.archived(tmp_path)
+    kernels.ship(monkeypatch, path)
+    prebuilt.archive()
+    path.write_bytes(b"")
+    with caplog.at_level(logging.WARNING), pytest.raises(OSError, match=r"no-nvcc|CUDA_HOME"):
+        CUDACodeCache.compile(kernels.SOURCE, "o")
+    assert "compiled in advance is left out" in caplog.text
+
+
+@pytest.mark.parametrize(("running", "made", "usable"), [
+    ("13.0", kernels.compiled, True), ("12.8", kernels.compiled, False), ("13.0", kernels.archived, False),
+])  # fmt: skip
+def test_a_kernel_is_usable_if_this_process_can_load_it(tmp_path, monkeypatch, running, made, usable):
+    monkeypatch.setattr(adapter, "_running", lambda: Toolchain(torch="2.13.0", cuda=running))
+    kernels.ship(monkeypatch, made(tmp_path))
+    assert adapter.usable(kernels.NAME) is usable
+    assert not adapter.usable(f"gemmdb_cutlass_{'0' * 24}")
+    prebuilt.archive.cache_clear()

@@ -1,0 +1,50 @@
+"""Archives of kernels for tests: their members are any bytes, or what g++ makes of a function in C."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+from gemmdb.generators.kernels import building
+from gemmdb.generators.kernels.compiling import Tools
+from gemmdb.kernels.cutlass import prebuilt
+
+TOOLS = Tools("nvcc", "13.0.88", Path("include"), "4.2.0")
+NAME = f"gemmdb_cutlass_{'ab' * 12}"
+SOURCE = f'extern "C" int {NAME}(int number) {{ return number + 1; }}\n'
+
+
+def archived(folder: Path, names: Iterable[str] = (NAME,), tools: Tools = TOOLS) -> Path:
+    """An archive in `folder` with kernels of these names, which no processor runs."""
+    files: dict[str, Mapping[str, Path]] = {}
+    for name in names:
+        files[name] = {kind: folder / f"{name}.{kind}" for kind in prebuilt.KINDS}
+        for kind, path in files[name].items():
+            path.write_bytes(f"{kind} of {name}".encode())
+    return written(files, folder, tools)
+
+
+def compiled(folder: Path) -> Path:
+    """An archive with the function of SOURCE, compiled by g++."""
+    paths = {kind: folder / f"{NAME}.{kind}" for kind in prebuilt.KINDS}
+    source = folder / "source.cpp"
+    source.write_text(SOURCE)
+    subprocess.run(["g++", "-fPIC", "-c", str(source), "-o", str(paths["o"])], check=True)
+    subprocess.run(["g++", "-shared", str(paths["o"]), "-o", str(paths["so"])], check=True)
+    return written({NAME: paths}, folder, TOOLS)
+
+
+def written(files: Mapping[str, Mapping[str, Path]], folder: Path, tools: Tools) -> Path:
+    """The archive of these files."""
+    path = folder / "kernels-sm90.zip"
+    building.write(files, tools, path)
+    return path
+
+
+def ship(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    """Let this archive be the shipped one, until the test ends."""
+    monkeypatch.setattr(prebuilt, "shipped", lambda arch=prebuilt.ARCH: path)
+    prebuilt.archive.cache_clear()
