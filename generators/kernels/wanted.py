@@ -16,8 +16,10 @@ from gemmdb.table.catalog import Catalog
 
 ALLOWED = Policy(compile_cost=10)
 """A policy that serves CUTLASS kernels."""
-_ROWS, _BIASES = ("", "fp32", "bf16"), ("", "bf16")
-"""The dtypes of the scales of rows and of biases that quantised programs have; none where there is no such vector."""
+_SCALES = (("fp32", "fp32"), ("bf16", "bf16"), ("fp32", ""), ("bf16", ""))
+"""The dtypes of the scales of columns and rows that quantised programs have, those of torchao first; none where there
+is no such vector."""
+_BIASES = ("", "bf16")
 
 
 def wanted(catalog: Catalog) -> dict[str, entry.Unit]:
@@ -43,12 +45,10 @@ def _picks(catalog: Catalog) -> Iterator[tuple[Config, Problem]]:
 def _joined(problem: Problem) -> Iterator[tuple[Problem, cutlass.Vectors]]:
     if problem.fusion != "scale":
         return
-    own = cutlass.scale_dtype(problem)
     if problem.spec.dequantises:
         yield problem, cutlass.Vectors("fp32")
         return
-    for bias in _BIASES:
+    for columns, rows in _SCALES:
         for out in (problem.out, "fp32"):  # A program may go on in fp32, with a SiLU for example.
-            for columns in (own, "fp32"):
-                for rows in _ROWS:
-                    yield replace(problem, out=out), cutlass.Vectors(columns, rows, bias)
+            for bias in _BIASES:
+                yield replace(problem, out=out), cutlass.Vectors(columns, rows, bias)
