@@ -16,10 +16,16 @@ from gemmdb.table.measurement import one_line
 BUSY_S = 5.0
 """How long a reader waits for a writer's commit, which takes milliseconds."""
 
-LONGEST = 2**24
-"""Bytes of the longest value or row read; the texts of a table are far shorter."""
+LONGEST, LONGEST_NUMBERING = 2**16, 2**23
+"""Bytes of the longest value or row read; the texts of a table are far shorter. The numbering of a packed table names
+every config and problem text in one value."""
+STATEMENT_S, BULK_S = 2.0, 60.0
+"""How long one statement may run: one of a lookup, and one that reads all of a table. Lookups take microseconds. A
+hostile file may make SQLite walk through the same pages without an end."""
+_STEPS = 1_000
+"""Instructions of SQLite between two looks at the clock, about 50 microseconds."""
 
-FAULTS = (sqlite3.Error, UnicodeDecodeError)
+FAULTS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 """What reading a damaged file raises. SQLite's message may quote bytes of the file that are not text."""
 
 _PAUSES = (0.01, 0.05, 0.0)
@@ -35,10 +41,27 @@ _SHIPPED = ("mmap_size=4294967296",)
 """For a shipped file, which is trusted as the code is: its pages are mapped and need no copying."""
 
 
-def connect(path: Path, immutable: bool = False) -> sqlite3.Connection:
+class Deadline:
+    """When the statement in progress is to end. SQLite asks it again and again, and never about a short statement."""
+
+    def __init__(self) -> None:
+        self.begin(BULK_S)
+
+    def begin(self, seconds: float = STATEMENT_S) -> None:
+        """A statement begins, which may run for so long."""
+        self.until = time.monotonic() + seconds
+
+    def __call__(self) -> bool:
+        return time.monotonic() > self.until
+
+
+def connect(
+    path: Path, immutable: bool = False, deadline: Deadline | None = None, longest: int = LONGEST
+) -> sqlite3.Connection:
     """A read-only connection to the table at `path`, after a check of its schema. Raises TableError, one line with the
     remedy.
 
+    `deadline`: of its statements; without one, only opening the file has one. `longest`: bytes of the longest value.
     `immutable` is for the shipped files, which nobody writes: SQLite takes no locks and maps the file. Only SQLite
     opens the file, because closing any other descriptor of it would drop the process's locks.
     """
@@ -47,7 +70,11 @@ def connect(path: Path, immutable: bool = False) -> sqlite3.Connection:
         check_journal(path, writes=False)
     for pause in _PAUSES:
         try:
-            return _connect(path, immutable)
+            db = _connect(path, immutable, deadline or Deadline())
+            if deadline is None:
+                db.set_progress_handler(None, 0)
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+            return db
         except FAULTS as error:
             if not pause or not _half_done(error):
                 raise broken(path, error) from error
@@ -87,6 +114,10 @@ def broken(path: Path, error: Exception) -> TableError:
     if getattr(error, "sqlite_errorname", "") == "SQLITE_READONLY_ROLLBACK":
         remedy = f"the same `gemmdb build` again, or `gemmdb merge {path} --out {path}`"
         return TableError(f"{path} holds an unfinished write of a killed process; undo it by running {remedy}")
+    if interrupted(error):
+        return TableError(f"{path} takes too long to read: it is damaged, or made to; do not use this file")
+    if isinstance(error, MemoryError):
+        return TableError(f"{path} needs more memory than there is: it is damaged, or made to; do not use this file")
     if "locked" in text:
         return TableError(f"{path} is locked by another process; try again when its writer is done")
     if "not a database" in text:
@@ -98,17 +129,24 @@ def broken(path: Path, error: Exception) -> TableError:
     return TableError(f"{path} is corrupted ({text}); restore it or rebuild it with `gemmdb build`")
 
 
+def interrupted(error: Exception) -> bool:
+    """Whether a statement passed its deadline."""
+    return getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT"
+
+
 def logged(path: Path) -> TableError:
     """The TableError to raise for a file in WAL mode."""
     remedy = f"sqlite3 {path} 'PRAGMA journal_mode=DELETE'"
     return TableError(f"{path} has a write-ahead log, which no table has; undo it, if the file is yours, by {remedy}")
 
 
-def _connect(path: Path, immutable: bool) -> sqlite3.Connection:
+def _connect(path: Path, immutable: bool, deadline: Deadline) -> sqlite3.Connection:
     options = "mode=ro&immutable=1" if immutable else "mode=ro"
     uri = f"{path.absolute().as_uri()}?{options}"
     db = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
+        deadline.begin()
+        db.set_progress_handler(deadline, _STEPS)
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
         for pragma in (*_PRAGMAS, *(_SHIPPED if immutable else _STRANGER)):
             db.execute(f"PRAGMA {pragma}")

@@ -18,6 +18,11 @@ _locks: dict[str, threading.Lock] = {}
 """One lock per file. A writer waits until no process reads. Within one process, SQLite lets a second connection start
 to read while a writer waits, so two threads with overlapping reads could keep the writer out for ever."""
 
+MOST_BYTES = 2**28
+"""The most bytes of texts that one statement may return. A page that follows itself makes long values of few bytes."""
+_PART = 1_000
+"""Rows that are fetched between two looks at how many bytes they are."""
+
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 _held: list[threading.Lock] = []
 _inherited: list[sqlite3.Connection] = []
@@ -38,12 +43,33 @@ class Handle:
         self._head: schema.Header | None = None
         self.lock = _lock_of(path)
         self.db: sqlite3.Connection | None = None
+        self.deadline = dbfile.Deadline()
+        self._endless: tuple[object, TableError] | None = None  # The state of a file that took too long, and the error.
         _handles.add(self)
 
-    def fetch(self, sql: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """The rows that a query finds. Raises TableError when something is wrong with the file."""
+    def fetch(self, sql: str, args: Sequence[Any], bulk: bool = False) -> list[tuple[Any, ...]]:
+        """The rows that a query finds. `bulk`: it reads all of a table, which may take long. Raises TableError when
+        something is wrong with the file."""
+        if sql is schema.NUMBERING_SQL:
+            return self._numbering()
+        with self._reading(bulk) as db:
+            found: list[tuple[Any, ...]] = []
+            cursor, left = db.execute(sql, args), MOST_BYTES
+            while part := cursor.fetchmany(_PART):
+                found += part
+                left -= sum(len(one) for row in part for one in row if isinstance(one, (str, bytes)))
+                if left < 0:
+                    raise MemoryError
+            return found
+
+    def _numbering(self) -> list[tuple[Any, ...]]:
+        """The parts of a packed table's numbering, whose values may be long."""
         with self._reading() as db:
-            return db.execute(sql, args).fetchall()
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST_NUMBERING)
+            try:
+                return db.execute(schema.NUMBERING_SQL).fetchall()
+            finally:
+                db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST)
 
     def fetch_few(self, sql: str, args: Sequence[Any], most: int, what: str) -> list[tuple[Any, ...]]:
         """The rows that a query finds. A hostile file may hold any number; more than `most` raises TableError, which
@@ -65,7 +91,8 @@ class Handle:
 
     def connect(self) -> sqlite3.Connection:
         """Open the file, also again after `close` or a fork. Call it with the lock held. Raises TableError."""
-        db = dbfile.connect(self.path, self.immutable)
+        self._refuse_endless()
+        db = dbfile.connect(self.path, self.immutable, self.deadline)
         try:
             head = schema.header(db, self.path)
         except BaseException:
@@ -79,12 +106,35 @@ class Handle:
         return db
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _reading(self, bulk: bool = False) -> Iterator[sqlite3.Connection]:
         try:
             with self.lock:
-                yield self.db or self.connect()
+                db = self.db or self.connect()
+                self.deadline.begin(dbfile.BULK_S if bulk else dbfile.STATEMENT_S)
+                yield db
         except dbfile.FAULTS as error:
-            raise dbfile.broken(self.path, error) from error
+            raise self.broken(error) from error
+
+    def broken(self, error: Exception) -> TableError:
+        """The TableError to raise for what SQLite raised. A file that took too long is not read again until it
+        changes: each product of a program would take as long."""
+        found = dbfile.broken(self.path, error)
+        if dbfile.interrupted(error):
+            self._endless = self._state(), found
+            self.close()
+        return found
+
+    def _refuse_endless(self) -> None:
+        if self._endless is not None and self._endless[0] == self._state():
+            raise self._endless[1]
+        self._endless = None
+
+    def _state(self) -> object:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def close(self) -> None:
         """Close the file. Idempotent; a later call of `fetch` opens it again."""

@@ -68,7 +68,7 @@ def _write(table: Table, db: sqlite3.Connection) -> Packed:
     db.execute(f"PRAGMA page_size = {PAGE}")
     db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
-    with contextlib.closing(dbfile.connect(table.path)) as source, db:
+    with contextlib.closing(dbfile.connect(table.path, longest=dbfile.LONGEST_NUMBERING)) as source, db:
         (pending,) = source.execute("SELECT count(*) FROM pending").fetchone()
         if pending:
             remedy = f"update them by `gemmdb merge {table.path} --out {table.path}`"

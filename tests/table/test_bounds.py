@@ -131,7 +131,7 @@ HEADERS = [
 def test_every_reader_and_the_writer_refuse_a_malformed_header(path, name, value):
     fill(path, ("UPDATE meta SET value = ? WHERE name = ?", [(value, name)]))
     for opened in (Table.open, Store.open, verify):
-        with pytest.raises(TableError, match="digest or generation is malformed") as error:
+        with pytest.raises(TableError, match=r"digest or generation is malformed|too big") as error:
             opened(path)
         assert len(str(error.value)) < len(str(path)) + 200
 
@@ -210,7 +210,7 @@ def test_no_text_of_a_table_becomes_a_kernel(kit, path, text):
         ("INSERT INTO config VALUES (?, ?)", [(canonical.key(text), text)]),
         ("UPDATE verdict SET keys = ?", [(packed,)]),
     )
-    with Table.open(path) as table, pytest.raises(TableError, match="a config is not usable"):
+    with Table.open(path) as table, pytest.raises(TableError, match=r"a config is not usable|too big"):
         table.verdict(kit.problem, kit.device)
     with suppress(TableError), Table.open(path) as table:
         assert all(isinstance(row.config, Config) for row in table.measurements())

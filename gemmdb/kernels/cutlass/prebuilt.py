@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ INDEX = "index.json"
 LOADING = 1
 """The compile cost of a kernel that is there: it is copied and loaded within milliseconds."""
 _MOST_BYTES = 8 << 20
+_KEPT = 4096
 _FOLDER = Path(__file__).parents[2] / "tables"
 _NAME = re.compile(r"gemmdb_cutlass_[0-9a-f]{24}")
 
@@ -39,12 +40,14 @@ _NAME = re.compile(r"gemmdb_cutlass_[0-9a-f]{24}")
 @dataclass(frozen=True, eq=False)
 class Archive:
     """One archive. `digests`: by kernel and kind, the SHA-256 of its file. `sizes`: by kernel, the bytes of the object.
-    `provenance`: what compiled it: `cuda`, the version of nvcc, `cutlass`, `flags`, `source`."""
+    `provenance`: what compiled it: `cuda`, the version of nvcc, `cutlass`, `flags`, `source`. `costs`: what `cost` said
+    before."""
 
     path: Path
     digests: Mapping[str, Mapping[str, str]]
     sizes: Mapping[str, int]
     provenance: Mapping[str, Any]
+    costs: dict[object, int] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(cls, path: Path) -> Archive:
@@ -101,9 +104,15 @@ def identity() -> str:
 def cost(config: Config, problem: Problem, toolchain: Toolchain | None) -> int:
     """What compiling a CUTLASS `config` for `problem` costs, on the scale of `Kernel.cost`."""
     found = archive()
-    if found is None or not found.runs_with(toolchain) or name(config, problem) not in found.digests:
+    if found is None or not found.runs_with(toolchain):
         return config.spec.cost
-    return LOADING
+    key = config, problem.op, problem.family
+    known = found.costs.get(key)
+    if known is None:
+        if len(found.costs) >= _KEPT:
+            found.costs.clear()
+        known = found.costs[key] = LOADING if name(config, problem) in found.digests else config.spec.cost
+    return known
 
 
 def find(source: str) -> str:

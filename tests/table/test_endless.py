@@ -1,0 +1,123 @@
+"""Files that nobody can read to the end: each statement ends soon, with one line, and the other tables answer."""
+
+import time
+from pathlib import Path
+
+import pytest
+from kit.btree import File
+
+from gemmdb import Policy, Query, TableError, ladder
+from gemmdb.table import dbfile, handle
+from gemmdb.table.catalog import Catalog, Source
+from gemmdb.table.reader import Table
+
+AT_ONCE = 2.0
+"""Seconds within which a bounded read is over: its deadline is shortened to a tenth of that here."""
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch):
+    monkeypatch.setattr(dbfile.Deadline.begin, "__defaults__", (0.2,))
+    monkeypatch.setattr(dbfile, "STATEMENT_S", 0.2)
+    monkeypatch.setattr(dbfile, "BULK_S", 0.2)
+
+
+def opened(kit, path):
+    Table.open(path).close()
+
+
+def looked_up(kit, path):
+    with Table.open(path) as table:
+        table.verdict(kit.problem, kit.device)
+
+
+def devices(kit, path):
+    with Table.open(path) as table:
+        table.devices()
+
+
+def barred(kit, path):
+    with Table.open(path) as table:
+        table.barred(kit.problem, kit.device)
+
+
+def neighbours(kit, path):
+    with Table.open(path) as table:
+        table.neighbours(kit.problem, kit.device)
+
+
+def meta(kit, file):
+    file.endless_index("meta", "digest", "0" * 32)
+
+
+def device(kit, file):
+    file.endless_table("device", kit.device.key, None, kit.device.text, "{}")
+
+
+def measurement(kit, file):
+    file.endless_index("measurement", kit.problem.key, kit.device.key, 1, 0, 0, 0, 0, "ok")
+
+
+def family(kit, file):
+    problem = kit.problem
+    file.endless_index("problem_family", problem.family_key, problem.n, problem.k, problem.m, 123_456_789)
+
+
+def verdict(kit, file):
+    keys = (kit.problem.key, kit.device.key, 1, "cuda13", 1)
+    file.endless_index("verdict", *keys, b"x" * 24, 0.5, 0.01, 1.0, 1, kit.problem.head)
+
+
+def long_verdict(kit, file):
+    file.long_index("verdict", kit.problem.key, kit.device.key, 1, "cuda13", 1, length=2**24 - 600)
+
+
+def long_measurement(kit, file):
+    file.long_index("measurement", kit.problem.key, kit.device.key, 1, 1, 1, 1, 1, "ok", length=2**24 - 600)
+
+
+@pytest.mark.parametrize(("made", "read"), [
+    (meta, opened), (device, devices), (measurement, barred), (family, neighbours), (verdict, looked_up),
+    (long_verdict, looked_up), (long_measurement, barred),
+])  # fmt: skip
+def test_a_read_without_an_end_is_ended(kit, path, made, read):
+    file = File(path)
+    made(kit, file)
+    file.save()
+    began = time.monotonic()
+    with pytest.raises(TableError) as raised:
+        read(kit, path)
+    assert time.monotonic() - began < AT_ONCE
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_takes_too_long_is_read_once_and_the_others_answer(kit, path, tmp_path):
+    good = kit.write(tmp_path / "good.db", [kit.row(config=config, us=us) for config, us in zip(
+        kit.configs[:2], (10.0, 5.0), strict=True)])  # fmt: skip
+    file = File(path)
+    family(kit, file)
+    file.save()
+    catalog = Catalog([(Source(one, "explicit"), Table.open(one)) for one in (path, good)])
+    for m in range(2, 12):
+        began = time.monotonic()
+        ladder.lookup(Query(kit.problem.resized(m, 128, 128), kit.device), catalog, Policy(), None)
+        assert m == 2 or time.monotonic() - began < 0.1, "it is not read again"
+    assert ladder.lookup(Query(kit.problem, kit.device), catalog, Policy(near=False), None).table == str(good)
+
+
+def test_a_file_is_read_again_when_it_has_changed(kit, path):
+    good, file = path.read_bytes(), File(path)
+    family(kit, file)
+    file.save()
+    table = Table.open(path)
+    for _ in range(2):
+        with pytest.raises(TableError, match="takes too long"):
+            table.neighbours(kit.problem, kit.device)
+    Path(path).write_bytes(good)
+    assert table.neighbours(kit.problem, kit.device)
+
+
+def test_texts_of_one_statement_are_bounded(kit, path, monkeypatch):
+    monkeypatch.setattr(handle, "MOST_BYTES", 100)
+    with Table.open(path) as table, pytest.raises(TableError, match="more memory than there is"):
+        list(table.measurements())
