@@ -21,6 +21,9 @@ THREAD_REGISTERS = 255
 """32-bit registers of a thread at most. What does not fit goes to memory and back, which takes many times as long."""
 MOST_RESIDENT = 32
 """Programs that share a multiprocessor at most."""
+MOST_SUMS = 256
+"""Sums of a tile that a thread keeps at most. No kernel that won anywhere has more than 128. With twice the bound, a
+tile of 256 x 256 in one warp takes the compiler a quarter of an hour and 10 GB."""
 FIRST_FP8, FIRST_TMA, HOPPER = 89, 90, 90
 """The first compute capabilities with fp8 in the matrix unit (Ada) and with the tensor copy engine (Hopper)."""
 FMA_LANES, _FMA_LANES = {75: 64, 80: 64}, 128
@@ -98,6 +101,13 @@ def gemv_registers(rows: int, block: tuple[int, int], warps: int) -> int:
     (columns, elements of K) of the tile."""
     weights = -(-block[0] * block[1] // (WARP_THREADS * warps))
     return (gemv_sums(rows) + 1) * weights + GEMV_BESIDE
+
+
+def crowded(block: tuple[int, int], warps: int) -> str | None:
+    """Why a tile of C of `block` (rows, columns) cannot be summed by so many warps, None when it can."""
+    if block[0] * block[1] > MOST_SUMS * WARP_THREADS * warps:
+        return f"a thread would keep more than {MOST_SUMS} sums, which takes the compiler minutes"
+    return None
 
 
 def tile_count(m: int, n: int, block: tuple[int, int]) -> int:

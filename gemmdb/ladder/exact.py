@@ -35,8 +35,7 @@ def find(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
 
 
 def barred(ask: Ask, but: Table | None = None) -> frozenset[Config]:
-    """The configs that were wrong or crashed on the problem and device in any table except `but`. A verdict already
-    excludes the bad configs of its own table."""
+    """The configs that were wrong or crashed on the problem and device in any table except `but`."""
     known: frozenset[Config] | None = ask.memo.get("barred") if but is None else None
     if known is None:
         found = (ask.read(Table.barred, table, ask.problem, ask.device) for table in ask.tables if table is not but)
@@ -48,8 +47,10 @@ def barred(ask: Ask, but: Table | None = None) -> frozenset[Config]:
 
 def _objection(ask: Ask, table: Table, config: Config) -> str | None:
     reason = objection(ask, config)
-    if reason is None and config != ATEN and config in barred(ask, table):
-        return "wrong or crashed in another table"
+    # A verdict excludes the bad configs of its own table, unless rows were added since.
+    settled = table if table.packed else None
+    if reason is None and config != ATEN and config in barred(ask, settled):
+        return "wrong or crashed in another table, or since the verdict"
     return reason
 
 

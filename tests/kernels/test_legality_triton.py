@@ -27,6 +27,7 @@ NARROW = {
 }  # fmt: skip
 GEMV = {"block_n": 8, "block_k": 256, "unroll": 1, "dequant": "cast", "warps": 4, "stages": 1}
 WIDE = {"block_n": 128, "block_k": 64}
+LARGE = {"block_m": 256, "block_n": 256, "block_k": 32, "stages": 2}
 gemm = Problem.gemm
 
 
@@ -55,6 +56,11 @@ gemm = Problem.gemm
         (gemm("mm", m=7, n=768, k=768, dtype="fp32"), {**WIDE, "load": "tma", "stages": 6}, None),
         (gemm("mm", m=7, n=768, k=768, dtype="fp32"), {**WIDE, "stages": 7}, None),
         (gemm("mm", m=16, n=512, k=516), {}, None),
+        (
+            gemm("mm", m=256, n=512, k=512),
+            {"block_m": 256, "block_n": 256, "block_k": 32, "warps": 8, "stages": 2},
+            None,
+        ),
     ],
 )
 def test_tiles(problem, changes, reason):

@@ -11,13 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gemmdb.errors import TableError
+from gemmdb.generators.files.pack import pack
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder import explain, lookup
 from gemmdb.settings import Policy
+from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.measurement import Status
+from gemmdb.table.reader import Table
 from gemmdb.table.record import STEP
 from gemmdb.table.verdict import decide
+from gemmdb.table.writer import Store
 
 EXACT = Policy(near=False, model=False)
 FILES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -228,3 +232,20 @@ def test_what_any_table_shows_to_be_unsafe_is_served_from_none(lab, status):
     good = [*lab.rows(near, {fast: 0.5})]
     assert lookup(lab.query(problem), lab.catalog(good), Policy(), lab.here).config == fast
     assert lookup(lab.query(problem), lab.catalog(good, bad), Policy(), lab.here).config == ATEN
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_wrong_result_that_came_after_the_verdict_counts(lab, tmp_path, packed):
+    """A writer that was killed, or that is not done, leaves verdicts that are older than its rows."""
+    problem, fast, next_best = lab.problem(), lab.cpp(), lab.cpp(blocks_m=1)
+    path = tmp_path / "table.db"
+    with Store.open(path) as store:
+        store.add([*lab.rows(problem, {fast: 0.5, next_best: 0.7})])
+        store.refresh()
+        if not packed:
+            store.add([row for row in lab.rows(problem, {fast: 0.5}, status=Status.WRONG) if row.config == fast])
+    if packed:
+        pack(path, small := tmp_path / "small.db")
+        path = small
+    catalog = Catalog([(Source(path, "explicit"), Table.open(path))])
+    assert lookup(lab.query(problem), catalog, EXACT).config == (fast if packed else next_best)

@@ -100,6 +100,9 @@ def illegal_tile(config: Config, problem: Problem, device: Device) -> str | None
     """The rules for kernels that multiply tiles on the matrix unit."""
     if reason := illegal(config, problem, device):
         return reason
+    block = int(config.values["block_m"]), int(config.values["block_n"])
+    if reason := hardware.crowded(block, int(config.values["warps"])):
+        return reason
     if ITEM_SIZES[problem.a.dtype] == 1 and int(config.values["block_k"]) < hardware.LEAST_DEPTH:
         return f"the matrix unit takes {hardware.LEAST_DEPTH} {problem.a.dtype} of K at once"
     if reason := undequantised(config, problem):
