@@ -30,6 +30,7 @@ RUN_ELSEWHERE = (
     "gemmdb compare",
     "gemmdb demo",
     "gemmdb doctor",
+    "gemmdb kernels build",
     "gemmdb verify mine.db --remeasure",
     "gemmdb report --",
     "gemmdb tables p",
