@@ -39,21 +39,21 @@ def current_catalog() -> Catalog:
 
 
 @functools.lru_cache(maxsize=1)
-def _load(settings: Settings, state: tuple[tuple[str, int, int], ...]) -> Catalog:
+def _load(settings: Settings, state: tuple[tuple[str, int, int, int], ...]) -> Catalog:
     from gemmdb.table.catalog import Catalog
 
     return Catalog.load(settings)
 
 
-def _state(settings: Settings) -> tuple[tuple[str, int, int], ...]:
-    """Path, modification time and size of every file that may be a table."""
+def _state(settings: Settings) -> tuple[tuple[str, int, int, int], ...]:
+    """Path, inode, modification time and size of every file that may be a table."""
     files = []
     for path in sorted({*settings.tables, settings.user_table, *_databases()}):
         try:
             status = path.stat()
         except OSError:
             continue
-        files.append((str(path), status.st_mtime_ns, status.st_size))
+        files.append((str(path), status.st_ino, status.st_mtime_ns, status.st_size))
     return tuple(files)
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gemmdb.errors import TableError
-from gemmdb.table import dbfile, schema
+from gemmdb.table import dbfile, schema, swapping
+
+T = TypeVar("T")
 
 _locks: dict[str, threading.Lock] = {}
 """One lock per file. A writer waits until no process reads. Within one process, SQLite lets a second connection start
@@ -44,6 +45,7 @@ class Handle:
         self.lock = _lock_of(path)
         self.db: sqlite3.Connection | None = None
         self.deadline = dbfile.Deadline()
+        self._file: swapping.Identity = None
         self._endless: tuple[object, TableError] | None = None  # The state of a file that took too long, and the error.
         _handles.add(self)
 
@@ -52,30 +54,24 @@ class Handle:
         something is wrong with the file."""
         if sql is schema.NUMBERING_SQL:
             return self._numbering()
-        with self._reading(bulk) as db:
-            found: list[tuple[Any, ...]] = []
-            cursor, left = db.execute(sql, args), MOST_BYTES
-            while part := cursor.fetchmany(_PART):
-                found += part
-                left -= sum(len(one) for row in part for one in row if isinstance(one, (str, bytes)))
-                if left < 0:
-                    raise MemoryError
-            return found
+        return self._ask(lambda db: _bounded(db.execute(sql, args)), bulk)
 
     def _numbering(self) -> list[tuple[Any, ...]]:
         """The parts of a packed table's numbering, whose values may be long."""
-        with self._reading() as db:
+
+        def read(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
             db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST_NUMBERING)
             try:
                 return db.execute(schema.NUMBERING_SQL).fetchall()
             finally:
                 db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST)
 
+        return self._ask(read)
+
     def fetch_few(self, sql: str, args: Sequence[Any], most: int, what: str) -> list[tuple[Any, ...]]:
         """The rows that a query finds. A hostile file may hold any number; more than `most` raises TableError, which
         calls the rows `what`."""
-        with self._reading() as db:
-            found = db.execute(sql, args).fetchmany(most + 1)
+        found = self._ask(lambda db: db.execute(sql, args).fetchmany(most + 1))
         if len(found) > most:
             raise self.crowded(most, what)
         return found
@@ -86,12 +82,12 @@ class Handle:
 
     def header(self) -> schema.Header:
         """The file's header. Raises TableError."""
-        with self._reading() as db:
-            return schema.header(db, self.path)
+        return self._ask(lambda db: schema.header(db, self.path))
 
     def connect(self) -> sqlite3.Connection:
         """Open the file, also again after `close` or a fork. Call it with the lock held. Raises TableError."""
         self._refuse_endless()
+        self._file = swapping.identity(self.path)
         db = dbfile.connect(self.path, self.immutable, self.deadline)
         try:
             head = schema.header(db, self.path)
@@ -105,15 +101,24 @@ class Handle:
         self.db = db
         return db
 
-    @contextlib.contextmanager
-    def _reading(self, bulk: bool = False) -> Iterator[sqlite3.Connection]:
-        try:
-            with self.lock:
-                db = self.db or self.connect()
-                self.deadline.begin(dbfile.BULK_S if bulk else dbfile.STATEMENT_S)
-                yield db
-        except dbfile.FAULTS as error:
-            raise self.broken(error) from error
+    def _ask(self, read: Callable[[sqlite3.Connection], T], bulk: bool = False) -> T:
+        while True:
+            try:
+                with self.lock:
+                    db = self.db or self.connect()
+                    self.deadline.begin(dbfile.BULK_S if bulk else dbfile.STATEMENT_S)
+                    return read(db)
+            except dbfile.FAULTS as error:
+                if not self.moved():
+                    raise self.broken(error) from error
+
+    def moved(self) -> bool:
+        """Whether another file has taken the path since it was opened; then it is closed, and opens again at the next
+        read. SQLite takes the journal of the new file for one of the old."""
+        if swapping.identity(self.path) in (None, self._file):
+            return False
+        self.close()
+        return True
 
     def broken(self, error: Exception) -> TableError:
         """The TableError to raise for what SQLite raised. A file that took too long is not read again until it
@@ -142,6 +147,18 @@ class Handle:
             if self.db is not None:
                 self.db.close()
             self.db = None
+
+
+def _bounded(cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
+    """All rows. Raises MemoryError where their texts are too long together."""
+    found: list[tuple[Any, ...]] = []
+    left = MOST_BYTES
+    while part := cursor.fetchmany(_PART):
+        found += part
+        left -= sum(len(one) for row in part for one in row if isinstance(one, (str, bytes)))
+        if left < 0:
+            raise MemoryError
+    return found
 
 
 def _lock_of(path: Path) -> threading.Lock:

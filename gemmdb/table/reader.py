@@ -86,6 +86,8 @@ class Table:
                 file.deadline.begin()
                 rows = db.execute(schema.VERDICT_SQL, (problem.key, known.key)).fetchmany(schema.MOST_VERDICTS + 1)
         except dbfile.FAULTS as error:
+            if file.moved():
+                return self.verdict(problem, device, l2, klass)
             raise file.broken(error) from error
         if len(rows) > 1:
             if len(rows) > schema.MOST_VERDICTS:

@@ -19,7 +19,7 @@ from typing import Any
 from sqlite_utils import Database
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.table import dbfile, schema
+from gemmdb.table import dbfile, schema, swapping
 from gemmdb.table.key_writer import KeyWriter
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.migrations import MIGRATIONS
@@ -122,24 +122,29 @@ class Store:
 
     def _connect(self) -> None:
         with _guard(self.path):
-            while True:
-                before = _identity(self.path)
-                self._db = _open(self.path, self._busy_s)
-                self._file = _identity(self.path)
-                if before in (None, self._file):
-                    break
-                self._db.close()  # Another file took the path meanwhile.
+            swapping.in_turn(self.path, self._busy_s, self._opened)
         self._keys = KeyWriter(self.path)
         self._cache = RowCache(self.path, lambda sql, args: self._db.execute(sql, args).fetchall())
 
+    def _opened(self) -> bool:
+        self._db = _open(self.path)
+        self._file = swapping.identity(self.path)
+        return True
+
     def _begin(self) -> None:
         """Begin a transaction on the file that is at the path now: a merge may have replaced it."""
-        self._db.execute("BEGIN IMMEDIATE")
-        while _identity(self.path) != self._file:
-            self._db.execute("ROLLBACK")
+        while not swapping.in_turn(self.path, self._busy_s, self._begun):
             self._db.close()
             self._connect()
-            self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute(f"PRAGMA busy_timeout={int(1000 * self._busy_s)}")  # A commit waits for readers.
+
+    def _begun(self) -> bool:
+        """Begin, if the file that is open is still at the path."""
+        if swapping.identity(self.path) != self._file:
+            return False
+        self._db.execute("PRAGMA busy_timeout=0")
+        self._db.execute("BEGIN IMMEDIATE")
+        return True
 
     def _insert(self, db: sqlite3.Connection, row: Measurement) -> bool:
         self._keys.put(db, row)
@@ -169,10 +174,10 @@ def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
     return (problem.key, verdict.device.key, protocol.key, verdict.klass, ties[0].key, keys, *numbers, problem.head)
 
 
-def _open(path: Path, busy_s: float) -> sqlite3.Connection:
+def _open(path: Path) -> sqlite3.Connection:
     _check_target(path)
     dbfile.check_journal(path)
-    db = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False)
+    db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
     try:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST)
         db.execute("PRAGMA trusted_schema=OFF")
@@ -226,14 +231,6 @@ def _json(provenance: Mapping[str, Any]) -> str:
         return json.dumps(provenance, sort_keys=True, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise InputError(f"a run's provenance must be JSON-ready ({error})") from error
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _check_target(path: Path) -> None:

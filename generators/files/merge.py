@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from gemmdb.errors import InputError, TableError
+from gemmdb.table import swapping
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
@@ -45,7 +46,7 @@ def rebuild(tables: Sequence[Table], out: Path, rows: Callable[[], Iterable[Meas
             while chunk := list(islice(source, _CHUNK)):
                 count += store.add(chunk)
             store.refresh(above=max(table.generation for table in tables))
-        part.replace(out)
+        swapping.swap(out, part)
     except OSError as error:
         raise TableError(f"{out} cannot be written ({error.strerror}); check its folder") from error
     finally:

@@ -203,3 +203,66 @@ def test_a_writer_goes_on_in_the_file_that_took_the_place_of_its_own(kit, tmp_pa
         store.refresh()
     with Table.open(path) as table:
         assert {row.run for row in table.measurements()} == {"run-2", "run-3"}
+
+
+def _spill(db):
+    """Begin a write and let SQLite write pages, so that the journal on the disk is complete and the file is changed."""
+    for pragma in ("cache_size=1", "cache_spill=1", "synchronous=FULL"):
+        db.execute(f"PRAGMA {pragma}")
+    db.execute("BEGIN IMMEDIATE")
+    db.executemany("INSERT INTO config VALUES (?, ?)", ((-number, f"text {number}" * 40) for number in range(1, 2000)))
+
+
+def test_a_writer_of_a_replaced_file_leaves_the_journal_of_the_new_one_alone(kit, tmp_path):
+    """SQLite goes by the path: it would roll back and delete the other writer's journal."""
+    path, other = kit.write(tmp_path / "a.db", [kit.row()]), kit.write(tmp_path / "b.db", [kit.row(kit.configs[1])])
+    with Store.open(path, busy_s=0.2) as old:
+        merge([path, other], path)
+        db = sqlite3.connect(path, isolation_level=None)
+        _spill(db)
+        journal = path.with_name(f"{path.name}-journal")
+        before = journal.read_bytes()
+        assert len(before) > 4096
+        with pytest.raises(TableError, match="locked by another process"):
+            old.add([kit.row(kit.configs[2])])
+        assert journal.read_bytes() == before
+        db.execute("ROLLBACK")
+        db.close()
+        assert old.add([kit.row(kit.configs[2])]) == 1
+        old.refresh()
+    assert count(path) == 3
+    assert verify(path) == []
+
+
+def _merge_for_ever(path, other, stop):
+    while not stop.is_set():
+        merge([path, other], path)
+        with Store.open(path) as store:
+            store.refresh()
+
+
+def test_a_reader_that_stays_open_answers_across_merges(kit, tmp_path):
+    path, other = kit.write(tmp_path / "a.db", [kit.row()]), kit.write(tmp_path / "b.db", [kit.row(kit.configs[1])])
+    stop = context.Event()
+    workers = [context.Process(target=_merge_for_ever, args=(path, other, stop)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    with Table.open(path) as table:
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            assert table.verdict(kit.problem, kit.device) is not None
+            assert table.rows(kit.problem, kit.device)
+    stop.set()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+def test_a_merge_keeps_a_link_and_the_mode_of_its_file(kit, tmp_path):
+    path, other = kit.write(tmp_path / "a.db", [kit.row()]), kit.write(tmp_path / "b.db", [kit.row(kit.configs[1])])
+    path.chmod(0o640)
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    merge([path, other], link)
+    assert link.is_symlink()
+    assert (count(path), path.stat().st_mode & 0o777) == (2, 0o640)
