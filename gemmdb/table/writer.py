@@ -140,7 +140,12 @@ class Store:
 
     def _begun(self) -> bool:
         """Begin, if the file that is open is still at the path."""
-        if swapping.identity(self.path) != self._file:
+        there = swapping.identity(self.path)
+        if there is None:
+            raise TableError(
+                f"{self.path} was removed while it was being written; what it held is lost: run this again"
+            )
+        if there != self._file:
             return False
         self._db.execute("PRAGMA busy_timeout=0")
         self._db.execute("BEGIN IMMEDIATE")
@@ -177,7 +182,8 @@ def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
 def _open(path: Path) -> sqlite3.Connection:
     _check_target(path)
     dbfile.check_journal(path)
-    db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    # Absolute: `:memory:` is a file of that name, too.
+    db = sqlite3.connect(path.absolute(), timeout=0, isolation_level=None, check_same_thread=False)
     try:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST)
         db.execute("PRAGMA trusted_schema=OFF")

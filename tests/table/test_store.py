@@ -7,6 +7,7 @@ import os
 import sqlite3
 import stat
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -168,3 +169,24 @@ def test_a_table_is_one_file_when_nobody_writes(kit, tmp_path):
     with Table.open(kit.write(tmp_path / "t.db", [kit.row()])) as table:
         table.verdict(kit.problem, kit.device)
         assert [p.name for p in tmp_path.iterdir()] == ["t.db"]
+
+
+def test_a_table_that_is_removed_while_it_is_written_is_an_error(kit, tmp_path):
+    path = tmp_path / "table.db"
+    with Store.open(path) as store:
+        store.add([kit.row()])
+        path.unlink()
+        with pytest.raises(TableError, match="was removed while it was being written"):
+            store.add([kit.row(kit.configs[1])])
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", [":memory:", "file:x.db?mode=memory"])
+def test_names_that_sqlite_reads_otherwise_are_files(kit, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with Store.open(Path(name)) as store:
+        store.add([kit.row()])
+        store.refresh()
+    with Table.open(Path(name)) as table:
+        assert table.rows(kit.problem, kit.device)
+    assert (tmp_path / name).is_file()
