@@ -54,8 +54,9 @@ def build(
         typer.Option(metavar="FILE", help="The archive to write; default: the one beside the shipped tables."),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Kernels to compile at once; default: one per processor.")
-    ] = os.cpu_count() or 1,
+        int | None,
+        typer.Option(metavar="N", min=1, help="Kernels to compile at once; default: one per processor."),
+    ] = None,
     ready: Annotated[
         bool, typer.Option("--ready", help="Compile nothing more: write the archive of those that are compiled.")
     ] = False,
@@ -81,6 +82,7 @@ def build(
     from gemmdb.generators.kernels.wanted import wanted
     from gemmdb.table.catalog import Catalog
 
+    jobs = jobs or os.cpu_count() or 1
     tools = Tools.find()
     units = wanted(Catalog.load())
     if not units:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from gemmdb.generators.measure.remeasure import Remeasured
 
 
+SQLITE = b"SQLite format 3\0"
+"""What a table begins with."""
+
+
 def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table, or an archive of compiled kernels.")],
     remeasure: Annotated[
@@ -63,7 +67,7 @@ def verify(
 
     if remeasure and importlib.util.find_spec("torch") is None:
         raise InputError("--remeasure needs torch, which is not installed: pip install torch 'gemmdb[build]'")
-    archive = zipfile.is_zipfile(file)
+    archive = _is_archive(file)
     if archive and remeasure:
         raise InputError("--remeasure: an archive of kernels has no times; name a table")
     with Pulse() as pulse:
@@ -79,6 +83,14 @@ def verify(
         _say(file, faults, result)
     if faults or (result is not None and result.failed):
         raise typer.Exit(1)
+
+
+def _is_archive(file: Path) -> bool:
+    """Whether a file is an archive of kernels. A ZIP file is told by its end, so it may begin as a table."""
+    if not file.is_file() or not zipfile.is_zipfile(file):
+        return False
+    with file.open("rb") as opened:
+        return opened.read(len(SQLITE)) != SQLITE
 
 
 def _document(file: Path, faults: Sequence[Finding], result: Remeasured | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import dataclasses
 import fnmatch
 import importlib
 import importlib.util
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def _of_file(path: Path) -> tuple[str, Iterable[Program]]:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise InputError(f"{path}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)  # A dataclass looks for its module there.
     spec.loader.exec_module(module)
     if not callable(programs := getattr(module, "programs", None)):
         raise InputError(f"{path}: it has no function `programs`, which yields records of benchmarks.programs.program")

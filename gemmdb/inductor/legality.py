@@ -10,8 +10,10 @@ from dataclasses import replace
 
 from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.hit import Hit, Range
+from gemmdb.inductor import compiled
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cpp import PACKED_GEMM
+from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.kernels.hardware import tile_count
 from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import GPU_ALONE
@@ -85,6 +87,14 @@ def refuses(config: Config, problem: Problem) -> str | None:
 
 def _default(config: Config, problem: Problem) -> str | None:
     return None
+
+
+def _loaded(config: Config, problem: Problem) -> str | None:
+    archive = prebuilt.archive()
+    name = prebuilt.name(config, problem) if archive is not None else ""
+    if archive is None or name not in archive.digests:
+        return None  # nvcc compiles it, if the policy allows that.
+    return None if compiled.usable(name) else "its compiled kernel cannot be loaded here"
 
 
 def _int8pack(config: Config, problem: Problem) -> str | None:
@@ -181,5 +191,5 @@ _RULES = {
     ("triton", "inductor_sum"): _default,
     ("aten", "int8pack_mm"): _int8pack,
     ("cpp", "packed_gemm"): _packed_gemm,
-    ("cutlass", "gemm"): _default,
+    ("cutlass", "gemm"): _loaded,
 }

@@ -47,11 +47,12 @@ def barred(ask: Ask, but: Table | None = None) -> frozenset[Config]:
 
 def _objection(ask: Ask, table: Table, config: Config) -> str | None:
     reason = objection(ask, config)
+    if reason is not None or config == ATEN:
+        return reason
     # A verdict excludes the bad configs of its own table, unless rows were added since.
-    settled = table if table.packed else None
-    if reason is None and config != ATEN and config in barred(ask, settled):
-        return "wrong or crashed in another table, or since the verdict"
-    return reason
+    settled = ask.read(Table.settled, table, ask.problem, ask.device)
+    found = config in barred(ask, table if settled else None)
+    return "wrong or crashed in another table, or since the verdict" if found else None
 
 
 def _serve(ask: Ask, table: Table, verdict: Verdict, verified: bool | None) -> Hit:

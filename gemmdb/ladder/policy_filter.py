@@ -22,8 +22,8 @@ def objection(ask: Ask, config: Config) -> str | None:
         found: str | None = ask.memo[config]
     except KeyError:
         symbolic = ask.symbolic if ask.query.ranges else ()
-        found = refusal(config, ask.policy, ask.problem) or _expensive(ask, config)
-        found = found or illegal(config, ask.problem, ask.device, symbolic)
+        found = refusal(config, ask.policy, ask.problem) or illegal(config, ask.problem, ask.device, symbolic)
+        found = found or _expensive(ask, config)
         ask.memo[config] = found
     return found
 

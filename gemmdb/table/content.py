@@ -21,7 +21,9 @@ def digest(table: Table) -> str:
     """The digest that the header of a table must name: 32 hexadecimal digits. Every row is read. Raises TableError."""
     if not table.packed:
         return f"{sum(map(fingerprint, table.measurements())) % 2**128:032x}"
-    with closing(dbfile.connect(table.path, longest=dbfile.LONGEST_NUMBERING)) as db:
+    deadline = dbfile.Deadline()
+    with closing(dbfile.connect(table.path, deadline=deadline, longest=dbfile.LONGEST_NUMBERING)) as db:
+        deadline.begin(dbfile.BULK_S)
         try:
             return packed(db)
         except dbfile.FAULTS as error:

@@ -42,17 +42,22 @@ _SHIPPED = ("mmap_size=4294967296",)
 
 
 class Deadline:
-    """When the statement in progress is to end. SQLite asks it again and again, and never about a short statement."""
+    """When the statement in progress is to end. SQLite asks it again and again, but never about a short statement, and
+    not while it waits for a writer. So the clock runs from the first time that it asks."""
 
     def __init__(self) -> None:
         self.begin(BULK_S)
 
     def begin(self, seconds: float = STATEMENT_S) -> None:
         """A statement begins, which may run for so long."""
-        self.until = time.monotonic() + seconds
+        self._seconds = seconds
+        self._until: float | None = None
 
     def __call__(self) -> bool:
-        return time.monotonic() > self.until
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + self._seconds
+        return now > self._until
 
 
 def connect(
@@ -129,7 +134,7 @@ def broken(path: Path, error: Exception) -> TableError:
     return TableError(f"{path} is corrupted ({text}); restore it or rebuild it with `gemmdb build`")
 
 
-def interrupted(error: Exception) -> bool:
+def interrupted(error: BaseException | None) -> bool:
     """Whether a statement passed its deadline."""
     return getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT"
 

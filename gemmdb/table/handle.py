@@ -24,6 +24,9 @@ MOST_BYTES = 2**28
 _PART = 1_000
 """Rows that are fetched between two looks at how many bytes they are."""
 
+_endless: dict[str, tuple[object, str]] = {}
+"""Files that took too long: their state then, and what was said of them."""
+
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 _held: list[threading.Lock] = []
 _inherited: list[sqlite3.Connection] = []
@@ -46,7 +49,6 @@ class Handle:
         self.db: sqlite3.Connection | None = None
         self.deadline = dbfile.Deadline()
         self._file: swapping.Identity = None
-        self._endless: tuple[object, TableError] | None = None  # The state of a file that took too long, and the error.
         _handles.add(self)
 
     def fetch(self, sql: str, args: Sequence[Any], bulk: bool = False) -> list[tuple[Any, ...]]:
@@ -71,7 +73,7 @@ class Handle:
     def fetch_few(self, sql: str, args: Sequence[Any], most: int, what: str) -> list[tuple[Any, ...]]:
         """The rows that a query finds. A hostile file may hold any number; more than `most` raises TableError, which
         calls the rows `what`."""
-        found = self._ask(lambda db: db.execute(sql, args).fetchmany(most + 1))
+        found = self._ask(lambda db: _bounded(db.execute(sql, args), most))
         if len(found) > most:
             raise self.crowded(most, what)
         return found
@@ -86,9 +88,14 @@ class Handle:
 
     def connect(self) -> sqlite3.Connection:
         """Open the file, also again after `close` or a fork. Call it with the lock held. Raises TableError."""
-        self._refuse_endless()
+        _refuse_endless(self.path)
         self._file = swapping.identity(self.path)
-        db = dbfile.connect(self.path, self.immutable, self.deadline)
+        try:
+            db = dbfile.connect(self.path, self.immutable, self.deadline)
+        except TableError as error:
+            if dbfile.interrupted(error.__cause__):
+                _remember_endless(self.path, str(error))
+            raise
         try:
             head = schema.header(db, self.path)
         except BaseException:
@@ -103,20 +110,24 @@ class Handle:
 
     def _ask(self, read: Callable[[sqlite3.Connection], T], bulk: bool = False) -> T:
         while True:
+            db = None
             try:
                 with self.lock:
                     db = self.db or self.connect()
                     self.deadline.begin(dbfile.BULK_S if bulk else dbfile.STATEMENT_S)
                     return read(db)
             except dbfile.FAULTS as error:
-                if not self.moved():
+                if not self.moved(db):
                     raise self.broken(error) from error
 
-    def moved(self) -> bool:
-        """Whether another file has taken the path since it was opened; then it is closed, and opens again at the next
-        read. SQLite takes the journal of the new file for one of the old."""
-        if swapping.identity(self.path) in (None, self._file):
-            return False
+    def moved(self, failed: sqlite3.Connection | None) -> bool:
+        """Whether another file has taken the path since it was opened by the connection that `failed`; then it is
+        closed, and opens again at the next read. SQLite takes the journal of the new file for one of the old."""
+        with self.lock:
+            if self.db is not failed:  # Another thread has seen it.
+                return True
+            if swapping.identity(self.path) in (None, self._file):
+                return False
         self.close()
         return True
 
@@ -125,21 +136,9 @@ class Handle:
         changes: each product of a program would take as long."""
         found = dbfile.broken(self.path, error)
         if dbfile.interrupted(error):
-            self._endless = self._state(), found
+            _remember_endless(self.path, str(found))
             self.close()
         return found
-
-    def _refuse_endless(self) -> None:
-        if self._endless is not None and self._endless[0] == self._state():
-            raise self._endless[1]
-        self._endless = None
-
-    def _state(self) -> object:
-        try:
-            found = self.path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def close(self) -> None:
         """Close the file. Idempotent; a later call of `fetch` opens it again."""
@@ -149,11 +148,29 @@ class Handle:
             self.db = None
 
 
-def _bounded(cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
-    """All rows. Raises MemoryError where their texts are too long together."""
+def _remember_endless(path: Path, why: str) -> None:
+    _endless[dbfile.real(path)] = _state(path), why
+
+
+def _refuse_endless(path: Path) -> None:
+    state, why = _endless.get(dbfile.real(path), (None, ""))
+    if state is not None and state == _state(path):
+        raise TableError(why)
+
+
+def _state(path: Path) -> object:
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _bounded(cursor: sqlite3.Cursor, most: int | None = None) -> list[tuple[Any, ...]]:
+    """All rows, or the first ones and more than `most`. Raises MemoryError where their texts are too long together."""
     found: list[tuple[Any, ...]] = []
     left = MOST_BYTES
-    while part := cursor.fetchmany(_PART):
+    while (most is None or len(found) <= most) and (part := cursor.fetchmany(_PART)):
         found += part
         left -= sum(len(one) for row in part for one in row if isinstance(one, (str, bytes)))
         if left < 0:

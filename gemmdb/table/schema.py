@@ -70,6 +70,9 @@ VERDICT_SQL = "SELECT keys, ratio, spread, aten_us, runs, head FROM verdict WHER
 BARRED_SQL = "SELECT DISTINCT config FROM measurement WHERE problem = ? AND device = ? AND status IN ('wrong', 'crash')"
 """The configs of one problem that must not be served."""
 
+PENDING_SQL = "SELECT 1 FROM pending WHERE problem = ? AND device = ?"
+"""Whether the verdicts of a problem are older than its rows."""
+
 COLUMNS = (
     "problem", "device", "id", "config", "protocol", "toolchain", "run", "status", "median_us", "low_us", "high_us",
     "samples", "aten_us", "error", "compile_s", "detail",

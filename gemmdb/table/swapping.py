@@ -48,7 +48,7 @@ def in_turn(path: Path, seconds: float, act: Callable[[], bool]) -> bool:
             with _locked(path, exclusive=False):
                 return act()
         except sqlite3.OperationalError as error:
-            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > until:
+            if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY") or time.monotonic() > until:
                 raise
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)

@@ -122,14 +122,16 @@ class Store:
 
     def _connect(self) -> None:
         with _guard(self.path):
-            swapping.in_turn(self.path, self._busy_s, self._opened)
+            while not swapping.in_turn(self.path, self._busy_s, self._opened):
+                self._db.close()
         self._keys = KeyWriter(self.path)
         self._cache = RowCache(self.path, lambda sql, args: self._db.execute(sql, args).fetchall())
 
     def _opened(self) -> bool:
+        before = swapping.identity(self.path)
         self._db = _open(self.path)
         self._file = swapping.identity(self.path)
-        return True
+        return before in (None, self._file)
 
     def _begin(self) -> None:
         """Begin a transaction on the file that is at the path now: a merge may have replaced it."""
@@ -149,7 +151,10 @@ class Store:
             return False
         self._db.execute("PRAGMA busy_timeout=0")
         self._db.execute("BEGIN IMMEDIATE")
-        return True
+        if swapping.identity(self.path) == self._file:
+            return True
+        self._db.execute("ROLLBACK")  # The folder has no locks, or another host replaced the file.
+        return False
 
     def _insert(self, db: sqlite3.Connection, row: Measurement) -> bool:
         self._keys.put(db, row)
@@ -234,9 +239,12 @@ def _put(db: sqlite3.Connection, **meta: str) -> None:
 
 def _json(provenance: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(provenance, sort_keys=True, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(provenance, sort_keys=True, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise InputError(f"a run's provenance must be JSON-ready ({error})") from error
+    if len(text) > dbfile.LONGEST // 2:
+        raise InputError(f"a run's provenance takes {len(text):,} bytes; at most {dbfile.LONGEST // 2:,} are kept")
+    return text
 
 
 def _check_target(path: Path) -> None:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.table import swapping
+from gemmdb.table import dbfile, swapping
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
@@ -34,7 +34,7 @@ def merge(inputs: Sequence[Path], out: Path) -> int:
 
 def rebuild(tables: Sequence[Table], out: Path, rows: Callable[[], Iterable[Measurement]]) -> int:
     """Write a new table of `rows` with the runs of `tables`, then replace `out` with it. Returns the number of rows."""
-    folder = out.absolute().parent
+    folder = Path(dbfile.real(out)).parent  # A link may lead to another file system.
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; make it, or name another --out")
     part = folder / f".{out.name}.{secrets.token_hex(4)}.part"

@@ -1,6 +1,8 @@
 """`gemmdb kernels`: what is compiled in advance."""
 
 import json
+import os
+import sqlite3
 
 import pytest
 from kit import kernels
@@ -55,3 +57,19 @@ def test_a_build_without_a_compiler_says_so(gemmdb, monkeypatch):
     done = gemmdb("kernels", "build")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert "nvcc is not there" in done.err
+
+
+def test_a_table_that_ends_as_an_archive_is_checked_as_a_table(gemmdb, archive, make_table):
+    """A ZIP file is told by its end, a SQLite file by its beginning."""
+    table = make_table("both.db")
+    with sqlite3.connect(table) as db:
+        db.execute("UPDATE verdict SET ratio = 0.001")
+    db.close()
+    data = archive.read_bytes()
+    table.write_bytes(table.read_bytes() + bytes(-len(data) % 4096) + data)
+    assert gemmdb("verify", str(table)).code == 1
+
+
+def test_a_pipe_is_no_archive(gemmdb, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert gemmdb("verify", str(tmp_path / "pipe")).code == 2

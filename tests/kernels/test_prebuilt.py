@@ -16,8 +16,11 @@ from gemmdb.generators.files.verify import verify_kernels
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass import entry, prebuilt
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.policy_filter import objection
+from gemmdb.settings import Policy
 
 TILE: dict[str, str | int] = {
     "tile_m": 32, "tile_n": 128, "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "schedule": "cooperative", "split_k": 1,
@@ -89,6 +92,8 @@ def test_an_archive_of_another_source_is_a_fault(tmp_path, monkeypatch):
     b'{"kernels": {"../x": {"o": "", "so": "", "size": 1}}, "provenance": {"cuda": "13.0"}}',
     json.dumps({"kernels": {kernels.NAME: {"o": "", "so": "", "size": "x"}}, "provenance": {"cuda": "13.0"}}).encode(),
     json.dumps({"kernels": {kernels.NAME: {"o": "", "so": "", "size": 1}}, "provenance": {"cuda": 13}}).encode(),
+    json.dumps({"kernels": {kernels.NAME: {"o": "", "so": "", "size": 1e999}}, "provenance": {"cuda": "13"}}).encode(),
+    b"[" * 100_000,
 ])  # fmt: skip
 def test_a_malformed_index_is_an_error_of_one_line(tmp_path, monkeypatch, index):
     path = rewritten(kernels.archived(tmp_path), lambda members: members.update({prebuilt.INDEX: index}))
@@ -179,3 +184,21 @@ def test_the_identity_changes_with_what_is_shipped(tmp_path, monkeypatch):
 
 def test_an_h200_is_a_gpu_that_the_archive_is_for():
     assert H200.arch == prebuilt.ARCH
+
+
+def test_another_way_of_packing_is_refused(tmp_path):
+    path = kernels.archived(tmp_path)
+    with zipfile.ZipFile(path) as opened:
+        members = {name: opened.read(name) for name in opened.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
+        for name, data in members.items():
+            made.writestr(name, data)
+    with pytest.raises(TableError, match="not packed as gemmdb packs it"):
+        prebuilt.Archive.open(path)
+
+
+def test_a_verdict_that_no_kernel_can_serve_is_no_error(shipped, tmp_path):
+    """What a kernel costs is asked of legal configs alone: no macros are made for fp64."""
+    problem = Problem.gemm("mm", m=32, n=512, k=512, dtype="fp64")
+    ask = Ask(Query(problem, H200), (), Policy(), CUDA13)
+    assert "16-bit floats" in objection(ask, CONFIG)

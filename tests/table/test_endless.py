@@ -1,5 +1,7 @@
 """Files that nobody can read to the end: each statement ends soon, with one line, and the other tables answer."""
 
+import sqlite3
+import threading
 import time
 from pathlib import Path
 
@@ -17,6 +19,7 @@ AT_ONCE = 2.0
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
+    monkeypatch.setattr(handle, "_endless", {})
     monkeypatch.setattr(dbfile.Deadline.begin, "__defaults__", (0.2,))
     monkeypatch.setattr(dbfile, "STATEMENT_S", 0.2)
     monkeypatch.setattr(dbfile, "BULK_S", 0.2)
@@ -103,6 +106,31 @@ def test_a_file_that_takes_too_long_is_read_once_and_the_others_answer(kit, path
         ladder.lookup(Query(kit.problem.resized(m, 128, 128), kit.device), catalog, Policy(), None)
         assert m == 2 or time.monotonic() - began < 0.1, "it is not read again"
     assert ladder.lookup(Query(kit.problem, kit.device), catalog, Policy(near=False), None).table == str(good)
+
+
+def test_a_file_that_cannot_even_be_opened_is_tried_once(kit, path):
+    file = File(path)
+    meta(kit, file)
+    file.save()
+    for index in range(3):
+        began = time.monotonic()
+        with pytest.raises(TableError, match="takes too long"):
+            Table.open(path)
+        assert index == 0 or time.monotonic() - began < 0.1
+
+
+def test_waiting_for_a_writer_does_not_count(kit, tmp_path):
+    """A commit on a slow disk takes longer than a statement may."""
+    rows = [kit.row(problem=kit.problem.resized(m, 64, 64)) for m in range(1, 400)]
+    path = kit.write(tmp_path / "many.db", rows)
+    with Table.open(path) as table:
+        writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        writer.execute("BEGIN EXCLUSIVE")
+        later = threading.Timer(0.6, lambda: writer.execute("COMMIT"))
+        later.start()
+        assert len(list(table.measurements())) == len(rows)
+        later.join()
+        writer.close()
 
 
 def test_a_file_is_read_again_when_it_has_changed(kit, path):

@@ -88,6 +88,13 @@ def test_a_value_of_absurd_length_is_refused(path):
         table.provenance()
 
 
+def test_bytes_that_are_no_text_are_a_table_error_for_writers_too(path):
+    edit(path, "UPDATE meta SET value = CAST(x'ff' AS TEXT)")
+    for opened in (Table.open, Store.open):
+        with pytest.raises(TableError):
+            opened(path)
+
+
 def test_the_id_of_a_run_is_its_own_not_what_its_provenance_says(path):
     edit(path, 'UPDATE run SET provenance = \'{"run": "another"}\'')
     with Table.open(path) as table:

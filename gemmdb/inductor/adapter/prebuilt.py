@@ -6,31 +6,18 @@ Inductor looks, also for a graph that comes from the FX graph cache. The output 
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import logging
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch._inductor.codecache import CUDACodeCache, write_atomic
+from torch._inductor.codecache import CUDACodeCache, binary_error_path, write_atomic
 
 from gemmdb.errors import TableError
 from gemmdb.kernels.cutlass import prebuilt
-from gemmdb.key.toolchain import Toolchain
 
 _log = logging.getLogger("gemmdb")
-
-
-def usable(name: str) -> bool:
-    """Whether this process can load the kernel of that name: the shipped archive has it, whole, and its CUDA runtime is
-    torch's."""
-    archive = prebuilt.archive()
-    if archive is None or name not in archive.digests or not archive.runs_with(_running()):
-        return False
-    return _loads(archive) and _whole(archive, name)
 
 
 def with_prebuilt(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,35 +37,19 @@ def _place(cls: Any, source: str, kind: str) -> None:
     if not name or archive is None:
         return
     try:
-        path = Path(cls.write(source, kind)[1]).with_suffix(f".{kind}")
+        path = _written(cls, source, kind).with_suffix(f".{kind}")
         if not path.exists():
             write_atomic(str(path), archive.read(name, kind))
+        # What nvcc said of the same source before, which Inductor would raise again.
+        Path(binary_error_path(str(path))).unlink(missing_ok=True)
     except (OSError, TableError) as error:  # nvcc compiles it then.
         _log.warning("a kernel that is compiled in advance is left out: %s", error)
 
 
-@functools.cache
-def _whole(archive: prebuilt.Archive, name: str) -> bool:
-    try:
-        return all(archive.read(name, kind) for kind in prebuilt.KINDS)
-    except TableError as error:
-        _log.warning("a kernel that is compiled in advance is left out: %s", error)
-        return False
-
-
-@functools.cache
-def _loads(archive: prebuilt.Archive) -> bool:
-    """Whether a library of the archive can be loaded, tried with one of them, once per process."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="gemmdb-kernel-") as folder:
-            path = Path(folder, "kernel.so")
-            path.write_bytes(archive.read(next(iter(archive.digests)), "so"))
-            ctypes.CDLL(str(path))
-    except (OSError, StopIteration, TableError) as error:
-        _log.warning("a kernel that is compiled in advance is left out: %s", error)
-        return False
-    return True
-
-
-def _running() -> Toolchain:
-    return Toolchain(torch=torch.__version__, cuda=torch.version.cuda or "")
+def _written(cls: Any, source: str, kind: str) -> Path:
+    """Where Inductor wrote a source. torch 2.11 remembers that, also when its folder has been removed."""
+    path = Path(cls.write(source, kind)[1])
+    if not path.exists():
+        cls.write.cache_clear()
+        path = Path(cls.write(source, kind)[1])
+    return path

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import session
-from gemmdb.inductor.adapter import cutlass, ir_view, prebuilt
+from gemmdb.inductor import compiled, session
+from gemmdb.inductor.adapter import cutlass, ir_view
 from gemmdb.inductor.lower.triton import ANYWHERE, Operands, Refused, check
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import cutlass as kernels_cutlass
@@ -62,7 +62,7 @@ def _uncompiled(config: Config, problem: Problem, vectors: kernels_cutlass.Vecto
     """Why there will be no compiled kernel, empty if there will be one: from the archive, or else by nvcc if the policy
     allows that."""
     apart = len({node.get_name() for node in nodes.values()}) == len(nodes)
-    if apart and prebuilt.usable(archive.name(config, problem, vectors)):
+    if apart and compiled.usable(archive.name(config, problem, vectors)):
         return ""
     current = session.current()
     if current is not None and current.policy.compile_cost < config.spec.cost:

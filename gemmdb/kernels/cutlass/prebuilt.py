@@ -58,7 +58,7 @@ class Archive:
             digests = {name: {kind: str(one[kind]) for kind in KINDS} for name, one in kernels.items()}
             sizes = {name: int(one["size"]) for name, one in kernels.items()}
             good = all(_NAME.fullmatch(name) for name in digests) and isinstance(provenance["cuda"], str)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
             raise TableError(f"{path}: its {INDEX} is malformed: {error}") from error
         if not good:
             raise TableError(f"{path}: its {INDEX} is malformed")
@@ -144,11 +144,15 @@ def _member(path: Path, member: str) -> bytes:
     import struct
     import zipfile
 
-    damage = (OSError, KeyError, ValueError, EOFError, RuntimeError, struct.error, zipfile.BadZipFile, lzma.LZMAError)
+    damage = (
+        OSError, KeyError, ValueError, EOFError, RuntimeError, MemoryError, struct.error, zipfile.BadZipFile,
+        lzma.LZMAError,
+    )  # fmt: skip
     try:
         with zipfile.ZipFile(path) as opened:
-            if opened.getinfo(member).file_size > _MOST_BYTES:
-                raise TableError(f"{path}: {member} is too large")
+            about = opened.getinfo(member)
+            if about.file_size > _MOST_BYTES or about.compress_type != zipfile.ZIP_LZMA:
+                raise TableError(f"{path}: {member} is too large, or not packed as gemmdb packs it")
             return opened.read(member)
     except damage as error:
         raise TableError(f"{path}: {error}") from error

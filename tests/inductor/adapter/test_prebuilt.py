@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,26 +11,25 @@ torch = pytest.importorskip("torch")
 
 from kit import kernels  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
-from torch._inductor.codecache import CUDACodeCache  # noqa: E402
+from torch._inductor.codecache import CUDACodeCache, binary_error_path  # noqa: E402
 from torch._inductor.codegen.cuda import compile_utils  # noqa: E402
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb.inductor.adapter import prebuilt as adapter  # noqa: E402
+from gemmdb.inductor import compiled, install  # noqa: E402
 from gemmdb.kernels.cutlass import prebuilt  # noqa: E402
 from gemmdb.key.toolchain import Toolchain  # noqa: E402
 
 
 @pytest.fixture
 def inductor(tmp_path, monkeypatch):
-    """Inductor with an empty cache and no nvcc, and gemmdb enabled."""
+    """Inductor with an empty cache and no nvcc, and gemmdb's wrappers."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(compile_utils, "_cuda_compiler", lambda: str(tmp_path / "no-nvcc"))
     CUDACodeCache.write.cache_clear()
     CUDACodeCache.cache_clear()
-    gemmdb.inductor.enable()
+    install.install()
     with inductor_config.patch({"cuda.arch": "90", "cutlass.cutlass_hash_with_compile_cmd": False}):
         yield
-    gemmdb.inductor.disable()
+    install.uninstall()
     CUDACodeCache.cache_clear()
     prebuilt.archive.cache_clear()
 
@@ -40,6 +40,24 @@ def test_a_graph_loads_the_library_of_the_archive(tmp_path, monkeypatch, inducto
     assert ctypes.CDLL(library.lib_path)[kernels.NAME](41) == 42
     with pytest.raises(RuntimeError):  # Inductor's own: what a kernel returns is an error.
         getattr(library, kernels.NAME)(41)
+
+
+def test_what_nvcc_said_before_does_not_count(tmp_path, monkeypatch, inductor):
+    _, source = CUDACodeCache.write(kernels.SOURCE, "so")
+    for kind in prebuilt.KINDS:
+        error = binary_error_path(str(Path(source).with_suffix(f".{kind}")))
+        Path(error).write_text('[["nvcc"], "it failed"]')
+    kernels.ship(monkeypatch, kernels.compiled(tmp_path))
+    assert CUDACodeCache.load(kernels.SOURCE, "so")
+
+
+def test_a_cache_that_was_emptied_is_filled_again(tmp_path, monkeypatch, inductor):
+    kernels.ship(monkeypatch, kernels.compiled(tmp_path))
+    for _ in range(2):
+        path, _, _ = CUDACodeCache.compile(kernels.SOURCE, "so")
+        assert Path(path).exists()
+        CUDACodeCache.cache_clear()
+        shutil.rmtree(Path(path).parents[1])
 
 
 def test_a_package_links_the_object_of_the_archive(tmp_path, monkeypatch, inductor):
@@ -68,8 +86,8 @@ def test_a_damaged_kernel_is_left_to_nvcc_with_a_warning(tmp_path, monkeypatch, 
     ("13.0", kernels.compiled, True), ("12.8", kernels.compiled, False), ("13.0", kernels.archived, False),
 ])  # fmt: skip
 def test_a_kernel_is_usable_if_this_process_can_load_it(tmp_path, monkeypatch, running, made, usable):
-    monkeypatch.setattr(adapter, "_running", lambda: Toolchain(torch="2.13.0", cuda=running))
+    monkeypatch.setattr(compiled, "_running", lambda: Toolchain(torch="2.13.0", cuda=running))
     kernels.ship(monkeypatch, made(tmp_path))
-    assert adapter.usable(kernels.NAME) is usable
-    assert not adapter.usable(f"gemmdb_cutlass_{'0' * 24}")
+    assert compiled.usable(kernels.NAME) is usable
+    assert not compiled.usable(f"gemmdb_cutlass_{'0' * 24}")
     prebuilt.archive.cache_clear()
