@@ -129,9 +129,9 @@ def _kernels(torch: Check) -> Check:
     """The CUTLASS kernels that are compiled in advance."""
     path = prebuilt.shipped()
     if not path.exists():
-        return Check(
-            "kernels", MISSING, "no CUTLASS kernels are compiled in advance", "gemmdb kernels build, with nvcc"
-        )
+        device = detect.cuda()
+        remedy = "gemmdb kernels build, with nvcc" if device is not None and device.arch == prebuilt.ARCH else ""
+        return Check("kernels", MISSING, "no CUTLASS kernels are compiled in advance", remedy)
     try:
         archive = prebuilt.Archive.open(path)
     except TableError as error:

@@ -86,8 +86,11 @@ def shipped(arch: str = ARCH) -> Path:
 @functools.cache
 def archive() -> Archive | None:
     """The shipped archive, opened once per process; None if there is none, or if it cannot be read."""
+    path = shipped()
+    if not path.exists():  # Most processes need not import what opens one.
+        return None
     try:
-        return Archive.open(shipped())
+        return Archive.open(path)
     except TableError:
         return None
 
