@@ -1,12 +1,22 @@
 """The kernels of a program in two ways, by the profiler."""
 
 import json
+from argparse import Namespace
 
 import pytest
 
 from benchmarks.programs import kernels
 from benchmarks.programs.program import Program
 from gemmdb.errors import InputError
+
+
+def linear(size, device):
+    import torch
+
+    from benchmarks.programs.building import noise, of_model
+
+    torch.manual_seed(0)
+    return of_model(torch.nn.Linear(32, 48).bfloat16(), {"input": noise(4, 32, device=device)})
 
 
 def test_the_largest_changes_come_first():
@@ -17,17 +27,11 @@ def test_the_largest_changes_come_first():
 
 
 def test_a_program_is_profiled_in_both_ways(tmp_path, monkeypatch, capsys):
-    torch = pytest.importorskip("torch")
-    from benchmarks.programs.building import noise, of_model
-
-    def make(size, device):
-        torch.manual_seed(0)
-        return of_model(torch.nn.Linear(32, 48).bfloat16(), {"input": noise(4, 32, device=device)})
-
-    monkeypatch.setattr(kernels, "suite", lambda source: {"linear": Program("linear", "bf16", make)})
+    pytest.importorskip("torch")
+    monkeypatch.setattr(kernels, "suite", lambda source: {"linear": Program("linear", "bf16", linear)})
     out = tmp_path / "kernels.jsonl"
     options = {"source": "", "program": "linear", "way": "gemmdb-aten", "size": "tiny", "device": "cpu", "out": out}
-    kernels.main(type("Options", (), options))
+    kernels.main(Namespace(**options, without=None))
     row = json.loads(out.read_text())
     assert set(row["kernels"]) == {"default", "gemmdb-aten"}
     for taken in row["kernels"].values():
@@ -38,4 +42,22 @@ def test_a_program_is_profiled_in_both_ways(tmp_path, monkeypatch, capsys):
 
 def test_an_unknown_program_is_named():
     with pytest.raises(InputError, match="no program nosuch"):
-        kernels.main(type("Options", (), {"program": "nosuch", "source": "", "way": "gemmdb", "out": None}))
+        kernels.main(Namespace(program="nosuch", source="", way="gemmdb", out=None, without=None))
+
+
+def test_a_way_without_gemmdb_has_no_problem_to_spare(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(kernels, "suite", lambda source: {"linear": Program("linear", "bf16", linear)})
+    options = {"source": "", "program": "linear", "way": "default", "size": "tiny", "device": "cpu", "out": None}
+    with pytest.raises(InputError, match="--without needs a way with gemmdb"):
+        kernels.main(Namespace(**options, without="mm"))
+
+
+def test_a_way_is_compared_with_itself_without_a_kernel(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(kernels, "suite", lambda source: {"linear": Program("linear", "bf16", linear)})
+    out = tmp_path / "kernels.jsonl"
+    options = {"source": "", "program": "linear", "way": "gemmdb", "size": "tiny", "device": "cpu", "out": out}
+    kernels.main(Namespace(**options, without="addmm m=4"))
+    row = json.loads(out.read_text())
+    assert set(row["kernels"]) == {"gemmdb", "gemmdb with ATen for addmm m=4"}
