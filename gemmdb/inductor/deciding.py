@@ -50,8 +50,17 @@ def decide_late(session: Session, query: Query) -> Decision:
     hit = ask(session, query)
     if hit is None or hit.rung not in _CERTAIN:
         hit = _asked(session, session.unconfirmed, query)
+    return _answered_late(session, query, hit, LATE)
+
+
+def decide_uncompiled(session: Session, query: Query, why: str) -> Decision:
+    """As `decide_late`, for a product whose CUTLASS kernel cannot be had (`why`): the next best answer."""
+    return _answered_late(session, query, _asked(session, session.uncompiled, query), why)
+
+
+def _answered_late(session: Session, query: Query, hit: Hit | None, why: str) -> Decision:
     if hit is None:
-        return _missed(session, query, LATE)
+        return _missed(session, query, why)
     if hit.branches:
         event = _event(query).answered(hit).refused("several kernels share its rows")
         return Decision(session, query, ATEN, event, refused=True)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _FORCED = Policy(compile_cost=10)
 """Somebody who names a kernel waits for its compiler."""
 
+_NO_SIZE = 2**63
+"""No product is so large that a policy with this `cutlass_size` serves CUTLASS."""
+
 
 def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings | None = None) -> Session:
     """The session that asks the Catalog: `tables`, then GEMMDB_TABLES, the user's own, the shipped ones.
@@ -41,7 +44,7 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
     identity = f"{policy.text} catalog={catalog().identity()} kernels={prebuilt.identity()}"
     return Session(
         asked.find, policy, identity, settings.user_table, asked.why, asked.declines, asked.otherwise,
-        asked.unconfirmed, asked.kernel, lambda: catalog().tables,
+        asked.unconfirmed, asked.uncompiled, asked.kernel, lambda: catalog().tables,
     )  # fmt: skip
 
 
@@ -70,6 +73,9 @@ class _Asked:
 
     def unconfirmed(self, query: Query) -> Hit | None:
         return self._answer(query, replace(self._untimed, confirm=False))
+
+    def uncompiled(self, query: Query) -> Hit | None:
+        return self._answer(query, replace(self._untimed, confirm=False, cutlass_size=_NO_SIZE))
 
     def kernel(self, query: Query, allowed: Allowed) -> Hit | None:
         from gemmdb.ladder import best_kernel  # It imports the cost model.

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config  # noqa: E402
 from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.kernels.cutlass import compiler, headers  # noqa: E402
+from gemmdb.kernels.cutlass import compiler, headers, prebuilt  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -216,6 +216,31 @@ def test_cutlass_is_linked_into_the_package(kit: Any, tmp_path: Path) -> None:
     made = package(model, (x,), config, tmp_path / "model.pt2")
     assert kit.served() == [config.text]
     kit.close(run(made, [(x,)])[0], model(x.double()))
+
+
+@pytest.mark.skipif(prebuilt.archive() is None, reason="no kernels are compiled in advance")
+def test_a_kernel_that_is_compiled_in_advance_is_linked(
+    kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without nvcc and CUTLASS's headers. The config is what the shipped table answers."""
+    import gemmdb.kernels.cutlass as kernels
+
+    monkeypatch.setattr(kernels, "headers", lambda: None)
+    monkeypatch.setenv("PATH", os.pathsep.join(p for p in os.get_exec_path() if not Path(p, "nvcc").exists()))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDACXX", raising=False)
+    x, w = (torch.randint(-128, 128, (rows, 4096), device="cuda", dtype=torch.int8) for rows in (512, 4096))
+
+    class Model(torch.nn.Module):
+        def forward(self, x: Any, w: Any) -> Any:
+            return torch._int_mm(x, w.t())
+
+    gemmdb.inductor.enable()
+    exported = torch.export.export(Model(), (x, w))
+    made = Path(torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2")))
+    (config,) = kit.served()
+    assert config.startswith("cutlass:gemm")
+    assert torch.equal(run(made, [(x, w)])[0].cpu(), x.cpu().int() @ w.cpu().int().t())
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -87,7 +87,8 @@ class Job:
         not carry the answer out, and what it raises."""
         decision = self.decision
         assert decision.config is not None
-        if reason := rules.hindrance(decision.query.device) or rules.too_slow(decision.config, decision.session.policy):
+        query, policy = decision.query, decision.session.policy
+        if reason := rules.hindrance(query.device) or rules.too_slow(decision.config, query, policy):
             raise Unconfirmed(reason)
         codes = [self._code(config, steer) for config in (ATEN, decision.config)]
         self.begun = tuple(code.begin() for code in codes)

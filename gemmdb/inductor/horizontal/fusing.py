@@ -142,7 +142,7 @@ def _allowed(group: Group) -> bool:
         return False
     # A trial would wait for nvcc, or for a search.
     decisions = [member.decision for member in group.members]
-    slow = any(rules.too_slow(one.config, policy) for one in decisions if one.config is not None)
+    slow = any(rules.too_slow(one.config, one.query, policy) for one in decisions if one.config is not None)
     return not slow and not (state.autotuning() and any(one.unanswered for one in decisions))
 
 

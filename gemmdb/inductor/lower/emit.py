@@ -84,7 +84,7 @@ def generated(
             return None
         refusal = legality.objection(config, replace(decision.query, problem=problem))
         if refusal is None:
-            return _lower(config, problem, operands, scalars)
+            return _lowered(decision, config, problem, operands, scalars)
         outcome.refuse(decision, refusal)
     except (MissError, TableError):
         raise
@@ -94,6 +94,21 @@ def generated(
         log.debug("gemmdb: %s as %s", decision.problem.text, decision.config, exc_info=True)
         outcome.refuse(decision, f"Inductor could not generate the kernel: {type(error).__name__}: {error}")
     return None
+
+
+def _lowered(
+    decision: Decision, config: Config, problem: Problem, operands: triton.Operands, scalars: tuple[float, float]
+) -> Any:
+    """The product with `config`, or with the next best where that is a CUTLASS kernel that cannot be had. None if that
+    is ATen."""
+    try:
+        return _lower(config, problem, operands, scalars)
+    except cutlass.Uncompiled as error:
+        query = replace(decision.query, problem=problem)
+        again = deciding.decide_uncompiled(decision.session, query, str(error))
+        outcome.replaced(decision, again)
+        assert again.config is not None
+        return None if again.config == ATEN else _lower(again.config, problem, operands, scalars)
 
 
 def _lower(config: Config, problem: Problem, operands: triton.Operands, scalars: tuple[float, float]) -> Any:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit import kernels
 from kit.devices import H200
 
 from gemmdb import Config, Policy, Problem
@@ -13,7 +14,9 @@ from gemmdb.inductor.confirm import confirming, on_gpu, rules
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import Event
 from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.problem import Query
+from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder.ask import Ask
 from gemmdb.table.measurement import Protocol
 
@@ -93,9 +96,19 @@ def test_several_kernels_for_one_range_are_not_confirmed():
 
 
 def test_nvcc_is_not_waited_for_by_default():
-    assert rules.too_slow(CUTLASS, Policy(confirm_s=3.0)) == "nvcc takes half a minute"
-    assert rules.too_slow(CUTLASS, Policy(confirm_s=120.0)) == ""
-    assert rules.too_slow(PADDED, Policy(confirm_s=3.0)) == ""
+    assert rules.too_slow(CUTLASS, PLAIN, Policy(confirm_s=3.0)) == "nvcc takes half a minute"
+    assert rules.too_slow(CUTLASS, PLAIN, Policy(confirm_s=120.0)) == ""
+    assert rules.too_slow(PADDED, PLAIN, Policy(confirm_s=3.0)) == ""
+
+
+def test_a_kernel_that_is_compiled_in_advance_is_confirmed(tmp_path, monkeypatch):
+    known = kernels.archived(tmp_path, [prebuilt.name(CUTLASS, PLAIN.problem)])
+    kernels.ship(monkeypatch, known)
+    monkeypatch.setattr(rules, "installed", lambda kind: Toolchain(torch="2.11.0", cuda="13.0"))
+    other = Config.of("cutlass", "gemm", **{**CUTLASS.values, "tile_m": 128})
+    found = [rules.too_slow(config, PLAIN, Policy(confirm_s=3.0)) for config in (CUTLASS, other)]
+    prebuilt.archive.cache_clear()
+    assert found == ["", "nvcc takes half a minute"]
 
 
 def test_the_ladder_knows_whether_its_answer_will_be_confirmed():

@@ -1,0 +1,70 @@
+"""A CUTLASS kernel that cannot be had for its operands: the next best answer takes its place, without nvcc."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit.devices import H200  # noqa: E402
+from kit.for_a_gpu import CUTLASS, TILE, ints  # noqa: E402
+
+import gemmdb.inductor  # noqa: E402
+from gemmdb import Config, Policy, Problem  # noqa: E402
+from gemmdb.hit import Hit  # noqa: E402
+from gemmdb.inductor import entry, session, session_factory  # noqa: E402
+from gemmdb.inductor.lower import cutlass  # noqa: E402
+from gemmdb.kernels.config import ATEN  # noqa: E402
+from gemmdb.key.problem import Query  # noqa: E402
+from gemmdb.key.toolchain import Toolchain  # noqa: E402
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times  # noqa: E402
+from gemmdb.table.writer import Store  # noqa: E402
+
+
+def served(config: Config | None) -> Any:
+    """Answers every query with `config`."""
+    return lambda query: config and Hit("exact", config, 10.0, 1.2, "table.db", {})
+
+
+@pytest.mark.parametrize(
+    ("next_best", "template", "rung"), [(TILE, ["tile"], "exact"), (ATEN, [], "exact"), (None, [], "aten")]
+)
+def test_the_next_best_answer_is_lowered(
+    monkeypatch: pytest.MonkeyPatch, reached: list[str], next_best: Config | None, template: list[str], rung: str
+) -> None:
+    monkeypatch.setattr(cutlass, "_uncompiled", lambda *_: "no compiled kernel")
+    of = session.Session(served(CUTLASS), Policy(), None, uncompiled=served(next_best))
+    x, w = ints(64, 512), ints(256, 512).t()
+    gemmdb.inductor.reset_stats()
+    entry.install()
+    with session.use(of):
+        found = torch.compile(lambda x, w: torch._int_mm(x, w), dynamic=False)(x, w)
+    assert torch.equal(found, torch._int_mm(x, w))
+    assert reached == template, gemmdb.inductor.stats()["products"]
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert (product["rung"], product["config"]) == (rung, ATEN.text), "a GPU would have to run the kernel"
+    assert ("no compiled kernel" in product["note"]) is (next_best is None)
+
+
+def test_the_next_best_answer_of_a_table_is_no_cutlass_kernel(tmp_path: Path) -> None:
+    problem, protocol = Problem.gemm("mm", m=256, n=512, k=512), Protocol("graph", "cold", 10, 25)
+    running = Toolchain(torch="2.11.0", triton="3.6.0", cuda="13.0")
+    us = {ATEN: 100.0, CUTLASS: 50.0, TILE: 70.0}
+    with Store.open(tmp_path / "table.db") as store:
+        store.add(
+            Measurement(problem, config, H200, protocol, running, "run", Status.OK, Times(one, one, one, 25, 100.0))
+            for config, one in us.items()
+        )
+        store.refresh()
+    of = session_factory.from_tables(Policy(compile_cost=10), [tmp_path / "table.db"])
+    query = Query(problem, H200, {})
+    answers = [of.find(query), of.uncompiled(query)]
+    assert [hit and hit.config for hit in answers] == [CUTLASS, TILE]
+    denied = session_factory.from_tables(replace(of.policy, deny="triton"), [tmp_path / "table.db"])
+    hit = denied.uncompiled(query)
+    assert hit is not None
+    assert hit.config == ATEN
