@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import json
+import re
+import statistics
+from collections import Counter, defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import gemmdb
 from gemmdb.generators.files.manifest import check_manifest
 from gemmdb.generators.files.verify import verify
+from gemmdb.key.problem import Query
+from gemmdb.ladder import lookup
 from gemmdb.ladder.expected import with_expectations
-from gemmdb.settings import shipped_tables
+from gemmdb.settings import Policy, Settings, shipped_tables
+from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table
 from gemmdb.table.record import RESIDENT, UNKNOWN
 
+ROOT = Path(__file__).parents[1]
 TABLES = sorted(shipped_tables().glob("*.db"))
 
 
@@ -57,3 +65,40 @@ def test_the_measured_table_fits_into_the_wheel_and_covers_what_it_should():
         assert path.stat().st_size <= (4 if table.packed else 16) * 2**20
         counts = Counter(problem.op for problem, _ in table.pairs())
     assert all(counts[op] >= least for op, least in {"mm": 1500, "mixed_mm": 1000, "addmm": 800, "int_mm": 600}.items())
+
+
+def _answers(policy):
+    """By op, the mean gain over ATen of the H200 table's answers to its own problems; how many are CUTLASS's."""
+    catalog, gains, compiled = Catalog.load(Settings.read()), defaultdict(list), 0
+    with Table.open(shipped_tables() / "sm90-nvidia-h200.db", immutable=True) as table:
+        asked = list(table.decided())
+    for problem, device in asked:
+        hit = lookup(Query(problem, device), catalog, policy, None)
+        assert hit is not None
+        gains["mm and addmm" if problem.op in ("mm", "addmm") else problem.op].append(hit.speedup)
+        compiled += hit.config.backend == "cutlass"
+    return {op: statistics.geometric_mean(one) for op, one in gains.items()}, compiled
+
+
+def test_without_nvcc_the_answers_are_those_of_the_whole_table():
+    """The figures of docs/results.md."""
+    page = (ROOT / "docs" / "results.md").read_text().partition("## The shipped H200 table")[2].partition("\n## ")[0]
+    served, compiled = _answers(Policy())
+    best, of = _answers(Policy(compile_cost=10))
+    assert all(served[op] > 0.99 * best[op] for op in best)
+    assert compiled == of
+    assert f"{compiled} picks are CUTLASS kernels" in page
+    told = dict(re.findall(r"^\| (\w[\w ]*) \| ([\d.]+)x \| [^|]*\|$", page.partition("Against what")[0], re.MULTILINE))
+    assert told == {op: f"{mean:.2f}" for op, mean in served.items()}
+
+
+def test_compiles_without_nvcc_took_what_the_docs_say():
+    raw = json.loads((ROOT / "benchmarks/results/h200/compile/2026-11-25-prebuilt.json").read_text())
+    more = [one["more_s"] for one in raw["results"]]
+    assert raw["nvcc"] is None
+    assert all(one["config"].startswith("cutlass:") and one["error"] <= one["tolerance"] for one in raw["results"])
+    text = " ".join((ROOT / "docs" / "kernels.md").read_text().split())
+    assert f"the first compile of {len(more)} random products" in text
+    assert (
+        f"took at most {max(more):.2f} s longer than in default mode, and {-statistics.median(more):.2f} s less" in text
+    )

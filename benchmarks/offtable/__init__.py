@@ -12,6 +12,7 @@ TOOLS = (
     Tool("calibrate", "Fit the bounds of the ladder to the answers of `against-aten`."),
     Tool("fresh", "Time answers to problems that no preset lists, beside ATen.", gpu=True),
     Tool("fresh-report", "Print the figures of `fresh`."),
+    Tool("fresh-again", "Score what the tables answer now by the times of `fresh`."),
     Tool("worth", "Compare what live tuning expects to save with what was measured."),
     Tool("fp8", "Score rung `near` on held-out fp8 problems."),
     Tool("autoheuristic", "Compare the modelled A100 picks with PyTorch's own heuristics; needs torch."),

@@ -1,12 +1,18 @@
-"""How the tiles of heuristics without a table are scored by what was measured."""
+"""How answers to problems that no row is about are scored by what was measured."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.offtable import peers
+from benchmarks.common import ROOT, json_lines
+from benchmarks.offtable import fresh_again, peers
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
+
+CUTLASS = Config.of(
+    "cutlass", "gemm", tile_m=64, tile_n=64, tile_k=128, cluster_m=1, cluster_n=1, schedule="pingpong", split_k=1,
+    swizzle=1, raster="auto", swap=1,
+)  # fmt: skip
 
 
 def tile(m: int, n: int, swap: int = 0, split: int = 1) -> Config:
@@ -42,3 +48,23 @@ def test_inductors_list_is_cut_to_the_sizes() -> None:
     assert {one.m for one in small} == {16}
     assert max(one.m for one in large) >= 128
     assert peers.inductor(Problem.gemm("mixed_mm", m=16, n=4096, k=4096, dtype="bf16")) == []
+
+
+def test_what_the_tables_answer_now_is_scored_by_the_times_of_then() -> None:
+    """The figures of docs/lookup.md."""
+    folder = ROOT / "benchmarks" / "results" / "offtable"
+    found = [fresh_again.figures(list(fresh_again.scored(json_lines(folder / f"fresh-{n}.jsonl.gz")))) for n in (1, 2)]
+    compiled = [one["CUTLASS"] for one in found]
+    assert [one["by 5%"] for one in compiled] == [0, 0]
+    served, timed = (sum(one[name] for one in compiled) for name in ("served", "timed"))
+    worst = min(one["worst"] for one in compiled)
+    text = " ".join((ROOT / "docs" / "lookup.md").read_text().split())
+    assert f"problems {served} get one now; {timed} of these were timed, the worst at {worst:.2f}x of ATen" in text
+
+
+def test_a_kernel_that_was_not_timed_is_no_score() -> None:
+    triton, cutlass = (Config.of("aten", "padded", multiple=8), CUTLASS)
+    found = fresh_again.figures([(triton, 1.2), (triton, None), (cutlass, 0.92), (cutlass, 0.5)])
+    assert found["all"] == {"served": 4, "timed": 3, "by 5%": 2, "by 10%": 1, "worst": 0.5}
+    assert found["CUTLASS"] == {"served": 2, "timed": 2, "by 5%": 2, "by 10%": 1, "worst": 0.5}
+    assert fresh_again.figures([])["all"]["worst"] is None
