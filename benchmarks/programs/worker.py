@@ -43,7 +43,15 @@ def cold(job: Job) -> dict[str, Any]:
         with job.in_turns() as turns:
             _, _, seconds = first_call(program, way, built)
     found = {"cold_s": enabling_s + seconds - turns.waited_s, "enabling_s": enabling_s, "waited_s": turns.waited_s}
-    return {**found, **_stats("stats", way)}
+    return {**found, **_descents(), **_stats("stats", way)}
+
+
+def _descents() -> dict[str, int]:
+    """How many configs coordinate descent has timed in this process, if any: most of a compile, where it is on."""
+    from torch._dynamo.utils import counters
+
+    count = counters["inductor"]["coordesc_tuning_bench"]
+    return {"descents": count} if count else {}
 
 
 def warm(job: Job) -> dict[str, Any]:
