@@ -19,7 +19,7 @@ def usable(name: str) -> bool:
     """Whether this process can load the kernel of that name: the shipped archive has it, whole, and its CUDA runtime is
     torch's."""
     archive = prebuilt.archive()
-    if archive is None or name not in archive.digests or not archive.runs_with(_running()):
+    if archive is None or name not in archive.digests or not archive.runs_with(running()):
         return False
     return _loads(archive) and _whole(archive, name)
 
@@ -47,7 +47,8 @@ def _loads(archive: prebuilt.Archive) -> bool:
     return True
 
 
-def _running() -> Toolchain:
+def running() -> Toolchain:
+    """The versions that decide which archive this process can load."""
     import torch  # Not all that ask what is legal have it.
 
     return Toolchain(torch=torch.__version__, cuda=torch.version.cuda or "")

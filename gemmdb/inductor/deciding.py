@@ -53,9 +53,9 @@ def decide_late(session: Session, query: Query) -> Decision:
     return _answered_late(session, query, hit, LATE)
 
 
-def decide_uncompiled(session: Session, query: Query, why: str) -> Decision:
+def decide_without_cutlass(session: Session, query: Query, why: str) -> Decision:
     """As `decide_late`, for a product whose CUTLASS kernel cannot be had (`why`): the next best answer."""
-    return _answered_late(session, query, _asked(session, session.uncompiled, query), why)
+    return _answered_late(session, query, _asked(session, session.without_cutlass, query), why)
 
 
 def _answered_late(session: Session, query: Query, hit: Hit | None, why: str) -> Decision:

@@ -39,9 +39,9 @@ class Session:
     `identity` is the part of the compile-cache key that stands for `find`; None keeps the graph out of every cache.
     `user_table` is where live timings go. `declines`: why a query is not tuned live, empty where it is.
     `otherwise`: answers one that should have been and could not. `unconfirmed`: answers one whose answer should have
-    been confirmed and could not be. `uncompiled`: answers one whose CUTLASS kernel cannot be had. `kernel`: answers one
-    with the best of the kernels that a condition allows, even if ATen is expected to be faster. `tables`: those that
-    are asked, in order.
+    been confirmed and could not be. `without_cutlass`: answers one whose CUTLASS kernel cannot be had. `kernel`:
+    answers one with the best of the kernels that a condition allows, even if ATen is expected to be faster. `tables`:
+    those that are asked, in order.
     """
 
     find: Callable[[Query], Hit | None]
@@ -52,7 +52,7 @@ class Session:
     declines: Callable[[Query], str] = lambda query: ""
     otherwise: Callable[[Query], Hit | None] = lambda query: None
     unconfirmed: Callable[[Query], Hit | None] = lambda query: None
-    uncompiled: Callable[[Query], Hit | None] = lambda query: None
+    without_cutlass: Callable[[Query], Hit | None] = lambda query: None
     kernel: Callable[[Query, Allowed], Hit | None] = lambda query, allowed: None
     tables: Callable[[], Sequence[Table]] = tuple
 

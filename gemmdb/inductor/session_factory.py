@@ -44,7 +44,7 @@ def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings 
     identity = f"{policy.text} catalog={catalog().identity()} kernels={prebuilt.identity()}"
     return Session(
         asked.find, policy, identity, settings.user_table, asked.why, asked.declines, asked.otherwise,
-        asked.unconfirmed, asked.uncompiled, asked.kernel, lambda: catalog().tables,
+        asked.unconfirmed, asked.without_cutlass, asked.kernel, lambda: catalog().tables,
     )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ class _Asked:
     def unconfirmed(self, query: Query) -> Hit | None:
         return self._answer(query, replace(self._untimed, confirm=False))
 
-    def uncompiled(self, query: Query) -> Hit | None:
+    def without_cutlass(self, query: Query) -> Hit | None:
         return self._answer(query, replace(self._untimed, confirm=False, cutlass_size=_NO_SIZE))
 
     def kernel(self, query: Query, allowed: Allowed) -> Hit | None:

@@ -24,14 +24,14 @@ FLOATS = ("bf16", "fp16", "fp32")
 _BIASES = {"1d": lambda m, n: n, "column": lambda m, n: m, "full": lambda m, n: m * n}
 
 
-class Uncompiled(Refused):
+class NotCompiled(Refused):
     """The kernel is not compiled, and the policy does not wait for nvcc or there is none."""
 
 
 def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     """The product in Inductor's IR, in the problem's output dtype. M may be symbolic, because sizes are arguments.
 
-    Raises Refused if the kernel cannot take the operands, and Uncompiled if it cannot be had for them.
+    Raises Refused if the kernel cannot take the operands, and NotCompiled if it cannot be had for them.
     """
     check(problem, operands, symbolic=True)
     if reason := cutlass.unlinked():
@@ -54,7 +54,7 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
         if offset % VECTOR_BYTES or offset >= LARGEST_OFFSET:
             raise Refused("an operand is not aligned to 16 bytes, or over 2 GiB into its storage")
     if reason := _uncompiled(config, problem, vectors, nodes):
-        raise Uncompiled(reason)
+        raise NotCompiled(reason)
     source = kernels_cutlass.render(config, problem, vectors)
     leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
     kernel = cutlass.Kernel(source, kernels_cutlass.order(config), leading, bytes_)

@@ -103,9 +103,9 @@ def _lowered(
     is ATen."""
     try:
         return _lower(config, problem, operands, scalars)
-    except cutlass.Uncompiled as error:
+    except cutlass.NotCompiled as error:
         query = replace(decision.query, problem=problem)
-        again = deciding.decide_uncompiled(decision.session, query, str(error))
+        again = deciding.decide_without_cutlass(decision.session, query, str(error))
         outcome.replaced(decision, again)
         assert again.config is not None
         return None if again.config == ATEN else _lower(again.config, problem, operands, scalars)

@@ -10,11 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit import kernels  # noqa: E402
+from kit.for_a_gpu import CUTLASS  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._inductor.codecache import CUDACodeCache, binary_error_path  # noqa: E402
 from torch._inductor.codegen.cuda import compile_utils  # noqa: E402
 
-from gemmdb.inductor import compiled, install  # noqa: E402
+from gemmdb import Problem  # noqa: E402
+from gemmdb.inductor import compiled, install, legality  # noqa: E402
 from gemmdb.kernels.cutlass import prebuilt  # noqa: E402
 from gemmdb.key.toolchain import Toolchain  # noqa: E402
 
@@ -86,8 +88,22 @@ def test_a_damaged_kernel_is_left_to_nvcc_with_a_warning(tmp_path, monkeypatch, 
     ("13.0", kernels.compiled, True), ("12.8", kernels.compiled, False), ("13.0", kernels.archived, False),
 ])  # fmt: skip
 def test_a_kernel_is_usable_if_this_process_can_load_it(tmp_path, monkeypatch, running, made, usable):
-    monkeypatch.setattr(compiled, "_running", lambda: Toolchain(torch="2.13.0", cuda=running))
+    monkeypatch.setattr(compiled, "running", lambda: Toolchain(torch="2.13.0", cuda=running))
     kernels.ship(monkeypatch, made(tmp_path))
     assert compiled.usable(kernels.NAME) is usable
     assert not compiled.usable(f"gemmdb_cutlass_{'0' * 24}")
     prebuilt.archive.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("running", "refusal"), [("13.0", "its compiled kernel cannot be loaded here"), ("12.8", None)]
+)
+def test_a_kernel_that_does_not_load_is_refused_and_one_of_another_cuda_is_nvccs(
+    tmp_path, monkeypatch, running, refusal
+):
+    monkeypatch.setattr(compiled, "running", lambda: Toolchain(torch="2.13.0", cuda=running))
+    problem = Problem.gemm("int_mm", m=512, n=256, k=512)
+    kernels.ship(monkeypatch, kernels.archived(tmp_path, [prebuilt.name(CUTLASS, problem)]))
+    found = legality.refuses(CUTLASS, problem)
+    prebuilt.archive.cache_clear()
+    assert found == refusal
