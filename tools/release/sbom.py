@@ -10,7 +10,6 @@ same wheel gives the same bytes.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -28,8 +27,7 @@ def write(wheel: Path, out: Path) -> Path:
     if wheel.suffix != ".whl" or not wheel.is_file():
         raise InputError(f"{wheel} is not a wheel; make one with `python -m tools.release wheel`")
     out.mkdir(parents=True, exist_ok=True)
-    name, version, *_ = wheel.name.split("-")
-    target = out / f"{name}-{version}.cdx.json"
+    target = out / "gemmdb.cdx.json"
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=False)
         python = Path(folder) / "bin" / "python"
@@ -39,7 +37,7 @@ def write(wheel: Path, out: Path) -> Path:
         subprocess.run(
             [sys.executable, "-m", "cyclonedx_py", "environment", str(python), "--pyproject", "pyproject.toml",
              "--mc-type", "library", "--output-reproducible", "--short-PURLs", "--output-file", str(target.absolute())],
-            cwd=ROOT, env=dict(os.environ), check=True,
+            cwd=ROOT, check=True,
         )  # fmt: skip
     return target
 

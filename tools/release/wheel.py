@@ -3,9 +3,9 @@
     python -m tools.release wheel [COMMIT] [--out dist] [--check]
 
 COMMIT is anything that git knows, by default HEAD; a tag `v1.2.3` must name the version in pyproject.toml. The wheel is
-built from an export of the commit, so nothing else of this folder gets into it. The time of the commit, the mode bits
-and setuptools' version decide its bytes: constraints.txt has that version. `--check` builds it twice, in other folders,
-time zones and locales and with other umasks, and fails if the bytes differ. Prints the SHA-256, as `sha256sum` does.
+built from an export of the commit, so nothing else of this folder gets into it. Its bytes also depend on the time of
+the commit, on setuptools, whose version constraints.txt has, and on Python's zlib. `--check` builds it twice, in
+another folder, time zone and locale, and fails if the bytes differ. Prints the SHA-256, as `sha256sum` does.
 """
 
 from __future__ import annotations
@@ -21,28 +21,22 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.common import ROOT
 from gemmdb.errors import InputError
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """What differs between two machines and must not matter. `umask`: of the process; `environment`: what is set."""
-
-    umask: int = 0o022
-    environment: dict[str, str] = field(default_factory=dict)
+UMASK = 0o022
+"""Mode bits of new files get into a wheel, so builds do not take them from who builds."""
+ELSEWHERE = {"TZ": "Pacific/Auckland", "LC_ALL": "C", "PYTHONHASHSEED": "7", "HOME": "/nonexistent"}
+"""The environment of the second build: what differs between two machines and must not matter."""
 
 
-HERE = Surroundings()
-ELSEWHERE = Surroundings(0o077, {"TZ": "Pacific/Auckland", "LC_ALL": "C", "PYTHONHASHSEED": "7"})
-
-
-def build(commit: str, out: Path, where: Surroundings = HERE) -> Path:
-    """Build the wheel of `commit` in the folder `out`; returns its path. Raises InputError for a commit that git does
-    not know, or a tag of another version."""
+def build(commit: str, out: Path, environment: Mapping[str, str] | None = None) -> Path:
+    """Build the wheel of `commit` in the folder `out`; returns its path. `environment` is added to that of this process.
+    Raises InputError for a commit that git does not know, or a tag of another version."""
     seconds = _git("log", "-1", "--format=%ct", commit, "--").decode().strip()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "gemmdb"
@@ -51,8 +45,8 @@ def build(commit: str, out: Path, where: Surroundings = HERE) -> Path:
         made = Path(folder) / "wheel"
         subprocess.run(
             [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(made), str(source)],
-            env={**os.environ, **where.environment, "SOURCE_DATE_EPOCH": seconds},
-            umask=where.umask, check=True, stdout=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {}), "SOURCE_DATE_EPOCH": seconds},
+            umask=UMASK, check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         out.mkdir(parents=True, exist_ok=True)
         (wheel,) = made.glob("*.whl")
