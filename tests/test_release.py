@@ -78,7 +78,7 @@ def test_only_the_job_that_uploads_may_upload_and_it_runs_nothing_else() -> None
 
 
 def test_an_unknown_commit_or_a_tag_of_another_version_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="git log .* no-such-commit"):
+    with pytest.raises(InputError, match=r"git log .* no-such-commit"):
         wheel.build("no-such-commit", tmp_path)
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
     wheel._check_tag("v1.2.3", tmp_path)

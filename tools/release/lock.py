@@ -2,8 +2,8 @@
 
     python -m tools.release lock [--check]
 
-pip resolves every extra of pyproject.toml together with the torch of the Makefile, and installs nothing. A local version
-(`torch 2.13.0+cpu`) is written without its label, since an index may have another build. `--check` writes nothing. It
+pip resolves every extra of pyproject.toml together with the torch of the Makefile, and installs nothing. A version with
+a label (`torch 2.13.0+cpu`) is written without it, since an index may have another build. `--check` writes nothing. It
 compares the packages of this environment with the file, and fails for one that has another version.
 """
 
