@@ -27,6 +27,8 @@ from gemmdb.processes import child
 FORKS = sys.platform == "linux"
 """Elsewhere system libraries do not work in a process that was forked after they were loaded."""
 BOOT = "import sys; from gemmdb.processes.fork_server import main; main(sys.argv[1:])"
+STARTS = 3
+"""How often the server is started for one copy."""
 NUMBER = struct.Struct("=q")
 """A limit of memory in bytes (0: none), a process id, or how a process ended: its exit code, or minus its signal."""
 PIPES = 4
@@ -76,13 +78,12 @@ class ForkServer:
     def start(self, descriptors: tuple[int, int, int], memory: int | None) -> Forked:
         """A new copy, which serves these pipes (see `child.main`) within `memory` bytes of address space. Raises
         GemmdbError if the server does not start."""
-        found = self._forked(descriptors, memory)
-        if found is None:  # The server was killed so recently that it seemed to run.
-            self.close()
+        for _ in range(STARTS):
             found = self._forked(descriptors, memory)
-        if found is None:
-            raise GemmdbError("the process that isolated processes fork from ended")
-        return found
+            if found is not None:
+                return found
+            self.close()  # It was killed so recently that it seemed to run, or while it imported.
+        raise GemmdbError("the process that isolated processes fork from ended")
 
     def _forked(self, descriptors: tuple[int, int, int], memory: int | None) -> Forked | None:
         """As `start`; None if the server ended before it forked."""
