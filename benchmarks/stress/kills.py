@@ -37,6 +37,8 @@ from gemmdb.table.writer import Store
 SIZES = (1, 4, 16, 64)
 LIMIT_S = 10.0
 """How long processes may outlive their build."""
+WEIGHTS = {"driver": 0.35, "worker": 0.4, "compiler": 0.3, "server": 0.1}
+"""How likely each kind of process is to be killed, relative to each other."""
 OUT = ROOT / "benchmarks" / "results" / "faults"
 
 
@@ -116,12 +118,10 @@ class Campaign:
                 done.killed[victim.kind] += victims.kill(victim)
 
     def _choose(self, driver: int, running: list[victims.Victim]) -> victims.Victim:
-        others = [victim for victim in running if victim.pid != driver]
-        kinds = sorted({victim.kind for victim in others})
-        if not kinds or self.chance.random() < 0.35:
-            return victims.Victim(driver, "driver")
-        kind = self.chance.choice(kinds)
-        return self.chance.choice([victim for victim in others if victim.kind == kind])
+        by_kind = {victim.kind: victim for victim in self.chance.sample(running, len(running)) if victim.pid != driver}
+        by_kind["driver"] = victims.Victim(driver, "driver")
+        kinds = sorted(by_kind)
+        return by_kind[self.chance.choices(kinds, [WEIGHTS.get(kind, 0.1) for kind in kinds])[0]]
 
 
 def unsound(path: Path) -> list[str]:

@@ -22,11 +22,11 @@ from typing import Any
 
 from gemmdb.table.measurement import Status, one_line
 
-
 _EXHAUSTED = (
     "out of memory", "can't allocate memory", "cannot allocate memory", "outofmemory", "memoryerror",
     "killed signal terminated program",  # GCC, of a part of it that was killed.
     "died due to signal 9",  # nvcc likewise.
+    "no space left on device", "disk quota exceeded",  # A compiler's, which writes files.
 )  # fmt: skip
 
 
@@ -73,8 +73,8 @@ class Elsewhere:
 
 
 def answer(task: Task) -> Reply:
-    """Make the call. An exception becomes a Reply. Exhausted memory has its own status, and so has a compiler or another
-    program that was killed, which only the kernel does, for memory."""
+    """Make the call. An exception becomes a Reply. Exhausted memory has its own status. So has a compiler or another
+    program that was killed: only the kernel does that, for memory."""
     try:
         return Reply(task.function(*task.arguments))
     except MemoryError as error:
@@ -86,8 +86,8 @@ def answer(task: Task) -> Reply:
 
 
 def out_of_memory(text: str) -> bool:
-    """Whether the text of an exception says that the memory of the host or of a GPU was exhausted. The libraries that
-    allocate memory share no exception for it."""
+    """Whether the text of an exception says that the memory of the host or of a GPU was exhausted, or the disk. The
+    libraries that allocate memory share no exception for it."""
     found = text.lower()
     return any(phrase in found for phrase in _EXHAUSTED)
 

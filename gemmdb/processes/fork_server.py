@@ -7,6 +7,7 @@ The server does nothing but import, so no thread and no GPU context is copied.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import os
@@ -17,7 +18,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -132,7 +133,8 @@ class ForkServer:
 def main(arguments: list[str]) -> None:
     """Import the modules and fork: `main([SOCKET, MODULE...])`. A module that is missing is the task's error later."""
     connection = socket.socket(fileno=int(arguments[0]))
-    _import(arguments[1:])
+    with _ending_with(connection):
+        _import(arguments[1:])
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -148,6 +150,26 @@ def main(arguments: list[str]) -> None:
             if not message:
                 return
             _fork(connection, (woken, wake), running, message, descriptors)
+
+
+@contextlib.contextmanager
+def _ending_with(connection: socket.socket) -> Iterator[None]:
+    """End this process when the other end of the connection does. Imports take seconds, and no thread may watch: it
+    would run while this process forks."""
+
+    def look(*_: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                os._exit(1)
+
+    signal.signal(signal.SIGIO, look)
+    flags = fcntl.fcntl(connection, fcntl.F_GETFL)
+    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC)
+    look()
+    yield
+    fcntl.fcntl(connection, fcntl.F_SETFL, flags)
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
 
 
 def _import(modules: list[str]) -> None:

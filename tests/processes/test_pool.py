@@ -276,6 +276,23 @@ class TestForkServer:
             for made in (one, two, server):
                 made.close()
 
+    def test_it_ends_with_its_parent_while_it_imports(self, python, tmp_path):
+        (tmp_path / "long_import.py").write_text("import time\nfor _ in range(600): time.sleep(0.1)")
+        script = (
+            "from gemmdb.processes.fork_server import ForkServer; server = ForkServer(modules=('long_import',));"
+            "server._running(); print(server._process.pid, flush=True); input()"
+        )
+        environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+        parent = subprocess.Popen(
+            [python, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+        )
+        pid = int(parent.stdout.readline())
+        time.sleep(0.5)
+        assert _alive(pid)
+        parent.kill()
+        parent.wait()
+        assert _ends(pid)
+
     def test_no_descriptor_is_left_open(self):
         server = ForkServer()
         process = IsolatedProcess(limits=Limits(graceful_s=0.2), server=server)

@@ -34,8 +34,8 @@ ELSEWHERE = {"TZ": "Pacific/Auckland", "LC_ALL": "C", "PYTHONHASHSEED": "7", "HO
 
 
 def build(commit: str, out: Path, environment: Mapping[str, str] | None = None) -> Path:
-    """Build the wheel of `commit` in the folder `out`; returns its path. `environment` is added to this process's. Raises
-    InputError for a commit that git does not know, or a tag of another version."""
+    """Build the wheel of `commit` in the folder `out`; returns its path. `environment` is added to that of this
+    process. Raises InputError for a commit that git does not know, or a tag of another version."""
     seconds = _git("log", "-1", "--format=%ct", commit, "--").decode().strip()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "gemmdb"
