@@ -156,6 +156,8 @@ def main(options: argparse.Namespace) -> None:
                 shutil.rmtree(folder / "cache", ignore_errors=True)
                 done = campaign.round(table, left)
                 left -= done.killed.total()
+                if not done.killed and done.faults:
+                    raise SystemExit(f"a build fails that nobody kills: {done.faults}")
                 line = result(done, wanted, table) | {"seconds": round(time.monotonic() - start, 1)}
                 file.write(json.dumps(line) + "\n")
                 file.flush()
