@@ -19,7 +19,7 @@ from gemmdb.generators.measure import quiet
 def main() -> None:
     """Build."""
     load.PROC = Path(os.devnull)
-    quiet.NOISY = math.inf
+    quiet.NOISY = math.inf  # type: ignore[attr-defined]
     shapes, out = sys.argv[1:]
     build(BuildRequest(arch="cpu", shapes=shapes, out=Path(out), effort="quick"))
 
