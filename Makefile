@@ -1,12 +1,16 @@
 # Two commands do everything, set-up included: `make demo` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
-TORCH ?= torch==2.13.0
+LOCKED_TORCH := torch==2.13.0
+TORCH ?= $(LOCKED_TORCH)
+# The versions of constraints.txt belong to that torch. Another one may need others: then pip chooses.
+CONSTRAINTS ?= $(if $(filter $(LOCKED_TORCH),$(TORCH)),constraints.txt)
+INSTALL = $(BIN)/python -m pip install --quiet --no-compile $(addprefix --constraint ,$(CONSTRAINTS))
 BIN := $(VENV)/bin
 # Tests start hundreds of processes. Each would compile gemmdb and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow check docs site matrix programs clean
+.PHONY: demo test test-slow check docs site matrix programs lock release clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
@@ -34,13 +38,13 @@ site: $(VENV)/.installed  ## the documentation as a site, in build/site; a warni
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # torch first: whatever depends on it must find this build and not fetch another.
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'gemmdb needs Python 3.11 or newer; set PYTHON=python3.x'; exit 2; }
 	@command -v $${CXX:-g++} >/dev/null || { echo 'torch.compile needs a C++ compiler on a CPU; install g++'; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --no-compile -e '.[dev]'
+	$(INSTALL) "$(TORCH)"
+	$(INSTALL) -e '.[dev]'
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores, as pip does not; some files are for other Pythons
 	@touch $@
 
@@ -48,9 +52,17 @@ matrix: $(VENV)/.installed  ## the integration on every supported torch that can
 	$(BIN)/python -m benchmarks.torch matrix
 
 programs: $(VENV)/.installed  ## tiny versions of benchmarks/programs, and what how-to pages show, on this CPU; installs their packages
-	$(BIN)/python -m pip install --quiet --no-compile "$(TORCH)" -e '.[programs]'
+	$(INSTALL) "$(TORCH)" -e '.[programs]'
 	$(BIN)/python -m pytest -n auto --dist worksteal tests/benchmarks/test_programs_all.py \
 		tests/site/test_howto_packages.py $(ARGS)
 
+lock: $(VENV)/.installed  ## what CI installs, resolved anew: constraints.txt
+	$(BIN)/python -m tools.release lock
+
+release: $(VENV)/.installed  ## the wheel of COMMIT in dist, built twice and compared, and its bill of materials in sbom
+	rm -rf dist sbom
+	$(BIN)/python -m tools.release wheel $(COMMIT) --check
+	$(BIN)/python -m tools.release sbom dist/*.whl
+
 clean:
-	rm -rf $(VENV) .demo .matrix build dist gemmdb.egg-info
+	rm -rf $(VENV) .demo .matrix build dist sbom gemmdb.egg-info

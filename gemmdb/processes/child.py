@@ -11,6 +11,7 @@ import importlib
 import os
 import pickle
 import resource
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -20,6 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.table.measurement import Status, one_line
+
+_EXHAUSTED = (
+    "out of memory", "can't allocate memory", "cannot allocate memory", "outofmemory", "memoryerror",
+    "killed signal terminated program",  # GCC, of a part of it that was killed.
+    "died due to signal 9",  # nvcc likewise.
+    "no space left on device", "disk quota exceeded",  # A compiler's, which writes files.
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,21 +73,32 @@ class Elsewhere:
 
 
 def answer(task: Task) -> Reply:
-    """Make the call. An exception becomes a Reply; exhausted memory has its own status."""
+    """Make the call. An exception becomes a Reply. Exhausted memory has its own status. So has a compiler or another
+    program that was killed: only the kernel does that, for memory."""
     try:
         return Reply(task.function(*task.arguments))
     except MemoryError as error:
         return Reply(status=Status.OOM, detail=one_line(f"MemoryError: {error}"))
     except Exception as error:
-        text = one_line(f"{type(error).__name__}: {error}")
-        return Reply(status=Status.OOM if out_of_memory(text) else Status.ERROR, detail=text)
+        text = f"{type(error).__name__}: {error}"
+        exhausted = out_of_memory(text) or _killed(error)
+        return Reply(status=Status.OOM if exhausted else Status.ERROR, detail=one_line(text))
 
 
 def out_of_memory(text: str) -> bool:
-    """Whether the text of an exception says that the memory of the host or of a GPU was exhausted. The libraries that
-    allocate memory share no exception for it."""
+    """Whether the text of an exception says that the memory of the host or of a GPU was exhausted, or the disk. The
+    libraries that allocate memory share no exception for it."""
     found = text.lower()
-    return any(phrase in found for phrase in ("out of memory", "can't allocate memory", "outofmemory", "memoryerror"))
+    return any(phrase in found for phrase in _EXHAUSTED)
+
+
+def _killed(error: BaseException | None) -> bool:
+    """Whether it comes from a program that was killed. Inductor's message does not say so."""
+    while error is not None:
+        if getattr(error, "returncode", 0) == -signal.SIGKILL:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def serve(requests: Connection, replies: Connection) -> None:
@@ -115,5 +134,8 @@ def main(arguments: list[str]) -> None:
 
 
 def _watch(lifeline: int) -> None:
+    """End with the parent, and take along what this process started: a compiler may run for minutes, or hang."""
     os.read(lifeline, 1)
+    if os.getpgrp() == os.getpid():  # It leads its group, as the pool starts it.
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)

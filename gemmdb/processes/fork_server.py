@@ -7,6 +7,7 @@ The server does nothing but import, so no thread and no GPU context is copied.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import os
@@ -17,7 +18,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -27,6 +28,8 @@ from gemmdb.processes import child
 FORKS = sys.platform == "linux"
 """Elsewhere system libraries do not work in a process that was forked after they were loaded."""
 BOOT = "import sys; from gemmdb.processes.fork_server import main; main(sys.argv[1:])"
+STARTS = 3
+"""How often the server is started for one copy."""
 NUMBER = struct.Struct("=q")
 """A limit of memory in bytes (0: none), a process id, or how a process ended: its exit code, or minus its signal."""
 PIPES = 4
@@ -76,13 +79,12 @@ class ForkServer:
     def start(self, descriptors: tuple[int, int, int], memory: int | None) -> Forked:
         """A new copy, which serves these pipes (see `child.main`) within `memory` bytes of address space. Raises
         GemmdbError if the server does not start."""
-        found = self._forked(descriptors, memory)
-        if found is None:  # The server was killed so recently that it seemed to run.
-            self.close()
+        for _ in range(STARTS):
             found = self._forked(descriptors, memory)
-        if found is None:
-            raise GemmdbError("the process that isolated processes fork from ended")
-        return found
+            if found is not None:
+                return found
+            self.close()  # It was killed so recently that it seemed to run, or while it imported.
+        raise GemmdbError("the process that isolated processes fork from ended")
 
     def _forked(self, descriptors: tuple[int, int, int], memory: int | None) -> Forked | None:
         """As `start`; None if the server ended before it forked."""
@@ -131,7 +133,8 @@ class ForkServer:
 def main(arguments: list[str]) -> None:
     """Import the modules and fork: `main([SOCKET, MODULE...])`. A module that is missing is the task's error later."""
     connection = socket.socket(fileno=int(arguments[0]))
-    _import(arguments[1:])
+    with _ending_with(connection):
+        _import(arguments[1:])
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -147,6 +150,26 @@ def main(arguments: list[str]) -> None:
             if not message:
                 return
             _fork(connection, (woken, wake), running, message, descriptors)
+
+
+@contextlib.contextmanager
+def _ending_with(connection: socket.socket) -> Iterator[None]:
+    """End this process when the other end of the connection does. Imports take seconds, and no thread may watch: it
+    would run while this process forks."""
+
+    def look(*_: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                os._exit(1)
+
+    signal.signal(signal.SIGIO, look)
+    flags = fcntl.fcntl(connection, fcntl.F_GETFL)
+    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC)
+    look()
+    yield
+    fcntl.fcntl(connection, fcntl.F_SETFL, flags)
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
 
 
 def _import(modules: list[str]) -> None:

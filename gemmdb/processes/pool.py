@@ -22,6 +22,8 @@ from gemmdb.table.measurement import Status
 
 START_S = 120.0
 """Time limit for a new process to answer its first ping."""
+STARTS = 3
+"""How often a process is started that dies at once: something else may have killed it."""
 
 BOOT = "import sys; from gemmdb.processes.child import main; main(sys.argv[1:])"
 """The code that a new interpreter runs. With `-m` the module would be loaded twice, and its classes would not
@@ -109,14 +111,19 @@ class IsolatedProcess:
         self.end()
 
     def _ensure(self) -> None:
-        with self._lock:
-            if self._closed:
-                raise Stopped("the process is closed")
-            if self._process is not None:
+        for attempt in range(STARTS):
+            with self._lock:
+                if self._closed:
+                    raise Stopped("the process is closed")
+                if self._process is not None:
+                    return
+                self._start()
+            reply = self._exchange(START_S, self.first)
+            if reply.status is Status.OK:
                 return
-            self._start()
-        reply = self._exchange(START_S, self.first)
-        if reply.status is not Status.OK:
+            self.end()
+            if reply.status in (Status.CRASH, Status.OOM) and attempt + 1 < STARTS:
+                continue
             raise GemmdbError(f"an isolated process does not start: {reply.status}: {reply.detail}")
 
     def _start(self) -> None:

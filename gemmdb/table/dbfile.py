@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gemmdb.errors import TableError
 from gemmdb.settings import is_url, url
-from gemmdb.table import schema
+from gemmdb.table import locks, schema
 from gemmdb.table.measurement import one_line
 
 BUSY_S = 5.0
@@ -123,6 +123,9 @@ def broken(path: Path, error: Exception) -> TableError:
         return TableError(f"{path} takes too long to read: it is damaged, or made to; do not use this file")
     if isinstance(error, MemoryError):
         return TableError(f"{path} needs more memory than there is: it is damaged, or made to; do not use this file")
+    if ("locked" in text or "disk I/O" in text) and (why := locks.refused(Path(real(path)).parent)):
+        remedy = "copy it to a local disk, or mount that file system with locks"
+        return TableError(f"{path} is on a file system that locks no files ({why.lower()}); {remedy}")
     if "locked" in text:
         return TableError(f"{path} is locked by another process; try again when its writer is done")
     if "not a database" in text:

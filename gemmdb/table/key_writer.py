@@ -15,6 +15,9 @@ from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.rows import parse_figures
 
+_LIMIT = 65_536
+"""Keys kept in memory. When there are more, they are looked up anew."""
+
 
 class KeyWriter:
     """Remembers which keys the file already holds. Call `forget` after a rollback."""
@@ -70,6 +73,8 @@ class KeyWriter:
         fresh = db.execute(f"INSERT OR IGNORE INTO {kind} VALUES ({marks})", (key, text, *rest)).rowcount == 1
         if not fresh and db.execute(f"SELECT text FROM {kind} WHERE id = ?", (key,)).fetchone()[0] != text:
             raise TableError(f"{self._path}: two {kind}s share a 64-bit key, one is {text[:120]!r}; keep them apart")
+        if len(self._known) >= _LIMIT:
+            self._known.clear()
         self._known.add(key)
         return fresh
 

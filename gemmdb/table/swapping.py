@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gemmdb.table import dbfile
+from gemmdb.table import dbfile, locks
 
 try:
     import fcntl
@@ -42,7 +42,7 @@ def in_turn(path: Path, seconds: float, act: Callable[[], bool]) -> bool:
     """What `act` returns when it is this process's turn. While it runs, no merge puts another file at `path`. It must
     not wait: while other writers have the file, it raises what SQLite then says, and is called again for so many
     `seconds`. In between, a merge can replace the file."""
-    until, pause = time.monotonic() + seconds, _PAUSE_S
+    until, pause = time.monotonic() + seconds, 0.0
     while True:
         try:
             with _locked(path, exclusive=False):
@@ -50,8 +50,10 @@ def in_turn(path: Path, seconds: float, act: Callable[[], bool]) -> bool:
         except sqlite3.OperationalError as error:
             if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY") or time.monotonic() > until:
                 raise
+            if not pause and locks.refused(Path(dbfile.real(path)).parent):
+                raise  # No writer has the file: nobody can lock it, and waiting does not help.
+        pause = min(max(2 * pause, _PAUSE_S), _LONGEST_PAUSE_S)
         time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
 def swap(path: Path, other: Path) -> None:

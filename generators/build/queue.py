@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
 
+from gemmdb.errors import TableError
 from gemmdb.generators.build.race import unconfirmed
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Outcome, outcome
@@ -153,7 +154,10 @@ class Claims:
         self._path = path.with_name(path.name + ".lock")
 
     def __enter__(self) -> Claims:
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise TableError(f"{self._path} cannot be written ({error.strerror}); check its folder") from error
         return self
 
     def __exit__(self, *details: object) -> None:

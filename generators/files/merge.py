@@ -49,9 +49,12 @@ def rebuild(tables: Sequence[Table], out: Path, rows: Callable[[], Iterable[Meas
         swapping.swap(out, part)
     except OSError as error:
         raise TableError(f"{out} cannot be written ({error.strerror}); check its folder") from error
+    except TableError as error:
+        raise TableError(str(error).replace(str(part), str(out))) from error  # Nobody knows the part.
     finally:
         for left in (part, part.with_name(f"{part.name}-journal")):
-            left.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                left.unlink()
     return count
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,13 @@ from gemmdb.table import record as records
 from gemmdb.table.measurement import one_line
 from gemmdb.table.numbering import Numbering
 from gemmdb.table.reader import Table
-from gemmdb.table.record import Record
+from gemmdb.table.record import Entry, Record
 
 PAGE = 8192
 """Bytes of a page. Records of a few hundred bytes fill pages of this size best."""
+
+_CHUNK = 1_000
+_RECORDS = "SELECT * FROM record WHERE (problem, device) > (?, ?) ORDER BY problem, device LIMIT ?"
 
 
 @dataclass(frozen=True)
@@ -92,28 +95,63 @@ def _write(table: Table, db: sqlite3.Connection) -> Packed:
 
 
 def _write_records(table: Table, source: sqlite3.Connection, db: sqlite3.Connection) -> Packed:
-    found: list[tuple[int, int, Record]] = []
-    count = 0
+    """Records are written with the numbers of a draft, since the final ones depend on all of them. So no more than one
+    is held in memory."""
+    draft, done = Draft(), Packed(0, 0, 0)
     for (problem, device), group in groupby(table.measurements(), key=lambda row: (row.problem, row.device)):
         rows = list(group)
-        count += len(rows)
-        found.append((problem.key, device.key, with_expectations(records.record(rows), problem, device)))
-    groups = [group for *_, one in found for group in one.groups]
+        one = with_expectations(records.record(rows), problem, device)
+        db.execute("INSERT INTO record VALUES (?, ?, ?)", (problem.key, device.key, draft.pack(one)))
+        times = sum(len(kind.times) for kind in one.groups)
+        done = Packed(done.problems + 1, done.measurements + len(rows), done.times + times)
     texts = source.execute("SELECT id, text FROM config ORDER BY id").fetchall()
-    problems = [(Problem.parse(text), rest) for _, text, *rest in content.ordered(source, "problem", 1)]
-    entries = [entry for *_, one in found for entry in records.entries(one)]
-    klasses = {one.klass for one in groups if one.klass is not None}
-    numbering = Numbering.of(entries, klasses, (text for _, text in texts), (one.family for one, _ in problems))
+    families = {one.family for one, _ in _problems(source)}
+    numbering = Numbering.of(draft.entries, draft.classes, (text for _, text in texts), families)
     _insert(db, "numbering", sorted(numbering.parts().items()))
-    short, number, classes = numbering.short(), numbering.number(), {c: i for i, c in enumerate(numbering.classes)}
+    short, shorter = numbering.short(), numbering.short_problem()
     _insert(db, "config", ((key, short(text)) for key, text in texts))
-    shorter = numbering.short_problem()
-    _insert(db, "problem", ((one.key, shorter(one), *rest) for one, rest in problems))
-    _insert(db, "record", ((*pair, records.pack(one, number, classes.__getitem__)) for *pair, one in found))
-    return Packed(len(found), count, sum(len(one.times) for one in groups))
+    _insert(db, "problem", ((one.key, shorter(one), *rest) for one, rest in _problems(source)))
+    _number(db, draft, numbering)
+    return done
+
+
+class Draft:
+    """The numbers of entries and classes in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Entry, int] = {}
+        self.classes: dict[str, int] = {}
+
+    def pack(self, record: Record) -> bytes:
+        """The record with these numbers. Raises InputError if there are more than a packed table has room for."""
+        return records.pack(
+            record,
+            lambda entry: self.entries.setdefault(entry, len(self.entries)),
+            lambda name: self.classes.setdefault(name, len(self.classes)),
+        )
+
+
+def _number(db: sqlite3.Connection, draft: Draft, numbering: Numbering) -> None:
+    """Give all records their final numbers."""
+    entries, classes = list(draft.entries), list(draft.classes)
+    number, places = numbering.number(), {name: place for place, name in enumerate(numbering.classes)}
+    last = (-(2**63), -(2**63))
+    while found := db.execute(_RECORDS, (*last, _CHUNK)).fetchall():
+        changed = []
+        for problem, device, data in found:
+            one = records.unpack(data, entries.__getitem__, classes)
+            changed.append((records.pack(one, number, places.__getitem__), problem, device))
+        db.executemany("UPDATE record SET data = ? WHERE problem = ? AND device = ?", changed)
+        last = found[-1][:2]
+
+
+def _problems(source: sqlite3.Connection) -> Iterator[tuple[Problem, list[Any]]]:
+    """The problems of a table in the order of their keys, each with its columns behind the text."""
+    for _, text, *rest in content.ordered(source, "problem", 1):
+        yield Problem.parse(text), rest
 
 
 def _insert(db: sqlite3.Connection, name: str, rows: Iterable[tuple[Any, ...]]) -> None:
-    rows = list(rows)
-    if rows:
-        db.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    rows = iter(rows)
+    if (first := next(rows, None)) is not None:
+        db.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(first))})", chain([first], rows))

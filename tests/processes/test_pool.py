@@ -57,6 +57,31 @@ def test_a_failure_is_a_reply_and_the_process_goes_on(process, function, argumen
     assert (after.value != before) == (status is Status.CRASH)
 
 
+KILLED = (
+    "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import os; os.kill(os.getpid(), 9)'], check=True)"
+)
+WRAPPED = f"""
+try:
+    {KILLED}
+except Exception as error:
+    raise RuntimeError("C++ compile error Command: g++ " + 400 * "x") from error
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KILLED,
+        WRAPPED,
+        "raise RuntimeError(400 * 'x' + ' g++: fatal error: Killed signal terminated program cc1plus')",
+        "raise RuntimeError(\"nvcc error : 'cicc' died due to signal 9 (Kill signal)\")",
+        "raise OSError(12, 'Cannot allocate memory')",
+    ],
+)
+def test_a_compiler_that_the_kernel_kills_for_memory_is_oom_wherever_the_message_says_so(process, code):
+    assert process.call(20, exec, code).status is Status.OOM
+
+
 def test_the_kernels_memory_killer_is_oom(process):
     reply = process.call(20, os.kill, process.call(20, os.getpid).value, signal.SIGKILL)
     assert reply.status is Status.OOM
@@ -125,6 +150,38 @@ def test_a_process_ends_with_its_parent(python):
     parent.kill()
     parent.wait()
     assert _ends(pid)
+
+
+@pytest.mark.parametrize("server", ["", "server=ForkServer()"])
+def test_what_a_process_started_ends_with_its_parent_too(python, server):
+    """A compiler that hangs would run for ever."""
+    script = (
+        "from gemmdb.processes.fork_server import ForkServer; from gemmdb.processes.pool import IsolatedProcess;"
+        f"w = IsolatedProcess({server}); w.call(20, exec, 'import subprocess, builtins;"
+        'builtins.c = subprocess.Popen(["sleep", "60"]).pid\');'
+        "print(w.call(20, eval, 'c').value, flush=True); w.call(60, eval, '__import__(\"time\").sleep(60)')"
+    )
+    parent = subprocess.Popen([python, "-c", script], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    assert _alive(pid)
+    parent.kill()
+    parent.wait()
+    assert _ends(pid)
+
+
+@pytest.mark.parametrize(("deaths", "starts"), [(2, True), (3, False)])
+def test_a_process_that_is_killed_while_it_starts_is_started_again(tmp_path, deaths, starts):
+    die = f"import os, pathlib; p = pathlib.Path({str(tmp_path / 'n')!r}); p.open('a').write('x')"
+    first = Task(exec, (f"{die}\nif len(p.read_text()) <= {deaths}: os.kill(os.getpid(), 9)",))
+    process = IsolatedProcess(first=first)
+    try:
+        if starts:
+            assert process.call(20, os.getpid).status is Status.OK
+        else:
+            with pytest.raises(GemmdbError, match="does not start: oom"):
+                process.call(20, os.getpid)
+    finally:
+        process.close()
 
 
 def test_what_a_task_prints_does_not_disturb_the_replies(process):
@@ -218,6 +275,23 @@ class TestForkServer:
         finally:
             for made in (one, two, server):
                 made.close()
+
+    def test_it_ends_with_its_parent_while_it_imports(self, python, tmp_path):
+        (tmp_path / "long_import.py").write_text("import time\nfor _ in range(600): time.sleep(0.1)")
+        script = (
+            "from gemmdb.processes.fork_server import ForkServer; server = ForkServer(modules=('long_import',));"
+            "server._running(); print(server._process.pid, flush=True); input()"
+        )
+        environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+        parent = subprocess.Popen(
+            [python, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+        )
+        pid = int(parent.stdout.readline())
+        time.sleep(0.5)
+        assert _alive(pid)
+        parent.kill()
+        parent.wait()
+        assert _ends(pid)
 
     def test_no_descriptor_is_left_open(self):
         server = ForkServer()

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gemmdb.errors import InputError
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
 from gemmdb.generators.measure.quiet import Watch
@@ -226,4 +227,6 @@ def machine(exclusive: bool, given_up: Callable[[], bool] = lambda: False) -> It
                 if given_up():
                     raise Stopped("the measurer is closed") from None
                 time.sleep(POLL_S)
+            except OSError as error:
+                raise InputError(f"{path} cannot be locked ({error.strerror}); set TMPDIR to a local folder") from error
         yield

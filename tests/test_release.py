@@ -1,0 +1,122 @@
+"""What a release is made with: locked versions, a wheel that is the same bytes each time, its bill of materials."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from gemmdb.errors import InputError
+from tools.release import lock, sbom, wheel
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+
+
+def requirements() -> list[Requirement]:
+    every = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
+    return [one for text in every if (one := Requirement(text)).name != "gemmdb"]
+
+
+@pytest.mark.parametrize("requirement", requirements(), ids=str)
+def test_every_requirement_is_locked_to_a_version_that_meets_it(requirement: Requirement) -> None:
+    assert requirement.specifier.contains(lock.locked()[lock.normalized(requirement.name)])
+
+
+def test_the_lock_has_the_torch_of_the_makefile_without_the_label_of_a_build() -> None:
+    assert f"torch=={lock.locked()['torch']}" == lock.torch()
+    assert not [line for line in lock.CONSTRAINTS.read_text().splitlines() if "+" in line]
+
+
+def test_a_report_of_pip_becomes_pins() -> None:
+    found = [("Torch", "2.13.0+cpu"), ("gemmdb", "0.1.0"), ("Ruamel.Yaml_x", "1.0")]
+    report = {"install": [{"metadata": {"name": name, "version": one}} for name, one in found]}
+    assert lock.pins(report) == {"ruamel-yaml-x": "1.0", "torch": "2.13.0"}
+
+
+def makefile(*arguments: str) -> str:
+    """What make would run."""
+    command = ["make", "--dry-run", "--always-make", "VENV=/nowhere", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_make_installs_what_is_locked() -> None:
+    for target, installs in (("test", 2), ("programs", 3)):
+        assert len(re.findall(r"pip install .*--constraint constraints\.txt", makefile(target))) == installs
+
+
+@pytest.mark.parametrize("choice", ["TORCH=torch==2.12.0", "CONSTRAINTS="])
+def test_another_torch_is_installed_without_the_lock(choice: str) -> None:
+    assert "pip install" in (found := makefile("test", choice))
+    assert "--constraint" not in found
+
+
+def test_steps_of_the_workflow_are_commands_that_run_here() -> None:
+    runs = [step["run"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "run" in step]
+    assert runs == ["bash .ci/run", 'make release COMMIT="$GITHUB_REF_NAME"']
+    made = makefile("release", "COMMIT=v1.2.3")
+    assert "-m tools.release wheel v1.2.3 --check" in made
+    assert "-m tools.release sbom dist/*.whl" in made
+
+
+def test_only_the_job_that_uploads_may_upload_and_it_runs_nothing_else() -> None:
+    jobs = WORKFLOW["jobs"]
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    assert [name for name, job in jobs.items() if "environment" in job] == ["publish"]
+    assert sorted(jobs["publish"]["needs"]) == ["build", "test"]
+    assert all("uses" in step for step in jobs["publish"]["steps"])
+    assert "secrets." not in (ROOT / ".github/workflows/release.yml").read_text()
+
+
+def test_an_unknown_commit_or_a_tag_of_another_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"git log .* no-such-commit"):
+        wheel.build("no-such-commit", tmp_path)
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
+    wheel._check_tag("v1.2.3", tmp_path)
+    wheel._check_tag("0123abc", tmp_path)
+    with pytest.raises(InputError, match=r"v2\.0\.0 has version 1\.2\.3"):
+        wheel._check_tag("v2.0.0", tmp_path)
+    with pytest.raises(InputError, match="is not a wheel"):
+        sbom.write(tmp_path / "pyproject.toml", tmp_path)
+
+
+@pytest.mark.slow
+def test_two_builds_of_a_commit_are_the_same_bytes_and_hold_what_is_committed(tmp_path: Path) -> None:
+    one = wheel.build("HEAD", tmp_path / "one")
+    two = wheel.build("HEAD", tmp_path / "two", wheel.ELSEWHERE)
+    assert one.read_bytes() == two.read_bytes()
+    with zipfile.ZipFile(one) as archive:
+        names = set(archive.namelist())
+        modes = {info.external_attr >> 16 & 0o777 for info in archive.infolist()}
+    tracked = subprocess.run(
+        ["git", "ls-tree", "-r", "--name-only", "HEAD", "cli", "gemmdb/table", "tables"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert {path if path.startswith("gemmdb/") else f"gemmdb/{path}" for path in tracked} <= names
+    assert modes <= {0o644, 0o664}
+
+
+@pytest.mark.slow
+def test_the_bill_of_materials_lists_what_an_installation_brings(tmp_path: Path) -> None:
+    pytest.importorskip("cyclonedx_py")
+    made = wheel.build("HEAD", tmp_path)
+    text = sbom.write(made, tmp_path / "sbom").read_text()
+    document = json.loads(text)
+    assert document["bomFormat"] == "CycloneDX"
+    assert document["metadata"]["component"]["name"] == "gemmdb"
+    versions = {lock.normalized(one["name"]): one["version"] for one in document["components"]}
+    assert {"typer", "sqlite-utils"} <= set(versions)
+    assert versions.items() <= lock.locked().items()
+    assert not {"serialNumber"} & set(document)  # Nor anything else that is not the same each time.
+    assert "timestamp" not in document["metadata"]
+    assert str(tmp_path) not in text
+    assert str(ROOT) not in text
