@@ -1,7 +1,7 @@
 """Kernels that Inductor lowered and that could not be compiled then: their graph is compiled again with ATen.
 
-A config may be legal and still be refused by the compiler: by a newer Triton, by ptxas, or because a table asks for what
-nobody has tried. Inductor compiles kernels when a graph's code is complete, too late to lower one product anew.
+A config may be legal and still be refused by the compiler: by a newer Triton, by ptxas, or because a table asks for
+what nobody has tried. Inductor compiles kernels when a graph's code is complete, too late to lower one product anew.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from gemmdb.errors import InputError, TableError
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table import dbfile, nearest, schema
+from gemmdb.table import checksum, dbfile, nearest, schema
 from gemmdb.table.handle import Handle
 from gemmdb.table.measurement import LEAST_US, MARKED, MOST_US, Measurement
 from gemmdb.table.record import Record, Time, record
@@ -179,7 +179,7 @@ class Table:
             return record(rows) if rows else None
         found = self._fetch(schema.RECORD_SQL, (problem.key, device.key))
         same = found and self._cache.problem(problem.key).text == problem.text
-        return self._cache.record(found[0][0]) if same else None
+        return self._cache.record(found[0][0], problem.key, device.key) if same else None
 
     def pooled(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> tuple[Time, ...]:
         """Every timed config of a problem, fastest first: those measured in full and those that are `slow` by a short
@@ -206,7 +206,7 @@ class Table:
             return frozenset()
         if self.packed:
             packed = self._fetch(schema.RECORD_SQL, (problem.key, device.key))
-            return self._cache.banned(packed[0][0]) if packed else frozenset()
+            return self._cache.banned(packed[0][0], problem.key, device.key) if packed else frozenset()
         args = (problem.key, device.key)
         found = self._file.fetch_few(schema.BARRED_SQL, args, schema.MOST_MEASUREMENTS, "failed configs of a problem")
         return frozenset(self._cache.config(key) for (key,) in found)
@@ -331,11 +331,16 @@ class Table:
             return None  # Somebody can construct texts whose 64-bit keys collide.
         try:
             plausible = 1 / _WIDEST <= ratio <= _WIDEST and 0.0 <= spread < math.inf
-            plausible = plausible and LEAST_US <= aten_us <= MOST_US and runs > 0
+            plausible = plausible and LEAST_US <= aten_us <= MOST_US and runs > 0 and type(runs) is int
         except TypeError:
             plausible = False
         if not plausible:
             raise self._cache.error("a verdict is malformed")
+        if len(keys) % 8 == checksum.BYTES:  # Rows of older files have none.
+            whole, keys = keys, keys[: -checksum.BYTES]
+            numbers = (ratio, spread, aten_us, runs)
+            if not whole.endswith(checksum.of_verdict(problem.key, device.key, keys, numbers, head)):
+                raise self._cache.error("a verdict is damaged: its checksum differs")
         ties = context.ties.get(keys[CONTEXT:]) or self._cache.ties(keys[CONTEXT:], context)
         return Verdict(problem, device, context.protocol, context.toolchain, ties, ratio, spread, aten_us, runs)
 

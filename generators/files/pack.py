@@ -109,7 +109,10 @@ def _write_records(table: Table, source: sqlite3.Connection, db: sqlite3.Connect
     _insert(db, "config", ((key, short(text)) for key, text in texts))
     shorter = numbering.short_problem()
     _insert(db, "problem", ((one.key, shorter(one), *rest) for one, rest in problems))
-    _insert(db, "record", ((*pair, records.pack(one, number, classes.__getitem__)) for *pair, one in found))
+    packed = ((*pair, records.pack(one, number, classes.__getitem__)) for *pair, one in found)
+    _insert(
+        db, "record", ((problem, device, records.sealed(data, problem, device)) for problem, device, data in packed)
+    )
     return Packed(len(found), count, sum(len(one.times) for one in groups))
 
 
