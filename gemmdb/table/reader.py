@@ -83,9 +83,18 @@ class Table:
         db = None
         try:
             with file.lock:
-                db = file.db or file.connect()
-                file.deadline.begin()
-                rows = db.execute(schema.VERDICT_SQL, (problem.key, known.key)).fetchmany(schema.MOST_VERDICTS + 1)
+                if file.busy:  # A signal handler asks while this thread reads.
+                    args = (problem.key, known.key)
+                    rows = file.fetch_few(schema.VERDICT_SQL, args, schema.MOST_VERDICTS, "verdicts")
+                else:
+                    file.busy = True
+                    try:
+                        db = file.db or file.connect()
+                        file.deadline.begin()
+                        found = db.execute(schema.VERDICT_SQL, (problem.key, known.key))
+                        rows = found.fetchmany(schema.MOST_VERDICTS + 1)
+                    finally:
+                        file.busy = False
         except dbfile.FAULTS as error:
             if file.moved(db):
                 return self.verdict(problem, device, l2, klass)
@@ -170,7 +179,7 @@ class Table:
         args = (problem.key, device.key)
         found = self._file.fetch_few(schema.ROWS_SQL, args, schema.MOST_MEASUREMENTS, "measurements of a problem")
         same = not found or self._cache.problem(problem.key).text == problem.text
-        return [self._cache.measurement(row) for row in found] if same else []
+        return [self._measured(row) for row in found] if same else []
 
     def record(self, problem: Problem, device: Device) -> Record | None:
         """All times of a problem on a device, pooled over runs, and what failed; None without any."""
@@ -306,6 +315,13 @@ class Table:
         if found is None and self._file.immutable:
             self._strangers.add(device.key)
         return found
+
+    def _measured(self, row: Sequence[Any]) -> Measurement:
+        """The measurement of a row, whose key says that it is whole."""
+        measurement = self._cache.measurement(row)
+        if measurement.key != row[2]:
+            raise self._cache.error("a measurement is damaged: it does not match its key")
+        return measurement
 
     def _summary(self, device: Device, ops: Sequence[Any], counts: Sequence[Any]) -> dict[str, Any]:
         measured, computed = (

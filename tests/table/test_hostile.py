@@ -292,3 +292,10 @@ def test_verdicts_of_older_files_have_no_checksum(kit, path):
     edit(path, "UPDATE verdict SET keys = CAST(substr(keys, 1, length(keys) - 4) AS BLOB)")
     with Table.open(path) as table:
         assert table.verdict(kit.problem, kit.device) == wanted
+
+
+def test_a_damaged_time_is_a_table_error_where_times_are_predicted_from(kit, path):
+    """A plausible one, which would have changed the answers nearby."""
+    edit(path, "UPDATE measurement SET median_us = median_us * 1.0001, high_us = high_us * 2 WHERE median_us NOT NULL")
+    with Table.open(path) as table, pytest.raises(TableError, match="does not match its key"):
+        table.record(kit.problem, kit.device)
