@@ -39,13 +39,19 @@ class Handle:
     """A table file that is open for reading, or opens at the next read. `immutable` promises that no process writes it.
     `db` is the connection, None while the file is closed; hold `lock` to use it, and let `busy` be true meanwhile:
     SQLite does not allow a second statement while it asks about the deadline of the first. `replaced` is called with
-    the header whenever the file opens again with another one; it must not read the file."""
+    the header whenever the file opens again with another one; it must not read the file. `check` is called before the
+    file is opened, and raises TableError for one that may not be used."""
 
     def __init__(
-        self, path: Path, immutable: bool, replaced: weakref.WeakMethod[Callable[[schema.Header], None]]
+        self,
+        path: Path,
+        immutable: bool,
+        replaced: weakref.WeakMethod[Callable[[schema.Header], None]],
+        check: Callable[[], None] | None = None,
     ) -> None:
         self.path = path
         self.immutable = immutable
+        self._check = check or _nothing
         self._replaced = replaced  # Weak, so that the connection closes with the last reference to its table.
         self._head: schema.Header | None = None
         self.lock = _lock_of(path)
@@ -93,6 +99,7 @@ class Handle:
     def connect(self) -> sqlite3.Connection:
         """Open the file, also again after `close` or a fork. Call it with the lock held. Raises TableError."""
         _refuse_endless(self.path)
+        self._check()
         self._file = swapping.identity(self.path)
         try:
             db = dbfile.connect(self.path, self.immutable, self.deadline)
@@ -133,6 +140,7 @@ class Handle:
     def _ask_beside(self, read: Callable[[sqlite3.Connection], T], bulk: bool) -> T:
         """As `_ask`, by another connection: a signal handler asks while this thread reads."""
         deadline = dbfile.Deadline()
+        self._check()
         with closing(dbfile.connect(self.path, self.immutable, deadline)) as db:
             deadline.begin(dbfile.BULK_S if bulk else dbfile.STATEMENT_S)
             return read(db)
@@ -163,6 +171,10 @@ class Handle:
             if self.db is not None:
                 self.db.close()
             self.db = None
+
+
+def _nothing() -> None:
+    """The check of a file that may be used in any case."""
 
 
 def _remember_endless(path: Path, why: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,9 @@ class Table:
     when the file is opened, and again when it is reopened and another file lies at the path.
     """
 
-    def __init__(self, path: Path, immutable: bool = False) -> None:
+    def __init__(self, path: Path, immutable: bool = False, check: Callable[[], None] | None = None) -> None:
         self.path = path
-        self._file = Handle(path, immutable, weakref.WeakMethod(self._replaced))
+        self._file = Handle(path, immutable, weakref.WeakMethod(self._replaced), check)
         self._fetch = self._file.fetch
         self._strangers: set[int] = set()
         self._families: dict[tuple[str, str, int, str], nearest.Family] = {}
@@ -54,9 +54,10 @@ class Table:
         self._cache = RowCache(path, self._fetch, self.packed)
 
     @classmethod
-    def open(cls, path: Path, *, immutable: bool = False) -> Table:
-        """The table at `path`; `immutable` promises that no process writes the file. Raises TableError."""
-        return cls(Path(path), immutable)
+    def open(cls, path: Path, *, immutable: bool = False, check: Callable[[], None] | None = None) -> Table:
+        """The table at `path`; `immutable` promises that no process writes the file. `check` is called whenever the
+        file is opened, and raises TableError for one that may not be used. Raises TableError."""
+        return cls(Path(path), immutable, check)
 
     def __enter__(self) -> Table:
         return self

@@ -109,7 +109,7 @@ def _write_records(table: Table, source: sqlite3.Connection, db: sqlite3.Connect
     _insert(db, "config", ((key, short(text)) for key, text in texts))
     shorter = numbering.short_problem()
     _insert(db, "problem", ((one.key, shorter(one), *rest) for one, rest in problems))
-    packed = ((*pair, records.pack(one, number, classes.__getitem__)) for *pair, one in found)
+    packed = ((p, d, records.pack(one, number, classes.__getitem__)) for p, d, one in found)
     _insert(
         db, "record", ((problem, device, records.sealed(data, problem, device)) for problem, device, data in packed)
     )
