@@ -132,8 +132,8 @@ class Policy:
 @dataclass(frozen=True)
 class Settings:
     """The environment, read once. `tables`: the tables of GEMMDB_TABLES, in order. `user_table`: the file that `live`
-    writes. `asked`: whether GEMMDB_ON_MISS is set. `confirm`: what a Policy that leaves it open means. `trust`: the file
-    of digests of the tables that may be used, None for all."""
+    writes. `asked`: whether GEMMDB_ON_MISS is set. `confirm`: what a Policy that leaves it open means. `trust`: the
+    file of digests of the tables that may be used, None for all."""
 
     tables: tuple[Path, ...]
     user_table: Path

@@ -49,6 +49,7 @@ class Table:
         self._file = Handle(path, immutable, weakref.WeakMethod(self._replaced), check)
         self._fetch = self._file.fetch
         self._strangers: set[int] = set()
+        self._crowded: set[int] = set()
         self._families: dict[tuple[str, str, int, str], nearest.Family] = {}
         self._take(self._file.header())
         self._cache = RowCache(path, self._fetch, self.packed)
@@ -149,7 +150,7 @@ class Table:
         """The problems of the same op and family that were measured on the device, the nearest in log M, N, K first,
         the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
         if not self.packed and not self._file.immutable:
-            found = nearest.keys(self._decided(problem, device, l2, within), problem, limit)
+            found = self._nearest(problem, device, l2, limit, within)
             return [p for key in found if (p := self._member(key, problem))]
         family = self._family(problem, device, l2)  # Its bytes do not change while it is open.
         known, found = family.known, family.keys(problem, limit, within)
@@ -273,6 +274,7 @@ class Table:
         self._take(head)
         self._strangers.clear()
         self._families.clear()
+        self._crowded.clear()
         self._cache.reset(self.packed)
 
     def _unpacked(self) -> None:
@@ -282,13 +284,31 @@ class Table:
                 " from, or the archives"
             )
 
-    def _decided(self, problem: Problem, device: Device, l2: str, within: Sequence[float]) -> list[tuple[Any, ...]]:
-        """The keys and sizes of the problems of a family with a measured verdict."""
+    def _nearest(self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float]) -> Sequence[int]:
+        """The keys of the nearest problems of a family in a file that may change. Of a large family only what is close
+        by is read, as long as that is enough."""
+        if problem.family_key not in self._crowded:
+            rows = self._decided(problem, device, l2, within, nearest.CROWD)
+            if len(rows) < nearest.CROWD:
+                return nearest.keys(rows, problem, limit)
+            self._crowded.add(problem.family_key)
+        for ratio in nearest.RATIOS:
+            box = [min(ratio, bound) for bound in within or (math.inf,) * 3]
+            rows = self._decided(problem, device, l2, box)
+            found = nearest.keys(rows, problem, limit, ratio)
+            if len(found) == limit:
+                return found
+        return nearest.keys(self._decided(problem, device, l2, within), problem, limit)
+
+    def _decided(
+        self, problem: Problem, device: Device, l2: str, within: Sequence[float], most: int | None = None
+    ) -> list[tuple[Any, ...]]:
+        """The keys and sizes of the problems of a family with a measured verdict; `most`: of so many at most."""
         fetch = self._file.fetch_few
         ids = fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
         protocols = {key: self._cache.protocol(key) for (key,) in ids}
         wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
-        query = nearest.statement(problem, device.key, wanted, within)
+        query = nearest.statement(problem, device.key, wanted, within, most)
         return fetch(*query, schema.MOST_PROBLEMS, "problems of a family")
 
     def _family(self, problem: Problem, device: Device, l2: str) -> nearest.Family:
