@@ -6,6 +6,7 @@ what nobody has tried. Inductor compiles kernels when a graph's code is complete
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from gemmdb.inductor import refused
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 
+log = logging.getLogger("gemmdb")
 WHY = "a kernel of its graph could not be compiled"
 T = TypeVar("T")
 _local = threading.local()
@@ -46,7 +48,8 @@ def attempt(compile_graph: Callable[[], T], with_aten: Callable[[], T]) -> T:
     JOURNAL.restore(before)
     with _again():
         result = with_aten()
-    JOURNAL.error(f"compiling {', '.join(sorted({config for _, config in served}))}: {text}")
+    JOURNAL.error(said := f"compiling {', '.join(sorted({config for _, config in served}))}: {text}")
+    log.warning("gemmdb: ATen is served instead of kernels that could not be compiled: %s", said)
     for problem, config in served:
         refused.add(problem, config, text)
     return result
