@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemmdb import trust
 from gemmdb.devices import detect
 from gemmdb.errors import GemmdbError, InputError, TableError
 from gemmdb.kernels import cutlass
@@ -183,12 +184,21 @@ def _environment() -> list[Check]:
 
 def _variable(name: str, value: str) -> Check:
     """What a variable is set to, and whether gemmdb understands it. The tables that it names are checked apart."""
+    if name == "GEMMDB_TRUST":
+        return _trust(Path(value))
     levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
     known = {"GEMMDB_LOG": levels, "GEMMDB_ON_MISS": ON_MISS, "GEMMDB_CONFIRM": ("0", "1")}.get(name)
     if known is None or value in known or (name == "GEMMDB_LOG" and log_level(value) is not None):
         return Check(name, OK, value)
     remedy = f"set {name} to one of these, or unset it"
     return Check(name, BROKEN, f"{value!r} is not one of {', '.join(known)}", remedy)
+
+
+def _trust(path: Path) -> Check:
+    try:
+        return Check("GEMMDB_TRUST", OK, f"{path}: {len(trust.listed(path.expanduser()))} digests")
+    except InputError as error:
+        return Check("GEMMDB_TRUST", BROKEN, str(error), "name a file that `sha256sum` wrote, or unset it")
 
 
 def _catalog() -> list[Check]:

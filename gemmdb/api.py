@@ -48,13 +48,17 @@ def _load(settings: Settings, state: tuple[tuple[str, int, int, int], ...]) -> C
 def _state(settings: Settings) -> tuple[tuple[str, int, int, int], ...]:
     """Path, inode, modification time and size of every file that may be a table."""
     files = []
-    for path in sorted({*settings.tables, settings.user_table, *_databases()}):
+    for path in sorted({*settings.tables, settings.user_table, *_policies(settings), *_databases()}):
         try:
             status = path.stat()
         except OSError:
             continue
         files.append((str(path), status.st_ino, status.st_mtime_ns, status.st_size))
     return tuple(files)
+
+
+def _policies(settings: Settings) -> tuple[Path, ...]:
+    return () if settings.trust is None else (settings.trust,)
 
 
 def _databases() -> Iterator[Path]:

@@ -31,6 +31,7 @@ ENVIRONMENT = {
     "GEMMDB_USER_TABLE": "the file that confirming and live tuning write to, read after GEMMDB_TABLES",
     "GEMMDB_ON_MISS": "what a miss does: live (default, where that is short), aten or error",
     "GEMMDB_CONFIRM": "0: do not time what was not measured for this very problem beside ATen before it is served",
+    "GEMMDB_TRUST": "a file of SHA-256 digests: of tables of others than gemmdb and the user, only these are used",
     "GEMMDB_DISABLE": "1 switches gemmdb off: torch.compile behaves as if it were not there",
     "GEMMDB_LOG": "a logging level, for example INFO or DEBUG",
 }
@@ -131,7 +132,8 @@ class Policy:
 @dataclass(frozen=True)
 class Settings:
     """The environment, read once. `tables`: the tables of GEMMDB_TABLES, in order. `user_table`: the file that `live`
-    writes. `asked`: whether GEMMDB_ON_MISS is set. `confirm`: what a Policy that leaves it open means."""
+    writes. `asked`: whether GEMMDB_ON_MISS is set. `confirm`: what a Policy that leaves it open means. `trust`: the
+    file of digests of the tables that may be used, None for all."""
 
     tables: tuple[Path, ...]
     user_table: Path
@@ -140,6 +142,7 @@ class Settings:
     log: str
     asked: bool = False
     confirm: bool = True
+    trust: Path | None = None
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -166,6 +169,7 @@ class Settings:
             env.get("GEMMDB_LOG", ""),
             bool(asked),
             confirm != "0",
+            _expanded(trust) if (trust := env.get("GEMMDB_TRUST", "")) else None,
         )
 
 

@@ -36,11 +36,14 @@ def test_every_variable_is_read():
             "GEMMDB_USER_TABLE": "/mine.db",
             "GEMMDB_ON_MISS": "error",
             "GEMMDB_CONFIRM": "0",
+            "GEMMDB_TRUST": "/trusted",
             "GEMMDB_DISABLE": "1",
             "GEMMDB_LOG": "DEBUG",
         }
     )
-    assert settings == Settings((Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG", True, False)
+    assert settings == Settings(
+        (Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG", True, False, Path("/trusted")
+    )
 
 
 def test_confirming_is_switched_by_0_and_1():

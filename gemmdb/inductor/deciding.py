@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
-from gemmdb.inductor import legality
+from gemmdb.inductor import legality, uncompiled
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.phases import PHASES
@@ -39,6 +39,9 @@ def _asked(session: Session, find: Callable[[Query], Hit | None], query: Query) 
 def decide(session: Session, query: Query) -> Decision:
     """Look `query` up and say what to do. Raises MissError for a miss under `on_miss="error"`."""
     hit = ask(session, query)
+    if uncompiled.again():
+        event = _event(query) if hit is None else _event(query).answered(hit)
+        return Decision(session, query, ATEN, event.refused(uncompiled.WHY), refused=True)
     if hit is None:
         return _missed(session, query)
     return _answered(session, query, hit)

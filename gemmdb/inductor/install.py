@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.inductor import passes, ranks, session, summaries
-from gemmdb.inductor.adapter import cutlass, decomposing, fusing, hooks, naming, patches, prebuilt, state
+from gemmdb.inductor import passes, ranks, session, summaries, uncompiled
+from gemmdb.inductor.adapter import compiling, cutlass, decomposing, fusing, hooks, naming, patches, prebuilt, state
 from gemmdb.inductor.adapter import padding as pad_mm
 from gemmdb.inductor.journal import BENCHMARKS, JOURNAL
 from gemmdb.inductor.live import searching
@@ -42,6 +42,7 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
     """The wrappers of the register, by name."""
     return {
         "compile_fx": hooks.with_passes(bodies, _after),
+        "codegen": compiling.with_another_attempt(uncompiled.attempt),
         "graph_init": hooks.keeping_events(_take, lambda: JOURNAL.provisional),
         "graph_ready": hooks.reporting(_add),
         "save_graph": hooks.unless_provisional,

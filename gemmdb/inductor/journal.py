@@ -102,6 +102,14 @@ class Journal:
         self.drop()
         return json.dumps([asdict(event) for event in events], default=str)
 
+    def entries(self) -> Mapping[object, Event]:
+        """What is pending now, for `restore`."""
+        return dict(self._entries())
+
+    def restore(self, entries: Mapping[object, Event]) -> None:
+        """Let that be pending which was: what came since belongs to an attempt that failed."""
+        self._local.entries, self._local.provisional = dict(entries), False
+
     def drop(self) -> None:
         """Forget what is pending: its compile failed."""
         self._local.entries, self._local.provisional = {}, False

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.hit import Hit, Range
-from gemmdb.inductor import compiled
+from gemmdb.inductor import compiled, refused
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cpp import PACKED_GEMM
 from gemmdb.kernels.cutlass import prebuilt
@@ -34,6 +34,7 @@ MOST_COUNTERS = 2**14
 def objection(config: Config, query: Query) -> str | None:
     """Why `config` cannot be compiled for `query`, in one phrase; None when nothing speaks against it."""
     found = illegal(config, query.problem, query.device, query.ranges) or refuses(config, query.problem)
+    found = found or refused.why(config, query.problem)
     return found or (_over_ranges(config, query) if query.ranges else None)
 
 

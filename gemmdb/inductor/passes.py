@@ -16,7 +16,7 @@ import torch
 
 from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
-from gemmdb.inductor import deciding, early, legality, ops, outcome
+from gemmdb.inductor import deciding, early, legality, ops, outcome, uncompiled
 from gemmdb.inductor.adapter import state
 from gemmdb.inductor.confirm import confirming
 from gemmdb.inductor.confirm.ahead import Ahead
@@ -148,6 +148,8 @@ class PostGradPass:
 
     def _settled(self, pairs: Sequence[tuple[Any, Decision]]) -> Sequence[tuple[Any, Decision]]:
         """The products that stay by themselves, with what they become."""
+        if uncompiled.again():
+            return pairs
         fusion = fusing.Fusion(self.carry_out, self.ahead)
         confirmation = confirming.Confirmation(self.carry_out, self.ahead)
         # What one kernel takes over need not be confirmed. The kernels of both steps compile at once.

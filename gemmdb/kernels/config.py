@@ -37,10 +37,10 @@ class Config:
             raise InputError(f"unknown kernel {self.backend[:40]!r}/{self.kernel[:80]!r}")
         names = [name for name, _ in self.params]
         if names != sorted(known.params):
-            raise InputError(f"{self.name} takes the parameters {sorted(known.params)}, got {names}")
+            raise InputError(f"{self.name} takes the parameters {sorted(known.params)}, got {str(names)[:300]}")
         for name, value in self.params:
             if value not in known.params[name]:
-                raise InputError(f"{self.name}: {name}={value!r} is not in {known.params[name]}")
+                raise InputError(f"{self.name}: {name}={value!r:.80} is not in {known.params[name]}")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Config) or type(other) is not type(self):
@@ -90,7 +90,7 @@ class Config:
         """The config of a canonical form; raises InputError unless `text` is exactly what `Config.text` writes."""
         head = text.partition(" ")[0]
         backend, colon, kernel = head.partition(":")
-        if not colon:
+        if not colon or not _NAME.fullmatch(backend) or not _NAME.fullmatch(kernel):
             raise InputError(f"malformed config {text[:200]!r}")
         fields = canonical.decode(head, text)
         config = cls(

@@ -26,7 +26,7 @@ from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.certainty import margin
-from gemmdb.ladder.exact import barred
+from gemmdb.ladder.neighbours import unfit
 from gemmdb.ladder.policy_filter import gain, objection
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict
@@ -136,7 +136,7 @@ def allowed(ask: Ask, setting: Setting) -> Iterator[MenuCandidate]:
     """The candidates that may be served, in the cost model's order."""
     us = FITTED.estimator(setting).us
     ranked = sorted(((us(one.tile), one.tile, one) for one in choices(setting)), key=itemgetter(0, 1))
-    banned: Collection[Config] = barred(ask)
+    banned: Collection[Config] = unfit(ask)
     for expected, tile, choice in ranked:
         config = choice.config
         if config not in banned and objection(ask, config) is None:
@@ -181,7 +181,7 @@ def tabled(ask: Ask) -> list[Config]:
 def _ratios(ask: Ask, table: Table, verdict: Verdict) -> dict[Config, float]:
     """The expected times, relative to ATen, of ATen and of the configs that may be served."""
     pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or ()
-    banned = barred(ask)
+    banned = unfit(ask)
     return {
         one.config: one.ratio
         for one in pooled

@@ -9,50 +9,27 @@ away, or if the prediction is too uncertain for the policy and not certainly fas
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice, takewhile
-from operator import itemgetter
-from typing import NamedTuple
+from collections.abc import Iterable
+from itertools import islice, takewhile
 
 from gemmdb.hit import Hit
-from gemmdb.kernels import aten
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.certainty import Certainty
-from gemmdb.ladder.distance import distances, same_side
-from gemmdb.ladder.exact import barred, exact
+from gemmdb.ladder.exact import exact
+from gemmdb.ladder.neighbours import MOST, REACH, Neighbour, neighbours, unfit
 from gemmdb.ladder.policy_filter import objection, required_gain
 from gemmdb.ladder.prediction import Prediction, predicted
 from gemmdb.ladder.remembering import remembered
 from gemmdb.ladder.timings import Timings, timings_of
 from gemmdb.ladder.tree_correction import corrected
-from gemmdb.table.reader import Table
 from gemmdb.table.verdict import TIE
 
 FARTHEST = {"cuda": 2.0}
 """The largest distance to the nearest neighbour, in doublings, by kind of device. Farther problems get no answer."""
 UNTRIED = 0.6
 """The same for other kinds, where no table was large enough to test a larger distance."""
-REACH = 3.0
-"""The largest distance to any neighbour that is used, in doublings."""
-MOST = 8
-"""The most neighbours that one prediction uses."""
-WITHIN = (32.0, 8.0, 8.0)
-"""The largest ratios of M, N and K to those of a neighbour. A table is searched no farther."""
-CANDIDATES = 64
-"""The most neighbours that are read from each table."""
-
-
-_Place = tuple[float, str, Problem, Table]
-"""The distance to a problem, its text, the problem, and a table that holds it."""
-_NEAREST, _TEXT = itemgetter(0, 1), itemgetter(1)
-
-
-class _Neighbour(NamedTuple):
-    problem: Problem
-    tables: Sequence[Table]
-    distance: float
 
 
 def near(ask: Ask) -> Step:
@@ -94,12 +71,12 @@ def _of_a_batch(ask: Ask) -> Step:
     """What won at the nearest product of a batch, which the caller times beside ATen. How batches carry over to other
     sizes was not measured, so nothing is predicted but that the gain is the same."""
     query, most = ask.problem, FARTHEST.get(ask.device.kind, UNTRIED)
-    apart = sorted((_apart(query, one), one.problem.text, one.problem) for one in _neighbours(ask, _places(ask)))
+    apart = sorted((_apart(query, one), one.problem.text, one.problem) for one in neighbours(ask))
     distance, text, nearest = apart[0] if apart else (math.inf, "", query)
     hit = exact(ask.at(nearest)).hit if distance <= most else None
     if hit is None:
         return Step("near", None, "no similar product of a batch was measured near this one")
-    config = hit.config if objection(ask, hit.config) is None and hit.config not in barred(ask) else ATEN
+    config = hit.config if objection(ask, hit.config) is None and hit.config not in unfit(ask) else ATEN
     if config == ATEN and ask.policy.on_miss == "live":
         return Step("near", None, f"ATen won {nearest.head}, {distance:.2f} doublings away")
     speedup = hit.speedup if config != ATEN else 1.0
@@ -109,7 +86,7 @@ def _of_a_batch(ask: Ask) -> Step:
     return Step("near", Hit("near", config, aten_us / speedup, speedup, hit.table, evidence), reason, evidence)
 
 
-def _apart(query: Problem, one: _Neighbour) -> float:
+def _apart(query: Problem, one: Neighbour) -> float:
     """The distance to a neighbour in doublings. The number of matrices changes less than their sizes."""
     return one.distance + abs(math.log2(query.batch / max(one.problem.batch, 1))) / 4
 
@@ -132,19 +109,18 @@ def _correct(ask: Ask) -> Prediction | str:
 def _predict(ask: Ask) -> Prediction | str:
     if ask.problem.spec.batched:  # Nobody has measured how batches carry over to other sizes.
         return f"for products of the op {ask.problem.op} it is unknown what a change of size does"
-    places = _places(ask)
-    used = _timings(ask, _neighbours(ask, places))
+    used = _timings(ask, neighbours(ask))
     if used and used[0][0] <= FARTHEST.get(ask.device.kind, UNTRIED):
         return predicted(ask, used)
-    neighbours = list(_neighbours(ask, places))
-    if not neighbours:
+    around = list(neighbours(ask))
+    if not around:
         return (
             "no similar problem (same op, dtypes and layouts, and the same sizes of 1 and alignment of the output) was"
             f" measured near this one on {ask.device.sku}"
         )
-    closest = neighbours[0]
+    closest = around[0]
     return (
-        f"too far: the nearest of {len(neighbours)} neighbours is m={closest.problem.m} n={closest.problem.n}"
+        f"too far: the nearest of {len(around)} neighbours is m={closest.problem.m} n={closest.problem.n}"
         f" k={closest.problem.k}, {closest.distance:.2f} doublings away"
     )
 
@@ -166,40 +142,13 @@ def choose(ask: Ask, prediction: Prediction, certainty: Certainty | None = None)
     return min(tied, key=lambda c: (c.spec.cost, c.text), default=ATEN)
 
 
-def _places(ask: Ask) -> list[_Place]:
-    """The problems nearby in all tables, nearest first, and those that several tables hold in the order of these."""
-    query = ask.problem
-    if query.empty:
-        return []
-    distance = distances(query, ask.device.kind)
-    found: list[_Place] = []
-    for table in ask.tables:
-        problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or ()
-        found += [(distance(*one.doublings), one.text, one, table) for one in problems]
-    found.sort(key=_NEAREST)
-    return found
-
-
-def _neighbours(ask: Ask, places: Iterable[_Place]) -> Iterator[_Neighbour]:
-    """The neighbours among `places`, nearest first. A problem that several tables hold comes from the first that can
-    be read. On a GPU, the output's rows start at multiples of 16 bytes in all of them or in none: cuBLAS has separate
-    kernels."""
-    query, gpu = ask.problem, ask.device.kind == "cuda"
-    own, apart = query.text, gpu and aten.stored_apart(query)
-    for text, same in groupby(places, key=_TEXT):
-        first, *others = same
-        problem = first[2]
-        if text != own and same_side(query, problem) and (not gpu or aten.stored_apart(problem) == apart):
-            yield _Neighbour(problem, (first[3], *(one[3] for one in others)), first[0])
-
-
-def _first(ask: Ask, one: _Neighbour) -> Timings | None:
+def _first(ask: Ask, one: Neighbour) -> Timings | None:
     return next((known for table in one.tables if (known := timings_of(ask, table, one.problem))), None)
 
 
-def _timings(ask: Ask, neighbours: Iterable[_Neighbour]) -> list[tuple[float, Timings]]:
+def _timings(ask: Ask, around: Iterable[Neighbour]) -> list[tuple[float, Timings]]:
     """The nearest neighbours with a steady ATen row. Without one, there is nothing to compare their configs with."""
-    near = takewhile(lambda one: one.distance <= REACH, neighbours)
+    near = takewhile(lambda one: one.distance <= REACH, around)
     read = ((one.distance, _first(ask, one)) for one in near)
     return list(islice(((distance, here) for distance, here in read if here and here.steady_aten), MOST))
 

@@ -15,6 +15,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.exact import barred, find
 from gemmdb.ladder.expected import Codes
+from gemmdb.ladder.neighbours import unfit
 from gemmdb.ladder.policy_filter import gain, objection
 from gemmdb.ladder.timings import Timings, timings_of
 from gemmdb.table.record import STEP
@@ -238,7 +239,7 @@ def _contenders(
     """The groups that came closest to the best somewhere, are not unsafe, and carry over, with their configs that may
     be served; and ATen's."""
     behind = _behind(timings)
-    banned = barred(ask)
+    banned = unfit(ask)
     found = {group_of(ATEN, ask.problem, ask.device): [ATEN]}
     most = math.inf
     for key in sorted(behind, key=behind.__getitem__):

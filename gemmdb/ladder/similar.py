@@ -19,8 +19,8 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.distance import distances, same_side
-from gemmdb.ladder.exact import barred
 from gemmdb.ladder.model import uncovered
+from gemmdb.ladder.neighbours import unfit
 from gemmdb.ladder.policy_filter import objection
 from gemmdb.ladder.timings import Timings, timings_of
 from gemmdb.ladder.unmodelled import kind
@@ -61,7 +61,7 @@ def similar(ask: Ask) -> list[Config]:
     found = [(distance, here) for distance, here in _timings(ask) if here.steady_aten]
     unsafe = {one for _, here in found for one in here.unsafe}
     known = {one for _, here in found for one in _fastest(here) if one not in unsafe}
-    banned = barred(ask)
+    banned = unfit(ask)
     fitted = {one: configs for one in known if (configs := _fitted(ask, one, banned))}
     measured = [_measured(distance, here, fitted) for distance, here in found]
     return [config for one in _first(measured) for config in fitted[one]]

@@ -19,8 +19,8 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
-from gemmdb.ladder.exact import barred
 from gemmdb.ladder.near import predict_near
+from gemmdb.ladder.neighbours import unfit
 from gemmdb.ladder.policy_filter import gain, objection, required_gain
 from gemmdb.ladder.prediction import Prediction, measured
 from gemmdb.table.reader import Table
@@ -89,7 +89,7 @@ def _prediction(ask: Ask, other: Device) -> Prediction | None:
         found = guess if isinstance(guess, Prediction) else None
     if found is None:
         return None
-    banned = barred(ask)
+    banned = unfit(ask)
     may = {c for c in found.gains if c not in banned and objection(ask, c) is None}
     return replace(found, ratios={c: ratio for c, ratio in found.ratios.items() if c == ATEN or c in may})
 

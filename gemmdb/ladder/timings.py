@@ -141,6 +141,13 @@ def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     return found
 
 
+def failed(ask: Ask, table: Table, problem: Problem) -> frozenset[Config]:
+    """The configs that were wrong or crashed on `problem` in `table`. Those of Timings that this lookup has are at
+    hand."""
+    here = ask.memo.get(table, {}).get(problem.key)
+    return here.banned if here is not None else ask.read(Table.barred, table, problem, ask.device) or frozenset()
+
+
 def _read(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     found = ask.read(Table.record, table, problem, ask.device)
     group = _group(ask, found) if found else None

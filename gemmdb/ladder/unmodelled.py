@@ -12,7 +12,7 @@ from gemmdb.cost.menus import REST
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.exact import barred
+from gemmdb.ladder.neighbours import unfit
 from gemmdb.ladder.policy_filter import objection
 
 
@@ -30,7 +30,7 @@ def usual(ask: Ask) -> list[Config]:
         return []
     menus = REST.get(kind(ask.problem), {})
     texts = next((texts for limit, texts in menus.items() if ask.problem.m <= limit), ())
-    banned = barred(ask)
+    banned = unfit(ask)
     return [c for c in _configs(texts) if c != ATEN and c not in banned and objection(ask, c) is None]
 
 

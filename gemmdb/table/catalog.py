@@ -13,7 +13,7 @@ from gemmdb.errors import GemmdbError, InputError, TableError
 from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.settings import Settings, data_home, shipped_tables
-from gemmdb.table import dbfile, packages
+from gemmdb.table import dbfile, packages, trusting
 from gemmdb.table.measurement import one_line
 from gemmdb.table.reader import Table
 
@@ -45,12 +45,16 @@ class Catalog:
         shipped ones, in this order.
 
         A file that cannot be used is left out with one warning; with `strict` it raises TableError. The user's own
-        table may be missing.
+        table may be missing. Of the shipped files those are used that their manifest describes; of the others, if
+        GEMMDB_TRUST is set, those that it lists, and the user's own table. Raises InputError if it cannot be read.
         """
         entries = []
-        for source in sources(settings or Settings.read(), tables):
+        settings = settings or Settings.read()
+        for source in sources(settings, tables):
+            path = source.path
             try:
-                entries.append((source, Table.open(source.path, immutable=source.origin in _INSTALLED)))
+                check = trusting.shipped(path) if source.origin == "shipped" else trusting.foreign(path, settings)
+                entries.append((source, Table.open(path, immutable=source.origin in _INSTALLED, check=check)))
             except TableError as error:
                 if strict:
                     raise

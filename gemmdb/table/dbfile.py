@@ -32,13 +32,10 @@ _PAUSES = (0.01, 0.05, 0.0)
 """Seconds between attempts to open a file that a writer seems to have left unfinished."""
 _MAGIC = bytes.fromhex("d9d505f920a163d7")
 
-_PRAGMAS = ("trusted_schema=OFF", "query_only=ON")
-_STRANGER = ("cell_size_check=ON",)
-"""For a file from a stranger: SQLite advises to check every page and not to map the file."""
+_PRAGMAS = ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON")
+"""SQLite advises these for a stranger's file, and not to map it. A mapped file that is cut short ends the process."""
 _CACHE = "cache_size=-65536"
-"""Also for a stranger's file. It is set after the checks, since setting it reads the file."""
-_SHIPPED = ("mmap_size=4294967296",)
-"""For a shipped file, which is trusted as the code is: its pages are mapped and need no copying."""
+"""It is set after the checks, since setting it reads the file."""
 
 
 class Deadline:
@@ -67,7 +64,7 @@ def connect(
     remedy.
 
     `deadline`: of its statements; without one, only opening the file has one. `longest`: bytes of the longest value.
-    `immutable` is for the shipped files, which nobody writes: SQLite takes no locks and maps the file. Only SQLite
+    `immutable` is for the shipped files, which nobody writes: SQLite takes no locks. Only SQLite
     opens the file, because closing any other descriptor of it would drop the process's locks.
     """
     check_file(path)
@@ -156,11 +153,11 @@ def _connect(path: Path, immutable: bool, deadline: Deadline) -> sqlite3.Connect
         deadline.begin()
         db.set_progress_handler(deadline, _STEPS)
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-        for pragma in (*_PRAGMAS, *(_SHIPPED if immutable else _STRANGER)):
+        for pragma in _PRAGMAS:
             db.execute(f"PRAGMA {pragma}")
         if not immutable:
             _check_mode(db, path)
-            db.execute(f"PRAGMA {_CACHE}")
+        db.execute(f"PRAGMA {_CACHE}")
         schema.check(db, path)
         if path.stat().st_size % int(db.execute("PRAGMA page_size").fetchone()[0]):
             raise TableError(f"{path} is truncated; restore it or rebuild it with `gemmdb build`")

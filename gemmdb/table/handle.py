@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,9 +16,10 @@ from gemmdb.table import dbfile, schema, swapping
 
 T = TypeVar("T")
 
-_locks: dict[str, threading.Lock] = {}
+_locks: dict[str, threading.RLock] = {}
 """One lock per file. A writer waits until no process reads. Within one process, SQLite lets a second connection start
-to read while a writer waits, so two threads with overlapping reads could keep the writer out for ever."""
+to read while a writer waits, so two threads with overlapping reads could keep the writer out for ever. A thread may
+take its lock again: a signal handler may look up in the middle of a lookup."""
 
 MOST_BYTES = 2**28
 """The most bytes of texts that one statement may return. A page that follows itself makes long values of few bytes."""
@@ -28,25 +30,33 @@ _endless: dict[str, tuple[object, str]] = {}
 """Files that took too long: their state then, and what was said of them."""
 
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
-_held: list[threading.Lock] = []
+_held: list[threading.RLock] = []
 _inherited: list[sqlite3.Connection] = []
 """Connections that a fork left in this process. SQLite forbids using them here, even to close them."""
 
 
 class Handle:
     """A table file that is open for reading, or opens at the next read. `immutable` promises that no process writes it.
-    `db` is the connection, None while the file is closed; hold `lock` to use it. `replaced` is called with the header
-    whenever the file opens again with another one; it must not read the file."""
+    `db` is the connection, None while the file is closed; hold `lock` to use it, and let `busy` be true meanwhile:
+    SQLite does not allow a second statement while it asks about the deadline of the first. `replaced` is called with
+    the header whenever the file opens again with another one; it must not read the file. `check` is called before the
+    file is opened, and raises TableError for one that may not be used."""
 
     def __init__(
-        self, path: Path, immutable: bool, replaced: weakref.WeakMethod[Callable[[schema.Header], None]]
+        self,
+        path: Path,
+        immutable: bool,
+        replaced: weakref.WeakMethod[Callable[[schema.Header], None]],
+        check: Callable[[], None] | None = None,
     ) -> None:
         self.path = path
         self.immutable = immutable
+        self._check = check or _nothing
         self._replaced = replaced  # Weak, so that the connection closes with the last reference to its table.
         self._head: schema.Header | None = None
         self.lock = _lock_of(path)
         self.db: sqlite3.Connection | None = None
+        self.busy = False
         self.deadline = dbfile.Deadline()
         self._file: swapping.Identity = None
         _handles.add(self)
@@ -89,6 +99,7 @@ class Handle:
     def connect(self) -> sqlite3.Connection:
         """Open the file, also again after `close` or a fork. Call it with the lock held. Raises TableError."""
         _refuse_endless(self.path)
+        self._check()
         self._file = swapping.identity(self.path)
         try:
             db = dbfile.connect(self.path, self.immutable, self.deadline)
@@ -113,12 +124,26 @@ class Handle:
             db = None
             try:
                 with self.lock:
-                    db = self.db or self.connect()
-                    self.deadline.begin(dbfile.BULK_S if bulk else dbfile.STATEMENT_S)
-                    return read(db)
+                    if self.busy:
+                        return self._ask_beside(read, bulk)
+                    self.busy = True
+                    try:
+                        db = self.db or self.connect()
+                        self.deadline.begin(dbfile.BULK_S if bulk else dbfile.STATEMENT_S)
+                        return read(db)
+                    finally:
+                        self.busy = False
             except dbfile.FAULTS as error:
                 if not self.moved(db):
                     raise self.broken(error) from error
+
+    def _ask_beside(self, read: Callable[[sqlite3.Connection], T], bulk: bool) -> T:
+        """As `_ask`, by another connection: a signal handler asks while this thread reads."""
+        deadline = dbfile.Deadline()
+        self._check()
+        with closing(dbfile.connect(self.path, self.immutable, deadline)) as db:
+            deadline.begin(dbfile.BULK_S if bulk else dbfile.STATEMENT_S)
+            return read(db)
 
     def moved(self, failed: sqlite3.Connection | None) -> bool:
         """Whether another file has taken the path since it was opened by the connection that `failed`; then it is
@@ -146,6 +171,10 @@ class Handle:
             if self.db is not None:
                 self.db.close()
             self.db = None
+
+
+def _nothing() -> None:
+    """The check of a file that may be used in any case."""
 
 
 def _remember_endless(path: Path, why: str) -> None:
@@ -178,8 +207,8 @@ def _bounded(cursor: sqlite3.Cursor, most: int | None = None) -> list[tuple[Any,
     return found
 
 
-def _lock_of(path: Path) -> threading.Lock:
-    return _locks.setdefault(dbfile.real(path), threading.Lock())
+def _lock_of(path: Path) -> threading.RLock:
+    return _locks.setdefault(dbfile.real(path), threading.RLock())
 
 
 def _before_fork() -> None:
@@ -202,7 +231,7 @@ def _in_child() -> None:
     for handle in _handles:
         if handle.db is not None:
             _inherited.append(handle.db)
-        handle.db = None
+        handle.db, handle.busy = None, False
         handle.lock = _lock_of(handle.path)
 
 

@@ -29,6 +29,10 @@ class _Pair(NamedTuple):
     members: list[tuple[float, int, int]]
 
 
+CROWD = 2_000
+"""A family with so many problems is searched in boxes around the problem that grow until they hold enough."""
+RATIOS = (1.02, 1.1, 1.3, 2.0, 4.0)
+"""Half the sides of these boxes, as ratios of sizes."""
 _Around = tuple[float, float, list[tuple[float, int, int]]]
 _SHAPES = 256
 """The most N and K of a family whose surroundings are remembered."""
@@ -101,21 +105,25 @@ def bounds(problem: Problem, within: Sequence[float]) -> list[tuple[int, int]]:
     return [(math.floor(size / factor), math.ceil(min(size * factor, LARGEST_SIZE))) for size, factor in sizes]
 
 
-def keys(rows: Iterable[tuple[Any, ...]], problem: Problem, limit: int) -> list[int]:
+def keys(rows: Iterable[tuple[Any, ...]], problem: Problem, limit: int, ratio: float = math.inf) -> list[int]:
     """The keys of at most `limit` of the problems in `rows` (the result of a `statement`), nearest first by Euclidean
-    distance of (log M, log N, log K). The problem itself is included."""
+    distance of (log M, log N, log K). The problem itself is included. None is farther than one of which a single size
+    has this `ratio` to that of the problem."""
     log = math.log
     m, n, k = (log(max(size, 1)) for size in (problem.m, problem.n, problem.k))
-    found = []
+    found, farthest = [], log(ratio) ** 2
     for key, height, columns, depth in rows:
         a, b, c = log(height or 1) - m, log(columns or 1) - n, log(depth or 1) - k
         found.append((a * a + b * b + c * c, key))
-    return [key for _, key in nsmallest(limit, found)]
+    return [key for distance, key in nsmallest(limit, found) if distance <= farthest]
 
 
-def statement(problem: Problem, device: int, protocols: Sequence[int], within: Sequence[float] = ()) -> Statement:
+def statement(
+    problem: Problem, device: int, protocols: Sequence[int], within: Sequence[float] = (), most: int | None = None
+) -> Statement:
     """The query for (id, m, n, k) of the problems of the same op and family that have a verdict for the device under
-    one of the protocols. `within`: the largest ratios of M, N and K to those of the problem; no bound if empty."""
+    one of the protocols. `within`: the largest ratios of M, N and K to those of the problem; no bound if empty. `most`:
+    so many rows at most."""
     args: list[Any] = [problem.family_key, *chain(*bounds(problem, within))]
     marks = ", ".join("?" * len(protocols))
     sql = (
@@ -123,7 +131,8 @@ def statement(problem: Problem, device: int, protocols: Sequence[int], within: S
         " AND n BETWEEN ? AND ? AND k BETWEEN ? AND ? AND m BETWEEN ? AND ? AND EXISTS"
         f" (SELECT 1 FROM verdict WHERE verdict.problem = id AND device = ? AND protocol IN ({marks}))"
     )
-    return sql, [*args, device, *protocols]
+    args += [device, *protocols]
+    return (sql, args) if most is None else (f"{sql} LIMIT ?", [*args, most])
 
 
 FAMILY_AFTER = "SELECT family, id FROM problem INDEXED BY problem_family WHERE family > ? ORDER BY family LIMIT 1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from gemmdb.errors import InputError, TableError
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table import dbfile, nearest, schema
+from gemmdb.table import checksum, dbfile, nearest, schema
 from gemmdb.table.handle import Handle
 from gemmdb.table.measurement import LEAST_US, MARKED, MOST_US, Measurement
 from gemmdb.table.record import Record, Time, record
@@ -44,19 +44,21 @@ class Table:
     when the file is opened, and again when it is reopened and another file lies at the path.
     """
 
-    def __init__(self, path: Path, immutable: bool = False) -> None:
+    def __init__(self, path: Path, immutable: bool = False, check: Callable[[], None] | None = None) -> None:
         self.path = path
-        self._file = Handle(path, immutable, weakref.WeakMethod(self._replaced))
+        self._file = Handle(path, immutable, weakref.WeakMethod(self._replaced), check)
         self._fetch = self._file.fetch
         self._strangers: set[int] = set()
+        self._crowded: set[int] = set()
         self._families: dict[tuple[str, str, int, str], nearest.Family] = {}
         self._take(self._file.header())
         self._cache = RowCache(path, self._fetch, self.packed)
 
     @classmethod
-    def open(cls, path: Path, *, immutable: bool = False) -> Table:
-        """The table at `path`; `immutable` promises that no process writes the file. Raises TableError."""
-        return cls(Path(path), immutable)
+    def open(cls, path: Path, *, immutable: bool = False, check: Callable[[], None] | None = None) -> Table:
+        """The table at `path`; `immutable` promises that no process writes the file. `check` is called whenever the
+        file is opened, and raises TableError for one that may not be used. Raises TableError."""
+        return cls(Path(path), immutable, check)
 
     def __enter__(self) -> Table:
         return self
@@ -83,9 +85,18 @@ class Table:
         db = None
         try:
             with file.lock:
-                db = file.db or file.connect()
-                file.deadline.begin()
-                rows = db.execute(schema.VERDICT_SQL, (problem.key, known.key)).fetchmany(schema.MOST_VERDICTS + 1)
+                if file.busy:  # A signal handler asks while this thread reads.
+                    args = (problem.key, known.key)
+                    rows = file.fetch_few(schema.VERDICT_SQL, args, schema.MOST_VERDICTS, "verdicts")
+                else:
+                    file.busy = True
+                    try:
+                        db = file.db or file.connect()
+                        file.deadline.begin()
+                        found = db.execute(schema.VERDICT_SQL, (problem.key, known.key))
+                        rows = found.fetchmany(schema.MOST_VERDICTS + 1)
+                    finally:
+                        file.busy = False
         except dbfile.FAULTS as error:
             if file.moved(db):
                 return self.verdict(problem, device, l2, klass)
@@ -139,7 +150,7 @@ class Table:
         """The problems of the same op and family that were measured on the device, the nearest in log M, N, K first,
         the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
         if not self.packed and not self._file.immutable:
-            found = nearest.keys(self._decided(problem, device, l2, within), problem, limit)
+            found = self._nearest(problem, device, l2, limit, within)
             return [p for key in found if (p := self._member(key, problem))]
         family = self._family(problem, device, l2)  # Its bytes do not change while it is open.
         known, found = family.known, family.keys(problem, limit, within)
@@ -170,7 +181,7 @@ class Table:
         args = (problem.key, device.key)
         found = self._file.fetch_few(schema.ROWS_SQL, args, schema.MOST_MEASUREMENTS, "measurements of a problem")
         same = not found or self._cache.problem(problem.key).text == problem.text
-        return [self._cache.measurement(row) for row in found] if same else []
+        return [self._measured(row) for row in found] if same else []
 
     def record(self, problem: Problem, device: Device) -> Record | None:
         """All times of a problem on a device, pooled over runs, and what failed; None without any."""
@@ -179,7 +190,7 @@ class Table:
             return record(rows) if rows else None
         found = self._fetch(schema.RECORD_SQL, (problem.key, device.key))
         same = found and self._cache.problem(problem.key).text == problem.text
-        return self._cache.record(found[0][0]) if same else None
+        return self._cache.record(found[0][0], problem.key, device.key) if same else None
 
     def pooled(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> tuple[Time, ...]:
         """Every timed config of a problem, fastest first: those measured in full and those that are `slow` by a short
@@ -206,7 +217,7 @@ class Table:
             return frozenset()
         if self.packed:
             packed = self._fetch(schema.RECORD_SQL, (problem.key, device.key))
-            return self._cache.banned(packed[0][0]) if packed else frozenset()
+            return self._cache.banned(packed[0][0], problem.key, device.key) if packed else frozenset()
         args = (problem.key, device.key)
         found = self._file.fetch_few(schema.BARRED_SQL, args, schema.MOST_MEASUREMENTS, "failed configs of a problem")
         return frozenset(self._cache.config(key) for (key,) in found)
@@ -263,6 +274,7 @@ class Table:
         self._take(head)
         self._strangers.clear()
         self._families.clear()
+        self._crowded.clear()
         self._cache.reset(self.packed)
 
     def _unpacked(self) -> None:
@@ -272,13 +284,31 @@ class Table:
                 " from, or the archives"
             )
 
-    def _decided(self, problem: Problem, device: Device, l2: str, within: Sequence[float]) -> list[tuple[Any, ...]]:
-        """The keys and sizes of the problems of a family with a measured verdict."""
+    def _nearest(self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float]) -> Sequence[int]:
+        """The keys of the nearest problems of a family in a file that may change. Of a large family only what is close
+        by is read, as long as that is enough."""
+        if problem.family_key not in self._crowded:
+            rows = self._decided(problem, device, l2, within, nearest.CROWD)
+            if len(rows) < nearest.CROWD:
+                return nearest.keys(rows, problem, limit)
+            self._crowded.add(problem.family_key)
+        for ratio in nearest.RATIOS:
+            box = [min(ratio, bound) for bound in within or (math.inf,) * 3]
+            rows = self._decided(problem, device, l2, box)
+            found = nearest.keys(rows, problem, limit, ratio)
+            if len(found) == limit:
+                return found
+        return nearest.keys(self._decided(problem, device, l2, within), problem, limit)
+
+    def _decided(
+        self, problem: Problem, device: Device, l2: str, within: Sequence[float], most: int | None = None
+    ) -> list[tuple[Any, ...]]:
+        """The keys and sizes of the problems of a family with a measured verdict; `most`: of so many at most."""
         fetch = self._file.fetch_few
         ids = fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
         protocols = {key: self._cache.protocol(key) for (key,) in ids}
         wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
-        query = nearest.statement(problem, device.key, wanted, within)
+        query = nearest.statement(problem, device.key, wanted, within, most)
         return fetch(*query, schema.MOST_PROBLEMS, "problems of a family")
 
     def _family(self, problem: Problem, device: Device, l2: str) -> nearest.Family:
@@ -307,6 +337,13 @@ class Table:
             self._strangers.add(device.key)
         return found
 
+    def _measured(self, row: Sequence[Any]) -> Measurement:
+        """The measurement of a row, whose key says that it is whole."""
+        measurement = self._cache.measurement(row)
+        if measurement.key != row[2]:
+            raise self._cache.error("a measurement is damaged: it does not match its key")
+        return measurement
+
     def _summary(self, device: Device, ops: Sequence[Any], counts: Sequence[Any]) -> dict[str, Any]:
         measured, computed = (
             sum(number for owner, modelled, number in counts if (owner, modelled) == (device.key, kind))
@@ -331,11 +368,16 @@ class Table:
             return None  # Somebody can construct texts whose 64-bit keys collide.
         try:
             plausible = 1 / _WIDEST <= ratio <= _WIDEST and 0.0 <= spread < math.inf
-            plausible = plausible and LEAST_US <= aten_us <= MOST_US and runs > 0
+            plausible = plausible and LEAST_US <= aten_us <= MOST_US and runs > 0 and type(runs) is int
         except TypeError:
             plausible = False
         if not plausible:
             raise self._cache.error("a verdict is malformed")
+        if len(keys) % 8 == checksum.BYTES:  # Rows of older files have none.
+            whole, keys = keys, keys[: -checksum.BYTES]
+            numbers = (ratio, spread, aten_us, runs)
+            if not whole.endswith(checksum.of_verdict(problem.key, device.key, keys, numbers, head)):
+                raise self._cache.error("a verdict is damaged: its checksum differs")
         ties = context.ties.get(keys[CONTEXT:]) or self._cache.ties(keys[CONTEXT:], context)
         return Verdict(problem, device, context.protocol, context.toolchain, ties, ratio, spread, aten_us, runs)
 

@@ -19,6 +19,7 @@ from gemmdb.errors import InputError
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.canonical import lazy
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.table import checksum
 from gemmdb.table.measurement import LEAST_US, MOST_US, NOISY, UNSAFE, Measurement, Status
 from gemmdb.table.verdict import Pooled, pool_slow, unsafe
 
@@ -37,7 +38,8 @@ STEADIEST, _PER_DOUBLING = 200, 16
 """A spread is NOISY times 2 ** ((width - STEADIEST) / _PER_DOUBLING), rounded up: what was steady stays steady."""
 _WIDEST = 255
 
-VERSION = 1
+VERSION, SEALED = 1, 2
+"""Versions of packed records. A sealed one ends with a checksum; those of older tables have none."""
 MOST_ENTRIES = 1 << 16
 """The most entries of a table's numbering."""
 _HEAD, _GROUP = struct.Struct("<BBHI"), struct.Struct("<BBHd")
@@ -229,10 +231,26 @@ def pack(record: Record, number: Callable[[Entry], int], klass: Callable[[str], 
     return b"".join(parts)
 
 
+def sealed(data: bytes, problem: int, device: int) -> bytes:
+    """What `pack` made, with the checksum that says that it belongs to the keys of a problem and a device."""
+    data = bytes([SEALED]) + data[1:]
+    return data + checksum.of_record(problem, device, data)
+
+
+def opened(data: Any, problem: int, device: int) -> Any:
+    """What `pack` made, or any other value; the checksum of a sealed record is checked. Raises InputError."""
+    if not isinstance(data, bytes) or data[:1] != bytes([SEALED]):
+        return data
+    whole, data = data, data[: -checksum.BYTES]
+    if whole[len(data) :] != checksum.of_record(problem, device, data):
+        raise InputError("a record is damaged: its checksum differs")
+    return bytes([VERSION]) + data[1:]
+
+
 def counts(data: Any) -> tuple[int, int]:
     """How many times a packed record holds: measured ones, failures included, and modelled ones. Times over all classes
     are not counted again. Raises InputError."""
-    groups, failures, _, at = _head(data)
+    groups, failures, _, at = _head(data, (VERSION, SEALED))
     found = [failures, 0]
     try:
         for _ in range(groups):
@@ -273,12 +291,12 @@ def failures(data: Any, entry: Callable[[int], Entry]) -> tuple[tuple[Config, St
         raise InputError(f"a record is malformed ({error})") from error
 
 
-def _head(data: Any) -> tuple[int, int, int, int]:
+def _head(data: Any, versions: Sequence[int] = (VERSION,)) -> tuple[int, int, int, int]:
     """The numbers of groups and of failures, the stamp, and where the groups begin."""
     if not isinstance(data, bytes) or len(data) < _HEAD.size:
         raise InputError("a record is cut off")
     version, groups, failures, stamp = _HEAD.unpack_from(data)
-    if version != VERSION:
+    if version not in versions:
         raise InputError(f"a record has the unknown version {version}")
     return groups, failures, stamp, _HEAD.size + failures * _FAILURE.size
 

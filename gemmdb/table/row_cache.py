@@ -15,7 +15,7 @@ from gemmdb.key.toolchain import Toolchain
 from gemmdb.table import schema
 from gemmdb.table.measurement import UNSAFE, Measurement, Protocol, Status, Times, one_line
 from gemmdb.table.numbering import Numbering
-from gemmdb.table.record import Entry, Record, counts, failures
+from gemmdb.table.record import Entry, Record, counts, failures, opened
 from gemmdb.table.record import unpack as unpack_record
 from gemmdb.table.rows import parse_figures, unpack
 
@@ -141,18 +141,20 @@ class RowCache:
         """What the records of a packed table name by number."""
         return self._numbers()[0]
 
-    def record(self, data: Any) -> Record:
-        """The record of a packed table's `data`."""
+    def record(self, data: Any, problem: int, device: int) -> Record:
+        """The record of a packed table's `data`, which belongs to the keys of a problem and a device."""
         numbering, entry = self._numbers()
         try:
-            return unpack_record(data, entry, numbering.classes)
+            return unpack_record(opened(data, problem, device), entry, numbering.classes)
         except InputError as error:
             raise self.error(str(error)) from error
 
-    def banned(self, data: Any) -> frozenset[Config]:
+    def banned(self, data: Any, problem: int, device: int) -> frozenset[Config]:
         """The configs that were wrong or crashed by a record's `data`."""
+        entry = self._numbers()[1]
         try:
-            return frozenset(config for config, status in failures(data, self._numbers()[1]) if status in UNSAFE)
+            found = failures(opened(data, problem, device), entry)
+            return frozenset(config for config, status in found if status in UNSAFE)
         except InputError as error:
             raise self.error(str(error)) from error
 

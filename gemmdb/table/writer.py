@@ -19,7 +19,7 @@ from typing import Any
 from sqlite_utils import Database
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.table import dbfile, schema, swapping
+from gemmdb.table import checksum, dbfile, schema, swapping
 from gemmdb.table.key_writer import KeyWriter
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.migrations import MIGRATIONS
@@ -181,6 +181,7 @@ def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
     problem, protocol, ties = verdict.problem, verdict.protocol, verdict.ties
     keys = pack(protocol.key, verdict.toolchain.key, problem.family_key, *(config.key for config in ties))
     numbers = (verdict.ratio, verdict.spread, verdict.aten_us, verdict.runs)
+    keys += checksum.of_verdict(problem.key, verdict.device.key, keys, numbers, problem.head)
     return (problem.key, verdict.device.key, protocol.key, verdict.klass, ties[0].key, keys, *numbers, problem.head)
 
 

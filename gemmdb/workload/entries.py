@@ -28,6 +28,9 @@ SQLITE = b"SQLite format 3\0"
 """What a table's file begins with."""
 MOST_BYTES = 2**28
 """Bytes of the largest file that is read. A line takes about 300."""
+MOST_ENTRIES = 100_000
+"""The most distinct products of a file, with the GEMMs by name. A lookup of each takes milliseconds; programs have some
+hundreds."""
 Ranges = tuple[tuple[str, int, int | None], ...]
 
 
@@ -105,10 +108,18 @@ def read(path: Path) -> Workload:
             count, calls = uncovered.get(item["uncovered"], (0, 0))
             more = _number(item, "count", 1, where), _number(item, "calls", 0, where)
             uncovered[item["uncovered"]] = count + more[0], calls + more[1]
-            continue
+            if len(merged) + len(uncovered) <= MOST_ENTRIES:
+                continue
+            raise _too_many(where)
         new = entry(item, where)
         merged[new.key] = merged[new.key] + new if new.key in merged else new
+        if len(merged) + len(uncovered) > MOST_ENTRIES:
+            raise _too_many(where)
     return Workload(tuple(merged.values()), uncovered)
+
+
+def _too_many(where: str) -> InputError:
+    return InputError(f"{where}: more than {MOST_ENTRIES:,} distinct products; record fewer programs into one file")
 
 
 def append(path: Path, entries: Iterable[Entry]) -> None:

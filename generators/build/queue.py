@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
 
-from gemmdb.errors import TableError
+from gemmdb.errors import InputError
 from gemmdb.generators.build.race import unconfirmed
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Outcome, outcome
@@ -23,6 +23,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key import canonical
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
+from gemmdb.table import locks
 from gemmdb.table.measurement import Measurement, Status
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import pool, unsafe
@@ -155,9 +156,11 @@ class Claims:
 
     def __enter__(self) -> Claims:
         try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            # Not through a link: in a shared folder, others can put one there. All who may write the folder may build.
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise TableError(f"{self._path} cannot be written ({error.strerror}); check its folder") from error
+            why = f"{self._path} cannot be opened ({error.strerror}), and builds claim their work there"
+            raise InputError(f"{why}; remove it, or name another --out") from error
         return self
 
     def __exit__(self, *details: object) -> None:
@@ -169,6 +172,9 @@ class Claims:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte(job))
         except (BlockingIOError, PermissionError):
             return False
+        except OSError as error:
+            remedy = "build on a disk of this machine" if locks.absent(error) else "check its file system"
+            raise InputError(f"{self._path} cannot be locked ({error.strerror}); {remedy}") from error
         return True
 
     def drop(self, job: Job) -> None:

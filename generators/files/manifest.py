@@ -9,12 +9,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gemmdb import trust
 from gemmdb.errors import InputError, TableError
 from gemmdb.kernels.cutlass.prebuilt import Archive
 from gemmdb.table import schema
 from gemmdb.table.reader import Table
 
-NAME = "manifest.json"
+NAME = trust.MANIFEST
 KERNELS = "kernels-*.zip"
 """The archives of kernels in a folder."""
 

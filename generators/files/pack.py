@@ -140,7 +140,8 @@ def _number(db: sqlite3.Connection, draft: Draft, numbering: Numbering) -> None:
         changed = []
         for problem, device, data in found:
             one = records.unpack(data, entries.__getitem__, classes)
-            changed.append((records.pack(one, number, places.__getitem__), problem, device))
+            packed = records.pack(one, number, places.__getitem__)
+            changed.append((records.sealed(packed, problem, device), problem, device))
         db.executemany("UPDATE record SET data = ? WHERE problem = ? AND device = ?", changed)
         last = found[-1][:2]
 

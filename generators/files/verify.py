@@ -20,7 +20,7 @@ from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.table import content, dbfile, schema
+from gemmdb.table import checksum, content, dbfile, schema
 from gemmdb.table.measurement import Measurement, Protocol, one_line
 from gemmdb.table.reader import Table
 from gemmdb.table.row_cache import RowCache
@@ -123,7 +123,8 @@ def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     yield from reader.faults[:_MOST]
     if not reader.faults:
         yield from _digest(db, reader.total)
-        yield from _verdicts(db, wanted)
+        faults = list(_verdicts(db, wanted))
+        yield from faults or _readable(path)
 
 
 def _sizes(db: sqlite3.Connection) -> Iterator[Finding]:
@@ -179,7 +180,7 @@ def _packed(db: sqlite3.Connection, head: schema.Header, cache: RowCache) -> Ite
     for problem, device, data in db.execute("SELECT problem, device, data FROM record"):
         try:
             cache.problem(problem), cache.device(device)
-            found = cache.record(data)
+            found = cache.record(data, problem, device)
         except TableError as error:
             yield Finding("record", str(error))
             continue
@@ -269,7 +270,8 @@ def _short(value: Any) -> str:
 def _same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
     if one is None or other is None:
         return one is other
-    return all(a == b or _close(a, b) for a, b in zip(one, other, strict=True))
+    pairs = ((checksum.without(a), checksum.without(b)) for a, b in zip(one, other, strict=True))
+    return all(a == b or _close(a, b) for a, b in pairs)
 
 
 def _close(a: Any, b: Any) -> bool:

@@ -93,3 +93,42 @@ def test_output_rows_off_multiples_of_16_bytes_are_another_product(lab):
     assert near(lab, KNOWN.resized(16, 2050, 4096), rows(lab, KNOWN, {tile(): 0.5})) is None
     apart = KNOWN.resized(16, 2042, 4096)
     assert near(lab, KNOWN.resized(16, 2050, 4096), rows(lab, apart, {tile(): 0.5})).config == tile()
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_what_was_wrong_at_a_neighbour_in_any_table_is_not_served(lab, timed):
+    """Of a neighbour that two tables hold, the first one's times count, and the failures of both; also of one that has
+    no times of use."""
+    beside, asked = KNOWN.resized(16, 2176, 4096), KNOWN.resized(16, 2112, 4096)
+    good = rows(lab, KNOWN, {tile(): 0.5, tile(n=32): 0.7}) + (rows(lab, beside, {tile(): 0.5}) if timed else [])
+    assert near(lab, asked, good).config == tile()
+    wrong = rows(lab, beside, {tile(): 0.5}, status=Status.WRONG)
+    hit = near(lab, asked, good, wrong)
+    assert hit is None or hit.config == tile(n=32)
+
+
+def test_what_was_wrong_for_one_row_is_not_served_for_two(lab):
+    """The times of a single row say nothing about two, but the kernel is the same."""
+    good = rows(lab, KNOWN.resized(8, 2048, 4096), {tile(): 0.5, tile(n=32): 0.7})
+    wrong = rows(lab, KNOWN.resized(1, 2048, 4096), {tile(): 0.5}, status=Status.WRONG)
+    assert near(lab, KNOWN.resized(2, 2048, 4096), good).config == tile()
+    assert near(lab, KNOWN.resized(2, 2048, 4096), good + wrong).config == tile(n=32)
+
+
+def test_what_was_wrong_at_a_neighbour_is_served_where_it_was_right_itself(lab):
+    beside = KNOWN.resized(16, 2176, 4096)
+    found = rows(lab, KNOWN, {tile(): 0.5}) + rows(lab, beside, {tile(): 0.5}, status=Status.WRONG)
+    hit = near(lab, KNOWN, found)
+    assert (hit.rung, hit.config) == ("exact", tile())
+
+
+def test_the_cost_model_proposes_nothing_that_was_wrong_at_a_neighbour(lab):
+    """Without rung `near`, too."""
+    policy = replace(POLICY, near=False, model=True, on_miss="aten")
+    h200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140)
+    asked = KNOWN.resized(16, 2112, 4096)
+    first = lookup(lab.query(asked, h200), lab.catalog([]), policy)
+    assert (first.rung, first.config.backend) == ("model", "triton")
+    wrong = [*lab.rows(KNOWN, {first.config: 0.5}, device=h200, clock="graph", status=Status.WRONG)]
+    again = lookup(lab.query(asked, h200), lab.catalog(wrong), policy)
+    assert again is None or again.config != first.config

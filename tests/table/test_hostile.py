@@ -265,3 +265,37 @@ def test_numbers_of_other_types_are_stored_as_the_same_row(kit, tmp_path):
         assert {row.key for row in table.measurements()} == {plain.key, kit.row(error=math.inf).key}
     with pytest.raises(InputError, match="compile_s must be a number"):
         kit.row(compile_s="fast")
+
+
+@pytest.mark.parametrize("column", ["ratio", "spread", "aten_us", "runs"])
+def test_a_damaged_number_of_a_verdict_is_a_table_error(kit, path, column):
+    """Plausible as it is: another ratio would have been served."""
+    edit(path, f"UPDATE verdict SET {column} = {column} + 1")
+    with Table.open(path) as table, pytest.raises(TableError, match="checksum"):
+        table.verdict(kit.problem, kit.device)
+
+
+def test_a_verdict_at_another_problem_is_a_table_error(kit, tmp_path):
+    """B-trees that are damaged find rows of others. `head` alone does not say which layouts a problem has."""
+    path = kit.write(tmp_path / "t.db", [kit.row(), kit.row(kit.configs[1], us=5.0)])
+    with Table.open(path) as table:
+        assert table.verdict(kit.problem, kit.device).pick == kit.configs[1]
+    edit(path, ("UPDATE verdict SET device = ?", (kit.other.key,)))
+    edit(path, ("INSERT INTO device SELECT ?, ?, figures FROM device", (kit.other.key, kit.other.text)))
+    with Table.open(path) as table, pytest.raises(TableError, match="checksum"):
+        table.verdict(kit.problem, kit.other)
+
+
+def test_verdicts_of_older_files_have_no_checksum(kit, path):
+    with Table.open(path) as table:
+        wanted = table.verdict(kit.problem, kit.device)
+    edit(path, "UPDATE verdict SET keys = CAST(substr(keys, 1, length(keys) - 4) AS BLOB)")
+    with Table.open(path) as table:
+        assert table.verdict(kit.problem, kit.device) == wanted
+
+
+def test_a_damaged_time_is_a_table_error_where_times_are_predicted_from(kit, path):
+    """A plausible one, which would have changed the answers nearby."""
+    edit(path, "UPDATE measurement SET median_us = median_us * 1.0001, high_us = high_us * 2 WHERE median_us NOT NULL")
+    with Table.open(path) as table, pytest.raises(TableError, match="does not match its key"):
+        table.record(kit.problem, kit.device)

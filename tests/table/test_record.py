@@ -91,7 +91,7 @@ def test_damaged_bytes_are_refused_or_are_a_record(rows, draw):
         assert 0 <= group.aten_us < math.inf
 
 
-@pytest.mark.parametrize("data", [None, 5, "text", b"", b"\x02" + bytes(7), b"\x01\xff\xff\xff" + bytes(4)])
+@pytest.mark.parametrize("data", [None, 5, "text", b"", b"\x03" + bytes(7), b"\x01\xff\xff\xff" + bytes(4)])
 def test_what_is_no_record_is_refused(data):
     with pytest.raises(InputError):
         records.unpack(data, lambda number: Entry(KIT.aten), ["cpu-torch2.13"])
@@ -140,3 +140,15 @@ def test_a_short_text_that_is_none_is_refused(short):
     assert numbering.long("0") == "aten:default"
     with pytest.raises(InputError):
         numbering.long(short)
+
+
+def test_a_sealed_record_is_opened_with_its_own_keys_only():
+    data = records.sealed(b"\x01" + bytes(7), 1, -2)
+    assert records.opened(data, 1, -2) == b"\x01" + bytes(7)
+    assert records.opened(b"\x01" + bytes(7), 1, -2) == b"\x01" + bytes(7)
+    for place in range(1, len(data)):
+        torn = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+        with pytest.raises(InputError, match="checksum"):
+            records.opened(torn, 1, -2)
+    with pytest.raises(InputError, match="checksum"):
+        records.opened(data, 2, -2)

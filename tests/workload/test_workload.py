@@ -81,3 +81,16 @@ def test_concurrent_writers_lose_nothing(tmp_path):
     writers = [subprocess.Popen([sys.executable, "-c", script, str(path)]) for _ in range(3)]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     assert entries.read(path).entries == (Entry(PROBLEM, 1200, 0),)
+
+
+def test_a_file_of_more_products_than_anybody_can_look_up_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(entries, "MOST_ENTRIES", 20)
+    path = tmp_path / "w.jsonl"
+    names = [json.dumps({"uncovered": f"op{i}"}) for i in range(10)]
+    sizes = [entries.Entry(Problem.gemm("mm", m=m, n=8, k=8)).line.text for m in range(1, 12)]
+    path.write_text("\n".join([*names, *sizes[:10], *sizes[:10]]))
+    assert len(entries.read(path).entries) == 10
+    for last in (sizes[10], json.dumps({"uncovered": "another"})):
+        path.write_text("\n".join([*names, *sizes[:10], last]))
+        with pytest.raises(InputError, match=r"w\.jsonl:21: more than 20 distinct products"):
+            entries.read(path)

@@ -49,6 +49,10 @@ _STEERED = (
 PATCHES: tuple[Patch, ...] = (
     Patch("compile_fx", "torch._inductor.compile_fx:compile_fx", "adds our two graph passes to each compile"),
     Patch(
+        "codegen", "torch._inductor.compile_fx:fx_codegen_and_compile",
+        "compiles a graph again with ATen when a compiler refuses one of our kernels",
+    ),
+    Patch(
         "graph_init", "torch._inductor.output_code:CompiledFxGraph.__init__",
         "stores the graph's events in the artefact, and its new input checks",
     ),

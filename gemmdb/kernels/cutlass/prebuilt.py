@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.errors import TableError
+from gemmdb import trust
+from gemmdb.errors import InputError, TableError
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.cutlass import entry
 from gemmdb.key.problem import Problem
@@ -85,13 +86,15 @@ def shipped(arch: str = ARCH) -> Path:
 
 @functools.cache
 def archive() -> Archive | None:
-    """The shipped archive, opened once per process; None if there is none, or if it cannot be read."""
+    """The shipped archive, opened once per process; None if there is none, if it cannot be read, or if it is not what
+    the manifest beside it says. One that was built here is in no manifest."""
     path = shipped()
     if not path.exists():  # Most processes need not import what opens one.
         return None
     try:
-        return Archive.open(path)
-    except TableError:
+        known = trust.shipped(path.parent).get(path.name)
+        return Archive.open(path) if known in (None, trust.sha256_of(path)) else None
+    except (TableError, InputError, OSError, ValueError):
         return None
 
 

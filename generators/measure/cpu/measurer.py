@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from gemmdb.errors import InputError
 from gemmdb.generators.effort import Effort
@@ -24,6 +24,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.processes.child import Elsewhere, Reply, Task
 from gemmdb.processes.fork_server import ForkServer
 from gemmdb.processes.pool import IsolatedProcess, Limits, Stopped, spread
+from gemmdb.settings import data_home
 from gemmdb.table import stats
 from gemmdb.table.measurement import MAX_DETAIL, Protocol, Status, Times
 
@@ -217,8 +218,7 @@ class CpuMeasurer:
 def machine(exclusive: bool, given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Lock this machine: alone (`exclusive`) to time, or shared to compile. Waits for the lock; raises Stopped if
     `given_up` returns true meanwhile."""
-    path = Path(tempfile.gettempdir()) / f"gemmdb-{os.getuid()}.lock"
-    with path.open("a") as file:
+    with _lock_file() as file:
         while True:
             try:
                 fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
@@ -230,3 +230,20 @@ def machine(exclusive: bool, given_up: Callable[[], bool] = lambda: False) -> It
             except OSError as error:
                 raise InputError(f"{path} cannot be locked ({error.strerror}); set TMPDIR to a local folder") from error
         yield
+
+
+def _lock_file() -> IO[bytes]:
+    """The file that is locked, open. The folder of temporary files belongs to all users: a file or link of another one
+    in this place is not used, and ours is in the user's own folder then."""
+    places = Path(tempfile.gettempdir()), data_home()
+    for folder in places:
+        path = folder / f"gemmdb-{os.getuid()}.lock"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "rb+")
+        except OSError:
+            continue
+        if os.fstat(file.fileno()).st_uid == os.getuid():
+            return file
+        file.close()
+    raise InputError(f"no file can be locked in {' or '.join(map(str, places))}; set TMPDIR to a folder of your own")

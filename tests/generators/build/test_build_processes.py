@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.errors import GemmdbError
+from gemmdb.errors import GemmdbError, InputError
 from gemmdb.generators.build import queue
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.effort import named
@@ -131,3 +131,21 @@ def test_claims_are_lifted_with_their_process(request_, start, replay_backend, r
         holder.wait()
         assert done.wait(5)
         thread.join()
+
+
+def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path):
+    """In a shared folder, another user may have put it there."""
+    outside = tmp_path / "outside"
+    (tmp_path / "t.db.lock").symlink_to(outside)
+    with pytest.raises(InputError, match=r"t\.db\.lock cannot be opened"), queue.Claims(tmp_path / "t.db"):
+        pass
+    assert not outside.exists()
+
+
+def test_all_who_may_write_the_folder_can_claim_work(tmp_path):
+    before = os.umask(0o002)
+    try:
+        with queue.Claims(tmp_path / "t.db"):
+            assert (tmp_path / "t.db.lock").stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)

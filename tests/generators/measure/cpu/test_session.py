@@ -1,5 +1,7 @@
 """What a process compiles: the program of a problem is, for Inductor, that very problem, and takes the config given."""
 
+import os
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -111,3 +113,14 @@ def test_a_machine_is_not_waited_for_after_giving_up():
         alone = machine(exclusive=True, given_up=lambda: True)
         with pytest.raises(Stopped):
             alone.__enter__()
+
+
+def test_a_lock_that_another_user_put_into_the_folder_of_temporary_files_is_not_used(tmp_path, monkeypatch):
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    shared.mkdir()
+    (shared / f"gemmdb-{os.getuid()}.lock").symlink_to(tmp_path / "outside")
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    monkeypatch.setenv("XDG_DATA_HOME", str(own))
+    with machine(exclusive=True):
+        assert [path.name for path in own.rglob("*.lock")] == [f"gemmdb-{os.getuid()}.lock"]
+    assert not (tmp_path / "outside").exists()

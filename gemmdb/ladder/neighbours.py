@@ -1,0 +1,84 @@
+"""Neighbours: the measured problems near a problem, and what was wrong or crashed there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice, takewhile
+from operator import itemgetter
+from typing import NamedTuple
+
+from gemmdb.kernels import aten
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.distance import distances, same_side
+from gemmdb.ladder.exact import barred
+from gemmdb.ladder.timings import failed
+from gemmdb.table.reader import Table
+
+REACH = 3.0
+"""The largest distance to any neighbour that is used, in doublings."""
+MOST = 8
+"""The most neighbours that one prediction uses."""
+WITHIN = (32.0, 8.0, 8.0)
+"""The largest ratios of M, N and K to those of a neighbour. A table is searched no farther."""
+CANDIDATES = 64
+"""The most neighbours that are read from each table."""
+FAILURES = 2 * MOST
+"""How many places nearby are asked what failed there: also those whose times are of no use."""
+
+_Place = tuple[float, str, Problem, Table]
+"""The distance to a problem, its text, the problem, and a table that holds it."""
+_NEAREST, _TEXT = itemgetter(0, 1), itemgetter(1)
+
+
+class Neighbour(NamedTuple):
+    """A measured problem, the tables that hold it, in order, and its distance in doublings."""
+
+    problem: Problem
+    tables: Sequence[Table]
+    distance: float
+
+
+def neighbours(ask: Ask) -> Iterator[Neighbour]:
+    """The neighbours of the problem in all tables, nearest first. On a GPU, the output's rows start at multiples of 16
+    bytes in all of them or in none: cuBLAS has separate kernels."""
+    query, gpu = ask.problem, ask.device.kind == "cuda"
+    own, apart = query.text, gpu and aten.stored_apart(query)
+    for text, same in groupby(_places(ask), key=_TEXT):
+        first, *others = same
+        problem = first[2]
+        if text != own and same_side(query, problem) and (not gpu or aten.stored_apart(problem) == apart):
+            yield Neighbour(problem, (first[3], *(one[3] for one in others)), first[0])
+
+
+def unfit(ask: Ask) -> frozenset[Config]:
+    """The configs that may not be served where nobody measured them: they were wrong or crashed on the problem itself,
+    or at a neighbour, in any table. What was measured at the problem itself, and was right, may be served.
+
+    A size of 1 says nothing about times elsewhere, but a kernel that is wrong there is wrong elsewhere too."""
+    known: frozenset[Config] | None = ask.memo.get("unfit")
+    if known is None:
+        near = islice(takewhile(lambda place: place[0] <= REACH, _places(ask)), FAILURES)
+        found = (failed(ask, table, problem) for _, _, problem, table in near)
+        known = ask.memo["unfit"] = barred(ask).union(*found)
+    return known
+
+
+def _places(ask: Ask) -> list[_Place]:
+    """The problems nearby in all tables, nearest first, and those that several tables hold in the order of these."""
+    found: list[_Place] | None = ask.memo.get("places")
+    if found is None:
+        found = ask.memo["places"] = [] if ask.problem.empty else _find(ask)
+    return found
+
+
+def _find(ask: Ask) -> list[_Place]:
+    query = ask.problem
+    distance = distances(query, ask.device.kind)
+    found: list[_Place] = []
+    for table in ask.tables:
+        problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or ()
+        found += [(distance(*one.doublings), one.text, one, table) for one in problems]
+    found.sort(key=_NEAREST)
+    return found

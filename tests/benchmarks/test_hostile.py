@@ -1,0 +1,91 @@
+"""Samples of the campaigns of benchmarks.hostile, and what their recorded results say."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from benchmarks.common import ROOT
+from benchmarks.hostile import damage, fuzz, targets
+from gemmdb.errors import InputError
+
+RESULTS = ROOT / "benchmarks" / "results" / "hostile"
+
+
+def test_the_recorded_campaign_of_damaged_tables_has_no_wrong_answer():
+    tables = json.loads((RESULTS / "damage.json").read_text())["tables"]
+    assert set(tables) == {"measurements", "packed", "package", "shipped"}
+    assert sum(sum(part.values()) for one in tables.values() for part in one.values()) >= 10_000
+    for one in tables.values():
+        assert one["cuts"]["refused"] == sum(one["cuts"].values())
+        assert all(part[kind] == 0 for part in one.values() for kind in ("wrong", "slow", "other error"))
+    assert tables["shipped"]["flips"]["refused"] == sum(tables["shipped"]["flips"].values())
+
+
+def test_the_recorded_campaign_of_fuzzing_has_a_million_cases_and_no_fault():
+    document = json.loads((RESULTS / "fuzz.json").read_text())
+    assert document["cases"] >= 1_000_000
+    assert all(one["faults"] == {} for one in document["targets"].values())
+
+
+@pytest.mark.parametrize("name", ["measurements", "packed", "package", "shipped"])
+def test_a_sample_of_damaged_tables(name, tmp_path):
+    subject = next(one for one in damage.subjects(tmp_path, most=4) if one.name == name)
+    found = damage.campaign(subject, tmp_path, 40, seed=7)
+    for part in found.values():
+        assert [part[kind] for kind in ("wrong", "slow", "other error")] == [0, 0, 0]
+    assert found["cuts"]["refused"] == sum(found["cuts"].values())
+
+
+def test_the_campaign_sees_another_answer(tmp_path):
+    """One that no checksum has: of a file as it was before there were checksums."""
+    subject = next(damage.subjects(tmp_path, most=4))
+    other = [frozenset(["another"]) for _ in subject.answers]
+    changed = damage.Subject(subject.name, subject.whole, subject.immutable, subject.pairs, other)
+    assert damage.outcome(changed, tmp_path / "x.db", subject.whole) == "wrong"
+    assert damage.outcome(subject, tmp_path / "x.db", subject.whole) == "right"
+
+
+@pytest.fixture(scope="module")
+def known():
+    return {one.name: one for one in targets.targets()}
+
+
+def test_a_sample_of_fuzzing(known):
+    for target in known.values():
+        assert fuzz.campaign(target, 40 if "table" not in target.name else 15, seed=3)["faults"] == {}
+
+
+def test_the_seeds_are_sound(known):
+    for name, (parse, text) in targets.TEXTS.items():
+        assert parse(text).text == text, name
+    for kind in targets.GOOD:
+        (seed,) = known[kind].seeds
+        path = targets.FOLDER / "seed"
+        path.write_bytes(seed)
+        assert targets._imported(kind, path)
+
+
+def faulty(data):
+    raise ValueError("not a GemmdbError")
+
+
+def long_winded(data):
+    def read():
+        raise InputError("two\nlines")
+
+    targets.refused(read, "two")
+
+
+@pytest.mark.parametrize("check", [faulty, long_winded])
+def test_a_fault_is_seen(check, capsys):
+    assert fuzz.campaign(targets.Target("x", check, [b"seed"], 1.0), 3, 1)["faults"]
+    assert "b'seed'" in capsys.readouterr().err
+
+
+def test_mutations_depend_on_the_seed_alone():
+    made = [[fuzz.mutated(b"a=1 b=2", random.Random(seed)) for seed in range(50)] for _ in range(2)]
+    assert made[0] == made[1]
+    assert len(set(made[0])) > 30
