@@ -19,6 +19,10 @@ from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
 ROOT = Path(__file__).parents[2]
+
+
+def program(source, *arguments, **environment):
+    """What a program prints, as JSON."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(source), *map(str, arguments)],

@@ -228,7 +228,8 @@ def machine(exclusive: bool, given_up: Callable[[], bool] = lambda: False) -> It
                     raise Stopped("the measurer is closed") from None
                 time.sleep(POLL_S)
             except OSError as error:
-                raise InputError(f"{path} cannot be locked ({error.strerror}); set TMPDIR to a local folder") from error
+                why = f"{file.name} cannot be locked ({error.strerror})"
+                raise InputError(f"{why}; set TMPDIR to a local folder") from error
         yield
 
 
