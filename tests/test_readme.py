@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -50,7 +49,6 @@ def test_the_figures_are_those_of_the_raw_results() -> None:
         decode["16", "int8"],
         decode["1", "bf16"],
         [f"{prefilling()[way]:.1f}" for way in WAYS],
-        compiling(),
         [f"{demo['run_us']['int8-weight linear'][way]:,.0f}" for way in WAYS],
     ]
     told = rows("docs/results.md", 3)
@@ -93,13 +91,3 @@ def prefilling() -> dict[str, float]:
     """Milliseconds of the last bf16 prefill, by way."""
     (*_, last) = (line["ms"] for line in models() if line["tokens"] > 1)
     return {way: last[f"bf16/{way}"][1] for way in WAYS}
-
-
-def compiling() -> list[str]:
-    """Seconds of the first call with empty caches and bf16 weights, by way."""
-    compiles = json.loads((RESULTS / "h200/compile/2026-11-21.json").read_text())["compiles"]
-    cold = {
-        way: [c["seconds"] for c in compiles if (c["kind"], c["mode"], c["state"]) == ("bf16", way, "cold")]
-        for way in WAYS
-    }
-    return [f"{statistics.median(cold[way]):.3g}" for way in WAYS]
