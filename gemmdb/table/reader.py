@@ -7,12 +7,14 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table import checksum, dbfile, nearest, schema
+from gemmdb.table import dbfile, nearest, schema
+from gemmdb.table.checksum import BYTES, NUMBERS, WHOLE
 from gemmdb.table.handle import Handle
 from gemmdb.table.measurement import LEAST_US, MARKED, MOST_US, Measurement
 from gemmdb.table.record import Record, Time, record
@@ -373,11 +375,10 @@ class Table:
             plausible = False
         if not plausible:
             raise self._cache.error("a verdict is malformed")
-        if len(keys) % 8 == checksum.BYTES:  # Rows of older files have none.
-            whole, keys = keys, keys[: -checksum.BYTES]
-            numbers = (ratio, spread, aten_us, runs)
-            if not whole.endswith(checksum.of_verdict(problem.key, device.key, keys, numbers, head)):
+        if len(keys) % 8 == BYTES:  # Rows of older files have no checksum.
+            if crc32(keys, crc32(NUMBERS(problem.key, device.key, ratio, spread, aten_us, runs))) != WHOLE:
                 raise self._cache.error("a verdict is damaged: its checksum differs")
+            keys = keys[:-BYTES]
         ties = context.ties.get(keys[CONTEXT:]) or self._cache.ties(keys[CONTEXT:], context)
         return Verdict(problem, device, context.protocol, context.toolchain, ties, ratio, spread, aten_us, runs)
 

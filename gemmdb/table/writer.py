@@ -181,7 +181,7 @@ def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
     problem, protocol, ties = verdict.problem, verdict.protocol, verdict.ties
     keys = pack(protocol.key, verdict.toolchain.key, problem.family_key, *(config.key for config in ties))
     numbers = (verdict.ratio, verdict.spread, verdict.aten_us, verdict.runs)
-    keys += checksum.of_verdict(problem.key, verdict.device.key, keys, numbers, problem.head)
+    keys = checksum.sealed_verdict(keys, checksum.NUMBERS(problem.key, verdict.device.key, *numbers))
     return (problem.key, verdict.device.key, protocol.key, verdict.klass, ties[0].key, keys, *numbers, problem.head)
 
 

@@ -44,7 +44,6 @@ COMMANDS = {
     "csv": ["export", "FILE", "--to", "csv", "--out", "rows.csv"],
     "jsonl": ["export", "FILE", "--to", "jsonl", "--out", "rows.jsonl"],
     "report": ["report", "FILE", "--out", "page.html"],
-    "doctor": ["doctor"],
 }
 
 
