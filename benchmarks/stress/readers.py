@@ -3,8 +3,8 @@
     python -m benchmarks.stress readers [--processes 64] [--lookups 2000] [--out benchmarks/results/load/readers.json]
 
 Each process opens the table, as the first compile of a program does, and asks for problems, each a new object: what a
-compile asks of the tables, without torch. The table has 50 rows for each of 2,000 problems. The writer adds a problem and
-makes its verdict again and again, with a tenth of a second between, as a build does, or without a pause, which no
+compile asks of the tables, without torch. The table has 50 rows for each of 2,000 problems. The writer adds a problem
+and makes its verdict again and again, with a tenth of a second between, as a build does, or without a pause, which no
 program does. `first_ms`: opening and the first answer. `lookup_us`: the others. `errors`: how many processes failed,
 because a lookup waits at most five seconds while others write.
 """
