@@ -20,6 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ def step(act: Callable[[], Any]) -> dict[str, Any]:
     read, write = os.pipe()
     sys.stdout.flush()
     if not (pid := os.fork()):
-        start, answer = time.monotonic(), act()
+        os.close(read)
+        start, answer = time.monotonic(), _answer(act)
         used = resource.getrusage(resource.RUSAGE_SELF)
         found = {
             "seconds": round(time.monotonic() - start, 1),
@@ -63,6 +65,15 @@ def step(act: Callable[[], Any]) -> dict[str, Any]:
     if not text:
         raise SystemExit("a step failed; its traceback is above")
     return dict(json.loads(text))
+
+
+def _answer(act: Callable[[], Any]) -> Any:
+    try:
+        return act()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def make(path: Path, start: int, count: int) -> int:

@@ -24,6 +24,8 @@ Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 _T = TypeVar("_T")
 _LIMIT = 65_536
 """Values of one kind kept in memory. When a cache is full, it is emptied."""
+_MOST_PROBLEMS = 4_096
+"""The same for problems, which take 5 KiB each. Whoever reads a whole file comes to each once."""
 CONTEXT = 24
 """Bytes of the keys of protocol, toolchain and family, which come before the keys of the tie set."""
 
@@ -206,7 +208,7 @@ class RowCache:
         if self._packed and kind in ("config", "problem"):
             text = self.long(kind, text)
         value = self._parse(kind, key, text, parse)
-        _remember(cache, key, value)
+        _remember(cache, key, value, _MOST_PROBLEMS if kind == "problem" else _LIMIT)
         return value
 
     def long(self, kind: str, text: Any) -> str:
@@ -256,7 +258,7 @@ class RowCache:
         return device
 
 
-def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
-    if len(cache) >= _LIMIT:
+def _remember(cache: dict[Any, Any], key: Any, value: Any, most: int = _LIMIT) -> None:
+    if len(cache) >= most:
         cache.clear()
     cache[key] = value

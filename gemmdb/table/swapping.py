@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gemmdb.table import dbfile, locks
+from gemmdb.table import dbfile, locks, turns
 
 try:
     import fcntl
@@ -23,7 +23,7 @@ except ImportError:  # Windows lets nobody replace a file that is open.
 
 PATIENCE_S = 5.0
 """How long to wait for the lock, which nobody holds for longer than a look takes."""
-_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.02
 """Seconds between two attempts: the first pause, and the longest."""
 
 Identity = tuple[int, int] | None
@@ -43,17 +43,24 @@ def in_turn(path: Path, seconds: float, act: Callable[[], bool]) -> bool:
     not wait: while other writers have the file, it raises what SQLite then says, and is called again for so many
     `seconds`. In between, a merge can replace the file."""
     until, pause = time.monotonic() + seconds, 0.0
-    while True:
-        try:
-            with _locked(path, exclusive=False):
-                return act()
-        except sqlite3.OperationalError as error:
-            if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY") or time.monotonic() > until:
-                raise
-            if not pause and locks.refused(Path(dbfile.real(path)).parent):
-                raise  # No writer has the file: nobody can lock it, and waiting does not help.
-        pause = min(max(2 * pause, _PAUSE_S), _LONGEST_PAUSE_S)
-        time.sleep(pause)
+    with contextlib.ExitStack() as line:
+        if waiting := turns.is_there(path):
+            line.enter_context(turns.in_line(path, seconds))
+        while True:
+            try:
+                with _locked(path, exclusive=False):
+                    return act()
+            except sqlite3.OperationalError as error:
+                busy = getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+                if not busy or time.monotonic() > until:
+                    raise
+                if not pause:
+                    if locks.refused(Path(dbfile.real(path)).parent):
+                        raise  # No writer has the file: nobody can lock it, and waiting does not help.
+                    if not waiting:
+                        line.enter_context(turns.in_line(path, seconds))
+            pause = min(max(2 * pause, _PAUSE_S), _LONGEST_PAUSE_S)
+            time.sleep(pause)
 
 
 def swap(path: Path, other: Path) -> None:

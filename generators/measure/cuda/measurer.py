@@ -16,7 +16,7 @@ from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.trial import Loaded, Trial
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
-from gemmdb.processes.child import Elsewhere
+from gemmdb.processes.child import Elsewhere, out_of_memory
 from gemmdb.processes.pool import IsolatedProcess
 from gemmdb.table.measurement import Protocol, Status
 from gemmdb.table.stats import times
@@ -59,10 +59,13 @@ class CudaMeasurer:
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
-        """See `interfaces.backend.Measurer.measure`."""
+        """See `interfaces.backend.Measurer.measure`. Raises GemmdbError if the GPU has gone: what is measured without
+        one would be errors for good."""
         wanted = [ATEN, *(config for config in configs if config != ATEN)]
         loads = {config: self._compiled(problem, config) for config in wanted}
         loads, timed = self._trial(problem, loads, protocol, samples)
+        if loads[ATEN].status in (Status.ERROR, Status.CRASH):
+            self._check()
         aten_us = timed.get(ATEN)
         outcomes = []
         for config in configs:
@@ -153,6 +156,16 @@ class CudaMeasurer:
             return Loaded(failure[0], None, failure[2], failure[1])
         return Loaded(Status.OK, None, self.precompiler.seconds(problem, config))
 
+    def _check(self) -> None:
+        """Raise GemmdbError unless a new process can compute on the GPU."""
+        self.process.end()
+        reply = self.process.call(self.effort.compile_s, self.functions.begin, False)
+        if reply.status is not Status.OK and not (reply.status is Status.OOM or out_of_memory(reply.detail)):
+            raise GemmdbError(
+                f"GPU {visible(self.gpu)} does not compute any more ({reply.detail});"
+                " what was measured is stored: run the same command when the GPU is back"
+            )
+
     def _trial(
         self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
     ) -> tuple[dict[Config, Loaded], dict[Config, list[float]]]:
@@ -191,6 +204,8 @@ class CudaMeasurer:
             if reply.status is not Status.OK:
                 self.process.end()
                 loads[config] = Loaded(reply.status, detail=reply.detail)
+                if config == ATEN:
+                    break  # Without a reference nothing is timed.
                 continue
             done: Trial = reply.value
             self._busy_us += done.busy_us

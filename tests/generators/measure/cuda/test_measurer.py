@@ -3,9 +3,11 @@
 import importlib
 import sys
 from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 
+from gemmdb.errors import GemmdbError
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate, Job
 from gemmdb.generators.measure.cuda.emitted_config import Emitted
@@ -17,18 +19,21 @@ from gemmdb.processes.pool import Stopped
 from gemmdb.table.measurement import Protocol, Status
 
 SESSION = """
-import os, time
+import os, pathlib, time
 from gemmdb.kernels.config import ATEN
 from gemmdb.generators.measure.cuda.trial import Loaded, Trial
 from gemmdb.table.measurement import Status
 
 ENDS = {128: Loaded(Status.CRASH, detail="illegal address", fatal=True), 256: Loaded(Status.WRONG, 0.5)}
 
+GONE = pathlib.Path(os.environ["GPU_GONE"])
 
 begun, expected = [], []
 
 
 def begin(inductor):
+    if GONE.exists():
+        raise RuntimeError("CUDA error: no CUDA-capable device is detected")
     begun.append(inductor)
 
 
@@ -48,6 +53,13 @@ def heard():
 
 def trial(problem, configs, protocol, samples):
     assert configs[0] == ATEN
+    if problem.m == 8:
+        GONE.touch()
+    if GONE.exists():
+        failed = Loaded(Status.CRASH, detail="CUDA error: unspecified launch failure", fatal=True)
+        return Trial({ATEN: failed})
+    if problem.m == 9:
+        os._exit(3)
     loads, us = {}, {}
     for config in configs:
         depth = config.values.get("block_k", 0)
@@ -72,6 +84,7 @@ PROBLEM = Problem.gemm("mm", m=16, n=512, k=512)
 def gpu(importable, monkeypatch, tmp_path):
     """A measurer that compiles nothing and whose processes run SESSION."""
     importable("session_of_a_test", SESSION)
+    monkeypatch.setenv("GPU_GONE", str(tmp_path / "gone"))
     monkeypatch.syspath_prepend(tmp_path / "modules")
     pool = Precompiler(90, 232448, 1, lambda problem, config: [])
     found = CudaMeasurer(0, EFFORT, pool, importlib.import_module("session_of_a_test"))
@@ -95,6 +108,19 @@ def statuses(gpu, make, *depths, problem=PROBLEM):
 def test_right_and_wrong_candidates_are_one_request(gpu, make):
     assert statuses(gpu, make, 16, 256, 64) == ["ok", "ok", "wrong", "ok"]
     assert gpu.busy_s == pytest.approx(1e-3)
+
+
+def test_a_gpu_that_disappears_ends_the_work_and_leaves_no_errors_behind(gpu, make, tmp_path):
+    assert statuses(gpu, make, 16) == ["ok", "ok"]
+    with pytest.raises(GemmdbError, match=r"^GPU 0 does not compute any more \(RuntimeError: CUDA error: no CUDA"):
+        statuses(gpu, make, 16, 64, problem=replace(PROBLEM, m=8))
+    (tmp_path / "gone").unlink()
+    assert statuses(gpu, make, 16) == ["ok", "ok"]
+
+
+def test_a_product_whose_reference_dies_is_an_error_of_its_own(gpu, make):
+    assert statuses(gpu, make, 16, 64, problem=replace(PROBLEM, m=9)) == ["crash", "error", "error"]
+    assert statuses(gpu, make, 16) == ["ok", "ok"]
 
 
 def test_the_process_that_confirms_is_started_where_winners_are_confirmed(gpu):

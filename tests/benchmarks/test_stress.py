@@ -1,0 +1,100 @@
+"""What docs/faults.md and docs/scale.md say is what was measured; the tools work on a small scale."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from benchmarks.common import json_lines
+from benchmarks.stress import contents, crowd, invented, kills, readers, rows, scale, writers
+from gemmdb.generators.files.verify import verify
+from gemmdb.table.measurement import Status
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_tables_of_the_page_about_scale_are_what_the_tool_prints() -> None:
+    page = (ROOT / "docs" / "scale.md").read_text()
+    assert [line for line in scale.lines(scale.defaults()) if line not in page] == []
+
+
+def test_lookups_of_the_largest_table_take_ten_microseconds_and_memory_does_not_grow_with_the_rows() -> None:
+    found = scale.measured()
+    assert found.lookup_us <= 10
+    assert max(found.peaks) >= 1_000_000
+    assert all(peak < 400 for peaks in found.peaks.values() for peak in peaks.values())
+
+
+def test_readers_and_writers_all_came_to_their_turn() -> None:
+    found, page = scale.loads(), (ROOT / "docs" / "faults.md").read_text()
+    written = found["writers"]
+    assert (written["processes"], written["errors"], written["rows"]) == (200, 0, written["expected_rows"])
+    for name in ("alone", "beside a writer", "beside a writer without a pause"):
+        one = found["readers"][name]
+        assert one["errors"] == 0
+        assert f"{one['lookup_us']['median']:.1f} us" in page
+    assert f"{written['write_s']['median']:.1f} s" in page
+    assert f"{written['write_s']['max']:.1f} s" in page
+
+
+def test_a_hundred_kills_lost_nothing() -> None:
+    done = json_lines(ROOT / "benchmarks/results/faults/kills.jsonl")
+    killed = sum((Counter(line["killed"]) for line in done), Counter())
+    assert killed.total() >= 100
+    assert sum(line["orphans"] for line in done) == 0
+    assert max(line["longest_s"] for line in done) < kills.LIMIT_S
+    assert [line[name] for line in done for name in ("missing", "more", "untimed") if line[name]] == []
+    page = (ROOT / "docs" / "faults.md").read_text()
+    for kind, number in killed.items():
+        assert f"| {kind} | {number} |" in page
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stress") / "table.db"
+    assert rows.make(path, 0, 40) == path.stat().st_size
+    return path
+
+
+def test_an_invented_table_is_sound_and_its_problems_are_distinct(table: Path) -> None:
+    assert verify(table) == []
+    assert len({problem.text for problem in invented.problems(5_000)}) == 5_000
+    assert rows.look_up(table, 40, immutable=False)["median"] > 0
+
+
+def test_a_step_tells_its_memory_and_a_failing_one_ends_the_tool(capfd: pytest.CaptureFixture[str]) -> None:
+    found = rows.step(lambda: len(bytes(50 * 2**20)))
+    assert (found["result"], found["peak_mib"] > 50) == (50 * 2**20, True)
+    with pytest.raises(SystemExit, match="a step failed"):
+        rows.step(lambda: json.loads("{"))
+    assert "JSONDecodeError" in capfd.readouterr().err
+
+
+def test_a_few_readers_and_writers(table: Path, tmp_path: Path) -> None:
+    found = readers.measured(table, 3, 20)
+    assert (found["lookups"], found["errors"]) == (60, 0)
+    seconds, told, errors = crowd.at_once(3, partial(writers.write, tmp_path / "user.db", 2))
+    assert seconds > 0
+    assert [len(one) for one in told] == [2, 2, 2]
+    assert errors == []
+    assert verify(tmp_path / "user.db") == []
+    _, told, errors = crowd.at_once(2, lambda number: [1 / number])
+    assert told == [[1.0]]
+    assert "ZeroDivisionError" in errors[0]
+    stop = multiprocessing.get_context("fork").Event()
+    stop.set()
+    readers.write(tmp_path / "user.db", 0.0, stop)
+
+
+def test_what_differs_between_two_tables_is_named() -> None:
+    ok, oom = frozenset({Status.OK}), frozenset({Status.OOM})
+    wanted = {("p", "a"): ok, ("p", "b"): ok, ("p", "c"): ok, ("p", "d"): frozenset({Status.ERROR})}
+    found = {("p", "a"): ok | oom, ("p", "b"): oom, ("p", "c"): frozenset({Status.ERROR}), ("q", "a"): ok}
+    assert contents.differences(wanted, found) == {
+        "missing": ["p d"], "more": ["q a"], "untimed": ["p c: error"], "given_up": ["p b"],
+    }  # fmt: skip

@@ -1,0 +1,77 @@
+"""Writers wait in a line, in which each comes to its turn."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+
+from gemmdb.generators.files.verify import verify
+from gemmdb.table import turns
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store, record_live
+
+context = multiprocessing.get_context("fork")
+
+
+def test_who_comes_first_has_the_first_turn(tmp_path):
+    path, order, threads = tmp_path / "t.db", [], []
+
+    def wait(number):
+        with turns.in_line(path, 20.0):
+            order.append(number)
+
+    with turns.in_line(path, 20.0):
+        for number in range(5):
+            threads.append(threading.Thread(target=wait, args=(number,)))
+            threads[-1].start()
+            time.sleep(0.1)
+        assert order == []
+    for thread in threads:
+        thread.join()
+    assert order == list(range(5))
+
+
+def test_who_waits_in_vain_goes_on_and_keeps_nobody_waiting(tmp_path):
+    path = tmp_path / "t.db"
+    with turns.in_line(path, 20.0):
+        start = time.monotonic()
+        with turns.in_line(path, 0.2):
+            assert 0.2 <= time.monotonic() - start < 5
+    start = time.monotonic()
+    with turns.in_line(path, 20.0):
+        assert time.monotonic() - start < 5
+
+
+def test_without_a_folder_to_write_there_is_no_line(tmp_path):
+    with turns.in_line(tmp_path / "no" / "folder" / "t.db", 20.0), turns.in_line(tmp_path / "a\0b", 20.0):
+        assert not turns.is_there(tmp_path / "a\0b")
+
+
+def test_a_writer_alone_makes_no_line(kit, tmp_path):
+    path = kit.write(tmp_path / "t.db", [kit.row()])
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    with Store.open(path) as one, one.transaction():
+        threading.Timer(0.2, lambda: None).start()
+        assert not turns.is_there(path)
+
+
+def _write(kit, path, number, barrier):
+    barrier.wait()
+    for again in range(2):
+        problem = kit.problem.resized(1 + number, 8 + 8 * again, 8)
+        record_live(path, [kit.row(problem=problem), kit.row(kit.configs[1], 5.0, problem=problem)], busy_s=30.0)
+
+
+def test_many_programs_that_tune_at_once_all_write(kit, tmp_path):
+    """`python -m benchmarks.stress writers` does it with two hundred."""
+    path, barrier = tmp_path / "user.db", context.Barrier(24)
+    writers = [context.Process(target=_write, args=(kit, path, number, barrier)) for number in range(24)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * 24
+    with Table.open(path) as table:
+        assert len(list(table.measurements())) == 96
+    assert verify(path) == []
