@@ -19,8 +19,8 @@ class BuildRequest:
     """What to build. `arch`: `native`, `cpu` or a GPU's arch. `ops`, `dtypes` (of the activation): only these; empty
     for all. `shapes`: the name of a preset or a file (see `loading.load`). `effort`: see `effort.named`. None for
     either is the default of the device kind. `out`: the table to write; None for the user's own. `gpus`: the most GPUs
-    to use. `ray`: not available in this version. `modelled`: predict if this machine has no such device. `minutes`:
-    after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions that choose
+    to use. `ray`: the cluster to build over (see `generators.cluster`). `modelled`: predict if this machine has no such
+    device. `minutes`: after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions that choose
     candidates (see `candidate_filter.select`). `every`: also measure the products of a workload that end in ATen
     whatever their times are (see `build.asked`).
     """

@@ -18,7 +18,7 @@ from gemmdb.table.reader import Table
         ({"arch": "sm70", "modelled": True}, "--modelled: unknown device 'sm70'; known archs: sm100, "),
         ({"arch": "sm80", "modelled": True}, "no problem is left to model"),
         ({"arch": "sm80", "modelled": True, "gpus": 2}, "--gpus: a modelled build measures nothing"),
-        ({"ray": "local"}, "--ray.*not available in this version"),
+        ({"ray": "local"}, "--ray: gemmdb.generators.cluster.build"),
         ({"gpus": 2}, "--gpus.*CPU"),
         ({"gpus": 0}, "--gpus 0"),
         ({"effort": "heroic"}, "unknown effort 'heroic'; known: quick, standard, full"),

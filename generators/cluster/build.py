@@ -1,0 +1,155 @@
+"""`build` over a Ray cluster: one build for each kind of device that the nodes offer, all at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING
+
+from gemmdb.errors import InputError
+from gemmdb.generators import effort
+from gemmdb.generators.build import build as plain
+from gemmdb.generators.build import target
+from gemmdb.generators.cluster import connection
+from gemmdb.generators.cluster.node import Make
+from gemmdb.generators.interfaces.backend import silent
+from gemmdb.generators.interfaces.progress import Progress, Silent, State
+from gemmdb.generators.interfaces.request import BuildReport, BuildRequest
+from gemmdb.generators.measure import backends
+
+if TYPE_CHECKING:
+    from gemmdb.generators.cluster.backend import ClusterBackend
+
+POLL_S = 0.2
+"""How often, in seconds, builds that run at the same time are looked at."""
+
+
+def build(
+    request: BuildRequest,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = silent,
+    make: Make = backends.backend_for,
+    late_s: float | None = None,
+) -> list[BuildReport]:
+    """Measure on the nodes of the cluster `request.ray` what the tables do not hold yet, as `build.build` does on one
+    host. A report per kind of device, in the order of their names.
+
+    Results are written here as they come in, so neither a lost node nor the end of this process loses them. What a lost
+    worker was measuring is measured by another one, and set aside with a status after the third. `make`: makes the
+    backend of a device on its node. `late_s`: the most seconds that one request to a device may take; None: by the
+    effort. Raises InputError for a request or a cluster that cannot be used.
+    """
+    if request.ray is None:
+        raise InputError("a build over a cluster needs its address")
+    if request.modelled:
+        raise InputError("--ray: a modelled build measures nothing")
+    effort.named(request.effort)
+    plain.check(request)
+    with connection.connected(request.ray):
+        builds = _builds(request, make, late_s, say)
+        shared = Shared(progress or Silent())
+        for one in builds:
+            one.progress = shared.part()
+        if len(builds) == 1:
+            builds[0].run()
+        else:
+            _together(builds)
+    return [one.outcome() for one in builds]
+
+
+@dataclass
+class DeviceBuild:
+    """The build of one kind of device. `interrupted`: set to end it as Ctrl-C does."""
+
+    request: BuildRequest
+    backend: ClusterBackend
+    warnings: tuple[str, ...]
+    say: Callable[[str], None]
+    interrupted: Event
+    progress: Progress = field(default_factory=Silent)
+    report: BuildReport | None = None
+    error: BaseException | None = None
+
+    def run(self) -> None:
+        """Build, and keep the report or the error."""
+        try:
+            report = plain.build(self.request, self.progress, self.backend, self.say)
+        except BaseException as error:
+            self.error = error
+            return
+        lost = self.backend.lost
+        gone = (f"{lost} worker{' was' if lost == 1 else 's were'} lost; others measured what it had begun",) if lost else ()
+        self.report = replace(report, warnings=(*self.warnings, *report.warnings, *gone))
+
+    def outcome(self) -> BuildReport:
+        """The report. Raises what ended the build."""
+        if self.error is not None:
+            raise self.error
+        assert self.report is not None
+        return self.report
+
+
+def _builds(
+    request: BuildRequest, make: Make, late_s: float | None, say: Callable[[str], None]
+) -> list[DeviceBuild]:
+    import ray
+
+    from gemmdb.generators.cluster.backend import ClusterBackend, described  # Only now it is known that ray is there.
+
+    found = []
+    for offer in connection.offers(ray.nodes(), request.arch):
+        description = described(offer, request.effort, make)
+        if request.gpus is not None and description.device.kind == "cpu":
+            raise InputError("--gpus: a CPU table uses no GPUs")
+        device, warnings = target.fitted(description.device, request.arch, request.shapes)
+        interrupted = Event()
+        backend = ClusterBackend(offer, replace(description, device=device), make, interrupted, late_s)
+        # An address does not belong into a table.
+        mine = replace(request, arch=device.arch, ray=None)
+        found.append(DeviceBuild(mine, backend, warnings, say, interrupted))
+    return found
+
+
+def _together(builds: Sequence[DeviceBuild]) -> None:
+    """Run builds at once. Ctrl-C ends all of them in good order; if one fails, the others go on."""
+    threads = [Thread(target=one.run) for one in builds]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        try:
+            for thread in threads:
+                thread.join(POLL_S)
+        except KeyboardInterrupt:
+            for one in builds:
+                one.interrupted.set()
+
+
+class Shared:
+    """Adds up the progress of builds that run at the same time."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._states, self._lock = progress, list[State](), Lock()
+
+    def part(self) -> Progress:
+        """The progress of one more build."""
+        self._states.append(State(0, 0))
+        return _Part(self, len(self._states) - 1)
+
+    def update(self, number: int, state: State) -> None:
+        """Note and report the state of a build."""
+        with self._lock:
+            self._states[number] = state
+            known = [one.eta_s for one in self._states if one.eta_s is not None]
+            total, done, before = (sum(getattr(one, name) for one in self._states) for name in ("total", "done", "before"))
+            eta_s = max(known, default=None)
+            self._progress.update(State(total, done, before, state.phase, state.current, eta_s))
+
+
+@dataclass(frozen=True)
+class _Part:
+    shared: Shared
+    number: int
+
+    def update(self, state: State) -> None:
+        self.shared.update(self.number, state)

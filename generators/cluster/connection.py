@@ -1,0 +1,127 @@
+"""The connection to a Ray cluster, and the devices that its nodes offer."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gemmdb.errors import InputError
+from gemmdb.generators.cluster import resources
+
+LOCAL = "local"
+ANSWER_S = 5.0
+"""How long an address may take to accept a connection."""
+JOIN_S = 30.0
+"""How long joining a cluster may take; on a quiet host it takes a second."""
+OBJECTS_BYTES = 200 * 2**20
+"""The object store of a local cluster. What goes through it is small."""
+START = (
+    "start its nodes with --resources=\"$(python -m gemmdb.generators.cluster.resources)\" (see docs/how-to/cluster.md)"
+)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The nodes with one kind of device. `name`: its resource by SKU. `devices`: how many there are in all. `node`: one
+    of the nodes. `cpus`: the fewest processors of one of them."""
+
+    name: str
+    devices: int
+    node: str
+    cpus: int
+
+
+def check_installed() -> None:
+    """Raise InputError if ray is missing."""
+    if importlib.util.find_spec("ray") is None:
+        raise InputError("--ray needs ray, which is not installed: pip install 'gemmdb[ray]'")
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Join the cluster at `address` (HOST:PORT, or `auto` for the one that runs on this host), or start one of this host
+    alone (`local`), which ends with the block. Raises InputError if there is none."""
+    check_installed()
+    if address not in (LOCAL, "auto"):
+        _reach(address)
+    # A worker that writes to stderr would break the progress. Ray would also ask a server how it is used.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    given: dict[str, Any] = {"address": address}
+    if address == LOCAL:
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        given |= {"resources": resources.here(), "object_store_memory": OBJECTS_BYTES, "include_dashboard": False}
+    _join(ray, address, given)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def offers(nodes: Sequence[Mapping[str, Any]], arch: str) -> list[Offer]:
+    """What the nodes offer for an arch, `native` for all that is theirs. Raises InputError if that is nothing."""
+    found: dict[str, list[tuple[str, Mapping[str, float]]]] = {}
+    known: set[str] = set()
+    for node in nodes:
+        if not node["Alive"]:
+            continue
+        for name in resources.skus(node["Resources"]):
+            known.add(name)
+            if arch == "native" or name.startswith(f"{resources.PREFIX}{arch}-"):
+                found.setdefault(name, []).append((node["NodeID"], node["Resources"]))
+    if not known:
+        raise InputError(f"--ray: no node of the cluster says which device it has; {START}")
+    if not found:
+        names = ", ".join(sorted(one.removeprefix(resources.PREFIX) for one in known))
+        raise InputError(f"--arch {arch}: no node of the cluster has such a device; there are {names}")
+    return [
+        Offer(name, sum(int(of[name]) for _, of in some), some[0][0], min(int(of.get("CPU", 0)) for _, of in some))
+        for name, some in sorted(found.items())
+    ]
+
+
+def processors(nodes: Sequence[Mapping[str, Any]], name: str) -> int:
+    """The processors of all nodes with a resource."""
+    return sum(int(one["Resources"].get("CPU", 0)) for one in nodes if one["Alive"] and name in one["Resources"])
+
+
+def _reach(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        raise InputError(f"--ray {address}: not HOST:PORT of a cluster's head, auto or local")
+    try:
+        socket.create_connection((host, int(port)), ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(f"--ray {address}: no cluster answers there ({error}); `ray status` tells its address") from None
+
+
+def _join(ray: Any, address: str, given: dict[str, Any]) -> None:
+    """`ray.init`, which would try for minutes, and takes SIGTERM for itself in the main thread."""
+    failed: list[BaseException] = []
+
+    def join() -> None:
+        try:
+            ray.init(log_to_driver=False, logging_level="ERROR", **given)
+        except BaseException as error:
+            failed.append(error)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=join, daemon=True)
+    thread.start()
+    thread.join(JOIN_S)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
+    if thread.is_alive():
+        raise InputError(f"--ray {address}: what answers there is no cluster of this version of Ray, {ray.__version__}")
+    if failed:
+        reason = " ".join(str(failed[0]).split())[:200]
+        raise InputError(f"--ray {address}: cannot join the cluster ({reason})")
