@@ -68,6 +68,7 @@ class DeviceBuild:
     say: Callable[[str], None]
     interrupted: Event
     progress: Progress = field(default_factory=Silent)
+    done: Event = field(default_factory=Event)
     report: BuildReport | None = None
     error: BaseException | None = None
 
@@ -75,11 +76,15 @@ class DeviceBuild:
         """Build, and keep the report or the error."""
         try:
             report = plain.build(self.request, self.progress, self.backend, self.say)
+            self._keep(report)
         except BaseException as error:
             self.error = error
-            return
+        finally:
+            self.done.set()
+
+    def _keep(self, report: BuildReport) -> None:
         lost = self.backend.lost
-        gone = (f"{lost} worker{' was' if lost == 1 else 's were'} lost; others measured what it had begun",) if lost else ()
+        gone = (f"workers of the cluster lost: {lost}; what they were measuring went to others",) if lost else ()
         self.report = replace(report, warnings=(*self.warnings, *report.warnings, *gone))
 
     def outcome(self) -> BuildReport:
@@ -113,13 +118,13 @@ def _builds(
 
 def _together(builds: Sequence[DeviceBuild]) -> None:
     """Run builds at once. Ctrl-C ends all of them in good order; if one fails, the others go on."""
-    threads = [Thread(target=one.run) for one in builds]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
+    for one in builds:
+        Thread(target=one.run).start()
+    # Not by joining: an interrupted `join` of Python 3.11 takes its thread for ended.
+    while not all(one.done.is_set() for one in builds):
         try:
-            for thread in threads:
-                thread.join(POLL_S)
+            for one in builds:
+                one.done.wait(POLL_S)
         except KeyboardInterrupt:
             for one in builds:
                 one.interrupted.set()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from gemmdb.errors import InputError
 from gemmdb.generators.cluster import resources
@@ -38,6 +40,30 @@ class Offer:
     cpus: int
 
 
+class Quiet(io.TextIOBase):
+    """Standard output without the messages about lost workers that a thread of Ray prints: a script may read the output
+    of a build."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write `text`, unless it is Ray's."""
+        return len(text) if threading.current_thread().name.startswith("ray_") else self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        """The descriptor of the stream."""
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        """Whether the stream is a terminal."""
+        return self._stream.isatty()
+
+
 def check_installed() -> None:
     """Raise InputError if ray is missing."""
     if importlib.util.find_spec("ray") is None:
@@ -60,11 +86,12 @@ def connected(address: str) -> Iterator[None]:
     if address == LOCAL:
         os.environ.setdefault("RAY_worker_niceness", "0")
         given |= {"resources": resources.here(), "object_store_memory": OBJECTS_BYTES, "include_dashboard": False}
-    _join(ray, address, given)
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with contextlib.redirect_stdout(Quiet(sys.stdout)):
+        _join(ray, address, given)
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 def offers(nodes: Sequence[Mapping[str, Any]], arch: str) -> list[Offer]:

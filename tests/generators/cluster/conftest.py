@@ -1,0 +1,72 @@
+"""A real cluster of several nodes on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from gemmdb.generators.cluster import resources
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.workload import entries
+
+HERE = Path(__file__).parent
+DEVICE = Device("cpu", "cpu", "Test CPU", 2, isa="avx2")
+SMALL = {"object_store_memory": 80 * 2**20}
+
+
+class Nodes:
+    """A cluster whose head measures nothing. `add` starts a node with a device, `remove` kills one."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 0, "include_dashboard": False, **SMALL}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.address = self.cluster.address
+        self.nodes = []
+
+    def add(self, device: Device = DEVICE, **more):
+        offered = {resources.arch(device): 1, resources.sku(device): 1, **more}
+        self.nodes.append(self.cluster.add_node(num_cpus=1, resources=offered, **SMALL))
+        return self.nodes[-1]
+
+    def remove(self, node) -> None:
+        self.nodes.remove(node)
+        self.cluster.remove_node(node, allow_graceful=False)
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """A cluster of two nodes with a CPU each."""
+    pytest.importorskip("ray", reason="needs ray: pip install 'gemmdb[ray]'")
+    path = os.pathsep.join([*map(str, (HERE, HERE.parents[2])), os.environ.get("PYTHONPATH", "")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        patch.setenv("GEMMDB_TEST_CLUSTER", str(os.getpid()))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.syspath_prepend(HERE)
+        started = Nodes()
+        try:
+            started.add()
+            started.add()
+            yield started
+        finally:
+            started.cluster.shutdown()
+            sys.modules.pop("recorded_node", None)
+
+
+@pytest.fixture
+def workload(tmp_path):
+    """Writes a workload of products with these (M, N)."""
+
+    def write(*sizes: tuple[int, int]) -> Path:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
+        made = [Problem.gemm("mm", m=m, n=n, k=64, dtype="fp32", constant_weight=True) for m, n in sizes]
+        entries.append(path, [entries.Entry(problem) for problem in made])
+        return path
+
+    return write
