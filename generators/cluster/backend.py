@@ -58,11 +58,11 @@ class ClusterBackend:
     late_s: float | None = None
     chunk = 8
     overlap = True
-    say: Callable[[str], None] = silent
 
     def __post_init__(self) -> None:
         self.device, self.toolchain = self.description.device, self.description.toolchain
         self.space = self.description.space
+        self.say: Callable[[str], None] = silent
         self.links: list[Link] = []
         self._compilers: Precompiler | None = None
         self._files: dict[str, Any] = {}

@@ -95,9 +95,7 @@ class DeviceBuild:
         return self.report
 
 
-def _builds(
-    request: BuildRequest, make: Make, late_s: float | None, say: Callable[[str], None]
-) -> list[DeviceBuild]:
+def _builds(request: BuildRequest, make: Make, late_s: float | None, say: Callable[[str], None]) -> list[DeviceBuild]:
     import ray
 
     from gemmdb.generators.cluster.backend import ClusterBackend, described  # Only now it is known that ray is there.
@@ -146,9 +144,13 @@ class Shared:
         with self._lock:
             self._states[number] = state
             known = [one.eta_s for one in self._states if one.eta_s is not None]
-            total, done, before = (sum(getattr(one, name) for one in self._states) for name in ("total", "done", "before"))
+            total, done, before = (sum(numbers) for numbers in zip(*map(_numbers, self._states), strict=True))
             eta_s = max(known, default=None)
             self._progress.update(State(total, done, before, state.phase, state.current, eta_s))
+
+
+def _numbers(state: State) -> tuple[int, int, int]:
+    return state.total, state.done, state.before
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,15 @@ from gemmdb.generators.cluster import resources
 LOCAL = "local"
 ANSWER_S = 5.0
 """How long an address may take to accept a connection."""
-JOIN_S = 30.0
-"""How long joining a cluster may take; on a quiet host it takes a second."""
+JOIN_S = 20.0
+"""How long joining a cluster may take; it takes less than a second."""
 OBJECTS_BYTES = 200 * 2**20
 """The object store of a local cluster. What goes through it is small."""
+ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error", "RAY_worker_niceness": "0"}
+"""What Ray reads when it is imported or starts nodes: no statistics for a server, no warnings on stderr, and workers of
+a local cluster with the priority of other programs, since some of them measure."""
 START = (
-    "start its nodes with --resources=\"$(python -m gemmdb.generators.cluster.resources)\" (see docs/how-to/cluster.md)"
+    'start its nodes with --resources="$(python -m gemmdb.generators.cluster.resources)" (see docs/how-to/cluster.md)'
 )
 
 
@@ -72,19 +75,17 @@ def check_installed() -> None:
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Join the cluster at `address` (HOST:PORT, or `auto` for the one that runs on this host), or start one of this host
-    alone (`local`), which ends with the block. Raises InputError if there is none."""
+    """Join the cluster at `address` (HOST:PORT, or `auto` for the one that runs on this host), or start one of this
+    host alone (`local`), which ends with the block. Raises InputError if there is none."""
     check_installed()
     if address not in (LOCAL, "auto"):
         _reach(address)
-    # A worker that writes to stderr would break the progress. Ray would also ask a server how it is used.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     import ray
 
     given: dict[str, Any] = {"address": address}
     if address == LOCAL:
-        os.environ.setdefault("RAY_worker_niceness", "0")
         given |= {"resources": resources.here(), "object_store_memory": OBJECTS_BYTES, "include_dashboard": False}
     with contextlib.redirect_stdout(Quiet(sys.stdout)):
         _join(ray, address, given)
@@ -128,27 +129,32 @@ def _reach(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), ANSWER_S).close()
     except (OSError, OverflowError) as error:
-        raise InputError(f"--ray {address}: no cluster answers there ({error}); `ray status` tells its address") from None
+        reason = f"no cluster answers there ({error}); `ray status` tells its address"
+        raise InputError(f"--ray {address}: {reason}") from None
 
 
 def _join(ray: Any, address: str, given: dict[str, Any]) -> None:
-    """`ray.init`, which would try for minutes, and takes SIGTERM for itself in the main thread."""
     failed: list[BaseException] = []
 
     def join() -> None:
         try:
-            ray.init(log_to_driver=False, logging_level="ERROR", **given)
+            ray.init(log_to_driver=False, logging_level="CRITICAL", **given)
         except BaseException as error:
             failed.append(error)
 
     before = signal.getsignal(signal.SIGTERM)
-    thread = threading.Thread(target=join, daemon=True)
-    thread.start()
-    thread.join(JOIN_S)
+    if address == LOCAL:
+        join()  # In this thread: what Ray starts ends with the thread that started it.
+    else:
+        thread = threading.Thread(target=join, daemon=True)
+        thread.start()
+        thread.join(JOIN_S)
+        if thread.is_alive():  # It would try for minutes.
+            raise InputError(f"--ray {address}: what answers there is no cluster of Ray {ray.__version__}")
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
-    if thread.is_alive():
-        raise InputError(f"--ray {address}: what answers there is no cluster of this version of Ray, {ray.__version__}")
+        signal.signal(signal.SIGTERM, before)  # Ray takes it for itself.
     if failed:
+        if not isinstance(failed[0], Exception):
+            raise failed[0]
         reason = " ".join(str(failed[0]).split())[:200]
         raise InputError(f"--ray {address}: cannot join the cluster ({reason})")

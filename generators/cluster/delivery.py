@@ -1,5 +1,5 @@
-"""Takes compiled artifacts from the node that compiled them to the nodes that measure: as the files of the on-disk caches,
-with the paths in them rewritten."""
+"""Takes compiled artifacts from the node that compiled them to the nodes that measure: as the files of the on-disk
+caches, with the paths in them rewritten."""
 
 from __future__ import annotations
 

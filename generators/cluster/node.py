@@ -1,5 +1,5 @@
-"""What runs on the nodes of a cluster: a description of a device, and the actor that measures on it. Nothing here imports
-ray."""
+"""What runs on the nodes of a cluster: a description of a device, and the actor that measures on it. Nothing here
+imports ray."""
 
 from __future__ import annotations
 

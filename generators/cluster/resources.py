@@ -1,5 +1,5 @@
-"""The custom resources by which Ray knows what a node can measure and compile. `python -m` prints those of this host, for
-`ray start --resources`."""
+"""The custom resources by which Ray knows what a node can measure and compile. `python -m` prints those of this host,
+for `ray start --resources`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def threads(name: str) -> int | None:
 def compilers() -> dict[str, str]:
     """The resource of the nodes that compile like this host, by kind of artifact (see `cuda.requirements.compiler`):
     with the same torch and Triton, or the same nvcc and headers."""
-    toolchain, found = installed("cuda"), {}
+    toolchain = installed("cuda")
+    found: dict[str, str] = {}
     if toolchain is not None and toolchain.triton:
         name = f"{PREFIX}torch-{toolchain.torch}-triton-{toolchain.triton}"
         found |= {"triton": name, "inductor": name}

@@ -35,8 +35,8 @@ class Outcome:
 
 
 class Lost(GemmdbError):
-    """The device, or what works on it, went away in the middle of a measurement; another try may succeed. `status`: that
-    of the candidates, if no other try does."""
+    """The device, or what works on it, went away in the middle of a measurement; another try may succeed. `status`:
+    that of the candidates, if no other try does."""
 
     def __init__(self, detail: str, status: Status = Status.CRASH) -> None:
         super().__init__(detail)

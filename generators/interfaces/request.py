@@ -20,9 +20,9 @@ class BuildRequest:
     for all. `shapes`: the name of a preset or a file (see `loading.load`). `effort`: see `effort.named`. None for
     either is the default of the device kind. `out`: the table to write; None for the user's own. `gpus`: the most GPUs
     to use. `ray`: the cluster to build over (see `generators.cluster`). `modelled`: predict if this machine has no such
-    device. `minutes`: after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions that choose
-    candidates (see `candidate_filter.select`). `every`: also measure the products of a workload that end in ATen
-    whatever their times are (see `build.asked`).
+    device. `minutes`: after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions
+    that choose candidates (see `candidate_filter.select`). `every`: also measure the products of a workload that end in
+    ATen whatever their times are (see `build.asked`).
     """
 
     arch: str = "native"

@@ -99,7 +99,7 @@ def test_the_table_is_that_of_a_plain_build(nodes, workload, tmp_path):
     assert contents(out) == contents(alone)
     assert verdicts(out) == verdicts(alone)
     phases = [state.phase for state in watcher.states]
-    assert phases[0] == "starting" and phases[-1] == "finished"
+    assert (phases[0], phases[-1]) == ("starting", "finished")
     assert {"racing", "confirming"} <= set(phases)
     assert watcher.states[-1].done == watcher.states[-1].total == 24
     with Table.open(out) as table:
@@ -154,7 +154,8 @@ def test_after_the_driver_is_killed_the_same_command_goes_on(nodes, workload, tm
     first.wait()
     kept = rows(out)
     (report,) = over(nodes, path, out)
-    assert report.before > 0 and report.before + report.measured == 24
+    assert report.before > 0
+    assert report.before + report.measured == 24
     assert contents(out).total() > kept
     alone = contents(plain(path, tmp_path / "plain.db", report.device))
     assert set(contents(out)) == set(alone)
