@@ -18,7 +18,7 @@ from gemmdb.generators.cluster import connection, node, resources
 from gemmdb.generators.cluster.compiling import ClusterExecutor
 from gemmdb.generators.cluster.connection import Offer
 from gemmdb.generators.cluster.measurer import Link, RemoteMeasurer
-from gemmdb.generators.cluster.node import Description, Make, Measuring
+from gemmdb.generators.cluster.node import Description, Measuring, Site
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, silent
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
@@ -30,13 +30,13 @@ DESCRIBE_S = 120.0
 """How long a node may take to describe its device; it starts a process for that."""
 
 
-def described(offer: Offer, effort: str | None, make: Make) -> Description:
+def described(offer: Offer, effort: str | None, site: Site) -> Description:
     """The device of an offer, as one of its nodes describes it. Raises InputError if it cannot, or if its gemmdb is
     another version than this one."""
     placed = NodeAffinitySchedulingStrategy(offer.node, soft=False)
     task = ray.remote(node.describe).options(num_cpus=0, scheduling_strategy=placed)
     try:
-        found: Description = ray.get(task.remote(offer.name, effort, make), timeout=DESCRIBE_S)
+        found: Description = ray.get(task.remote(offer.name, effort, site), timeout=DESCRIBE_S)
     except RayError as error:
         cause = getattr(error, "cause", None) or error
         raise InputError(f"--ray: a node with {offer.name!r} cannot measure: {one_line(str(cause))}") from None
@@ -53,7 +53,7 @@ class ClusterBackend:
 
     offer: Offer
     description: Description
-    make: Make
+    site: Site
     interrupted: Event
     late_s: float | None = None
     chunk = 8
@@ -87,7 +87,7 @@ class ClusterBackend:
         self._compilers = Precompiler(
             self.device.capability, int(self.device.figures.get("smem_bytes", 48 * 1024)),
             max(room - self.workers, 1),
-            make=lambda kind: ClusterExecutor(names.get(kind, kind), not one_host, self._files),
+            make=lambda kind: ClusterExecutor(kind, names, not one_host, self._files),
         )  # fmt: skip
         self._compilers.begin(jobs)
 
@@ -128,4 +128,4 @@ class ClusterBackend:
             one = {"num_cpus": max(self.offer.cpus, 1)}  # All: what else ran there would disturb the times.
         held = {resources.arch(self.device): 1, self.offer.name: 1}
         actor = ray.remote(Measuring).options(resources=held, **one).remote()
-        return actor, actor.begin.remote(self.device, effort, self.make)
+        return actor, actor.begin.remote(self.device, effort, self.site)

@@ -12,15 +12,15 @@ from gemmdb.generators import effort
 from gemmdb.generators.build import build as plain
 from gemmdb.generators.build import target
 from gemmdb.generators.cluster import connection
-from gemmdb.generators.cluster.node import Make
+from gemmdb.generators.cluster.node import Site
 from gemmdb.generators.interfaces.backend import silent
 from gemmdb.generators.interfaces.progress import Progress, Silent, State
 from gemmdb.generators.interfaces.request import BuildReport, BuildRequest
-from gemmdb.generators.measure import backends
 
 if TYPE_CHECKING:
     from gemmdb.generators.cluster.backend import ClusterBackend
 
+HERE = Site()
 POLL_S = 0.2
 """How often, in seconds, builds that run at the same time are looked at."""
 
@@ -29,15 +29,15 @@ def build(
     request: BuildRequest,
     progress: Progress | None = None,
     say: Callable[[str], None] = silent,
-    make: Make = backends.backend_for,
+    site: Site = HERE,
     late_s: float | None = None,
 ) -> list[BuildReport]:
     """Measure on the nodes of the cluster `request.ray` what the tables do not hold yet, as `build.build` does on one
     host. A report per kind of device, in the order of their names.
 
     Results are written here as they come in, so neither a lost node nor the end of this process loses them. What a lost
-    worker was measuring is measured by another one, and set aside with a status after the third. `make`: makes the
-    backend of a device on its node. `late_s`: the most seconds that one request to a device may take; None: by the
+    worker was measuring is measured by another one, and set aside with a status after the third. `site`: how nodes
+    find their devices. `late_s`: the most seconds that one request to a device may take; None: by the
     effort. Raises InputError for a request or a cluster that cannot be used.
     """
     if request.ray is None:
@@ -47,7 +47,7 @@ def build(
     effort.named(request.effort)
     plain.check(request)
     with connection.connected(request.ray):
-        builds = _builds(request, make, late_s, say)
+        builds = _builds(request, site, late_s, say)
         shared = Shared(progress or Silent())
         for one in builds:
             one.progress = shared.part()
@@ -95,19 +95,19 @@ class DeviceBuild:
         return self.report
 
 
-def _builds(request: BuildRequest, make: Make, late_s: float | None, say: Callable[[str], None]) -> list[DeviceBuild]:
+def _builds(request: BuildRequest, site: Site, late_s: float | None, say: Callable[[str], None]) -> list[DeviceBuild]:
     import ray
 
     from gemmdb.generators.cluster.backend import ClusterBackend, described  # Only now it is known that ray is there.
 
     found = []
     for offer in connection.offers(ray.nodes(), request.arch):
-        description = described(offer, request.effort, make)
+        description = described(offer, request.effort, site)
         if request.gpus is not None and description.device.kind == "cpu":
             raise InputError("--gpus: a CPU table uses no GPUs")
         device, warnings = target.fitted(description.device, request.arch, request.shapes)
         interrupted = Event()
-        backend = ClusterBackend(offer, replace(description, device=device), make, interrupted, late_s)
+        backend = ClusterBackend(offer, replace(description, device=device), site, interrupted, late_s)
         # An address does not belong into a table.
         mine = replace(request, arch=device.arch, ray=None)
         found.append(DeviceBuild(mine, backend, warnings, say, interrupted))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -11,9 +11,11 @@ from typing import Any
 import ray
 from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
 
+from gemmdb.errors import GemmdbError
 from gemmdb.generators.cluster import delivery
 from gemmdb.generators.cluster.resources import SHARE
 from gemmdb.generators.measure.cuda.artifact import Artifact, Built
+from gemmdb.generators.measure.cuda.emission import Default, Emission
 
 RETRIES = 2
 """How often Ray begins a task anew whose worker or node went away."""
@@ -21,10 +23,12 @@ RETRIES = 2
 
 @dataclass
 class ClusterExecutor(Executor):
-    """Runs `warm(artifact, capability)` as a task of a node with `resource`; anything else does nothing. `elsewhere`:
-    compiled files have to be taken to other nodes. `files`: references to them by artifact."""
+    """Runs `warm(artifact, capability)` as a task of a node that can; anything else does nothing. `kind`: what
+    compiles, unless the artifact needs Inductor. `resources`: see `resources.compilers`. `elsewhere`: compiled files have to be
+    taken to other nodes. `files`: references to them by artifact."""
 
-    resource: str
+    kind: str
+    resources: Mapping[str, str]
     elsewhere: bool
     files: dict[str, Any]
     _running: set[Any] = field(default_factory=set)
@@ -36,8 +40,12 @@ class ClusterExecutor(Executor):
             future.set_result(None)
             return future
         artifact: Artifact = arguments[0]
+        kind = "inductor" if isinstance(artifact, Emission | Default) else self.kind
+        if kind not in self.resources:
+            future.set_exception(GemmdbError(f"no node of the cluster compiles with {kind}"))
+            return future
         task = ray.remote(delivery.built).options(
-            num_cpus=1, num_returns=2, resources={self.resource: SHARE}, max_retries=RETRIES,
+            num_cpus=1, num_returns=2, resources={self.resources[kind]: SHARE}, max_retries=RETRIES,
             scheduling_strategy="SPREAD",
         )  # fmt: skip
         done, files = task.remote(*arguments, self.elsewhere)

@@ -24,9 +24,9 @@ JOIN_S = 20.0
 """How long joining a cluster may take; it takes less than a second."""
 OBJECTS_BYTES = 200 * 2**20
 """The object store of a local cluster. What goes through it is small."""
-ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error", "RAY_worker_niceness": "0"}
-"""What Ray reads when it is imported or starts nodes: no statistics for a server, no warnings on stderr, and workers of
-a local cluster with the priority of other programs, since some of them measure."""
+ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+"""What Ray reads when it is imported or starts nodes: no statistics for a server, and workers of a local cluster with
+the priority of other programs, since some of them measure."""
 START = (
     'start its nodes with --resources="$(python -m gemmdb.generators.cluster.resources)" (see docs/how-to/cluster.md)'
 )

@@ -38,6 +38,8 @@ def caches() -> dict[str, Path]:
 def built(artifact: Artifact, capability: int, elsewhere: bool) -> tuple[Built, Files]:
     """Build an artifact in this process. `elsewhere`: it will be measured on another node, so it is built in caches of
     this process, and the new files are returned."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray hides the GPUs, and Inductor asks for the properties of one.
     if not elsewhere:
         return artifact.build(capability), {}
     _move_caches()

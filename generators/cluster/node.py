@@ -15,6 +15,7 @@ from gemmdb.generators import effort as efforts
 from gemmdb.generators.cluster import delivery, resources
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Measurer, Outcome, Space
+from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.quiet import PATIENCE_S
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -24,8 +25,6 @@ from gemmdb.table.measurement import Protocol, Status
 
 ASK_S = 1.0
 """How often it is asked again whether others use the device, in seconds."""
-Make = Callable[[Device], Backend]
-"""Makes the backend of a device on its node."""
 Failure = tuple[Status, str, float]
 
 
@@ -43,12 +42,25 @@ class Description:
     readings: Mapping[str, object]
 
 
-def describe(name: str, effort: str | None, make: Make) -> Description:
+def found(name: str) -> Device | None:
     """The device of this node that has the resource `name`."""
-    device = detect.cpu(resources.threads(name)) if resources.is_cpu(name) else detect.cuda()
+    return detect.cpu(resources.threads(name)) if resources.is_cpu(name) else detect.cuda()
+
+
+@dataclass(frozen=True)
+class Site:
+    """How a node finds its device by the resource, and makes the backend of it."""
+
+    find: Callable[[str], Device | None] = found
+    make: Callable[[Device], Backend] = backends.backend_for
+
+
+def describe(name: str, effort: str | None, site: Site) -> Description:
+    """The device of this node that has the resource `name`."""
+    device = site.find(name)
     if device is None:
-        raise GemmdbError(f"a node offers {name!r}, and has no GPU that its driver shows")
-    backend = make(device)
+        raise GemmdbError(f"a node offers {name!r}, and has no such device")
+    backend = site.make(device)
     chosen = efforts.named(effort, device.kind)
     return Description(
         backend.device, backend.toolchain, backend.space, chosen, tuple(backend.protocols(chosen)),
@@ -95,10 +107,10 @@ class Measured:
 class Measuring:
     """The actor that has a device to itself. The measurers of the device live in its process."""
 
-    def begin(self, device: Device, effort: Effort, make: Make) -> None:
+    def begin(self, device: Device, effort: Effort, site: Site) -> None:
         """Start the measurer, and wait a little while others use the device. Raises GemmdbError if this node has
         another one."""
-        backend = make(device)
+        backend = site.make(device)
         self._delivered = Delivered()
         if hasattr(backend, "compilers"):
             backend.compilers = self._delivered

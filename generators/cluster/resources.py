@@ -50,13 +50,15 @@ def threads(name: str) -> int | None:
 
 
 def compilers() -> dict[str, str]:
-    """The resource of the nodes that compile like this host, by kind of artifact (see `cuda.requirements.compiler`):
-    with the same torch and Triton, or the same nvcc and headers."""
+    """The resource of the nodes that compile like this host: `triton` with the same torch and Triton, `inductor` with a
+    GPU besides, which Inductor asks for its properties, and `cutlass` with the same nvcc and headers."""
     toolchain = installed("cuda")
     found: dict[str, str] = {}
     if toolchain is not None and toolchain.triton:
-        name = f"{PREFIX}torch-{toolchain.torch}-triton-{toolchain.triton}"
-        found |= {"triton": name, "inductor": name}
+        versions = f"torch-{toolchain.torch}-triton-{toolchain.triton}"
+        found["triton"] = f"{PREFIX}{versions}"
+        if detect.cuda() is not None:
+            found["inductor"] = f"{PREFIX}gpu-{versions}"
     if cutlass.compiler() is not None and cutlass.headers() is not None:
         found["cutlass"] = f"{PREFIX}nvcc-{cutlass_build.tools()}"
     return found

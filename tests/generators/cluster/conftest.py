@@ -18,20 +18,26 @@ DEVICE = Device("cpu", "cpu", "Test CPU", 2, isa="avx2")
 SMALL = {"object_store_memory": 80 * 2**20}
 
 
+def offered(device: Device) -> dict[str, int]:
+    return {resources.arch(device): 1, resources.sku(device): 1}
+
+
 class Nodes:
-    """A cluster whose head measures nothing. `add` starts a node with a device, `remove` kills one."""
+    """A cluster whose head has a device. `add` starts a node with one, `remove` kills a node."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "include_dashboard": False, **SMALL}
+        head = {"num_cpus": 1, "resources": offered(DEVICE), "include_dashboard": False, **SMALL}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address = self.cluster.address
         self.nodes = []
 
-    def add(self, device: Device = DEVICE, **more):
-        offered = {resources.arch(device): 1, resources.sku(device): 1, **more}
-        self.nodes.append(self.cluster.add_node(num_cpus=1, resources=offered, **SMALL))
+    def add(self, device: Device = DEVICE):
+        return self.start(num_cpus=1, resources=offered(device))
+
+    def start(self, **given):
+        self.nodes.append(self.cluster.add_node(**given, **SMALL))
         return self.nodes[-1]
 
     def remove(self, node) -> None:
@@ -51,7 +57,6 @@ def nodes():
         patch.syspath_prepend(HERE)
         started = Nodes()
         try:
-            started.add()
             started.add()
             yield started
         finally:

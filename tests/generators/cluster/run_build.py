@@ -10,12 +10,13 @@ from recorded_node import NodeBackend
 from gemmdb.cli.build import terminable
 from gemmdb.generators.build.build import BuildRequest
 from gemmdb.generators.cluster.build import build
+from gemmdb.generators.cluster.node import Site
 
 address, shapes, out, delay, *late = sys.argv[1:]
 with terminable():
     reports = build(
         BuildRequest(arch="native", shapes=shapes, out=Path(out), ray=address),
-        make=functools.partial(NodeBackend, delay=float(delay)),
+        site=Site(make=functools.partial(NodeBackend, delay=float(delay))),
         late_s=float(late[0]) if late else None,
     )
 for report in reports:

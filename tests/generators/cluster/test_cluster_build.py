@@ -1,7 +1,9 @@
 """Builds over a real Ray cluster of several nodes on this machine, against plain builds of the same problems."""
 
+import contextlib
 import functools
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pytest
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.build.build import BuildRequest
 from gemmdb.generators.build.build import build as plain_build
+from gemmdb.generators.cluster.node import Site
 from gemmdb.key.device import Device
 from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table
@@ -50,7 +53,7 @@ def over(nodes, workload, out, delay=0.02, **more):
     from gemmdb.generators.cluster.build import build
 
     request = BuildRequest(arch="native", shapes=str(workload), out=out, ray=nodes.address)
-    return build(request, make=functools.partial(NodeBackend, delay=delay), **more)
+    return build(request, site=Site(make=functools.partial(NodeBackend, delay=delay)), **more)
 
 
 @pytest.fixture
@@ -67,6 +70,11 @@ def driver(nodes):
     for process in started:
         process.kill()
         process.wait()
+
+
+def device_of(path):
+    with Table.open(path) as table:
+        return next(iter(table.measurements())).device
 
 
 def rows(path):
@@ -191,6 +199,35 @@ def test_one_command_builds_for_every_kind_of_device(nodes, workload, tmp_path):
     alone = contents(plain(path, tmp_path / "plain.db", reports[0].device))
     alone += contents(plain(path, tmp_path / "other.db", replace(reports[0].device, units=4)))
     assert contents(out) == alone
+
+
+@pytest.mark.slow
+def test_random_kills_of_workers_nodes_and_the_driver_change_nothing(nodes, workload, tmp_path, driver):
+    path, out, chance = workload(*((m, 64) for m in range(1, 61))), tmp_path / "over.db", random.Random(21)
+    extra, kills, process = [nodes.add()], Counter(), driver(path, out)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and kills.total() < 15:
+        until(lambda now=process: _actors() or now.poll() is not None)
+        time.sleep(chance.uniform(0.5, 1.5))
+        what = chance.choice(["worker"] * 4 + ["node", "driver"])
+        if process.poll() is not None:
+            break
+        if what == "worker" and (found := _actors()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(chance.choice(found), signal.SIGKILL)
+        elif what == "node":
+            nodes.remove(extra.pop())
+            extra.append(nodes.add())
+        else:
+            process.kill()
+            process.wait()
+            process = driver(path, out)
+        kills[what] += 1
+    assert process.wait(120) == 0
+    nodes.remove(extra.pop())
+    assert kills.total() >= 5
+    assert set(contents(out)) == set(contents(plain(path, tmp_path / "plain.db", device_of(out))))
+    until(lambda: not _actors(), 10.0)
 
 
 @pytest.mark.slow

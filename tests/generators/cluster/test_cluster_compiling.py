@@ -1,0 +1,52 @@
+"""Kernels are compiled by tasks on one node and come to the caches of another, which measures."""
+
+from pathlib import Path
+
+import pytest
+
+from gemmdb.generators.build.build import BuildRequest
+from gemmdb.generators.cluster import resources
+from gemmdb.generators.cluster.node import Site
+from gemmdb.table.measurement import TIMED
+from gemmdb.table.reader import Table
+
+pytest.importorskip("triton", reason="needs triton to compile")
+
+
+def caches(folder: Path) -> dict[str, str]:
+    names = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME")
+    return {name: str(folder / name) for name in names}
+
+
+@pytest.mark.slow
+def test_a_node_measures_what_another_has_compiled(nodes, tmp_path):
+    from sleeping_gpu import Gpu, find
+
+    from gemmdb.generators.cluster.build import build
+
+    offered = resources.compilers()
+    if "triton" not in offered:
+        pytest.skip("needs a torch for CUDA, whose toolchain the nodes would share")
+    gpu, shapes = find(""), tmp_path / "shapes.json"
+    shapes.write_text('[{"op": "mm", "m": [1, 64], "n": 512, "k": 512, "dtype": "bf16", "layout": "nt"}]')
+    compiling = nodes.start(num_cpus=2, resources={offered["triton"]: 1}, env_vars=caches(tmp_path / "compiling"))
+    measuring = nodes.start(
+        num_cpus=1, num_gpus=1, resources={resources.arch(gpu): 1, resources.sku(gpu): 1},
+        env_vars=caches(tmp_path / "measuring"),
+    )  # fmt: skip
+    try:
+        request = BuildRequest("sm90", shapes=str(shapes), effort="quick", out=tmp_path / "t.db", ray=nodes.address)
+        (report,) = build(request, site=Site(find, Gpu))
+    finally:
+        nodes.remove(measuring)
+        nodes.remove(compiling)
+    assert (report.measured, report.left, report.warnings) == (2, 0, ())
+    with Table.open(tmp_path / "t.db") as table:
+        rows = list(table.measurements())
+    # Inductor emits code only where there is a GPU.
+    details = {row.detail for row in rows if row.status not in TIMED}
+    assert details == {"GemmdbError: no node of the cluster compiles with inductor"}
+    assert {row.config.backend for row in rows if row.status in TIMED} == {"aten", "triton"}
+    assert not list((tmp_path / "compiling").rglob("*.cubin"))  # Tasks have caches of their own.
+    assert list((tmp_path / "measuring").rglob("*.cubin"))
+    assert str(tmp_path / "measuring") in next((tmp_path / "measuring").rglob("gemmdb_*-90-*.json")).read_text()
