@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -143,8 +143,10 @@ def build(options: BuildOptions) -> None:
     request = options.request()
     with BuildProgress() as progress, terminable():
         reports = _built(request, progress)
-    for report in reports:
-        _say(options, request, report)
+    documents = [document for report in reports if (document := _said(options, request, report)) is not None]
+    if documents:
+        first, *further = documents
+        say_json("build", {**first, "further": further} if further else first)
     if any(report.interrupted for report in reports):
         raise typer.Exit(130)
 
@@ -161,8 +163,8 @@ def _built(request: BuildRequest, progress: BuildProgress) -> Sequence[BuildRepo
     return [build_table(request, progress, say=note)]
 
 
-def _say(options: BuildOptions, request: BuildRequest, report: BuildReport) -> None:
-    """Print a report."""
+def _said(options: BuildOptions, request: BuildRequest, report: BuildReport) -> dict[str, Any] | None:
+    """Print a report, or return it as JSON, if that is wanted."""
     from gemmdb.cli import build_summary
     from gemmdb.generators.shapes import loading as shapes
 
@@ -171,14 +173,13 @@ def _say(options: BuildOptions, request: BuildRequest, report: BuildReport) -> N
         build_summary.note_failures(report, problems)
     for warning in report.warnings:
         note(warning)
-    if options.as_json:
-        say_json("build", build_summary.document(request, report, problems))
-    else:
+    if not options.as_json:
         say_facts(build_summary.summary(request, report, problems))
     if report.left and not report.interrupted:
         note(f"out of time; {report.left:,} of {report.jobs:,} are left: the same command continues from there")
     if report.interrupted:
         note(f"interrupted; the results so far are in {report.out}: the same command continues from there")
+    return build_summary.document(request, report, problems) if options.as_json else None
 
 
 def _check_installed(modelled: bool, over_a_cluster: bool) -> None:

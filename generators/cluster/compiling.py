@@ -24,8 +24,8 @@ RETRIES = 2
 @dataclass
 class ClusterExecutor(Executor):
     """Runs `warm(artifact, capability)` as a task of a node that can; anything else does nothing. `kind`: what
-    compiles, unless the artifact needs Inductor. `resources`: see `resources.compilers`. `elsewhere`: compiled files have to be
-    taken to other nodes. `files`: references to them by artifact."""
+    compiles, unless the artifact needs Inductor. `resources`: see `resources.compilers`. `elsewhere`: compiled files
+    have to be taken to other nodes. `files`: references to them by artifact."""
 
     kind: str
     resources: Mapping[str, str]

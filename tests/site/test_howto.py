@@ -28,7 +28,7 @@ EXPECTED = {
     "how-to/training.md": "5 products",
 }
 """What a page's program prints on a CPU without tables of its own."""
-RUN_HERE = ("how-to/aotinductor.md", "how-to/ci.md", "how-to/air-gapped.md")
+RUN_HERE = ("how-to/aotinductor.md", "how-to/ci.md", "how-to/air-gapped.md", "how-to/cluster.md")
 """The pages whose commands are run below."""
 OF_OTHERS = ("how-to/torchao.md", "how-to/generate.md")
 """The pages whose programs need other packages: test_howto_packages.py runs them."""
@@ -92,6 +92,16 @@ def test_tables_are_carried_over(at_home: Path) -> None:
     said = commands("how-to/air-gapped.md", at_home)
     assert "opt/tables/mine.db" in said
     assert (at_home / "opt/tables/mine.db").read_bytes() == (at_home / "carried/tables/mine.db").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_cluster_of_this_host_builds(at_home: Path) -> None:
+    for package in ("torch", "ray"):
+        pytest.importorskip(package)
+    (at_home / "mine.db").unlink()
+    said = commands("how-to/cluster.md", at_home)
+    assert re.search(r"measurements +2 of 2 measured now", said)
 
 
 def test_what_is_carried_in_is_what_is_needed() -> None:
