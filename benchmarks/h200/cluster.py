@@ -4,8 +4,9 @@
 
 First all kernels of the list are compiled into the caches on disk, so that both find them. Then the two kinds of builds
 take turns, each into a new table in a process of its own: plain, ray, ray, plain, and so on. DIR receives
-`cluster.json`, with the seconds of every build, from its first state to its last finished problem and of the whole process, and the
-medians of both kinds. Target: through Ray at most 10% longer. The tables must hold the same problems and candidates.
+`cluster.json`, with the seconds of every build, from its first state to its last finished problem and of the whole
+process, and the medians of both kinds. Target: through Ray at most 10% longer. All tables must hold the same number of
+pairs of problem and candidate.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError, WorkerCrashedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import gemmdb
@@ -24,26 +24,34 @@ from gemmdb.generators.interfaces.backend import Job, silent
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.table.measurement import Protocol, one_line
 
+GONE = (NodeDiedError, TaskUnschedulableError, WorkerCrashedError)
+"""What a task on a node raises that went away, which a cluster notices after some seconds."""
 PATIENCE = 4
 """A request is late after this many times the limits of compiling one candidate and of one round of timing."""
 DESCRIBE_S = 120.0
 """How long a node may take to describe its device; it starts a process for that."""
 
 
-def described(offer: Offer, effort: str | None, site: Site) -> Description:
-    """The device of an offer, as one of its nodes describes it. Raises InputError if it cannot, or if its gemmdb is
-    another version than this one."""
-    placed = NodeAffinitySchedulingStrategy(offer.node, soft=False)
-    task = ray.remote(node.describe).options(num_cpus=0, scheduling_strategy=placed)
-    try:
-        found: Description = ray.get(task.remote(offer.name, effort, site), timeout=DESCRIBE_S)
-    except RayError as error:
-        cause = getattr(error, "cause", None) or error
-        raise InputError(f"--ray: a node with {offer.name!r} cannot measure: {one_line(str(cause))}") from None
-    if found.toolchain.gemmdb and found.toolchain.gemmdb != gemmdb.__version__:
-        raise InputError(f"--ray: a node with {offer.name!r} has gemmdb {found.toolchain.gemmdb}, this host"
-                         f" {gemmdb.__version__}: install the same one")  # fmt: skip
-    return found
+def described(offer: Offer, effort: str | None, site: Site) -> Description | None:
+    """The device of an offer, as the first of its nodes that is still there describes it; None if none is. Raises
+    InputError if a node cannot measure, or if its gemmdb is another version than this one."""
+    for name in offer.nodes:
+        placed = NodeAffinitySchedulingStrategy(name, soft=False)
+        task = ray.remote(node.describe).options(num_cpus=0, scheduling_strategy=placed, max_retries=0)
+        try:
+            found: Description = ray.get(task.remote(offer.name, effort, site), timeout=DESCRIBE_S)
+        except GONE:
+            continue
+        except RayError as error:
+            cause = getattr(error, "cause", None) or error
+            raise InputError(f"--ray: a node with {offer.name!r} cannot measure: {one_line(str(cause))}") from None
+        if found.toolchain.gemmdb and found.toolchain.gemmdb != gemmdb.__version__:
+            other, here = found.toolchain.gemmdb, gemmdb.__version__
+            raise InputError(
+                f"--ray: a node with {offer.name!r} has gemmdb {other}, this host {here}: install the same"
+            )
+        return found
+    return None
 
 
 @dataclass

@@ -103,6 +103,8 @@ def _builds(request: BuildRequest, site: Site, late_s: float | None, say: Callab
     found = []
     for offer in connection.offers(ray.nodes(), request.arch):
         description = described(offer, request.effort, site)
+        if description is None:
+            continue
         if request.gpus is not None and description.device.kind == "cpu":
             raise InputError("--gpus: a CPU table uses no GPUs")
         device, warnings = target.fitted(description.device, request.arch, request.shapes)
@@ -111,6 +113,8 @@ def _builds(request: BuildRequest, site: Site, late_s: float | None, say: Callab
         # An address does not belong into a table.
         mine = replace(request, arch=device.arch, ray=None)
         found.append(DeviceBuild(mine, backend, warnings, say, interrupted))
+    if not found:
+        raise InputError("--ray: the nodes with such a device have just gone away")
     return found
 
 

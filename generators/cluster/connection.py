@@ -34,12 +34,12 @@ START = (
 
 @dataclass(frozen=True)
 class Offer:
-    """The nodes with one kind of device. `name`: its resource by SKU. `devices`: how many there are in all. `node`: one
-    of the nodes. `cpus`: the fewest processors of one of them."""
+    """The nodes with one kind of device. `name`: its resource by SKU. `devices`: how many there are in all. `nodes`: by
+    id. `cpus`: the fewest processors of one of them."""
 
     name: str
     devices: int
-    node: str
+    nodes: tuple[str, ...]
     cpus: int
 
 
@@ -111,10 +111,12 @@ def offers(nodes: Sequence[Mapping[str, Any]], arch: str) -> list[Offer]:
     if not found:
         names = ", ".join(sorted(one.removeprefix(resources.PREFIX) for one in known))
         raise InputError(f"--arch {arch}: no node of the cluster has such a device; there are {names}")
-    return [
-        Offer(name, sum(int(of[name]) for _, of in some), some[0][0], min(int(of.get("CPU", 0)) for _, of in some))
-        for name, some in sorted(found.items())
-    ]
+    return [_offer(name, some) for name, some in sorted(found.items())]
+
+
+def _offer(name: str, nodes: Sequence[tuple[str, Mapping[str, float]]]) -> Offer:
+    devices = sum(int(of[name]) for _, of in nodes)
+    return Offer(name, devices, tuple(node for node, _ in nodes), min(int(of.get("CPU", 0)) for _, of in nodes))
 
 
 def processors(nodes: Sequence[Mapping[str, Any]], name: str) -> int:

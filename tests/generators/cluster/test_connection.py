@@ -39,8 +39,8 @@ def test_devices_are_counted_over_the_nodes_that_live():
         node("d", alive=False, **of(H200, 8.0)), node("e"),
     ]  # fmt: skip
     cpu, gpu = connection.offers(nodes, "native")
-    assert (cpu.name, cpu.devices, cpu.node, cpu.cpus) == ("gemmdb:cpu-test-cpu-2t", 1, "c", 8)
-    assert (gpu.name, gpu.devices, gpu.cpus) == ("gemmdb:sm90-nvidia-h200", 12, 12)
+    assert (cpu.name, cpu.devices, cpu.nodes, cpu.cpus) == ("gemmdb:cpu-test-cpu-2t", 1, ("c",), 8)
+    assert (gpu.name, gpu.devices, gpu.nodes, gpu.cpus) == ("gemmdb:sm90-nvidia-h200", 12, ("a", "b"), 12)
     assert connection.offers(nodes, "sm90") == [gpu]
     assert connection.offers(nodes, "cpu") == [cpu]
 
