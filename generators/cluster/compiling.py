@@ -19,6 +19,8 @@ from gemmdb.generators.measure.cuda.emission import Default, Emission
 
 RETRIES = 2
 """How often Ray begins a task anew whose worker or node went away."""
+APART = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""The environment of the processes that compile. Having one of their own, they never become actors that measure."""
 
 
 @dataclass
@@ -46,7 +48,7 @@ class ClusterExecutor(Executor):
             return future
         task = ray.remote(delivery.built).options(
             num_cpus=1, num_returns=2, resources={self.resources[kind]: SHARE}, max_retries=RETRIES,
-            scheduling_strategy="SPREAD",
+            scheduling_strategy="SPREAD", runtime_env={"env_vars": APART},
         )  # fmt: skip
         done, files = task.remote(*arguments, self.elsewhere)
         self._running.add(done)

@@ -4,6 +4,7 @@ caches, with the paths in them rewritten."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
 import os
 import shutil
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gemmdb.generators.measure.cuda import assembler
 from gemmdb.generators.measure.cuda.artifact import Artifact, Built
 
 Files = Mapping[str, bytes]
@@ -38,8 +40,7 @@ def caches() -> dict[str, Path]:
 def built(artifact: Artifact, capability: int, elsewhere: bool) -> tuple[Built, Files]:
     """Build an artifact in this process. `elsewhere`: it will be measured on another node, so it is built in caches of
     this process, and the new files are returned."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray hides the GPUs, and Inductor asks for the properties of one.
+    _settle()
     if not elsewhere:
         return artifact.build(capability), {}
     _move_caches()
@@ -86,6 +87,20 @@ def _write(packed: Files) -> None:
 
 def _roots() -> bytes:
     return "\n".join(f"{name}={path}" for name, path in caches().items()).encode()
+
+
+@functools.cache
+def _settle() -> None:
+    """Set up a process that compiles, once: with a lower priority than those that time, and with their ptxas."""
+    os.nice(10)
+    assembler.choose()
+    show_gpus()
+
+
+def show_gpus() -> None:
+    """Undo that some versions of Ray hide the GPUs from tasks that use none: such a task may ask for properties."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        del os.environ["CUDA_VISIBLE_DEVICES"]
 
 
 def _move_caches() -> None:

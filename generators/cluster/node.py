@@ -57,6 +57,7 @@ class Site:
 
 def describe(name: str, effort: str | None, site: Site) -> Description:
     """The device of this node that has the resource `name`."""
+    delivery.show_gpus()
     device = site.find(name)
     if device is None:
         raise GemmdbError(f"a node offers {name!r}, and has no such device")

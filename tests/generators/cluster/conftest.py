@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,12 @@ from gemmdb.workload import entries
 HERE = Path(__file__).parent
 DEVICE = Device("cpu", "cpu", "Test CPU", 2, isa="avx2")
 SMALL = {"object_store_memory": 80 * 2**20}
+ENVIRONMENT = {
+    "GEMMDB_TEST_CLUSTER": str(os.getpid()),
+    "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[2]), os.environ.get("PYTHONPATH", "")]),
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Of all processes of the cluster. The first tells them from those of other tests."""
 
 
 def offered(device: Device) -> dict[str, int]:
@@ -29,7 +34,9 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 1, "resources": offered(DEVICE), "include_dashboard": False, **SMALL}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        with pytest.MonkeyPatch.context() as patch:
+            _set(patch)
+            self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address = self.cluster.address
         self.nodes = []
 
@@ -37,7 +44,9 @@ class Nodes:
         return self.start(num_cpus=1, resources=offered(device))
 
     def start(self, **given):
-        self.nodes.append(self.cluster.add_node(**given, **SMALL))
+        with pytest.MonkeyPatch.context() as patch:
+            _set(patch)
+            self.nodes.append(self.cluster.add_node(**given, **SMALL))
         return self.nodes[-1]
 
     def remove(self, node) -> None:
@@ -45,23 +54,28 @@ class Nodes:
         self.cluster.remove_node(node, allow_graceful=False)
 
 
-@pytest.fixture(scope="module")
-def nodes():
-    """A cluster of two nodes with a CPU each."""
+def _set(patch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        patch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def cluster():
     pytest.importorskip("ray", reason="needs ray: pip install 'gemmdb[ray]'")
-    path = os.pathsep.join([*map(str, (HERE, HERE.parents[2])), os.environ.get("PYTHONPATH", "")])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", path)
-        patch.setenv("GEMMDB_TEST_CLUSTER", str(os.getpid()))
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.syspath_prepend(HERE)
-        started = Nodes()
-        try:
-            started.add()
-            yield started
-        finally:
-            started.cluster.shutdown()
-            sys.modules.pop("recorded_node", None)
+    started = Nodes()
+    try:
+        started.add()
+        yield started
+    finally:
+        started.cluster.shutdown()
+
+
+@pytest.fixture
+def nodes(cluster, monkeypatch):
+    """A cluster of two nodes with a CPU each."""
+    _set(monkeypatch)
+    monkeypatch.syspath_prepend(HERE)
+    return cluster
 
 
 @pytest.fixture

@@ -1,16 +1,50 @@
 """Kernels are compiled by tasks on one node and come to the caches of another, which measures."""
 
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
 
 from gemmdb.generators.build.build import BuildRequest
-from gemmdb.generators.cluster import resources
+from gemmdb.generators.cluster import connection, delivery, resources
 from gemmdb.generators.cluster.node import Site
+from gemmdb.generators.measure.cuda.artifact import Built
+from gemmdb.generators.measure.cuda.background import warm
 from gemmdb.table.measurement import TIMED
 from gemmdb.table.reader import Table
 
-pytest.importorskip("triton", reason="needs triton to compile")
+
+@pytest.fixture
+def joined(nodes):
+    """This process in the cluster, with a node that compiles."""
+    compiling = nodes.start(num_cpus=2, resources={"gemmdb:torch-t": 1})
+    with connection.connected(nodes.address):
+        yield
+    nodes.remove(compiling)
+
+
+def test_artifacts_are_built_by_tasks_and_their_files_come_along(joined, tmp_path, monkeypatch):
+    from artifacts import Artifact
+
+    from gemmdb.generators.cluster.compiling import ClusterExecutor
+
+    files = {}
+    executor = ClusterExecutor("triton", {"triton": "gemmdb:torch-t"}, True, files)
+    keys = ("kernel", "fail", "raise", "die", "other")
+    found = {key: executor.submit(warm, Artifact(key), 90) for key in keys}
+    assert executor.submit(len).result() is None
+    assert found["kernel"].result(60) == found["other"].result(60) == Built("", 0.1, 90)
+    assert found["fail"].result(60).failure == "does not compile"
+    assert "no space left" in str(found["raise"].exception(60))
+    assert isinstance(found["die"].exception(60), BrokenProcessPool)  # As of a process of this host.
+    for name, folder in caches(tmp_path).items():
+        monkeypatch.setenv(name, folder)
+    delivery.place({key: files[key] for key in ("kernel", "other", "fail")})
+    here = tmp_path / "TRITON_CACHE_DIR"
+    assert sorted(path.name for path in here.iterdir()) == ["kernel.cubin", "kernel.json", "other.cubin", "other.json"]
+    assert (here / "kernel.json").read_text() == f'{{"cubin": "{here}/kernel.cubin"}}'
+    nowhere = ClusterExecutor("cutlass", {}, True, files).submit(warm, Artifact("kernel"), 90)
+    assert "no node of the cluster compiles with cutlass" in str(nowhere.exception())
 
 
 def caches(folder: Path) -> dict[str, str]:
@@ -20,6 +54,7 @@ def caches(folder: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_node_measures_what_another_has_compiled(nodes, tmp_path):
+    pytest.importorskip("triton", reason="needs triton to compile")
     from sleeping_gpu import Gpu, find
 
     from gemmdb.generators.cluster.build import build
