@@ -115,5 +115,11 @@ def unplaced(value: Any) -> Any:
 
 
 def command() -> list[str]:
-    """The command of this process, as recorded in a table."""
-    return [Path(sys.argv[0]).name, *map(unplaced, sys.argv[1:])]
+    """The command of this process, as recorded in a table: without paths, and without the address of a cluster."""
+    words = [Path(sys.argv[0]).name, *map(unplaced, sys.argv[1:])]
+    for place, word in enumerate(words):
+        if word.startswith("--ray="):
+            words[place] = "--ray=ADDRESS"
+        elif word == "--ray" and place + 1 < len(words):
+            words[place + 1] = "ADDRESS"
+    return words
