@@ -136,4 +136,4 @@ class ClusterBackend:
             one = {"num_cpus": max(self.offer.cpus, 1)}  # All: what else ran there would disturb the times.
         held = {resources.arch(self.device): 1, self.offer.name: 1}
         actor = ray.remote(Measuring).options(resources=held, **one).remote()
-        return actor, actor.begin.remote(self.device, effort, self.site)
+        return actor, actor.begin.remote(self.device, self.toolchain, effort, self.site)

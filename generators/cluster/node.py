@@ -108,13 +108,18 @@ class Measured:
 class Measuring:
     """The actor that has a device to itself. The measurers of the device live in its process."""
 
-    def begin(self, device: Device, effort: Effort, site: Site) -> None:
+    def begin(self, device: Device, toolchain: Toolchain, effort: Effort, site: Site) -> None:
         """Start the measurer, and wait a little while others use the device. Raises GemmdbError if this node has
-        another one."""
+        another device, or other software than `toolchain`; drivers may differ."""
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's: the number of processors that it gave to the actor.
         backend = site.make(device)
         self._delivered = Delivered()
         if hasattr(backend, "compilers"):
             backend.compilers = self._delivered
+        if replace(backend.toolchain, driver="") != replace(toolchain, driver=""):
+            raise GemmdbError(
+                f"nodes differ: {backend.toolchain.text} here, {toolchain.text} elsewhere; install the same"
+            )
         if not backend.workers:
             raise GemmdbError(f"a node offers {resources.sku(device)!r}, and its GPU is another one")
         until = time.monotonic() + PATIENCE_S
@@ -122,7 +127,6 @@ class Measuring:
             time.sleep(ASK_S)
         self._busy, self._compiles_here = busy, device.kind != "cuda"
         self._measurers: dict[int, Measurer] = {0: backend.measurer(0, effort)}
-        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's; each process that times gets its own.
 
     def measure(
         self, which: int, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int, came: Compiled
