@@ -25,6 +25,8 @@ from gemmdb.processes.pool import Stopped
 from gemmdb.table.measurement import Protocol, Status, one_line
 
 POLL_S = 0.2
+PATIENCE_S = 10.0
+"""How long an actor may take to begin before it is said that a device is waited for."""
 BEGINNINGS = 3
 """An actor that went away this many times before it could measure anything ends the build."""
 
@@ -46,6 +48,7 @@ class Link:
     _begun: Any = None
     _ready: bool = False
     _failed: int = 0
+    _asked: float = 0.0
     _told: bool = False
     _closed: bool = False
 
@@ -56,9 +59,10 @@ class Link:
             return True
         if self._actor is None:
             self._actor, self._begun = self.start()
+            self._asked, self._told = monotonic(), False
         if not ray.wait([self._begun], timeout=0)[0]:
-            if self._failed and not self._told:
-                self.say("waiting for a node of the cluster")
+            if not self._told and monotonic() - self._asked > PATIENCE_S:
+                self.say("waiting for a free device of the cluster")
                 self._told = True
             return False
         try:
@@ -71,7 +75,7 @@ class Link:
             return False
         except RayError as error:
             raise GemmdbError(f"a worker of the cluster cannot measure: {_cause(error)}") from None
-        self._ready, self._failed, self._told = True, 0, False
+        self._ready, self._failed = True, 0
         return True
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -127,7 +131,6 @@ class Link:
         self._kill()
         self._failed += not self._ready
         self._ready = False
-        self._told = False
 
     def _kill(self) -> None:
         actor, self._actor = self._actor, None

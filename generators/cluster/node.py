@@ -117,9 +117,7 @@ class Measuring:
         if hasattr(backend, "compilers"):
             backend.compilers = self._delivered
         if replace(backend.toolchain, driver="") != replace(toolchain, driver=""):
-            raise GemmdbError(
-                f"nodes differ: {backend.toolchain.text} here, {toolchain.text} elsewhere; install the same"
-            )
+            raise GemmdbError(f"its software differs from another node: {backend.toolchain.text}, not {toolchain.text}")
         if not backend.workers:
             raise GemmdbError(f"a node offers {resources.sku(device)!r}, and its GPU is another one")
         until = time.monotonic() + PATIENCE_S

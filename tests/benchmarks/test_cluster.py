@@ -16,7 +16,7 @@ def options(tmp_path, *words):
 
 def test_the_options_have_defaults(tmp_path):
     found = options(tmp_path)
-    assert (found.gpus, found.shapes, found.problems, found.effort, found.rounds) == (2, "h200", 60, "quick", 3)
+    assert (found.gpus, found.shapes, found.problems, found.effort, found.rounds) == (2, "h200", 40, "quick", 2)
     with pytest.raises(SystemExit):
         options(tmp_path, "--gpus", "two")
 

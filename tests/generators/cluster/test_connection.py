@@ -15,12 +15,15 @@ from typer.testing import CliRunner
 
 from gemmdb.cli.app import app
 from gemmdb.devices import detect
-from gemmdb.errors import InputError
+from gemmdb.errors import GemmdbError, InputError
 from gemmdb.generators.build.build import BuildRequest
 from gemmdb.generators.cluster import connection, resources
 from gemmdb.generators.cluster.build import Shared, build
+from gemmdb.generators.cluster.node import Measuring, Site, describe
+from gemmdb.generators.effort import named
 from gemmdb.generators.interfaces.progress import State
 from gemmdb.key.device import Device
+from gemmdb.key.toolchain import Toolchain
 
 CPU = Device("cpu", "cpu", "Test CPU", 2, isa="avx2")
 
@@ -58,6 +61,25 @@ def test_the_threads_of_a_cpu_are_in_its_resource():
     assert resources.threads(name) == 2
     assert not resources.is_cpu(resources.sku(H200))
     assert resources.skus({"CPU": 1, **resources.here()}) == [resources.sku(detect.native())]
+
+
+def test_a_node_describes_the_device_that_a_plain_build_measures(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    here = detect.cpu()
+    monkeypatch.setenv("OMP_NUM_THREADS", str(here.units + 1))  # As Ray sets it in its workers.
+    found = describe(resources.sku(here), None, Site())
+    assert (found.device, found.effort) == (here, named("quick"))
+    assert [protocol.clock for protocol in found.protocols] == ["host"]
+    assert found.compilers == {}
+
+
+def test_an_actor_refuses_other_software(monkeypatch):
+    class Other:
+        device, toolchain, workers = CPU, Toolchain(torch="2.13.0"), 1
+
+    with pytest.raises(GemmdbError, match="its software differs from another node"):
+        Measuring().begin(CPU, Toolchain(torch="2.12.0"), named("quick"), Site(make=lambda device: Other()))
 
 
 def test_this_host_prints_what_it_offers():
