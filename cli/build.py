@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +19,7 @@ from gemmdb.cli.progress import BuildProgress
 from gemmdb.errors import InputError
 
 if TYPE_CHECKING:
-    from gemmdb.generators.build.build import BuildRequest
+    from gemmdb.generators.build.build import BuildReport, BuildRequest
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class BuildOptions:
     ray: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS|local", help="Spread the work over a Ray cluster (not available in this version)."
+            metavar="ADDRESS|local",
+            help="Build over the nodes of a Ray cluster: HOST:PORT of its head, auto for that of this host, or local.",
         ),
     ] = None
     modelled: Annotated[
@@ -121,6 +122,10 @@ def build(options: BuildOptions) -> None:
     Known results are not measured again. If a problem has new candidates, these are measured together with the best
     known ones. Lookups find the default file automatically.
 
+    With --ray the nodes of a cluster measure, each GPU and each CPU one problem at a time, and the results are written
+    here. --arch native then builds for every kind of device that the nodes have. What a lost node was measuring is
+    measured by another one, and set aside as crash or timeout after the third.
+
     \b
     Examples:
       gemmdb build --arch native
@@ -128,39 +133,61 @@ def build(options: BuildOptions) -> None:
       gemmdb build --arch sm90
       gemmdb build --arch sm90 --ops mixed_mm --dtypes bf16,fp16 --out h200.db --gpus 4
       gemmdb build --arch sm80 --modelled --shapes workload.jsonl
+      gemmdb build --arch native --shapes workload.jsonl --ray 10.0.0.5:6379
 
     \b
     Exit codes: 0 done, or stopped after --minutes (candidates that failed are rows of the table), 2 bad usage or bad
     input, 130 interrupted (Ctrl-C or SIGTERM).
     """
-    _check_installed(options.modelled)
-    from gemmdb.cli import build_summary
-
-    # Imported here because the generators need sqlite-utils and more, which other commands do not.
-    from gemmdb.generators.build.build import build as build_table
-    from gemmdb.generators.shapes import loading as shapes
-
+    _check_installed(options.modelled, options.ray is not None)
     request = options.request()
     with BuildProgress() as progress, terminable():
-        report = build_table(request, progress, say=note)
+        reports = _built(request, progress)
+    documents = [document for report in reports if (document := _said(options, request, report)) is not None]
+    if documents:
+        first, *further = documents
+        say_json("build", {**first, "further": further} if further else first)
+    if any(report.interrupted for report in reports):
+        raise typer.Exit(130)
+
+
+def _built(request: BuildRequest, progress: BuildProgress) -> Sequence[BuildReport]:
+    """The reports of a build: one, or with --ray one per kind of device."""
+    # Imported here because the generators need sqlite-utils and more, which other commands do not.
+    if request.ray is not None:
+        from gemmdb.generators.cluster.build import build as build_over
+
+        return build_over(request, progress, say=note)
+    from gemmdb.generators.build.build import build as build_table
+
+    return [build_table(request, progress, say=note)]
+
+
+def _said(options: BuildOptions, request: BuildRequest, report: BuildReport) -> dict[str, Any] | None:
+    """Print a report, or return it as JSON, if that is wanted."""
+    from gemmdb.cli import build_summary
+    from gemmdb.generators.shapes import loading as shapes
+
     problems = shapes.select(shapes.load(request.shapes, report.device.kind), request.ops, request.dtypes)
     if options.verbose:
         build_summary.note_failures(report, problems)
     for warning in report.warnings:
         note(warning)
-    if options.as_json:
-        say_json("build", build_summary.document(request, report, problems))
-    else:
+    if not options.as_json:
         say_facts(build_summary.summary(request, report, problems))
     if report.left and not report.interrupted:
         note(f"out of time; {report.left:,} of {report.jobs:,} are left: the same command continues from there")
     if report.interrupted:
         note(f"interrupted; the results so far are in {report.out}: the same command continues from there")
-        raise typer.Exit(130)
+    return build_summary.document(request, report, problems) if options.as_json else None
 
 
-def _check_installed(modelled: bool) -> None:
-    if importlib.util.find_spec("torch") is None and not modelled:
+def _check_installed(modelled: bool, over_a_cluster: bool) -> None:
+    if over_a_cluster:
+        from gemmdb.generators.cluster.connection import check_installed
+
+        check_installed()
+    elif importlib.util.find_spec("torch") is None and not modelled:
         raise InputError("building needs torch, which is not installed: pip install torch 'gemmdb[build]'")
     if importlib.util.find_spec("jinja2") is None:  # It comes with torch too.
         raise InputError("building needs jinja2, which is not installed: pip install 'gemmdb[build]'")

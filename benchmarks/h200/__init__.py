@@ -12,6 +12,7 @@ TOOLS = (
     Tool("repeat", "Tune the same problems twice and compare the two tables.", gpu=True),
     Tool("exhaustive", "Compare the picks of an effort with those of a search of the whole space.", gpu=True),
     Tool("scaling", "Compare the throughput of a build on one GPU and on several.", gpu=True),
+    Tool("cluster", "Compare the time of a build through Ray and of a plain one.", gpu=True),
     Tool("stores", "Time epilogues that store in another order, fused and behind ATen.", gpu=True),
     Tool("references", "Time default mode's code beside the kernels that stand in for it.", gpu=True),
     Tool("biases", "Print how much of its gain over ATen a config loses by a bias."),

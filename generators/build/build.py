@@ -91,6 +91,14 @@ class Builder:
         return run.report(self.out, len(problems))
 
 
+def check(request: BuildRequest) -> None:
+    """Reject numbers that mean nothing, with an InputError."""
+    if request.gpus is not None and request.gpus < 1:
+        raise InputError(f"--gpus {request.gpus}: must be at least 1")
+    if request.minutes is not None and not request.minutes > 0:
+        raise InputError(f"--minutes {request.minutes:g}: must be more than 0")
+
+
 def _recorded(
     builder: Builder, backend: Backend, store: Store, workload: Recorded, problems: Sequence[Problem]
 ) -> BuildReport:
@@ -122,11 +130,8 @@ def _told(number: int, reason: str) -> str:
 def _backend(request: BuildRequest) -> tuple[Backend, tuple[str, ...]]:
     """The backend for the request, and warnings."""
     if request.ray is not None:
-        raise InputError("--ray: building on several hosts is not available in this version; build on each, then merge")
-    if request.gpus is not None and request.gpus < 1:
-        raise InputError(f"--gpus {request.gpus}: must be at least 1")
-    if request.minutes is not None and not request.minutes > 0:
-        raise InputError(f"--minutes {request.minutes:g}: must be more than 0")
+        raise InputError("--ray: gemmdb.generators.cluster.build builds over a cluster")
+    check(request)
     device, warnings = target.choose(request.arch, request.shapes)
     if request.gpus is not None and device.kind == "cpu":
         raise InputError("--gpus: a CPU table uses no GPUs")

@@ -3,7 +3,7 @@ ready."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Condition, Thread
@@ -13,7 +13,9 @@ from gemmdb.generators.build.queue import Work
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Job, Outcome
 from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
 from gemmdb.processes.pool import Stopped
+from gemmdb.table.measurement import Protocol
 
 AHEAD = 128
 """How many jobs per worker are claimed ahead, on devices that compile while they measure. At the start most jobs wait a
@@ -24,6 +26,8 @@ POLL_S = 0.2
 PATIENCE = 4
 """The scheduler gives up waiting if nothing is compiled for this many times the limit of one candidate. The compilers
 may have a queue, so it is more than 1."""
+MOST_LOSSES = 3
+"""A job that lost this many workers is set aside."""
 GRACE_S = 15.0
 """How long a build that is out of time waits for its last winners to be compiled, in seconds."""
 
@@ -68,6 +72,7 @@ class Scheduler(Thread):
         self._emitting: dict[int, tuple[Job, Won]] = {}
         self._due: deque[Won] = deque()
         self._in_hand = 0
+        self._losses: Counter[tuple[Problem, Protocol]] = Counter()
         self._more = True
         self._moved = monotonic()
         self._until: float | None = None
@@ -88,14 +93,15 @@ class Scheduler(Thread):
             self._more = False
             self._changed.notify_all()
 
-    def next(self) -> Task | None:
-        """Wait for the next task. None if nothing is left, or the build must stop.
+    def next(self, available: Callable[[], bool]) -> Task | None:
+        """Wait for the next task, as long as the caller's device is not `available`. None if nothing is left, or the
+        build must stop.
 
         The caller must call `finished` after each task. Raises the error that ended the scheduler.
         """
         with self._changed:
             while not self._over():
-                task = self._take()
+                task = self._take() if available() else None
                 if task is not None:
                     self._in_hand += 1
                     return task
@@ -109,6 +115,21 @@ class Scheduler(Thread):
         with self._changed:
             self._in_hand -= 1
             self._changed.notify_all()
+
+    def lost(self, task: Task) -> bool:
+        """Have a task whose device went away done by another worker, unless that happened to its job too often. Returns
+        whether it will be done."""
+        with self._changed:
+            jobs = [won.job for won in task.confirm] + ([task.race] if task.race else [])
+            keys = [(job.problem, job.protocol) for job in jobs]
+            self._losses.update(keys)
+            if any(self._losses[key] >= MOST_LOSSES for key in keys):
+                return False
+            self._due.extend(task.confirm)
+            if task.race is not None:
+                self._ready.append(task.race)
+            self._changed.notify_all()
+        return True
 
     def won(self, won: Won, emission: Job | None) -> None:
         """Have a winner confirmed. If its emitted code is needed, this waits until `emission` is compiled."""

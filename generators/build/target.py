@@ -14,13 +14,18 @@ from gemmdb.workload import entries
 
 
 def choose(arch: str, name: str | None) -> tuple[Device, tuple[str, ...]]:
-    """The device of this machine to measure for `arch` and the shapes `name`, and warnings about devices of the
+    """The device of this machine to measure for `arch` and the shapes `name`, and warnings (see `fitted`). Raises
+    InputError if there is no such device, or if the choice is ambiguous."""
+    return fitted(backends.device_for(arch), arch, name)
+
+
+def fitted(device: Device, arch: str, name: str | None) -> tuple[Device, tuple[str, ...]]:
+    """A device that was found for `arch`, as it is measured for the shapes `name`, and warnings about devices of the
     workload that the table will not serve.
 
     A CPU gets the number of threads of the workload, since rows with another number answer none of its lookups. Raises
-    InputError if there is no such device, or if the choice is ambiguous.
+    InputError if the choice is ambiguous.
     """
-    device = backends.device_for(arch)
     recorded = devices(name)
     if not recorded:
         return device, ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from threading import Thread
@@ -10,11 +11,11 @@ from time import monotonic
 from gemmdb.generators.build.race import confirm, race, unconfirmed
 from gemmdb.generators.build.scheduler import Scheduler, Task, Won
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Candidate, Job, Measurer, Outcome
-from gemmdb.kernels.config import ATEN
+from gemmdb.generators.interfaces.backend import Candidate, Job, Lost, Measurer, Outcome
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.pool import Stopped
-from gemmdb.table.measurement import Status
+from gemmdb.table.measurement import MAX_DETAIL, Status
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,9 @@ class Worker(Thread):
             while (task := self._next()) is not None:
                 try:
                     self._do(task)
+                except Lost as lost:
+                    if not self._scheduler.lost(task):
+                        self._set_aside(task, lost)
                 finally:
                     self._scheduler.finished()
         except Stopped:
@@ -91,7 +95,7 @@ class Worker(Thread):
 
     def _next(self) -> Task | None:
         self._messages.put(Phase("waiting"))
-        return self._scheduler.next()
+        return self._scheduler.next(self._measurer.available)
 
     def _do(self, task: Task) -> None:
         if task.race is not None:
@@ -128,6 +132,18 @@ class Worker(Thread):
             self._confirm_later(replace(won, picks=picks, confirmed=confirmed))
         else:
             self._messages.put(Confirmed(won.job, confirmed))
+
+    def _set_aside(self, task: Task, lost: Lost) -> None:
+        """Report what is to be measured of a task as failed."""
+
+        def failed(configs: Iterable[Config]) -> tuple[Outcome, ...]:
+            return tuple(Outcome(config, lost.status, detail=f"set aside: {lost}"[:MAX_DETAIL]) for config in configs)
+
+        if task.race is not None:
+            illegal = (Outcome(c.config, Status.ILLEGAL, detail=c.illegal) for c in task.race.candidates if c.illegal)
+            self._messages.put(Finished(task.race, (*illegal, *failed(task.race.legal))))
+        for won in task.confirm:
+            self._messages.put(Confirmed(won.job, (*won.confirmed, *failed(won.picks))))
 
     def _expect(self, won: Won, measurer: Measurer) -> None:
         measurer.expect(won.job.problem, [measurer.emitted(pick) for pick in won.picks])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 
+from gemmdb.errors import GemmdbError
 from gemmdb.generators.effort import Effort
 from gemmdb.kernels import sources
 from gemmdb.kernels.config import Config
@@ -31,6 +32,15 @@ class Outcome:
     compile_s: float | None = None
     detail: str = ""
     disturbed: bool = False
+
+
+class Lost(GemmdbError):
+    """The device, or what works on it, went away in the middle of a measurement; another try may succeed. `status`:
+    that of the candidates, if no other try does."""
+
+    def __init__(self, detail: str, status: Status = Status.CRASH) -> None:
+        super().__init__(detail)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -94,8 +104,13 @@ class Measurer(Interface):
         interleaved with each other and with ATen, which is always measured.
 
         Never raises for a candidate: one that fails to compile, raises, crashes, hangs, runs out of memory or
-        computes wrong results has an outcome that says so, and the others are still measured.
+        computes wrong results has an outcome that says so, and the others are still measured. Raises Lost if the
+        device goes away.
         """
+
+    def available(self) -> bool:
+        """Whether the device is there now. False for one of another host that is busy or went away. Returns at once.
+        Raises GemmdbError if it will never be."""
 
     def ready(self, limit_s: float) -> bool:
         """Wait at most `limit_s` seconds for the process that times; whether it can begin now."""

@@ -19,10 +19,10 @@ class BuildRequest:
     """What to build. `arch`: `native`, `cpu` or a GPU's arch. `ops`, `dtypes` (of the activation): only these; empty
     for all. `shapes`: the name of a preset or a file (see `loading.load`). `effort`: see `effort.named`. None for
     either is the default of the device kind. `out`: the table to write; None for the user's own. `gpus`: the most GPUs
-    to use. `ray`: not available in this version. `modelled`: predict if this machine has no such device. `minutes`:
-    after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions that choose
-    candidates (see `candidate_filter.select`). `every`: also measure the products of a workload that end in ATen
-    whatever their times are (see `build.asked`).
+    to use. `ray`: the cluster to build over (see `generators.cluster`). `modelled`: predict if this machine has no such
+    device. `minutes`: after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions
+    that choose candidates (see `candidate_filter.select`). `every`: also measure the products of a workload that end in
+    ATen whatever their times are (see `build.asked`).
     """
 
     arch: str = "native"
@@ -115,5 +115,11 @@ def unplaced(value: Any) -> Any:
 
 
 def command() -> list[str]:
-    """The command of this process, as recorded in a table."""
-    return [Path(sys.argv[0]).name, *map(unplaced, sys.argv[1:])]
+    """The command of this process, as recorded in a table: without paths, and without the address of a cluster."""
+    words = [Path(sys.argv[0]).name, *map(unplaced, sys.argv[1:])]
+    for place, word in enumerate(words):
+        if word.startswith("--ray="):
+            words[place] = "--ray=ADDRESS"
+        elif word == "--ray" and place + 1 < len(words):
+            words[place + 1] = "ADDRESS"
+    return words

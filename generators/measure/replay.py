@@ -37,6 +37,10 @@ class Replay:
         self.calls.append((problem, tuple(configs), samples))
         return [self._outcome(problem, config) for config in configs]
 
+    def available(self) -> bool:
+        """True: the device is one of this host."""
+        return True
+
     def ready(self, limit_s: float) -> bool:
         """True: there is nothing to start."""
         return True

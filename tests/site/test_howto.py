@@ -28,7 +28,7 @@ EXPECTED = {
     "how-to/training.md": "5 products",
 }
 """What a page's program prints on a CPU without tables of its own."""
-RUN_HERE = ("how-to/aotinductor.md", "how-to/ci.md", "how-to/air-gapped.md")
+RUN_HERE = ("how-to/aotinductor.md", "how-to/ci.md", "how-to/air-gapped.md", "how-to/cluster.md")
 """The pages whose commands are run below."""
 OF_OTHERS = ("how-to/torchao.md", "how-to/generate.md")
 """The pages whose programs need other packages: test_howto_packages.py runs them."""
@@ -94,6 +94,16 @@ def test_tables_are_carried_over(at_home: Path) -> None:
     assert (at_home / "opt/tables/mine.db").read_bytes() == (at_home / "carried/tables/mine.db").read_bytes()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_cluster_of_this_host_builds(at_home: Path) -> None:
+    for package in ("torch", "ray"):
+        pytest.importorskip(package)
+    (at_home / "mine.db").unlink()
+    said = commands("how-to/cluster.md", at_home)
+    assert re.search(r"measurements +2 of 2 measured now", said)
+
+
 def test_what_is_carried_in_is_what_is_needed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = {*project["dependencies"], *project["optional-dependencies"]["build"]}
@@ -132,7 +142,7 @@ def resolves(name: str) -> bool:
 
 
 def test_every_page_names_its_programs() -> None:
-    assert len(PAGES) == 9
+    assert len(PAGES) == 10
     for page in PAGES:
         assert all(block.name for block in blocks(page) if block.language in ("python", "cpp", "cmake", "toml"))
         assert page in {*EXPECTED, *RUN_HERE, *OF_OTHERS} or not any(block.language == "sh" for block in blocks(page))

@@ -116,6 +116,10 @@ class CpuMeasurer:
             return [self._failed.get((problem, c), Outcome(c, Status.ERROR, detail=lost)) for c in configs]
         return [self._failed.get((problem, config)) or outcomes[config] for config in configs]
 
+    def available(self) -> bool:
+        """True: the device is one of this host."""
+        return True
+
     def ready(self, limit_s: float) -> bool:
         """True: the process starts when it is needed."""
         return True

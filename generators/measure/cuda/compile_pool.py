@@ -8,8 +8,8 @@ import heapq
 import multiprocessing
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -59,12 +59,13 @@ class CompilePool:
 
     The processes start when they are needed and stay. If a process dies, the pool of its kind breaks, as in
     ProcessPoolExecutor: artifacts that were being compiled raise BrokenProcessPool, and waiting artifacts go to a new
-    pool.
+    pool. `make`: makes the executor of a kind, default: processes of this host.
     """
 
-    def __init__(self, capability: int, processes: int) -> None:
+    def __init__(self, capability: int, processes: int, make: Callable[[str], Executor] | None = None) -> None:
         self.capability, self.processes = capability, processes
-        self._executors: dict[str, ProcessPoolExecutor] = {}
+        self._make = make or self._local
+        self._executors: dict[str, Executor] = {}
         self._waiting: dict[str, _Item] = {}
         self._heaps: dict[str, list[tuple[Priority, int, _Item]]] = {kind: [] for kind in WEIGHTS}
         self._running: Counter[str] = Counter()
@@ -117,7 +118,7 @@ class CompilePool:
         with self._changed:
             executors, self._executors = list(self._executors.values()), {}
         for executor in executors:
-            running = list((executor._processes or {}).values())
+            running = list((getattr(executor, "_processes", None) or {}).values())
             executor.shutdown(wait=False, cancel_futures=True)
             # Nobody needs what is being compiled any more, and the interpreter would wait for it at exit.
             for process in running:
@@ -183,15 +184,18 @@ class CompilePool:
             return
         inner.add_done_callback(lambda done: self._finished(item, done))
 
-    def _executor(self, kind: str) -> ProcessPoolExecutor:
+    def _executor(self, kind: str) -> Executor:
         with self._changed:
             if self._closed:
                 raise CancelledError
             if kind not in self._executors:
-                # No limit of tasks per process: a pool whose processes all reach it at once hangs forever
-                # (python/cpython#115634).
-                self._executors[kind] = ProcessPoolExecutor(self.processes, _context(kind), initializer=background)
+                self._executors[kind] = self._make(kind)
             return self._executors[kind]
+
+    def _local(self, kind: str) -> Executor:
+        # No limit of tasks per process: a pool whose processes all reach it at once hangs forever
+        # (python/cpython#115634).
+        return ProcessPoolExecutor(self.processes, _context(kind), initializer=background)
 
     def _finished(self, item: _Item, inner: Future[Built] | None, error: BaseException | None = None) -> None:
         with self._changed:

@@ -52,7 +52,7 @@ class Library:
     @property
     def path(self) -> Path:
         """Where the library is once it is built with the present compiler and headers."""
-        return _folder() / f"{self.key}-{_tools()}.so"
+        return _folder() / f"{self.key}-{tools()}.so"
 
     @property
     def work(self) -> str:
@@ -107,7 +107,7 @@ def loaded(path: Path) -> Any:
 
 
 @functools.cache
-def _tools() -> str:
+def tools() -> str:
     """8 hexadecimal digits that change with the compiler and the headers."""
     compiler, headers = cutlass.compiler(), cutlass.headers()
     version = ""

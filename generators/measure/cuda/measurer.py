@@ -76,6 +76,10 @@ class CudaMeasurer:
             outcomes.append(Outcome(config, load.status, found, load.error, load.compile_s, load.detail))
         return outcomes
 
+    def available(self) -> bool:
+        """True: the device is one of this host."""
+        return True
+
     def ready(self, limit_s: float) -> bool:
         """See `interfaces.backend.Measurer.ready`."""
         if self._starting is not None:

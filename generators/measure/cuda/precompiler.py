@@ -7,7 +7,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from time import monotonic
@@ -37,12 +37,14 @@ class Precompiler:
     """Fills the on-disk caches of compiled kernels, for all workers of a build and from all their threads.
 
     `capability`: 90 for sm90. `processes`: how many compile at a time. `needs`: the artifacts of a config on a problem.
+    `make`: see `CompilePool`.
     """
 
     capability: int
     shared_bytes: int
     processes: int = max((os.cpu_count() or 2) - 2, 1)
     needs: Callable[[Problem, Config], Sequence[Artifact]] = required
+    make: Callable[[str], Executor] | None = None
     _futures: dict[str, Future[Built]] = field(default_factory=dict)
     _keys: dict[tuple[Problem, Config], tuple[str, ...]] = field(default_factory=dict)
     _lost: Counter[str] = field(default_factory=Counter)
@@ -51,7 +53,7 @@ class Precompiler:
     _closed: bool = False
 
     def __post_init__(self) -> None:
-        self._pool = CompilePool(self.capability, self.processes)
+        self._pool = CompilePool(self.capability, self.processes, self.make)
 
     def warm(self, artifact: Artifact) -> None:
         """Start processes that compile Triton kernels before there is anything else to compile, and build an artifact
@@ -141,6 +143,11 @@ class Precompiler:
                 reason = f"needs {built.shared} bytes of shared memory, {self.shared_bytes} are there"
                 return Status.ERROR, reason, built.seconds
         return None
+
+    def keys(self, problem: Problem, config: Config) -> tuple[str, ...]:
+        """The keys of the artifacts of a config that was submitted."""
+        with self._lock:
+            return self._keys.get((problem, config), ())
 
     def seconds(self, problem: Problem, config: Config) -> float:
         """The seconds that compiling a config's artifacts took, as far as they were compiled here."""

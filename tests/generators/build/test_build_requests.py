@@ -6,6 +6,7 @@ import pytest
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.interfaces.request import command
 from gemmdb.table.reader import Table
 
 
@@ -18,7 +19,7 @@ from gemmdb.table.reader import Table
         ({"arch": "sm70", "modelled": True}, "--modelled: unknown device 'sm70'; known archs: sm100, "),
         ({"arch": "sm80", "modelled": True}, "no problem is left to model"),
         ({"arch": "sm80", "modelled": True, "gpus": 2}, "--gpus: a modelled build measures nothing"),
-        ({"ray": "local"}, "--ray.*not available in this version"),
+        ({"ray": "local"}, "--ray: gemmdb.generators.cluster.build"),
         ({"gpus": 2}, "--gpus.*CPU"),
         ({"gpus": 0}, "--gpus 0"),
         ({"effort": "heroic"}, "unknown effort 'heroic'; known: quick, standard, full"),
@@ -56,6 +57,14 @@ def test_provenance_says_what_was_asked_for(request_, replay_backend, rows, monk
     assert run["request"]["out"] == request_.out.name
     assert Path(request_.shapes).name == run["request"]["shapes"] != request_.shapes
     assert run["command"] == ["gemmdb", "build", "--out", request_.out.name]
+
+
+@pytest.mark.parametrize("words", [["--ray", "10.0.0.5:6379", "--all"], ["--ray=10.0.0.5:6379"], ["--ray"]])
+def test_the_address_of_a_cluster_is_not_written_down(words, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["gemmdb", "build", *words])
+    found = command()
+    assert len(found) == len(words) + 2
+    assert "10.0.0.5" not in " ".join(found)
 
 
 def test_the_default_output_is_where_lookups_find_it(shapes_file, tmp_path, monkeypatch, replay_backend, rows):

@@ -11,7 +11,7 @@ from gemmdb.errors import GemmdbError
 from gemmdb.generators import effort
 from gemmdb.generators.build import scheduler
 from gemmdb.generators.build.build import build
-from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
+from gemmdb.generators.interfaces.backend import Job, Lost, Outcome, ignore
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.table.measurement import EMITTED, Protocol, Status
@@ -285,8 +285,45 @@ def test_winners_of_an_earlier_build_take_their_turn_with_races_and_those_of_thi
     scheduling.won(scheduler.Won(jobs[0], (), ()), jobs[0])
     assert scheduling.upcoming().job == jobs[0]
     order = []
-    while (task := scheduling.next()) is not None:
+    while (task := scheduling.next(lambda: True)) is not None:
         order += [task.race.problem] if task.race else [won.job.problem for won in task.confirm]
         scheduling.finished()
     assert order == [problems[place] for place in (0, 3, 0, 1, 2, 4)]
     assert scheduling.upcoming() is None
+
+
+class Vanishing(Replay):
+    """Its device goes away in the middle of problems of two rows, always, and once in that of problems of four."""
+
+    status = Status.CRASH
+    gone = 0
+
+    def measure(self, problem, configs, protocol, samples):
+        if problem.m == 2 or (problem.m == 4 and samples == 30 and not Vanishing.gone):
+            Vanishing.gone += problem.m == 4
+            raise Lost("its workers went away", self.status)
+        return super().measure(problem, configs, protocol, samples)
+
+
+def test_what_loses_three_workers_is_set_aside_and_all_else_is_measured(request_, replay_backend, rows, problems):
+    backend = replay_backend(rows, workers=2, replay=Vanishing)
+    backend.overlap = True
+    report = build(request_, backend=backend)
+    assert (report.measured, report.left, Vanishing.gone) == (7, 0, 1)
+    with contextlib.closing(Table.open(request_.out)) as table:
+        lost, other = table.rows(problems[1], backend.device), table.rows(problems[2], backend.device)
+        assert table.verdict(problems[2], backend.device).speedup == pytest.approx(100 / 60)
+    assert {(row.status, row.detail) for row in lost} == {(Status.CRASH, "set aside: its workers went away")}
+    assert len(lost) == 4
+    assert {row.status for row in other} == {Status.OK, Status.WRONG}
+    assert build(request_, backend=replay_backend(rows)).before == 7
+
+
+def test_a_worker_whose_device_is_away_takes_nothing(request_, replay_backend, rows):
+    class Away(Replay):
+        def available(self):
+            return bool(backend.made) and self is backend.made[0]
+
+    backend = replay_backend(rows, workers=2, replay=Away)
+    assert build(request_, backend=backend).measured == 7
+    assert not backend.made[1].calls

@@ -1,0 +1,139 @@
+"""The devices of one kind in a Ray cluster, as a Backend: a build over the cluster is a build with this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import Event
+from typing import Any
+
+import ray
+from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError, WorkerCrashedError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import gemmdb
+from gemmdb.errors import InputError
+from gemmdb.generators.cluster import connection, node, resources
+from gemmdb.generators.cluster.compiling import ClusterExecutor
+from gemmdb.generators.cluster.connection import Offer
+from gemmdb.generators.cluster.measurer import Link, RemoteMeasurer
+from gemmdb.generators.cluster.node import Description, Measuring, Site
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Job, silent
+from gemmdb.generators.measure.cuda.precompiler import Precompiler
+from gemmdb.table.measurement import Protocol, one_line
+
+GONE = (NodeDiedError, TaskUnschedulableError, WorkerCrashedError)
+"""What a task on a node raises that went away, which a cluster notices after some seconds."""
+PATIENCE = 4
+"""A request is late after this many times the limits of compiling one candidate and of one round of timing."""
+DESCRIBE_S = 120.0
+"""How long a node may take to describe its device; it starts a process for that."""
+
+
+def described(offer: Offer, effort: str | None, site: Site) -> Description | None:
+    """The device of an offer, as the first of its nodes that is still there describes it; None if none is. Raises
+    InputError if a node cannot measure, or if its gemmdb is another version than this one."""
+    for name in offer.nodes:
+        placed = NodeAffinitySchedulingStrategy(name, soft=False)
+        task = ray.remote(node.describe).options(num_cpus=0, scheduling_strategy=placed, max_retries=0)
+        try:
+            found: Description = ray.get(task.remote(offer.name, effort, site), timeout=DESCRIBE_S)
+        except GONE:
+            continue
+        except RayError as error:
+            cause = getattr(error, "cause", None) or error
+            raise InputError(f"--ray: a node with {offer.name!r} cannot measure: {one_line(str(cause))}") from None
+        if found.toolchain.gemmdb and found.toolchain.gemmdb != gemmdb.__version__:
+            other, here = found.toolchain.gemmdb, gemmdb.__version__
+            raise InputError(
+                f"--ray: a node with {offer.name!r} has gemmdb {other}, this host {here}: install the same"
+            )
+        return found
+    return None
+
+
+@dataclass
+class ClusterBackend:
+    """See `interfaces.backend.Backend`. `late_s`: when a request counts as late; None: by the effort.
+    `interrupted`: ends the build as Ctrl-C does."""
+
+    offer: Offer
+    description: Description
+    site: Site
+    interrupted: Event
+    late_s: float | None = None
+    chunk = 8
+    overlap = True
+
+    def __post_init__(self) -> None:
+        self.device, self.toolchain = self.description.device, self.description.toolchain
+        self.space = self.description.space
+        self.say: Callable[[str], None] = silent
+        self.links: list[Link] = []
+        self._compilers: Precompiler | None = None
+        self._files: dict[str, Any] = {}
+
+    @property
+    def workers(self) -> int:
+        """How many devices the nodes offered."""
+        return self.offer.devices
+
+    def protocols(self, effort: Effort) -> Sequence[Protocol]:
+        """Those of the nodes."""
+        return self.description.protocols
+
+    def begin(self, jobs: Sequence[Job]) -> None:
+        """Start nvcc on the kernels of all jobs, as tasks."""
+        if self.device.kind != "cuda":
+            return
+        nodes = [one for one in ray.nodes() if one["Alive"]]
+        one_host = sum(resources.any_of(one["Resources"]) for one in nodes) == 1
+        names = self.description.compilers
+        room = max((connection.processors(nodes, name) for name in set(names.values())), default=0)
+        self._compilers = Precompiler(
+            self.device.capability, int(self.device.figures.get("smem_bytes", 48 * 1024)),
+            max(room - self.workers, 1),
+            make=lambda kind: ClusterExecutor(kind, names, not one_host, self._files),
+        )  # fmt: skip
+        self._compilers.begin(jobs)
+
+    def measurer(self, worker: int, effort: Effort) -> RemoteMeasurer:
+        """A measurer of one of the devices, whichever Ray gives it."""
+        late_s = self.late_s or PATIENCE * (effort.compile_s + effort.measure_s)
+        link = Link(partial(self._actor, effort), late_s, self.interrupted, lambda text: self.say(text))
+        self.links.append(link)
+        return RemoteMeasurer(link, effort, self._compilers, self._files)
+
+    def prompt_measurer(self, gpu: int, effort: Effort) -> RemoteMeasurer:
+        """The same: nobody waits for a cluster."""
+        return self.measurer(gpu, effort)
+
+    def busy(self) -> str:
+        """Empty: each actor looks by itself."""
+        return ""
+
+    def close(self) -> None:
+        """End what compiles."""
+        if self._compilers is not None:
+            self._compilers.close()
+        self._compilers = None
+        self._files.clear()
+
+    def provenance(self) -> dict[str, object]:
+        """The readings of one node."""
+        return dict(self.description.readings)
+
+    @property
+    def lost(self) -> int:
+        """How many actors went away while they measured."""
+        return sum(link.lost for link in self.links)
+
+    def _actor(self, effort: Effort) -> tuple[Any, Any]:
+        one: dict[str, Any] = {"num_cpus": 1, "num_gpus": 1}
+        if self.device.kind == "cpu":
+            one = {"num_cpus": max(self.offer.cpus, 1)}  # All: what else ran there would disturb the times.
+        held = {resources.arch(self.device): 1, self.offer.name: 1}
+        actor = ray.remote(Measuring).options(resources=held, **one).remote()
+        return actor, actor.begin.remote(self.device, self.toolchain, effort, self.site)

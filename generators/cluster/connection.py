@@ -1,0 +1,162 @@
+"""The connection to a Ray cluster, and the devices that its nodes offer."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from gemmdb.errors import InputError
+from gemmdb.generators.cluster import resources
+
+LOCAL = "local"
+ANSWER_S = 5.0
+"""How long an address may take to accept a connection."""
+JOIN_S = 20.0
+"""How long joining a cluster may take; it takes less than a second."""
+OBJECTS_BYTES = 200 * 2**20
+"""The object store of a local cluster. What goes through it is small."""
+ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+"""What Ray reads when it is imported or starts nodes: no statistics for a server, and workers of a local cluster with
+the priority of other programs, since some of them measure."""
+START = (
+    'start its nodes with --resources="$(python -m gemmdb.generators.cluster.resources)" (see docs/how-to/cluster.md)'
+)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The nodes with one kind of device. `name`: its resource by SKU. `devices`: how many there are in all. `nodes`: by
+    id. `cpus`: the fewest processors of one of them."""
+
+    name: str
+    devices: int
+    nodes: tuple[str, ...]
+    cpus: int
+
+
+class Quiet(io.TextIOBase):
+    """Standard output without the messages about lost workers that a thread of Ray prints: a script may read the output
+    of a build."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write `text`, unless it is Ray's."""
+        return len(text) if threading.current_thread().name.startswith("ray_") else self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        """The descriptor of the stream."""
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        """Whether the stream is a terminal."""
+        return self._stream.isatty()
+
+
+def check_installed() -> None:
+    """Raise InputError if ray is missing."""
+    if importlib.util.find_spec("ray") is None:
+        raise InputError("--ray needs ray, which is not installed: pip install 'gemmdb[ray]'")
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Join the cluster at `address` (HOST:PORT, or `auto` for the one that runs on this host), or start one of this
+    host alone (`local`), which ends with the block. Raises InputError if there is none."""
+    check_installed()
+    if address not in (LOCAL, "auto"):
+        _reach(address)
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    given: dict[str, Any] = {"address": address}
+    if address == LOCAL:
+        given |= {"resources": resources.here(), "object_store_memory": OBJECTS_BYTES, "include_dashboard": False}
+    with contextlib.redirect_stdout(Quiet(sys.stdout)):
+        _join(ray, address, given)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def offers(nodes: Sequence[Mapping[str, Any]], arch: str) -> list[Offer]:
+    """What the nodes offer for an arch, `native` for all that is theirs. Raises InputError if that is nothing."""
+    found: dict[str, list[tuple[str, Mapping[str, float]]]] = {}
+    known: set[str] = set()
+    for node in nodes:
+        if not node["Alive"]:
+            continue
+        for name in resources.skus(node["Resources"]):
+            known.add(name)
+            if arch == "native" or name.startswith(f"{resources.PREFIX}{arch}-"):
+                found.setdefault(name, []).append((node["NodeID"], node["Resources"]))
+    if not known:
+        raise InputError(f"--ray: no node of the cluster says which device it has; {START}")
+    if not found:
+        names = ", ".join(sorted(one.removeprefix(resources.PREFIX) for one in known))
+        raise InputError(f"--arch {arch}: no node of the cluster has such a device; there are {names}")
+    return [_offer(name, some) for name, some in sorted(found.items())]
+
+
+def _offer(name: str, nodes: Sequence[tuple[str, Mapping[str, float]]]) -> Offer:
+    devices = sum(int(of[name]) for _, of in nodes)
+    return Offer(name, devices, tuple(node for node, _ in nodes), min(int(of.get("CPU", 0)) for _, of in nodes))
+
+
+def processors(nodes: Sequence[Mapping[str, Any]], name: str) -> int:
+    """The processors of all nodes with a resource."""
+    return sum(int(one["Resources"].get("CPU", 0)) for one in nodes if one["Alive"] and name in one["Resources"])
+
+
+def _reach(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        raise InputError(f"--ray {address}: not HOST:PORT of a cluster's head, auto or local")
+    try:
+        socket.create_connection((host, int(port)), ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        reason = f"no cluster answers there ({error}); `ray status` tells its address"
+        raise InputError(f"--ray {address}: {reason}") from None
+
+
+def _join(ray: Any, address: str, given: dict[str, Any]) -> None:
+    failed: list[BaseException] = []
+
+    def join() -> None:
+        try:
+            ray.init(log_to_driver=False, logging_level="CRITICAL", **given)
+        except BaseException as error:
+            failed.append(error)
+
+    before = signal.getsignal(signal.SIGTERM)
+    if address == LOCAL:
+        join()  # In this thread: what Ray starts ends with the thread that started it.
+    else:
+        thread = threading.Thread(target=join, daemon=True)
+        thread.start()
+        thread.join(JOIN_S)
+        if thread.is_alive():  # It would try for minutes.
+            raise InputError(f"--ray {address}: what answers there is no cluster of Ray {ray.__version__}")
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)  # Ray takes it for itself.
+    if failed:
+        if not isinstance(failed[0], Exception):
+            raise failed[0]
+        reason = " ".join(str(failed[0]).split())[:200]
+        raise InputError(f"--ray {address}: cannot join the cluster ({reason})")

@@ -1,0 +1,134 @@
+"""Takes compiled artifacts from the node that compiled them to the nodes that measure: as the files of the on-disk
+caches, with the paths in them rewritten."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import getpass
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gemmdb.generators.measure.cuda import assembler
+from gemmdb.generators.measure.cuda.artifact import Artifact, Built
+
+Files = Mapping[str, bytes]
+"""Compressed contents by path, which begins with the name of a cache."""
+
+_placed: set[str] = set()
+_TEXTS = (".json", ".py")
+"""Files in which Triton, Inductor and gemmdb write paths."""
+
+
+def caches() -> dict[str, Path]:
+    """The folders of this process's on-disk caches, by the variable of the environment that moves each."""
+    home = Path.home()
+    inductor = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
+    defaults = {
+        "TRITON_CACHE_DIR": home / ".triton" / "cache",
+        "TORCHINDUCTOR_CACHE_DIR": inductor,
+        "XDG_CACHE_HOME": home / ".cache",
+    }
+    return {name: Path(os.environ.get(name) or default).absolute() for name, default in defaults.items()}
+
+
+def built(artifact: Artifact, capability: int, elsewhere: bool) -> tuple[Built, Files]:
+    """Build an artifact in this process. `elsewhere`: it will be measured on another node, so it is built in caches of
+    this process, and the new files are returned."""
+    _settle()
+    if not elsewhere:
+        return artifact.build(capability), {}
+    _move_caches()
+    before = _listing()
+    done = artifact.build(capability)
+    if done.failure:
+        return done, {}
+    # A name that was there may have been written anew: notes have their time compared, too.
+    return done, {name: zlib.compress(path.read_bytes(), 1) for name, (path, at) in _listing().items()
+                  if before.get(name) != (path, at)} | {"": _roots()}  # fmt: skip
+
+
+def place(files: Mapping[str, Any]) -> None:
+    """Fetch artifacts by reference and write their files into the caches of this host, each once."""
+    wanted = {key: reference for key, reference in files.items() if key not in _placed}
+    if not wanted:
+        return
+    import ray
+
+    for key, packed in zip(wanted, ray.get(list(wanted.values())), strict=True):
+        _write(packed)
+        _placed.add(key)
+
+
+def _write(packed: Files) -> None:
+    targets = caches()
+    old = dict(line.split("=", 1) for line in packed.get("", b"").decode().splitlines())
+    for name, content in packed.items():
+        if not name:
+            continue
+        cache, _, inner = name.partition("/")
+        path, text = targets[cache] / inner, zlib.decompress(content)
+        if path.exists():
+            continue
+        if path.suffix in _TEXTS:
+            for root, was in old.items():
+                text = text.replace(was.encode(), str(targets[root]).encode())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+            file.write(text)
+        Path(file.name).chmod(0o755 if path.suffix == ".so" else 0o644)
+        Path(file.name).replace(path)  # Whole: other processes may be looking for it.
+
+
+def _roots() -> bytes:
+    return "\n".join(f"{name}={path}" for name, path in caches().items()).encode()
+
+
+@functools.cache
+def _settle() -> None:
+    """Set up a process that compiles, once: with a lower priority than those that time, and with their ptxas."""
+    os.nice(10)
+    assembler.choose()
+    show_gpus()
+
+
+def show_gpus() -> None:
+    """Undo that some versions of Ray hide the GPUs from tasks that use none: such a task may ask for properties."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def _move_caches() -> None:
+    """Give this process caches of its own, once: then it is known which files an artifact has made."""
+    root = _folder() / str(os.getpid())
+    if Path(os.environ.get("TRITON_CACHE_DIR", "/")).parent == root:
+        return
+    for name in caches():
+        os.environ[name] = str(root / name)
+        (root / name).mkdir(parents=True, exist_ok=True)
+
+
+def _folder() -> Path:
+    """Where processes that compile have their caches. Those of processes that ended are removed."""
+    folder = Path(tempfile.gettempdir(), f"gemmdb-compile-{os.getuid()}")
+    folder.mkdir(exist_ok=True, mode=0o700)
+    for one in folder.iterdir():
+        if not Path("/proc", one.name).exists():
+            shutil.rmtree(one, ignore_errors=True)
+    return folder
+
+
+def _listing() -> dict[str, tuple[Path, int]]:
+    found = {}
+    for name, root in caches().items():
+        for folder, _, files in os.walk(root):
+            for file in files:
+                path = Path(folder, file)
+                with contextlib.suppress(OSError):
+                    found[f"{name}/{path.relative_to(root)}"] = path, path.stat().st_mtime_ns
+    return found

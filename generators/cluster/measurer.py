@@ -1,0 +1,220 @@
+"""The Measurer of a device of a Ray cluster: its calls go to an actor that has the device to itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from threading import Event
+from time import monotonic
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from gemmdb.errors import GemmdbError
+from gemmdb.generators.cluster.node import Compiled, Measured
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Job, Lost, Outcome, ignore, silent
+from gemmdb.generators.measure.cuda.emitted_config import Emitted
+from gemmdb.generators.measure.cuda.precompiler import Precompiler
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.processes.pool import Stopped
+from gemmdb.table.measurement import Protocol, Status, one_line
+
+POLL_S = 0.2
+PATIENCE_S = 10.0
+"""How long an actor may take to begin before it is said that a device is waited for."""
+BEGINNINGS = 3
+"""An actor that went away this many times before it could measure anything ends the build."""
+
+
+@dataclass
+class Link:
+    """The connection to the actor of a device. `start`: makes an actor and returns it with the reference to the end of
+    its beginning; Ray places it as soon as a node has room. `late_s`: when a request counts as late, and its actor is
+    given up. `interrupted`: ends all waiting with KeyboardInterrupt. `say`: is told what is waited for."""
+
+    start: Callable[[], tuple[Any, Any]]
+    late_s: float
+    interrupted: Event
+    say: Callable[[str], None] = silent
+    busy_s: float | None = None
+    lost: int = 0
+    _earlier_s: float = 0.0
+    _actor: Any = None
+    _begun: Any = None
+    _ready: bool = False
+    _failed: int = 0
+    _asked: float = 0.0
+    _told: bool = False
+    _closed: bool = False
+
+    def available(self) -> bool:
+        """See `Measurer.available`."""
+        self._check()
+        if self._ready:
+            return True
+        if self._actor is None:
+            self._actor, self._begun = self.start()
+            self._asked, self._told = monotonic(), False
+        if not ray.wait([self._begun], timeout=0)[0]:
+            if not self._told and monotonic() - self._asked > PATIENCE_S:
+                self.say("waiting for a free device of the cluster")
+                self._told = True
+            return False
+        try:
+            ray.get(self._begun)
+        except RayActorError as error:
+            self._failed += 1
+            self._renew()
+            if self._failed > BEGINNINGS:
+                raise GemmdbError(f"the workers of the cluster end before they measure: {_cause(error)}") from None
+            return False
+        except RayError as error:
+            raise GemmdbError(f"a worker of the cluster cannot measure: {_cause(error)}") from None
+        self._ready, self._failed = True, 0
+        return True
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """The result of a method of the actor. Raises Lost if the actor, its process or its node went away, failed, or
+        is late, and Stopped after `close`. The next actor begins then."""
+        reference = self._method(name).remote(*arguments)
+        until = monotonic() + self.late_s
+        while not ray.wait([reference], timeout=POLL_S)[0]:
+            self._check()
+            if monotonic() > until:
+                self._renew()
+                raise Lost(f"no answer within {self.late_s:g} s", Status.TIMEOUT)
+        try:
+            return ray.get(reference)
+        except RayActorError:
+            self._check()
+            self._renew()
+            raise Lost("its workers went away") from None
+        except RayError as error:
+            self._check()
+            self._renew()
+            raise Lost(f"its workers failed: {_cause(error)}") from None
+
+    def tell(self, name: str, *arguments: Any) -> None:
+        """Call a method of the actor and do not wait."""
+        self._method(name).remote(*arguments)
+
+    def note(self, busy_s: float | None) -> None:
+        """Note the busy seconds that the actor has told."""
+        self.busy_s = None if busy_s is None else self._earlier_s + busy_s
+
+    def close(self) -> None:
+        """End the actor for good. A call in another thread raises Stopped."""
+        self._closed = True
+        self._kill()
+
+    def _method(self, name: str) -> Any:
+        actor = self._actor
+        if actor is None:
+            raise Stopped("the measurer is closed")
+        return getattr(actor, name)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise Stopped("the measurer is closed")
+        if self.interrupted.is_set():
+            raise KeyboardInterrupt
+
+    def _renew(self) -> None:
+        """Give the actor up. `available` starts the next one."""
+        self.lost += 1
+        self._earlier_s = self.busy_s or 0.0
+        self._kill()
+        self._failed += not self._ready
+        self._ready = False
+
+    def _kill(self) -> None:
+        actor, self._actor = self._actor, None
+        if actor is not None:
+            with contextlib.suppress(RayError):
+                ray.kill(actor)
+
+
+@dataclass
+class RemoteMeasurer:
+    """See `interfaces.backend.Measurer`. `precompiler`: compiles as tasks of the cluster; None where the actor compiles
+    for itself. `files`: references to compiled files by artifact. `which`: see `node.Measuring.measure`."""
+
+    link: Link
+    effort: Effort
+    precompiler: Precompiler | None
+    files: dict[str, Any]
+    which: int = 0
+    _numbers: count[int] = field(default_factory=lambda: count(1))
+
+    def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
+        """Have what the jobs need compiled by tasks; where the actor compiles, that waits until it measures."""
+        for job in jobs:
+            if self.precompiler is None:
+                ready(job)
+            else:
+                self.precompiler.prepare(job, ready)
+
+    def measure(
+        self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
+    ) -> Sequence[Outcome]:
+        """See `interfaces.backend.Measurer.measure`."""
+        came = self._compiled(problem, configs)
+        done: Measured = self.link.call("measure", self.which, problem, tuple(configs), protocol, samples, came)
+        self.link.note(done.busy_s)
+        return done.outcomes
+
+    def available(self) -> bool:
+        """Whether the actor is placed and has begun."""
+        return self.link.available()
+
+    def ready(self, limit_s: float) -> bool:
+        """Whether the actor is placed and has begun."""
+        return self.link.available()
+
+    def compiled(self, problem: Problem, config: Config) -> bool:
+        """See `interfaces.backend.Measurer.compiled`."""
+        return self.precompiler is None or all(one.done() for one in self.precompiler.submit(problem, config))
+
+    def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
+        """See `interfaces.backend.Measurer.expect`."""
+        if self.precompiler is not None and all(self.compiled(problem, config) for config in (ATEN, *configs)):
+            self.link.tell("expect", self.which, problem, tuple(configs), self._compiled(problem, configs))
+
+    def emitted(self, config: Config) -> Config:
+        """See `interfaces.backend.Measurer.emitted`."""
+        return config if config == ATEN or self.precompiler is None else Emitted.code_of(config)
+
+    def fresh(self) -> RemoteMeasurer:
+        """See `interfaces.backend.Measurer.fresh`: the actor makes it at its first use."""
+        return replace(self, which=next(self._numbers))
+
+    @property
+    def busy_s(self) -> float | None:
+        """Seconds of timed calls, those of lost actors included; None if unknown."""
+        return self.link.busy_s
+
+    def close(self) -> None:
+        """End the actor."""
+        self.link.close()
+
+    def _compiled(self, problem: Problem, configs: Sequence[Config]) -> Compiled:
+        """Wait for what compile tasks made for the configs."""
+        compilers = self.precompiler
+        if compilers is None:
+            return Compiled({}, {})
+        wanted = tuple(dict.fromkeys((ATEN, *configs)))
+        failures = {config: compilers.failure(problem, config, self.effort.compile_s) for config in wanted}
+        keys = [key for config in wanted for key in compilers.keys(problem, config)] if self.files else []
+        files = {key: self.files[key] for key in dict.fromkeys(keys) if key in self.files}
+        return Compiled(failures, {config: compilers.seconds(problem, config) for config in wanted}, files)
+
+
+def _cause(error: RayError) -> str:
+    """The exception that a worker raised, in one line."""
+    cause = getattr(error, "cause", None) or error
+    return one_line(f"{type(cause).__name__}: {cause}".split("\n\n")[-1])

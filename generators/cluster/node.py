@@ -1,0 +1,156 @@
+"""What runs on the nodes of a cluster: a description of a device, and the actor that measures on it. Nothing here
+imports ray."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gemmdb.devices import detect
+from gemmdb.errors import GemmdbError
+from gemmdb.generators import effort as efforts
+from gemmdb.generators.cluster import delivery, resources
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Measurer, Outcome, Space
+from gemmdb.generators.measure import backends
+from gemmdb.generators.measure.quiet import PATIENCE_S
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table.measurement import Protocol, Status
+
+ASK_S = 1.0
+"""How often it is asked again whether others use the device, in seconds."""
+Failure = tuple[Status, str, float]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the driver has to know of a device: the driver's host may have none, and not its toolchain. `compilers`: see
+    `resources.compilers`."""
+
+    device: Device
+    toolchain: Toolchain
+    space: Space
+    effort: Effort
+    protocols: tuple[Protocol, ...]
+    compilers: Mapping[str, str]
+    readings: Mapping[str, object]
+
+
+def found(name: str) -> Device | None:
+    """The device of this node that has the resource `name`."""
+    return detect.cpu(resources.threads(name)) if resources.is_cpu(name) else detect.cuda()
+
+
+@dataclass(frozen=True)
+class Site:
+    """How a node finds its device by the resource, and makes the backend of it."""
+
+    find: Callable[[str], Device | None] = found
+    make: Callable[[Device], Backend] = backends.backend_for
+
+
+def describe(name: str, effort: str | None, site: Site) -> Description:
+    """The device of this node that has the resource `name`."""
+    delivery.show_gpus()
+    device = site.find(name)
+    if device is None:
+        raise GemmdbError(f"a node offers {name!r}, and has no such device")
+    backend = site.make(device)
+    chosen = efforts.named(effort, device.kind)
+    return Description(
+        backend.device, backend.toolchain, backend.space, chosen, tuple(backend.protocols(chosen)),
+        resources.compilers() if device.kind == "cuda" else {}, backend.provenance(),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What compile tasks made of the artifacts of some configs. `failures`: of the configs that failed, `seconds`: of
+    all. `files`: references to the packed files by artifact."""
+
+    failures: Mapping[Config, Failure | None]
+    seconds: Mapping[Config, float]
+    files: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Delivered:
+    """Stands for the Precompiler where compile tasks compile: it knows what was delivered last."""
+
+    def __init__(self) -> None:
+        self.last = Compiled({}, {})
+
+    def failure(self, problem: Problem, config: Config, limit_s: float) -> Failure | None:
+        """See `Precompiler.failure`."""
+        return self.last.failures.get(config)
+
+    def seconds(self, problem: Problem, config: Config) -> float:
+        """See `Precompiler.seconds`."""
+        return self.last.seconds.get(config, 0.0)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The outcomes of one request, and the seconds of the device's timed calls since the actor began."""
+
+    outcomes: tuple[Outcome, ...]
+    busy_s: float | None
+
+
+class Measuring:
+    """The actor that has a device to itself. The measurers of the device live in its process."""
+
+    def begin(self, device: Device, toolchain: Toolchain, effort: Effort, site: Site) -> None:
+        """Start the measurer, and wait a little while others use the device. Raises GemmdbError if this node has
+        another device, or other software than `toolchain`; drivers may differ."""
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's: the number of processors that it gave to the actor.
+        backend = site.make(device)
+        self._delivered = Delivered()
+        if hasattr(backend, "compilers"):
+            backend.compilers = self._delivered
+        if replace(backend.toolchain, driver="") != replace(toolchain, driver=""):
+            raise GemmdbError(f"its software differs from another node: {backend.toolchain.text}, not {toolchain.text}")
+        if not backend.workers:
+            raise GemmdbError(f"a node offers {resources.sku(device)!r}, and its GPU is another one")
+        until = time.monotonic() + PATIENCE_S
+        while (busy := bool(backend.busy())) and time.monotonic() < until:
+            time.sleep(ASK_S)
+        self._busy, self._compiles_here = busy, device.kind != "cuda"
+        self._measurers: dict[int, Measurer] = {0: backend.measurer(0, effort)}
+
+    def measure(
+        self, which: int, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int, came: Compiled
+    ) -> Measured:
+        """See `Measurer.measure`. `which`: 0 for the device's measurer, another number for its `fresh` one: a new
+        number asks for a fresh one anew. `came`: what was compiled for the configs, unless they are compiled here."""
+        measurer = self._of(which)
+        if self._compiles_here:
+            measurer.prepare([Job(problem, protocol, tuple(map(Candidate, dict.fromkeys((ATEN, *configs)))))])
+        else:
+            self._take(came)
+        outcomes = measurer.measure(problem, configs, protocol, samples)
+        if self._busy:
+            outcomes = [replace(one, disturbed=True) if one.times else one for one in outcomes]
+        return Measured(tuple(outcomes), self._measurers[0].busy_s)
+
+    def expect(self, which: int, problem: Problem, configs: Sequence[Config], came: Compiled) -> None:
+        """See `Measurer.expect`."""
+        self._take(came)
+        self._of(which).expect(problem, configs)
+
+    def _of(self, which: int) -> Measurer:
+        if which not in self._measurers:
+            self._measurers = {0: self._measurers[0], which: self._measurers[0].fresh()}
+        return self._measurers[which]
+
+    def _take(self, came: Compiled) -> None:
+        self._delivered.last = came
+        delivery.place(came.files)

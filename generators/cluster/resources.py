@@ -1,0 +1,77 @@
+"""The custom resources by which Ray knows what a node can measure and compile. `python -m` prints those of this host,
+for `ray start --resources`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from gemmdb.devices import detect
+from gemmdb.generators.measure.cuda import cutlass_build
+from gemmdb.kernels import cutlass
+from gemmdb.key.device import Device
+from gemmdb.key.toolchain import installed
+
+PREFIX = "gemmdb:"
+SHARE = 0.001
+"""What a compile task takes of a resource of which each node has 1: it only says where the task may run."""
+
+
+def arch(device: Device) -> str:
+    """The resource that the nodes with a device of this arch have: one per GPU, or one for the CPU."""
+    return f"{PREFIX}{device.arch}"
+
+
+def sku(device: Device) -> str:
+    """The resource that the nodes with this device have, in the same number."""
+    return f"{PREFIX}{device.slug}"
+
+
+def skus(of: Mapping[str, float]) -> list[str]:
+    """The device resources by SKU among the resources of a node."""
+    return [name for name in of if re.fullmatch(rf"{PREFIX}(cpu|sm\d+)-.*", name)]
+
+
+def any_of(node: Mapping[str, float]) -> bool:
+    """Whether a node with these resources can measure or compile."""
+    return any(name.startswith(PREFIX) for name in node)
+
+
+def is_cpu(name: str) -> bool:
+    """Whether a resource is that of a CPU."""
+    return name.startswith(f"{PREFIX}cpu")
+
+
+def threads(name: str) -> int | None:
+    """The number of threads in the name of a CPU's resource. Ray sets OMP_NUM_THREADS, so a worker cannot see it."""
+    found = re.search(r"-(\d+)t$", name)
+    return int(found[1]) if found else None
+
+
+def compilers() -> dict[str, str]:
+    """The resource of the nodes that compile like this host: `triton` with the same torch and Triton, `inductor` with a
+    GPU besides, which Inductor asks for its properties, and `cutlass` with the same nvcc and headers."""
+    toolchain = installed("cuda")
+    found: dict[str, str] = {}
+    if toolchain is not None and toolchain.triton:
+        versions = f"torch-{toolchain.torch}-triton-{toolchain.triton}"
+        found["triton"] = f"{PREFIX}{versions}"
+        if detect.cuda() is not None:
+            found["inductor"] = f"{PREFIX}gpu-{versions}"
+    if cutlass.compiler() is not None and cutlass.headers() is not None:
+        found["cutlass"] = f"{PREFIX}nvcc-{cutlass_build.tools()}"
+    return found
+
+
+def here() -> dict[str, int]:
+    """What this host offers: its equal GPUs, or its CPU; and what it can compile for GPUs."""
+    device, number = detect.native(), 1
+    if device.kind == "cuda":
+        while detect.cuda(number) == device:
+            number += 1
+    return {arch(device): number, sku(device): number, **dict.fromkeys(compilers().values(), 1)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(here()))
