@@ -152,7 +152,8 @@ def _join(ray: Any, address: str, given: dict[str, Any]) -> None:
         thread.start()
         thread.join(JOIN_S)
         if thread.is_alive():  # It would try for minutes.
-            raise InputError(f"--ray {address}: what answers there is no cluster of Ray {ray.__version__}")
+            reason = f"what answers there is no cluster of Ray {ray.__version__}, or wants RAY_AUTH_MODE=token"
+            raise InputError(f"--ray {address}: {reason}")
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)  # Ray takes it for itself.
     if failed:

@@ -14,6 +14,8 @@ from gemmdb.workload import entries
 
 HERE = Path(__file__).parent
 DEVICE = Device("cpu", "cpu", "Test CPU", 2, isa="avx2")
+COMPILES = "gemmdb:torch-of-a-test"
+"""The resource of a node that compiles the artifacts of a test."""
 SMALL = {"object_store_memory": 80 * 2**20}
 ENVIRONMENT = {
     "GEMMDB_TEST_CLUSTER": str(os.getpid()),
@@ -64,7 +66,7 @@ def cluster():
     pytest.importorskip("ray", reason="needs ray: pip install 'gemmdb[ray]'")
     started = Nodes()
     try:
-        started.add()
+        started.start(num_cpus=1, resources={**offered(DEVICE), COMPILES: 1})
         yield started
     finally:
         started.cluster.shutdown()
@@ -72,7 +74,7 @@ def cluster():
 
 @pytest.fixture
 def nodes(cluster, monkeypatch):
-    """A cluster of two nodes with a CPU each."""
+    """A cluster of two nodes with a CPU each, of which the second has COMPILES."""
     _set(monkeypatch)
     monkeypatch.syspath_prepend(HERE)
     return cluster

@@ -16,20 +16,19 @@ from gemmdb.table.reader import Table
 
 @pytest.fixture
 def joined(nodes):
-    """This process in the cluster, with a node that compiles."""
-    compiling = nodes.start(num_cpus=2, resources={"gemmdb:torch-t": 1})
+    """This process in the cluster."""
     with connection.connected(nodes.address):
         yield
-    nodes.remove(compiling)
 
 
+@pytest.mark.slow
 def test_artifacts_are_built_by_tasks_and_their_files_come_along(joined, tmp_path, monkeypatch):
     from artifacts import Artifact
 
     from gemmdb.generators.cluster.compiling import ClusterExecutor
 
     files = {}
-    executor = ClusterExecutor("triton", {"triton": "gemmdb:torch-t"}, True, files)
+    executor = ClusterExecutor("triton", {"triton": "gemmdb:torch-of-a-test"}, True, files)
     keys = ("kernel", "fail", "raise", "die", "other")
     found = {key: executor.submit(warm, Artifact(key), 90) for key in keys}
     assert executor.submit(len).result() is None
