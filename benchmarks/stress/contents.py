@@ -23,6 +23,13 @@ def contents(path: Path) -> Contents:
     return {pair: frozenset(statuses) for pair, statuses in found.items()}
 
 
+def failures(path: Path) -> list[str]:
+    """What the table says of its rows without a time, but for those that were out of memory."""
+    with contextlib.closing(Table.open(path)) as table:
+        failed = (row for row in table.measurements() if row.times is None and row.status is not Status.OOM)
+        return [f"{row.problem.head}: {row.config.text}: {row.status}: {row.detail}" for row in failed]
+
+
 def differences(wanted: Contents, found: Contents) -> dict[str, list[str]]:
     """How a table differs from the wanted one. `missing`, `more`: configs of problems without rows, and those with rows
     that should have none. `untimed`: those without a time that should have one, each with its statuses; `given_up`:

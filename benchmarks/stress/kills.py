@@ -29,7 +29,7 @@ from typing import Any
 
 from benchmarks.common import ROOT, now, write_shapes
 from benchmarks.stress import victims
-from benchmarks.stress.contents import Contents, contents, differences
+from benchmarks.stress.contents import Contents, contents, differences, failures
 from gemmdb.generators.files.verify import verify
 from gemmdb.key.problem import Problem
 from gemmdb.table.writer import Store
@@ -176,5 +176,5 @@ def result(done: Round, wanted: Contents, table: Path) -> dict[str, Any]:
     return {
         "date": now(), "killed": dict(done.killed), "builds": done.builds, "orphans": done.orphans,
         "longest_s": round(done.longest_s, 2), "faults": done.faults, "pairs": len(wanted),
-        **differences(wanted, contents(table)),
+        **differences(wanted, contents(table)), "failures": failures(table),
     }  # fmt: skip

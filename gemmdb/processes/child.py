@@ -101,15 +101,15 @@ def _killed(error: BaseException | None) -> bool:
     return False
 
 
-def serve(requests: Connection, replies: Connection) -> None:
-    """Answer tasks until the parent sends None or goes away."""
+def serve(requests: Connection, replies: Connection) -> bool:
+    """Answer tasks until the parent sends None (true) or goes away."""
     while True:
         try:
             task = requests.recv()
         except EOFError:
-            return
+            return False
         if task is None:
-            return
+            return True
         reply = answer(task)
         try:
             replies.send(reply)
@@ -129,13 +129,18 @@ def main(arguments: list[str]) -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
-        serve(Connection(requests), Connection(replies))
-    os._exit(0)
+        if serve(Connection(requests), Connection(replies)):
+            os._exit(0)  # The parent ends what is left of the group.
+    _orphaned()
 
 
 def _watch(lifeline: int) -> None:
-    """End with the parent, and take along what this process started: a compiler may run for minutes, or hang."""
     os.read(lifeline, 1)
+    _orphaned()
+
+
+def _orphaned() -> None:
+    """End with the parent, and take along what this process started: a compiler may run for minutes, or hang."""
     if os.getpgrp() == os.getpid():  # It leads its group, as the pool starts it.
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

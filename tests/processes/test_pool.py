@@ -152,16 +152,19 @@ def test_a_process_ends_with_its_parent(python):
     assert _ends(pid)
 
 
-@pytest.mark.parametrize("server", ["", "server=ForkServer()"])
-def test_what_a_process_started_ends_with_its_parent_too(python, server):
+@pytest.mark.parametrize(
+    "last", ["w.call(60, eval, '__import__(\"time\").sleep(60)')", "input()"], ids=["busy", "idle"]
+)
+@pytest.mark.parametrize("server", ["", "server=ForkServer()"], ids=["fresh", "forked"])
+def test_what_a_process_started_ends_with_its_parent_too(python, server, last):
     """A compiler that hangs would run for ever."""
     script = (
         "from gemmdb.processes.fork_server import ForkServer; from gemmdb.processes.pool import IsolatedProcess;"
         f"w = IsolatedProcess({server}); w.call(20, exec, 'import subprocess, builtins;"
         'builtins.c = subprocess.Popen(["sleep", "60"]).pid\');'
-        "print(w.call(20, eval, 'c').value, flush=True); w.call(60, eval, '__import__(\"time\").sleep(60)')"
+        f"print(w.call(20, eval, 'c').value, flush=True); {last}"
     )
-    parent = subprocess.Popen([python, "-c", script], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen([python, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     pid = int(parent.stdout.readline())
     assert _alive(pid)
     parent.kill()

@@ -113,7 +113,9 @@ class CpuMeasurer:
         reference = self._failed.get((problem, ATEN))
         if reference is not None:
             lost = f"no reference: {reference.status}: {reference.detail}"[:MAX_DETAIL]
-            return [self._failed.get((problem, c), Outcome(c, Status.ERROR, detail=lost)) for c in configs]
+            # What something else caused is tried again, for all of them.
+            status = reference.status if reference.status in (Status.OOM, Status.TIMEOUT) else Status.ERROR
+            return [self._failed.get((problem, c), Outcome(c, status, detail=lost)) for c in configs]
         return [self._failed.get((problem, config)) or outcomes[config] for config in configs]
 
     def available(self) -> bool:

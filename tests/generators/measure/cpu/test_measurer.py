@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.generators.effort import named
-from gemmdb.generators.interfaces.backend import Candidate, Job
+from gemmdb.generators.interfaces.backend import Candidate, Job, Outcome
 from gemmdb.generators.measure.cpu.measurer import CpuMeasurer
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.inductor.adapter import vector_units
@@ -94,6 +94,22 @@ def test_without_a_reference_nothing_can_be_timed(measurer):
     outcomes = measurer.measure(impossible, [ATEN, GOOD], PROTOCOL, 5)
     assert [outcome.status for outcome in outcomes] == [Status.ERROR, Status.ERROR]
     assert all("cannot be" in outcome.detail for outcome in outcomes)
+
+
+@pytest.mark.parametrize(
+    ("status", "others"),
+    [(Status.OOM, Status.OOM), (Status.TIMEOUT, Status.TIMEOUT), (Status.CRASH, Status.ERROR)],
+)
+def test_where_the_reference_was_killed_all_are_tried_again(status, others):
+    """An error would count as a try that failed for good."""
+    measurer = CpuMeasurer(named("quick"), threads=1, compilers=1)
+    try:
+        measurer._current, measurer._loaded = PROBLEM, {GOOD: 0.0}
+        measurer._failed[PROBLEM, ATEN] = Outcome(ATEN, status, detail="the process was ended by SIGKILL")
+        outcomes = measurer.measure(PROBLEM, [ATEN, GOOD], PROTOCOL, 5)
+        assert [outcome.status for outcome in outcomes] == [status, others]
+    finally:
+        measurer.close()
 
 
 @pytest.mark.slow
