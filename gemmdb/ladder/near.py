@@ -44,9 +44,9 @@ CANDIDATES = 64
 """The most neighbours that are read from each table."""
 
 
-_Place = tuple[float, str, Problem, Table]
-"""The distance to a problem, its text, the problem, and a table that holds it."""
-_NEAREST, _TEXT = itemgetter(0, 1), itemgetter(1)
+_Place = tuple[float, str, int, Problem, Table]
+"""The distance to a problem, its text, the place of a table that holds it, the problem, and the table."""
+_TEXT = itemgetter(1)
 
 
 class _Neighbour(NamedTuple):
@@ -173,10 +173,10 @@ def _places(ask: Ask) -> list[_Place]:
         return []
     distance = distances(query, ask.device.kind)
     found: list[_Place] = []
-    for table in ask.tables:
+    for place, table in enumerate(ask.tables):
         problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or ()
-        found += [(distance(*one.doublings), one.text, one, table) for one in problems]
-    found.sort(key=_NEAREST)
+        found += [(distance(*one.doublings), one.text, place, one, table) for one in problems]
+    found.sort()  # No two have all of the first three in common.
     return found
 
 
@@ -188,9 +188,9 @@ def _neighbours(ask: Ask, places: Iterable[_Place]) -> Iterator[_Neighbour]:
     own, apart = query.text, gpu and aten.stored_apart(query)
     for text, same in groupby(places, key=_TEXT):
         first, *others = same
-        problem = first[2]
+        problem = first[3]
         if text != own and same_side(query, problem) and (not gpu or aten.stored_apart(problem) == apart):
-            yield _Neighbour(problem, (first[3], *(one[3] for one in others)), first[0])
+            yield _Neighbour(problem, (first[4], *(one[4] for one in others)), first[0])
 
 
 def _first(ask: Ask, one: _Neighbour) -> Timings | None:
