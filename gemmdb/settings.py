@@ -109,6 +109,11 @@ class Policy:
                 raise InputError(f"not a regular expression: {pattern!r} ({error})") from error
 
     @property
+    def without_cutlass(self) -> Policy:
+        """The policy that serves no CUTLASS kernel, whether it ships compiled or not."""
+        return replace(self, cutlass_size=2**63)  # No product is so large.
+
+    @property
     def text(self) -> str:
         """The canonical form."""
         return canonical.encode(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 
 from gemmdb.cost.work import Setting, Tile, Work, is_wide, work
 
@@ -24,7 +23,7 @@ def _library(setting: Setting) -> Work:
     p, machine = setting.problem, setting.machine
     mixed, fused = p.spec.dequantises, p.fusion != "none"
     plain = setting.a if mixed else setting.b
-    best = work(setting, min((_tile(setting, m, n) for m, n in TILES), key=functools.partial(_shape_us, setting)))
+    best = work(setting, min([_tile(setting, m, n) for m, n in TILES], key=lambda tile: _shape_us(setting, tile)))
     # A weight that is cast to the activation's dtype is written and read again, as is the output before a fused step.
     around = p.k * p.n * (setting.b + plain) if mixed else 0
     around += p.m * p.n * (4 if p.spec.integer else 2 * setting.a) if fused else 0
@@ -40,16 +39,20 @@ def bound(setting: Setting, w: Work) -> float:
 
 
 def _tile(setting: Setting, m: int, n: int) -> Tile:
-    p, machine = setting.problem, setting.machine
-    tiles = math.ceil(p.m / m) * math.ceil(p.n / n)
-    split = max(1, min(machine.sms // tiles, p.k // 512))
-    return Tile("gemm", m, n, 128 // setting.a, 4 if n < 128 else 8, 5, split, "fixup" if split > 1 else "none")
+    p = setting.problem
+    tiles = -(-p.m // m) * -(-p.n // n)
+    return _split_tile(m, n, 128 // setting.a, max(1, min(setting.machine.sms // tiles, p.k // 512)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _split_tile(m: int, n: int, k: int, split: int) -> Tile:
+    return Tile("gemm", m, n, k, 4 if n < 128 else 8, 5, split, "fixup" if split > 1 else "none")
 
 
 def _shape_us(setting: Setting, tile: Tile) -> float:
     """What of a tile's Work depends on its shape. One program of it fills a multiprocessor."""
     p, machine = setting.problem, setting.machine
-    programs = math.ceil(p.m / tile.m) * math.ceil(p.n / tile.n) * tile.split
-    turns = math.ceil(programs / machine.sms) * math.ceil(p.k / tile.k / tile.split)
+    programs = -(-p.m // tile.m) * -(-p.n // tile.n) * tile.split
+    turns = -(-programs // machine.sms) * -(-p.k // (tile.k * tile.split))
     rate = machine.tensor if is_wide(setting, tile) else machine.sync
     return turns / (tile.stages - 1) * 0.6 + 2.0 * tile.m * tile.n * tile.k * turns / setting.rate / rate

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.cost.roofline import roofline_us
+from gemmdb.cost.terms import Estimator
 from gemmdb.cost.work import Setting, Tile, tile_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.hardware import filling, splits, tile_count
@@ -46,23 +47,25 @@ class ConfigGroup:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Expected times on one problem and device, up to a factor that nearby problems share."""
+    """Expected times on one problem and device, up to a factor that nearby problems share. `roof`: the roofline;
+    `estimator`: None if the cost model does not know the device."""
 
     roof: float
-    setting: Setting | None
+    estimator: Estimator | None
 
     @classmethod
     def of(cls, problem: Problem, device: Device) -> Scale:
         """The scale of a problem; only the roofline if the cost model does not know the device."""
         known = machine(device)
-        return cls(roofline_us(problem, device), Setting.shared(problem, known) if known else None)
+        estimator = FITTED.estimator(Setting.shared(problem, known)) if known else None
+        return cls(roofline_us(problem, device), estimator)
 
     def us(self, config: Config) -> float:
         """Microseconds of one call."""
-        if self.setting is None:
+        if self.estimator is None:
             return self.roof
         shape = tile(config)
-        return FITTED.estimator(self.setting).us(shape) if shape else FITTED.predict_aten(self.setting)
+        return self.estimator.us(shape) if shape else FITTED.predict_aten(self.estimator.setting)
 
 
 def fitted() -> Coefficients:
@@ -96,18 +99,16 @@ def _group(config: Config, resident: int) -> ConfigGroup:
     return ConfigGroup(config, resident, _same.setdefault(like, Like()))
 
 
-def members(found: ConfigGroup, problem: Problem, device: Device) -> Iterator[Config]:
+def members(group: ConfigGroup, problem: Problem, device: Device) -> Sequence[Config]:
     """The configs of a group on a problem: the splits that fill the multiprocessors once, exact or a power of two, as a
     build tries them; none if K is too short or there are too many tiles to split."""
-    config, resident = found.config, found.resident
-    shape = tile(config)
-    if not resident or shape is None:
-        yield config
-        return
+    config, resident = group.config, group.resident
+    shape = tile(config) if resident else None
+    if shape is None:
+        return (config,)
     steps = -(-problem.k // shape.k)
-    for split in splits(_tiles(shape, problem), device.units * resident, steps):
-        if split in config.spec.params[_SPLIT]:
-            yield _with_split(config, split)
+    found = splits(_tiles(shape, problem), device.units * resident, steps)
+    return [_with_split(config, split) for split in found if split in config.spec.params[_SPLIT]]
 
 
 def programs(config: Config, problem: Problem) -> int | None:

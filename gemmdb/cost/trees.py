@@ -67,6 +67,11 @@ class Trees:
         """All leaves."""
         return (1 << WORD * len(self.leaves)) - 1
 
+    @lazy
+    def words(self) -> struct.Struct:
+        """The words of all trees."""
+        return struct.Struct(f"<{len(self.leaves)}Q")
+
     def reached(self, left: int, values: Sequence[float], begin: int = 0) -> int:
         """The leaves of `left` that can still be reached, given `values` for FEATURES from position `begin` on."""
         for value, (thresholds, masks) in zip(values, self.questions[begin:], strict=False):
@@ -87,7 +92,7 @@ class Trees:
         """The base plus, for each tree, the value of its first leaf in `left`."""
         # Each tree has at least one leaf left, so the subtraction never borrows from another tree's word.
         lowest = left ^ (left & (left - self.firsts))
-        words = struct.unpack(f"<{len(self.leaves)}Q", lowest.to_bytes(WORD // 8 * len(self.leaves), "little"))
+        words = self.words.unpack(lowest.to_bytes(self.words.size, "little"))
         return sum(map(getitem, self.leaves, map(int.bit_length, words)), self.base)
 
 
@@ -146,13 +151,24 @@ def parse(data: Any) -> Trees:
     if sum(len(one) for one in codes if isinstance(one, list)) > MOST_NODES:
         raise ValueError(f"more than {MOST_NODES} nodes")
     masks = [0] * len(cuts)
-    leaves = [_leaves(one, unit, masks, place) for place, one in enumerate(codes)]
+    units = _Units(unit)
+    leaves = [_leaves(one, units, masks, place) for place, one in enumerate(codes)]
     checks = tuple(_check(one) for one in _list(data, "checks"))
     firsts = int.from_bytes((1).to_bytes(WORD // 8, "little") * len(codes), "little")
     return Trees(_number(data.get("base")), leaves, _questions(cuts, masks, len(codes)), firsts, checks)
 
 
-def _leaves(codes: Any, unit: float, masks: list[int], place: int) -> tuple[float, ...]:
+class _Units(dict[int, float]):
+    """The value of so many units. Equal leaves share one object: all values then stay in the CPU's cache."""
+
+    def __init__(self, unit: float) -> None:
+        self.unit = unit
+
+    def __missing__(self, number: int) -> float:
+        return self.setdefault(number, number * self.unit)
+
+
+def _leaves(codes: Any, units: _Units, masks: list[int], place: int) -> tuple[float, ...]:
     """The leaves of the tree at `place`, counted from 1. Adds to `masks`, for each cut, the leaves that are ruled out
     if its threshold is exceeded."""
     if not isinstance(codes, list) or not set(map(type, codes)) <= {int} or max(map(abs, codes), default=0) > LARGEST:
@@ -162,7 +178,7 @@ def _leaves(codes: Any, unit: float, masks: list[int], place: int) -> tuple[floa
     for code in codes:
         if code & 1:
             stack.append((len(values), 1))
-            values.append((code >> 1) * unit)
+            values.append(units[code >> 1])
         elif len(stack) < 2 or not 0 <= code < 2 * len(masks):
             raise ValueError(f"no such node: {code}")
         else:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 _FORCED = Policy(compile_cost=10)
 """Somebody who names a kernel waits for its compiler."""
 
-_NO_SIZE = 2**63
-"""No product is so large that a policy with this `cutlass_size` serves CUTLASS."""
-
 
 def from_tables(policy: Policy, tables: Sequence[Path] = (), settings: Settings | None = None) -> Session:
     """The session that asks the Catalog: `tables`, then GEMMDB_TABLES, the user's own, the shipped ones.
@@ -75,7 +72,7 @@ class _Asked:
         return self._answer(query, replace(self._untimed, confirm=False))
 
     def without_cutlass(self, query: Query) -> Hit | None:
-        return self._answer(query, replace(self._untimed, confirm=False, cutlass_size=_NO_SIZE))
+        return self._answer(query, replace(self._untimed.without_cutlass, confirm=False))
 
     def kernel(self, query: Query, allowed: Allowed) -> Hit | None:
         from gemmdb.ladder import best_kernel  # It imports the cost model.

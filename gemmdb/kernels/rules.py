@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gemmdb.kernels import hardware
@@ -14,6 +16,37 @@ if TYPE_CHECKING:
 
 STEPPED = ("row", "row-padded", "col", "col-padded")
 """Layout orders whose rows or columns follow each other at one distance."""
+
+
+Sizeless = Callable[["Config", Problem, Device], "str | None"]
+"""A rule that reads no size of the problem."""
+_CLASSES, _CONFIGS = 64, 4096
+"""The most classes of problems, and configs of each, that are remembered for a rule."""
+
+
+def sizeless(rule: Sizeless) -> Sizeless:
+    """The rule, with its answers remembered by config, op, family and device. A lookup asks about twenty configs of one
+    problem, and the next lookup about the same configs at other sizes."""
+    classes: dict[tuple[object, ...], dict[Config, str | None]] = {}
+    last: tuple[Problem | None, Device | None, dict[Config, str | None]] = None, None, {}
+
+    @functools.wraps(rule)
+    def remembered(config: Config, problem: Problem, device: Device) -> str | None:
+        nonlocal last
+        before, there, known = last
+        if before is not problem or there is not device:
+            key = problem.op, problem.family, device.key, tuple(device.figures.items())
+            if key not in classes and len(classes) >= _CLASSES:
+                classes.clear()
+            known = classes.setdefault(key, {})
+            last = problem, device, known
+        if config not in known:
+            if len(known) >= _CONFIGS:
+                known.clear()
+            known[config] = rule(config, problem, device)
+        return known[config]
+
+    return remembered
 
 
 def operands(problem: Problem) -> tuple[tuple[Operand, tuple[int, int]], ...]:
@@ -30,7 +63,7 @@ def unsolved(config: Config, problem: Problem, device: Device) -> str | None:
 
 def unsigned(problem: Problem, device: Device) -> str | None:
     """torch multiplies uint8 by int8 on CPUs alone."""
-    if problem.spec.integer and problem.a.dtype == "uint8" and device.kind != "cpu":
+    if problem.a.dtype == "uint8" and problem.spec.integer and device.kind != "cpu":
         return f"torch cannot multiply uint8 by int8 on {device.kind}"
     return None
 

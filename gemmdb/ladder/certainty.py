@@ -19,7 +19,8 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.calibration import CAPABILITIES, MODEL, NEAR, WEIGHTS
-from gemmdb.ladder.prediction import Prediction, Support
+from gemmdb.ladder.prediction import Prediction
+from gemmdb.ladder.support import Support
 
 FEATURES = ("untreed", "spread", "rows", "sides", "worst", "slowest", "unseen", "once", "library", "gemv")
 """`untreed`: no trees corrected the time; `spread`: the prediction's own standard deviation; `rows`, `sides`: doublings
@@ -29,8 +30,6 @@ config, or only one; `library`: how far ATen's expected time is above its times 
 the kernel. Times and ratios are logarithms."""
 CLOSEST = 3
 """How many neighbours `library` looks at."""
-LEAST_TIMED = 2
-"""How many neighbours must have timed a config whose time no trees correct: one alone may be off by a factor of two."""
 UNEVEN = 0.16
 """Added to the bound of a config whose steps do not divide K, as a logarithm. It masks its loads, and few of the
 problems that the bounds were fitted to have such a K. Of the answers to problems that no preset lists, none of 104 with
@@ -80,7 +79,8 @@ class Certainty:
             spread = math.hypot(self.prediction.spread[config], self.prediction.spread[ATEN])
             return log + 2 * spread + self.prediction.far
         features = self.features(config)
-        if features[0] and self.prediction.support.get(config, Support()).timed < LEAST_TIMED:
+        untreed, unseen, once = features[0], features[6], features[7]
+        if untreed and (unseen or once):  # One neighbour alone may be off by a factor of two.
             return math.inf
         added: float = sum(map(mul, WEIGHTS, features))
         return log + NEAR[self.ask.problem.op] + added + uneven(self.ask.problem, config)

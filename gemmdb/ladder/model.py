@@ -135,7 +135,7 @@ def uncovered(problem: Problem) -> str | None:
 def allowed(ask: Ask, setting: Setting) -> Iterator[MenuCandidate]:
     """The candidates that may be served, in the cost model's order."""
     us = FITTED.estimator(setting).us
-    ranked = sorted(((us(one.tile), one.tile, one) for one in choices(setting)), key=itemgetter(0, 1))
+    ranked = sorted([(us(one.tile), one.tile, one) for one in choices(setting)], key=itemgetter(0, 1))
     banned: Collection[Config] = unfit(ask)
     for expected, tile, choice in ranked:
         config = choice.config

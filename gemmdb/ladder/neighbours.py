@@ -27,9 +27,9 @@ CANDIDATES = 64
 FAILURES = 2 * MOST
 """How many places nearby are asked what failed there: also those whose times are of no use."""
 
-_Place = tuple[float, str, Problem, Table]
-"""The distance to a problem, its text, the problem, and a table that holds it."""
-_NEAREST, _TEXT = itemgetter(0, 1), itemgetter(1)
+_Place = tuple[float, str, int, Problem, Table]
+"""The distance to a problem, its text, the place of a table that holds it, the problem, and the table."""
+_TEXT = itemgetter(1)
 
 
 class Neighbour(NamedTuple):
@@ -47,9 +47,9 @@ def neighbours(ask: Ask) -> Iterator[Neighbour]:
     own, apart = query.text, gpu and aten.stored_apart(query)
     for text, same in groupby(_places(ask), key=_TEXT):
         first, *others = same
-        problem = first[2]
+        problem = first[3]
         if text != own and same_side(query, problem) and (not gpu or aten.stored_apart(problem) == apart):
-            yield Neighbour(problem, (first[3], *(one[3] for one in others)), first[0])
+            yield Neighbour(problem, (first[4], *(one[4] for one in others)), first[0])
 
 
 def unfit(ask: Ask) -> frozenset[Config]:
@@ -60,7 +60,7 @@ def unfit(ask: Ask) -> frozenset[Config]:
     known: frozenset[Config] | None = ask.memo.get("unfit")
     if known is None:
         near = islice(takewhile(lambda place: place[0] <= REACH, _places(ask)), FAILURES)
-        found = (failed(ask, table, problem) for _, _, problem, table in near)
+        found = (failed(ask, table, problem) for _, _, _, problem, table in near)
         known = ask.memo["unfit"] = barred(ask).union(*found)
     return known
 
@@ -77,8 +77,8 @@ def _find(ask: Ask) -> list[_Place]:
     query = ask.problem
     distance = distances(query, ask.device.kind)
     found: list[_Place] = []
-    for table in ask.tables:
+    for place, table in enumerate(ask.tables):
         problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or ()
-        found += [(distance(*one.doublings), one.text, one, table) for one in problems]
-    found.sort(key=_NEAREST)
+        found += [(distance(*one.doublings), one.text, place, one, table) for one in problems]
+    found.sort()  # No two have all of the first three in common.
     return found

@@ -21,18 +21,25 @@ def objection(ask: Ask, config: Config) -> str | None:
     try:
         found: str | None = ask.memo[config]
     except KeyError:
-        symbolic = ask.symbolic if ask.query.ranges else ()
-        found = refusal(config, ask.policy, ask.problem) or illegal(config, ask.problem, ask.device, symbolic)
-        found = found or _expensive(ask, config)
-        ask.memo[config] = found
+        found = ask.memo[config] = _objection(ask, config)
     return found
+
+
+def _objection(ask: Ask, config: Config) -> str | None:
+    query = ask.query
+    symbolic = ask.symbolic if query.ranges else ()
+    found = refusal(config, ask.policy, query.problem) or illegal(config, query.problem, query.device, symbolic)
+    return found or (_costly(ask, config) if config.spec.cost > ask.policy.compile_cost else None)
 
 
 def refusal(config: Config, policy: Policy, problem: Problem) -> str | None:
     """Why the policy does not serve `config` for `problem`, however long it takes to compile; None when it may. ATen is
     always allowed."""
-    if config == ATEN:
-        return None
+    found = _refused(config, policy, problem)
+    return found if found and config != ATEN else None
+
+
+def _refused(config: Config, policy: Policy, problem: Problem) -> str | None:
     if policy.deny and _compiled(policy.deny).search(config.text):
         return f"denied by the policy: {policy.deny}"
     if policy.allow and not _compiled(policy.allow).search(config.text):
@@ -51,7 +58,7 @@ def expensive(config: Config, policy: Policy) -> str | None:
     return None
 
 
-def _expensive(ask: Ask, config: Config) -> str | None:
+def _costly(ask: Ask, config: Config) -> str | None:
     """As `expensive`, but a kernel that is compiled in advance has its cost behind it."""
     found = expensive(config, ask.policy)
     if found is None or config.backend != "cutlass":

@@ -17,6 +17,7 @@ from gemmdb.ladder.exact import barred, find
 from gemmdb.ladder.expected import Codes
 from gemmdb.ladder.neighbours import unfit
 from gemmdb.ladder.policy_filter import gain, objection
+from gemmdb.ladder.support import Support, Supports
 from gemmdb.ladder.timings import Timings, timings_of
 from gemmdb.table.record import STEP
 
@@ -43,15 +44,6 @@ CONTENDERS = 12
 """The most groups of configs that are compared: those closest to the best of some neighbour."""
 BEHIND = 0.3
 """How much farther behind (in logarithms) than the closest of them a group may be."""
-
-
-class Support(NamedTuple):
-    """What the neighbours say about a config, one by one, as logarithms of its time relative to ATen. `timed`: how many
-    timed it. `worst`: the largest that one of them alone predicts. `slowest`: the largest that one measured."""
-
-    timed: int = 0
-    worst: float = -math.inf
-    slowest: float = -math.inf
 
 
 @dataclass(frozen=True)
@@ -141,15 +133,17 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
     `Scale` expects at the problem.
     """
     weights = [math.exp(-distance * distance / 2) / (distance + 0.05) for distance, _ in used]
-    weights = [weight / sum(weights) for weight in weights]
+    total = sum(weights)
+    weights = [weight / total for weight in weights]
     timings = [one for _, one in used]
-    level = sum(weight * one.level for weight, one in zip(weights, timings, strict=True))
-    scale = Scale.of(ask.problem, ask.device)
+    level = sum([weight * one.level for weight, one in zip(weights, timings, strict=True)])
+    problem = ask.problem
+    scale = Scale.of(problem, ask.device)
     unsafe = frozenset[ConfigGroup]().union(*(one.unsafe for one in timings))
     allowed = _contenders(ask, timings, unsafe)
-    around = list(map(_beside, weights, timings))
+    around = [_Beside(weight, one.codes, one.least, one.likes) for weight, one in zip(weights, timings, strict=True)]
     blended = {key: _blend(key, used[0][0], around) for key in allowed}
-    times, spread, servable, support = _times(blended, allowed, scale)
+    times, spread, servable, support = _times(blended, allowed, scale, timings)
     aten, nearest = times[ATEN], timings[0]
     ratios = {config: math.exp(log - aten) for config, log in times.items()}
     return Prediction(
@@ -170,54 +164,39 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
             "configs": len(ratios),
         },
         unsafe,
-        any((one.problem.n, one.problem.k) == (ask.problem.n, ask.problem.k) for one in timings),
+        any(one.problem.n == problem.n and one.problem.k == problem.k for one in timings),
         support,
         timings,
     )
 
 
 class _Blend(NamedTuple):
-    """A group over all neighbours: mean and standard deviation of its excess. `full`: one measured it in full.
-    `support`: with a `worst` that is relative to the ratio that `Scale` expects."""
+    """A group over all neighbours: mean and standard deviation of its excess. `full`: one measured it in full."""
 
     mean: float
     spread: float
     full: bool
-    support: Support
 
 
 class _Beside(NamedTuple):
-    """A neighbour for `_blend`: its weight, the Codes of its groups, `Timings.least`, `fastest` and `likes`, and the
-    excess of ATen there and how far it is behind."""
+    """A neighbour for `_blend`: its weight, the Codes of its groups, `Timings.least` and `likes`."""
 
     share: float
     codes: Mapping[ConfigGroup, Codes]
     least: int
-    fastest: int
     likes: Mapping[Like, int]
-    excess: float
-    behind: float
-
-
-def _beside(share: float, one: Timings) -> _Beside:
-    return _Beside(share, one.codes, one.least, one.fastest, one.likes, one.aten.excess, one.aten.behind)
 
 
 def _blend(key: ConfigGroup, nearest: float, around: Sequence[_Beside]) -> _Blend:
     """The group's mean excess. At a neighbour that did not time the group, it is assumed to be UNLIKE behind the best
     of its tile."""
     weight = first = second = seen = total = 0.0
-    full, count, worst, slowest = 0, 0, -math.inf, -math.inf
+    full = 0
     like = key.like
-    for share, codes, least, fastest, likes, aten_excess, aten_behind in around:
+    for share, codes, least, likes in around:
         if key in codes:
-            value, code, timed = codes[key]
+            value, _, timed = codes[key]
             excess = (value - least) * STEP
-            count += 1
-            if excess - aten_excess > worst:
-                worst = excess - aten_excess
-            if (code - fastest) * STEP - aten_behind > slowest:
-                slowest = (code - fastest) * STEP - aten_behind
             weight += share
             first += share * excess
             second += share * excess * excess
@@ -230,7 +209,7 @@ def _blend(key: ConfigGroup, nearest: float, around: Sequence[_Beside]) -> _Blen
     mean = first + missing * prior
     variance = second - 2 * mean * first + weight * mean * mean
     variance += missing * ((prior - mean) ** 2 + UNLIKE**2) + (OWN * min(1.0, nearest / CLOSE)) ** 2
-    return _Blend(mean, math.sqrt(max(0.0, variance)), full > 0, Support(count, worst, slowest))
+    return _Blend(mean, math.sqrt(max(0.0, variance)), full > 0)
 
 
 def _contenders(
@@ -238,16 +217,17 @@ def _contenders(
 ) -> dict[ConfigGroup, list[Config]]:
     """The groups that came closest to the best somewhere, are not unsafe, and carry over, with their configs that may
     be served; and ATen's."""
+    problem, device = ask.problem, ask.device
     behind = _behind(timings)
     banned = unfit(ask)
-    found = {group_of(ATEN, ask.problem, ask.device): [ATEN]}
+    found = {group_of(ATEN, problem, device): [ATEN]}
     most = math.inf
     for key in sorted(behind, key=behind.__getitem__):
         if behind[key] * STEP > most or len(found) > CONTENDERS:
             break
-        if key in unsafe or key in found or not _carries(key, ask.problem, timings):
+        if key in unsafe or key in found or not _carries(key, problem, timings):
             continue
-        configs = [c for c in members(key, ask.problem, ask.device) if c not in banned and not objection(ask, c)]
+        configs = [c for c in members(key, problem, device) if c not in banned and not objection(ask, c)]
         if configs:
             found[key] = configs
             most = min(most, behind[key] * STEP + math.log1p(BEHIND))
@@ -258,11 +238,9 @@ def _behind(timings: Iterable[Timings]) -> dict[ConfigGroup, int]:
     """How far each group is behind the best, where it came closest to that (in STEPs)."""
     found: dict[ConfigGroup, int] = {}
     for one in timings:
-        fastest = one.fastest
-        for key, (_, code, _) in one.codes.items():
-            code -= fastest
-            if key not in found or code < found[key]:
-                found[key] = code
+        for key, behind in one.behind.items():
+            if key not in found or behind < found[key]:
+                found[key] = behind
     return found
 
 
@@ -278,21 +256,24 @@ def _carries(key: ConfigGroup, problem: Problem, timings: Iterable[Timings]) -> 
 
 
 def _times(
-    blended: Mapping[ConfigGroup, _Blend], allowed: Mapping[ConfigGroup, Sequence[Config]], scale: Scale
-) -> tuple[dict[Config, float], dict[Config, float], set[Config], dict[Config, Support]]:
+    blended: Mapping[ConfigGroup, _Blend],
+    allowed: Mapping[ConfigGroup, Sequence[Config]],
+    scale: Scale,
+    timings: Sequence[Timings],
+) -> tuple[dict[Config, float], dict[Config, float], set[Config], Supports]:
     """The logarithms of the times, up to the level; their standard deviations; which were measured in full; and what
     single neighbours say."""
     times: dict[Config, float] = {}
     spread: dict[Config, float] = {}
     servable: set[Config] = set()
-    support: dict[Config, Support] = {}
+    origins: dict[Config, tuple[ConfigGroup, float]] = {}
     aten = math.log(scale.us(ATEN))
-    for key, (mean, own, full, (timed, worst, slowest)) in blended.items():
+    for key, (mean, own, full) in blended.items():
         for config in allowed[key]:
             expected = math.log(scale.us(config))
             if config not in times or mean + expected < times[config]:
                 times[config], spread[config] = mean + expected, own
-                support[config] = Support(timed, worst + expected - aten, slowest)
+                origins[config] = key, expected
             if full:
                 servable.add(config)
-    return times, spread, servable, support
+    return times, spread, servable, Supports(timings, origins, aten)

@@ -15,27 +15,26 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.table.reader import Table
 
 _KEPT = 512
-"""The most answers that are remembered per catalog."""
+"""The most questions whose answers are remembered per catalog."""
 
 T = TypeVar("T")
-_known: WeakKeyDictionary[Table, dict[object, Any]] = WeakKeyDictionary()
-"""By the first table of a catalog."""
+_known: WeakKeyDictionary[Table, dict[object, dict[str, Any]]] = WeakKeyDictionary()
+"""By the first table of a catalog: the answers to each question, by name."""
 
 
 def remembered(ask: Ask, name: str, compute: Callable[[Ask], T]) -> T:
     """What `compute` says to `ask`. Nothing is remembered of a table that could not be read."""
     if not ask.tables:
         return compute(ask)
-    answers = _known.setdefault(ask.tables[0], {})
-    key = _key(ask, name)
-    found = answers.get(key)
+    answers = ask.memo.get("answers")
+    if answers is None:
+        answers = ask.memo["answers"] = _answers(ask)
+    found = answers.get(name)
     if found is not None:
         return cast("T", found)
     found = compute(ask)
     if not ask.memo.get("broken"):
-        if len(answers) >= _KEPT:
-            answers.clear()
-        answers[key] = found
+        answers[name] = found
     return found
 
 
@@ -44,14 +43,20 @@ def forget() -> None:
     _known.clear()
 
 
-def _key(ask: Ask, name: str) -> object:
+def _answers(ask: Ask) -> dict[str, Any]:
+    """The answers to this very question so far."""
+    questions = _known.setdefault(ask.tables[0], {})
+    if len(questions) >= _KEPT:
+        questions.clear()
+    return questions.setdefault(_key(ask), {})
+
+
+def _key(ask: Ask) -> object:
     query, device = ask.query, ask.device
-    states = ask.memo.get("states")
-    if states is None:
-        states = ask.memo["states"] = tuple(ask.read(Table.state, table) for table in ask.tables)
+    states = tuple(ask.read(Table.state, table) for table in ask.tables)
     figures = tuple(device.figures.items())
     left_out = tuple(ask.left_out) if ask.left_out else ()
     return (
-        name, query.problem.text, ask.symbolic, query.l2, device.key, figures, ask.policy, ask.toolchain, left_out,
+        query.problem.text, ask.symbolic, query.l2, device.key, figures, ask.policy, ask.toolchain, left_out,
         ask.tables[1:], states, fitted(),
     )  # fmt: skip

@@ -88,6 +88,11 @@ class Timings:
         return int(min(map(itemgetter(1), self.codes.values())))
 
     @lazy
+    def behind(self) -> Mapping[ConfigGroup, int]:
+        """How far each group is behind the best, in STEPs, the closest first."""
+        return {key: code - self.fastest for key, (_, code, _) in self.codes.items()}
+
+    @lazy
     def aten(self) -> Timed:
         """The group of ATen, which has a steady time if `steady_aten`."""
         return self.timed(self.codes[group_of(ATEN, self.problem, self.device)])

@@ -14,7 +14,8 @@ from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import calibration
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.certainty import FEATURES, UNEVEN, Certainty, certain, margin
-from gemmdb.ladder.prediction import Prediction, Support
+from gemmdb.ladder.prediction import Prediction
+from gemmdb.ladder.support import Support
 from gemmdb.ladder.timings import Timings
 from gemmdb.settings import Policy
 

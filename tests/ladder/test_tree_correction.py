@@ -113,6 +113,7 @@ def test_a_hit_says_that_trees_had_a_say_and_states_a_loss(asks):
 
 def test_proposals_are_in_the_order_of_the_forecast_and_then_the_models(asks):
     ask, _ = asks(compile_cost=9)
+    ask = replace(ask, policy=ask.policy.without_cutlass)  # As live tuning asks.
     found = candidates(ask)
     better = corrected(ask, predict_near(ask), TIMES_MORE)
     assert found[: len(better.gains) - (ATEN in better.gains)] == better.candidates(len(better.gains))

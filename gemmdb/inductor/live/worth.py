@@ -16,7 +16,7 @@ from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.saving import repaying, saving
-from gemmdb.settings import ASKED_CALLS, ASKED_S, Policy
+from gemmdb.settings import ASKED_CALLS, ASKED_S, QUICKLY, Policy
 
 log = logging.getLogger("gemmdb")
 FIRST_S, FURTHER_S = 3.0, 1.0
@@ -61,6 +61,8 @@ def ask_of(session: Session, query: Query) -> Ask:
     """The question what to try for a query: only configs that live tuning may compile."""
     policy = session.policy
     policy = replace(policy, compile_cost=min(policy.compile_cost, policy.live_cost))
+    if policy.live_cost <= QUICKLY:  # It compiles with nvcc also what ships compiled.
+        policy = policy.without_cutlass
     return Ask(query, tuple(session.tables()), policy, installed(query.device.kind))
 
 

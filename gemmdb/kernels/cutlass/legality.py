@@ -22,15 +22,16 @@ _FLOATS = ("bf16", "fp16")
 
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
     """Why a cutlass config cannot run, None when it can. `symbolic`: which of `m`, `n`, `k` are not fixed."""
+    return _unfit(config, problem, device) or rules.empty(problem) or _sizes(config, problem, symbolic)
+
+
+@rules.sizeless
+def _unfit(config: Config, problem: Problem, device: Device) -> str | None:
     if device.capability != hardware.HOPPER:
         return "the kernel is made of Hopper's instructions"
-    if reason := rules.empty(problem):
-        return reason
     if problem.scalars != "unit":
         return "the epilogue has no alpha and beta"
-    if "n" in symbolic or "k" in symbolic:
-        return "whether rows start at multiples of 16 bytes depends on N and K"
-    return _dtypes(problem) or _operands(problem) or _tile(config, problem, device) or _split(config, problem)
+    return _dtypes(problem) or _operands(problem) or _tile(config, problem, device)
 
 
 def warp_groups(config: Config) -> int:
@@ -58,8 +59,6 @@ def _operands(problem: Problem) -> str | None:
             return f"a {operand.layout.order} operand has no row start to step by"
         if not hardware.vector_rows(operand):
             return "the tensor copy engine wants rows that start at multiples of 16 bytes"
-    if problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:
-        return "the output is stored by the tensor copy engine: its rows are multiples of 16 bytes"
     bias = problem.bias
     if bias is not None and bias.kind != "column" and bias.align * ITEM_SIZES[bias.dtype] < VECTOR_BYTES:
         return "the bias is read in vectors of 16 bytes"
@@ -87,14 +86,18 @@ def _tile(config: Config, problem: Problem, device: Device) -> str | None:
     stage = hardware.stage_bytes((m, n, k), hardware.item_sizes(problem.a, problem.b))
     if 2 * stage + EPILOGUE_BYTES > hardware.shared_bytes(device):
         return "two pipeline stages do not fit into shared memory"
+    if value["split_k"] != 1 and value["schedule"] != "cooperative":
+        return "stream-K and split-K are there for the cooperative schedule only"
     return None
 
 
-def _split(config: Config, problem: Problem) -> str | None:
+def _sizes(config: Config, problem: Problem, symbolic: Collection[str]) -> str | None:
+    if "n" in symbolic or "k" in symbolic:
+        return "whether rows start at multiples of 16 bytes depends on N and K"
+    if problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:
+        return "the output is stored by the tensor copy engine: its rows are multiples of 16 bytes"
     value = config.values
     split = int(value["split_k"])
-    if split != 1 and value["schedule"] != "cooperative":
-        return "stream-K and split-K are there for the cooperative schedule only"
     if split > -(-problem.k // int(value["tile_k"])):
         return f"K={problem.k} has fewer than {split} steps of {value['tile_k']}"
     return None

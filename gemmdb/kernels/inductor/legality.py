@@ -75,6 +75,7 @@ def _scaled(config: Config, problem: Problem, device: Device) -> str | None:
     return None
 
 
+@rules.sizeless
 def _tile(config: Config, problem: Problem, device: Device) -> str | None:
     value = {name: int(number) for name, number in config.params}
     if problem.spec.integer and value["block_k"] < hardware.LEAST_DEPTH:

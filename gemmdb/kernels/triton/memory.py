@@ -12,10 +12,6 @@ from gemmdb.key.problem import Problem
 if TYPE_CHECKING:
     from gemmdb.kernels.config import Config
 
-_KEPT = 8192
-_known: dict[tuple[Config, str, str], int] = {}
-"""What `shared_bytes` found last, by config, op and family."""
-
 
 def warpgroup(problem: Problem, left: int, warps: int) -> bool:
     """Whether a tile with `left` rows of its left operand goes to Hopper's warp-group matrix instructions. These take
@@ -46,16 +42,6 @@ def shared_bytes(config: Config, problem: Problem) -> int:
     The warp-group instructions read the stage that a load would overwrite, so they need one more buffer. Tensor maps
     have a barrier of 8 bytes for each stage loaded ahead.
     """
-    key = config, problem.op, problem.family  # The sizes make no difference.
-    found = _known.get(key)
-    if found is None:
-        if len(_known) >= _KEPT:
-            _known.clear()
-        found = _known[key] = _shared_bytes(config, problem)
-    return found
-
-
-def _shared_bytes(config: Config, problem: Problem) -> int:
     value = config.values
     m, n, k, stages = (int(value[name]) for name in ("block_m", "block_n", "block_k", "stages"))
     ahead = max(stages - 1, 1)

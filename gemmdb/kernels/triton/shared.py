@@ -98,7 +98,12 @@ def undequantised(config: Config, problem: Problem) -> str | None:
 
 def illegal_tile(config: Config, problem: Problem, device: Device) -> str | None:
     """The rules for kernels that multiply tiles on the matrix unit."""
-    if reason := illegal(config, problem, device):
+    return _unfit(problem, device) or _unfit_tile(config, problem, device)
+
+
+@rules.sizeless
+def _unfit_tile(config: Config, problem: Problem, device: Device) -> str | None:
+    if reason := rules.unsolved(config, problem, device):
         return reason
     block = int(config.values["block_m"]), int(config.values["block_n"])
     if reason := hardware.crowded(block, int(config.values["warps"])):

@@ -149,3 +149,18 @@ def test_the_products_of_a_graph_are_told_with_their_repetitions(monkeypatch):
     traced = make_fx(lambda x, w: torch.mm(torch.mm(torch.mm(x, w), w), w))(x, w)
     install.slots(looking)["joint_custom_pre_pass"](traced.graph)
     assert [len(queries) for queries in told] == [3]
+
+
+@pytest.mark.parametrize("live_cost", [9, 10])
+def test_live_tuning_tries_cutlass_kernels_only_where_it_may_wait_for_nvcc(live_cost):
+    """It compiles them anew, also those that ship compiled."""
+    from gemmdb.api import current_catalog
+    from gemmdb.ladder.candidates import candidates
+
+    problem = Problem.gemm("int_mm", m=512, n=8192, k=3584)
+    shipped = [table for table in current_catalog().tables if table.path.name == "sm90-nvidia-h200.db"]
+    policy = Policy(compile_cost=live_cost, live_cost=live_cost)
+    of = session.Session(lambda query: None, policy, None, tables=lambda: shipped)
+    found = candidates(worth.ask_of(of, Query(problem, H200)))
+    assert any(config.backend == "cutlass" for config in found) is (live_cost == 10)
+    assert any(config.backend == "triton" for config in found)
