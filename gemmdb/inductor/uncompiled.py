@@ -38,10 +38,8 @@ def attempt(compile_graph: Callable[[], T], with_aten: Callable[[], T]) -> T:
     before = JOURNAL.entries()
     try:
         return compile_graph()
-    except (MissError, TableError):
-        raise
     except Exception as error:
-        served = _served(JOURNAL.pending())
+        served = set() if _asked_for(error) else _served(JOURNAL.pending())
         if not served:
             raise
         text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
@@ -53,6 +51,15 @@ def attempt(compile_graph: Callable[[], T], with_aten: Callable[[], T]) -> T:
     for problem, config in served:
         refused.add(problem, config, text)
     return result
+
+
+def _asked_for(error: BaseException | None) -> bool:
+    """Whether an error is one that strict mode asks for. Inductor wraps what a lowering raises."""
+    while error is not None:
+        if isinstance(error, MissError | TableError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _served(events: list[Event]) -> set[tuple[str, str]]:

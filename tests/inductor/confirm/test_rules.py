@@ -95,7 +95,8 @@ def test_several_kernels_for_one_range_are_not_confirmed():
     assert not rules.unmeasured(Decision(of, PLAIN, TILE, event, branches))
 
 
-def test_nvcc_is_not_waited_for_by_default():
+def test_nvcc_is_not_waited_for_by_default(tmp_path, monkeypatch):
+    kernels.ship(monkeypatch, tmp_path / "none.zip")
     assert rules.too_slow(CUTLASS, PLAIN, Policy(confirm_s=3.0)) == "nvcc takes half a minute"
     assert rules.too_slow(CUTLASS, PLAIN, Policy(confirm_s=120.0)) == ""
     assert rules.too_slow(PADDED, PLAIN, Policy(confirm_s=3.0)) == ""
