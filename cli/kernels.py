@@ -35,7 +35,9 @@ def kernels(context: typer.Context) -> None:
     if not path.exists():
         note("no kernels are compiled in advance: gemmdb kernels build makes them, with nvcc")
         raise typer.Exit(1)
-    archive = prebuilt.Archive.open(path)
+    archive = prebuilt.archive()
+    if archive is None:
+        raise InputError(f"{path} is not the file that manifest.json describes; install gemmdb again")
     told = archive.provenance
     say_facts((
         ("file", str(path)), ("size", f"{path.stat().st_size / 2**20:.1f} MiB"),
@@ -77,6 +79,7 @@ def build(
     """
     if arch != prebuilt.ARCH:
         raise InputError(f"--arch: {arch} has no CUTLASS kernel; {prebuilt.ARCH} has")
+    from gemmdb.generators.files.manifest import write_manifest
     from gemmdb.generators.kernels import building
     from gemmdb.generators.kernels.compiling import Tools
     from gemmdb.generators.kernels.wanted import wanted
@@ -101,4 +104,6 @@ def build(
         files = building.build(units, tools, jobs, lambda done, of: pulse.begin(f"{done}/{of} kernels", aloud=False))
     where = out or prebuilt.shipped(arch)
     building.write(files, tools, where)
+    if where == prebuilt.shipped(arch):  # What the manifest does not describe is not used.
+        write_manifest(where.parent)
     say(f"{where}: {count(len(files), 'kernel')}, {where.stat().st_size / 2**20:.1f} MiB")

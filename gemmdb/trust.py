@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,8 @@ MANIFEST = "manifest.json"
 """What describes the shipped files, beside them."""
 MOST_BYTES = 2**24
 """Bytes of the largest manifest or file of digests."""
-_LINE = re.compile(r"([0-9a-f]{64})(?: [ *].*)?")
+_LINE = re.compile(r"\\?([0-9a-f]{64})(?: [ *].*)?", re.DOTALL)
+"""A backslash says that the name behind is escaped."""
 _PIECE = 2**20
 
 
@@ -32,11 +34,18 @@ def sha256_of(path: Path) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _sha256(path: str, inode: int, modified: int, size: int) -> str:
-    found = hashlib.sha256()
-    with Path(path).open("rb") as file:
-        while piece := file.read(_PIECE):
-            found.update(piece)
+    found, at = hashlib.sha256(), 0
+    file = _opened(path, inode)
+    while piece := os.pread(file, _PIECE, at):
+        found.update(piece)
+        at += len(piece)
     return found.hexdigest()
+
+
+@functools.cache
+def _opened(path: str, inode: int) -> int:
+    """A descriptor that stays open: to close it would drop the locks that SQLite has on the file for this process."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def shipped(folder: Path) -> Mapping[str, str]:
@@ -57,7 +66,7 @@ def shipped(folder: Path) -> Mapping[str, str]:
 def listed(path: Path) -> frozenset[str]:
     """The digests in a file, one per line as `sha256sum` prints them; `#` begins a comment. Raises InputError."""
     try:
-        lines = _text(path).splitlines()
+        lines = _text(path).split("\n")  # Names may hold what other lines end with.
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"GEMMDB_TRUST={path}: it cannot be read ({why}); make it with `sha256sum`") from error

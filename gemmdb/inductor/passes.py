@@ -132,6 +132,9 @@ class PostGradPass:
 
     def __call__(self, graph: Any) -> None:
         self.apart.report()
+        if uncompiled.again():  # Nested graphs still have what the first attempt decided.
+            for node in graph.nodes:
+                node.meta.pop(DECISION, None)
         found = list(self._products(graph))
         # All at once: tuning compiles for them in parallel, and pays for its start-up once.
         missed = [decision for _, decision in found if decision.config is None]

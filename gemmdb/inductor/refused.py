@@ -22,6 +22,11 @@ def why(config: Config, problem: Problem) -> str | None:
     return None if found is None else f"a graph with this kernel could not be compiled ({found})"
 
 
+def some() -> bool:
+    """Whether there is any: graphs of this process may differ then from those of another one."""
+    return bool(_refused)
+
+
 def clear() -> None:
     """Forget everything."""
     _refused.clear()

@@ -36,6 +36,7 @@ def attempt(compile_graph: Callable[[], T], with_aten: Callable[[], T]) -> T:
     not compile either, the kernels were not at fault, and what it raises is raised.
     """
     before = JOURNAL.entries()
+    JOURNAL.provisional |= refused.some()
     try:
         return compile_graph()
     except Exception as error:
@@ -44,6 +45,7 @@ def attempt(compile_graph: Callable[[], T], with_aten: Callable[[], T]) -> T:
             raise
         text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     JOURNAL.restore(before)
+    JOURNAL.provisional = True  # Another process may have a compiler that works, or more memory.
     with _again():
         result = with_aten()
     JOURNAL.error(said := f"compiling {', '.join(sorted({config for _, config in served}))}: {text}")

@@ -40,11 +40,13 @@ def sizeless(rule: Sizeless) -> Sizeless:
                 classes.clear()
             known = classes.setdefault(key, {})
             last = problem, device, known
-        if config not in known:
+        try:
+            return known[config]
+        except KeyError:
             if len(known) >= _CONFIGS:
                 known.clear()
-            known[config] = rule(config, problem, device)
-        return known[config]
+            found = known[config] = rule(config, problem, device)
+            return found
 
     return remembered
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,9 +38,8 @@ def foreign(path: Path, settings: Settings) -> Check | None:
 
     def check() -> None:
         if _digest(path) not in allowed:
-            raise TableError(
-                f"{path} is not trusted: {place} does not list its SHA-256; add it with `sha256sum {path} >> {place}`"
-            )
+            add = f"sha256sum {shlex.quote(str(path))} >> {shlex.quote(str(place))}"
+            raise TableError(f"{path} is not trusted: {place} does not list its SHA-256; add it with `{add}`")
 
     return check
 

@@ -31,8 +31,7 @@ def in_line(path: Path, seconds: float) -> Iterator[None]:
         yield
     finally:
         if taken:
-            fcntl.flock(file, fcntl.LOCK_UN)  # A process that was forked meanwhile has the descriptor as well.
-            os.close(file)
+            _release(file)
 
 
 def is_there(path: Path) -> bool:
@@ -47,8 +46,10 @@ def _file(path: Path) -> str:
 def _open(path: Path) -> int:
     if fcntl is None:
         return -1
+    # Not through a link, which others can put into a shared folder. A lock needs no right to write.
+    flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(_file(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return os.open(_file(path), flags, 0o666)
     except (OSError, ValueError):  # The path holds a NUL.
         return -1
 
@@ -64,10 +65,22 @@ def _take(file: int, seconds: float) -> bool:
         with guard:
             done.set()
             if late:
-                os.close(file)
+                _release(file)
 
     threading.Thread(target=wait, daemon=True).start()
-    done.wait(seconds)
+    try:
+        done.wait(seconds)
+    except BaseException:
+        with guard:
+            late = True
+            if done.is_set():
+                _release(file)
+        raise
     with guard:
         late = not done.is_set()
     return not late
+
+
+def _release(file: int) -> None:
+    fcntl.flock(file, fcntl.LOCK_UN)  # A process that was forked meanwhile has the descriptor as well.
+    os.close(file)

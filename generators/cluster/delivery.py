@@ -8,12 +8,14 @@ import functools
 import getpass
 import os
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gemmdb.errors import GemmdbError
 from gemmdb.generators.measure.cuda import assembler
 from gemmdb.generators.measure.cuda.artifact import Artifact, Built
 
@@ -117,8 +119,11 @@ def _folder() -> Path:
     """Where processes that compile have their caches. Those of processes that ended are removed."""
     folder = Path(tempfile.gettempdir(), f"gemmdb-compile-{os.getuid()}")
     folder.mkdir(exist_ok=True, mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise GemmdbError(f"{folder} is not this user's own; remove it, or set TMPDIR")  # Its libraries are loaded.
     for one in folder.iterdir():
-        if not Path("/proc", one.name).exists():
+        if one.name.isdecimal() and not Path("/proc", one.name).exists():
             shutil.rmtree(one, ignore_errors=True)
     return folder
 

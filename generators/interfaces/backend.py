@@ -36,9 +36,10 @@ class Outcome:
 
 class Lost(GemmdbError):
     """The device, or what works on it, went away in the middle of a measurement; another try may succeed. `status`:
-    that of the candidates, if no other try does."""
+    that of the candidates, if no other try does. Nobody knows that they crashed it, which would bar them for good, here
+    and nearby: nodes are taken away, and processes killed for lack of memory. The next build tries them again."""
 
-    def __init__(self, detail: str, status: Status = Status.CRASH) -> None:
+    def __init__(self, detail: str, status: Status = Status.OOM) -> None:
         super().__init__(detail)
         self.status = status
 

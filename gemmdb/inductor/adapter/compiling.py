@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from gemmdb.inductor.adapter import slots
 from gemmdb.inductor.phases import PHASES
 
+log = logging.getLogger("gemmdb")
 MOST_BYTES = 2**30
 """The most bytes of constants that are kept for another attempt. Inductor frees those that its C++ template packs."""
 Attempt = Callable[[Callable[[], Any], Callable[[], Any]], Any]
@@ -27,9 +29,13 @@ def with_another_attempt(attempt: Attempt) -> Callable[[Callable[..., Any]], Cal
         def fx_codegen_and_compile(gm: Any, *args: Any, **kwargs: Any) -> Any:
             if slots.in_force("post_grad_custom_post_pass") is None:
                 return original(gm, *args, **kwargs)
-            with PHASES("passes"):
-                # The passes change it. The copy shares the tensors of its metadata, and takes 20 us per node.
-                graph, constants = copy.deepcopy(gm.graph), _constants(gm)
+            try:
+                with PHASES("passes"):
+                    # The passes change it. The copy shares the tensors of its metadata, and takes 20 us per node.
+                    graph, constants = copy.deepcopy(gm.graph), _constants(gm)
+            except Exception:
+                log.debug("gemmdb: a graph that cannot be copied is compiled once", exc_info=True)
+                return original(gm, *args, **kwargs)
 
             def again() -> Any:
                 for name, value in constants.items():

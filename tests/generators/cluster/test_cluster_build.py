@@ -144,7 +144,7 @@ def test_what_ends_three_workers_or_never_ends_is_set_aside(nodes, workload, tmp
     with Table.open(out) as table:
         found = {n: {row.status for row in table.measurements() if row.problem.n == n} for n in (64, 72, 80)}
         details = {row.detail for row in table.measurements() if row.problem.n == 72}
-    assert found == {64: {Status.OK, Status.WRONG, Status.ILLEGAL}, 72: {Status.CRASH}, 80: {Status.TIMEOUT}}
+    assert found == {64: {Status.OK, Status.WRONG, Status.ILLEGAL}, 72: {Status.OOM}, 80: {Status.TIMEOUT}}
     assert details == {"set aside: its workers went away"}
     (again,) = over(nodes, workload((1, 64), (2, 72), (4, 64)), out)
     assert (again.before, again.measured) == (3, 0)
