@@ -23,7 +23,8 @@ from gemmdb.key.toolchain import Toolchain  # noqa: E402
 
 @pytest.fixture
 def inductor(tmp_path, monkeypatch):
-    """Inductor with an empty cache and no nvcc, and gemmdb's wrappers."""
+    """Inductor with an empty cache and no nvcc, torch for CUDA 13, and gemmdb's wrappers."""
+    monkeypatch.setattr(compiled, "running", lambda: Toolchain(torch="2.13.0", cuda="13.0"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(compile_utils, "_cuda_compiler", lambda: str(tmp_path / "no-nvcc"))
     CUDACodeCache.write.cache_clear()
@@ -72,6 +73,13 @@ def test_another_source_is_left_to_nvcc(tmp_path, monkeypatch, inductor):
     kernels.ship(monkeypatch, kernels.archived(tmp_path))
     with pytest.raises(OSError, match=r"no-nvcc|CUDA_HOME"):
         CUDACodeCache.compile(kernels.SOURCE.replace("ab" * 12, "cd" * 12), "o")
+
+
+def test_an_archive_for_another_cuda_is_left_to_nvcc(tmp_path, monkeypatch, inductor):
+    monkeypatch.setattr(compiled, "running", lambda: Toolchain(torch="2.13.0", cuda="12.8"))
+    kernels.ship(monkeypatch, kernels.archived(tmp_path))
+    with pytest.raises(OSError, match=r"no-nvcc|CUDA_HOME"):
+        CUDACodeCache.compile(kernels.SOURCE, "o")
 
 
 def test_a_damaged_kernel_is_left_to_nvcc_with_a_warning(tmp_path, monkeypatch, inductor, caplog):
