@@ -75,6 +75,31 @@ def test_the_next_graph_does_not_try_again(kit, table, no_micro_gemm):
     assert entry["config"] == "aten:default"
 
 
+def test_the_second_attempt_reports_what_tracing_lost_too(monkeypatch):
+    """It begins with the journal of before, and what the joint graph lost was entered into that of the first."""
+    from gemmdb.inductor import uncompiled
+    from gemmdb.inductor.journal import JOURNAL, Event
+    from gemmdb.inductor.match.taken_apart import TakenApart
+
+    JOURNAL.drop()
+    apart = TakenApart(None)
+    apart._events.append(Event("a product", "uncovered"))
+    seen = []
+
+    def attempts():
+        apart.report()
+        apart.report()  # Of a nested graph.
+        seen.append([event.problem for event in JOURNAL.pending()])
+        if not uncompiled.again():
+            JOURNAL.enter(Event("another", "exact", "triton:tile"))
+            raise RuntimeError("refused")
+
+    uncompiled.attempt(attempts, attempts)
+    JOURNAL.drop()
+    refused.clear()
+    assert seen == [["a product"]] * 2
+
+
 def test_a_forced_kernel_still_fails(kit, no_micro_gemm):
     """A build measures candidates like this, and notes which ones do not compile."""
     with force(kit.CPP), pytest.raises(Exception, match="refused, as was asked"):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gemmdb.inductor import deciding
+from gemmdb.inductor import deciding, uncompiled
 from gemmdb.inductor.adapter import decomposing
 from gemmdb.inductor.adapter.decomposing import APART
 from gemmdb.inductor.decision import Decision
@@ -28,6 +28,7 @@ class TakenApart:
         self.session = session
         self.whole = decomposing.Whole()
         self._events: list[Event] = []
+        self._reported: list[Event] = []
 
     def concerns(self, node: Any) -> bool:
         """Whether torch would take the product at `node` apart."""
@@ -82,13 +83,17 @@ class TakenApart:
         return True
 
     def report(self) -> None:
-        """Enter what the joint graph and the tracing have lost into the journal, once."""
-        for event in self._events:
-            JOURNAL.enter(event)
-        for line in self.whole.lost:
-            JOURNAL.enter(Event(line, "uncovered"))
+        """Enter what the joint graph and the tracing have lost into the journal, once; once more where the graph is
+        compiled again, which begins with the journal of before."""
+        lost = [*self._events, *(Event(line, "uncovered") for line in self.whole.lost)]
         self._events.clear()
         self.whole.lost.clear()
+        if uncompiled.again():
+            lost, self._reported = [*self._reported, *lost], []
+        else:
+            self._reported += lost
+        for event in lost:
+            JOURNAL.enter(event)
 
 
 def is_kernel(decision: Decision) -> bool:
