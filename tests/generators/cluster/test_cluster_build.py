@@ -147,7 +147,7 @@ def test_what_ends_three_workers_or_never_ends_is_set_aside(nodes, workload, tmp
     assert found == {64: {Status.OK, Status.WRONG, Status.ILLEGAL}, 72: {Status.OOM}, 80: {Status.TIMEOUT}}
     assert details == {"set aside: its workers went away"}
     (again,) = over(nodes, workload((1, 64), (2, 72), (4, 64)), out)
-    assert (again.before, again.measured) == (3, 0)
+    assert (again.before, again.measured) == (2, 1)  # What lost its workers is tried again.
 
 
 @pytest.mark.slow
