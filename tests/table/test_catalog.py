@@ -13,22 +13,8 @@ import pytest
 from gemmdb import Device, InputError, TableError
 from gemmdb.devices import detect
 from gemmdb.settings import Settings
-from gemmdb.table import catalog
 from gemmdb.table.catalog import Catalog, sources
 from gemmdb.table.writer import Store, record_live
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    """An empty place for the user's and the shipped tables."""
-    for name in ("GEMMDB_TABLES", "GEMMDB_USER_TABLE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    (tmp_path / "data" / "gemmdb").mkdir(parents=True)
-    (tmp_path / "shipped").mkdir()
-    monkeypatch.setattr(catalog, "shipped_tables", lambda: tmp_path / "shipped")
-    monkeypatch.setattr(catalog, "_warned", set())
-    return tmp_path
 
 
 def names(found):

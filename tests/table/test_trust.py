@@ -14,23 +14,9 @@ from kit import kernels
 from gemmdb import InputError, TableError, trust
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.settings import Settings
-from gemmdb.table import catalog
 from gemmdb.table.catalog import Catalog
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    """An empty place for the user's, the pulled and the shipped tables."""
-    for name in ("GEMMDB_TABLES", "GEMMDB_USER_TABLE", "GEMMDB_TRUST"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    (tmp_path / "data" / "gemmdb").mkdir(parents=True)
-    (tmp_path / "shipped").mkdir()
-    monkeypatch.setattr(catalog, "shipped_tables", lambda: tmp_path / "shipped")
-    monkeypatch.setattr(catalog, "_warned", set())
-    return tmp_path
 
 
 def names(found):
