@@ -27,7 +27,7 @@ from gemmdb.key.problem import Problem
 
 KERNELS: Mapping[str, str] = {
     "tile": "tile", "gemv": "gemv", "gemm": "cutlass", "narrow": "tile", "persistent": "tile", "inductor_mm": "tile",
-    "inductor_persistent_tma": "tile", "inductor_bmm": "tile",
+    "inductor_persistent_tma": "tile", "inductor_bmm": "tile", "batch": "tile",
 }  # fmt: skip
 """The kernels that are modelled, each with the group of coefficients that applies; any other kernel is not modelled.
 The trees number the kernels in this order, so add one at the end, and fit anew."""

@@ -136,8 +136,10 @@ def _mapped(problem: Problem) -> str | None:
 
 
 def tiles(config: Config, problem: Problem) -> int:
-    """How many tiles one of our Triton configs cuts the output into."""
-    return tile_count(problem.m, problem.n, (int(config.values["block_m"]), int(config.values["block_n"])))
+    """How many tiles one of our Triton configs cuts the output into, of all matrices of a batch."""
+    return problem.batch * tile_count(
+        problem.m, problem.n, (int(config.values["block_m"]), int(config.values["block_n"]))
+    )
 
 
 def _over_ranges(config: Config, query: Query) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from gemmdb.kernels import aten, cpp, cutlass, inductor
 from gemmdb.kernels.kernel import Kernel
-from gemmdb.kernels.triton import gemv, narrow, persistent, tile
+from gemmdb.kernels.triton import batch, gemv, narrow, persistent, tile
 from gemmdb.key.ops import OPS
 
 
@@ -31,15 +31,16 @@ _ALL = (
     cpp.PACKED_GEMM,
     *inductor.TEMPLATES,
     inductor.SUM,
+    batch.KERNEL,
 )
 
 KERNELS: Mapping[tuple[str, str], Kernel] = {(kernel.backend, kernel.name): kernel for kernel in _ALL}
 """Every kernel by (backend, name)."""
 
-_OURS = [kernel for kernel in _ALL if kernel.template is not None or kernel.backend == "cutlass"]
+_OURS = [k for k in _ALL if (k.template is not None or k.backend == "cutlass") and not k.emitted]
 _CPU = [kernel for kernel in _ALL if kernel is not aten.DEFAULT and "cpu" in kernel.devices]
 
 INDUCTOR_ALONE: Mapping[str, str] = _unsolved(_OURS)
-"""Ops that none of our own kernels solves, in words."""
+"""Ops whose kernels only Inductor can build, in words."""
 GPU_ALONE: Mapping[str, str] = _unsolved(_CPU)
 """Ops that nothing but ATen solves on a CPU, in words."""

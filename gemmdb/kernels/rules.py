@@ -18,6 +18,8 @@ STEPPED = ("row", "row-padded", "col", "col-padded")
 """Layout orders whose rows or columns follow each other at one distance."""
 
 
+MOST_MATRICES = 65_535
+"""The limit of the second and third dimension of a grid."""
 Sizeless = Callable[["Config", Problem, Device], "str | None"]
 """A rule that reads no size of the problem."""
 _CLASSES, _CONFIGS = 64, 4096
@@ -83,6 +85,15 @@ def unstepped(problem: Problem) -> str | None:
         if problem.batch * rows * columns >= hardware.LARGEST_OFFSET:
             return "offsets within an operand are 32 bits wide"
     return None
+
+
+def unbatched(problem: Problem) -> str | None:
+    """A dimension of the grid counts the matrices of a batch, and Inductor makes other products of some batches."""
+    if problem.batch > MOST_MATRICES:
+        return f"the grid has room for {MOST_MATRICES} matrices"
+    if problem.batch == 1:
+        return "Inductor makes a product of two matrices of a batch of one on a GPU"
+    return "Inductor multiplies elements where K is 1" if problem.k == 1 else None
 
 
 def unmapped(problem: Problem) -> str | None:

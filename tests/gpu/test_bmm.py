@@ -8,11 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import solved  # noqa: E402
+from kit.gpu import make, solved  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
 from gemmdb.kernels.config import ATEN  # noqa: E402
+from gemmdb.kernels.legality import illegal  # noqa: E402
 from gemmdb.key.layout import Layout  # noqa: E402
 from gemmdb.table.measurement import Protocol, Status  # noqa: E402
 
@@ -55,6 +56,12 @@ CASES = [
 ]
 
 
+OURS = [
+    make("batch"), make("batch", swap=1), make("batch", split_k=3, block_k=32), make("batch", swap=1, split_k=2),
+    make("batch", block_m=64, block_k=32, group_m=1, stages=4), make("batch", block_n=16, block_k=16, split_k=2),
+]  # fmt: skip
+
+
 def is_template(code: str) -> bool:
     """Whether the code has a template and calls no library."""
     called = "extern_kernels." in code.partition("async_compile.wait")[2]
@@ -66,6 +73,35 @@ def test_the_template_is_served_as_one_choice(kit: Any, problem: Problem) -> Non
     _, code = solved(problem, template())
     assert is_template(code)
     assert kit.served() == [template().text]
+
+
+def legal(config: Config, problem: Problem) -> bool:
+    from gemmdb.devices.detect import cuda
+
+    device = cuda()
+    assert device is not None
+    return illegal(config, problem, device) is None
+
+
+@pytest.mark.parametrize("config", OURS, ids=lambda config: config.text)
+@pytest.mark.parametrize("problem", CASES, ids=lambda problem: problem.text)
+def test_our_kernel_is_served_as_one_choice(kit: Any, problem: Problem, config: Config) -> None:
+    if not legal(config, problem):
+        pytest.skip("not legal")
+    _, code = solved(problem, config)
+    assert is_template(code)
+    assert kit.served() == [config.text]
+
+
+@pytest.mark.parametrize("config", OURS, ids=lambda config: config.text)
+def test_a_sliced_sum_is_the_same_at_every_call(kit: Any, config: Config) -> None:
+    a, b = kit.rand(8, 16, 4096), kit.rand(8, 4096, 64)
+    with gemmdb.inductor.force(config):
+        call = torch.compile(torch.bmm)
+        first = call(a, b)
+        assert all(torch.equal(first, call(a, b)) for _ in range(20))
+    kit.close(first, a.double() @ b.double())
+    assert kit.served() == [config.text]
 
 
 @pytest.mark.parametrize("tile", [{"block_m": 16, "block_n": 128, "block_k": 64}, {"block_m": 128, "warps": 8},
@@ -139,18 +175,21 @@ def test_the_backward_takes_the_template_too(kit: Any) -> None:
     assert kit.served() == [template().text] * 3
 
 
+@pytest.mark.parametrize("config", [template(), *OURS[1:4]], ids=lambda config: config.text)
 @pytest.mark.parametrize("problem", CASES, ids=lambda problem: problem.text)
-def test_both_are_measured(problem: Problem) -> None:
+def test_all_are_measured(problem: Problem, config: Config) -> None:
     """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
     from gemmdb.generators.measure.cuda import session
     from gemmdb.generators.measure.cuda.emission import Emission
 
-    built = Emission(problem, template()).build(90)
+    if not legal(config, problem):
+        pytest.skip("not legal")
+    built = Emission(problem, config).build(90)
     assert built.failure == ""
     assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
-    loaded = session.load(problem, template(), PROTOCOL)
+    loaded = session.load(problem, config, PROTOCOL)
     assert loaded.status is Status.OK, (problem.text, loaded)
-    assert all(0 < sample < 1e5 for sample in session.time_round(problem, [template()], PROTOCOL, 2)[template()])
+    assert all(0 < sample < 1e5 for sample in session.time_round(problem, [config], PROTOCOL, 2)[config])
 
 
 def test_a_build_measures_aten_and_templates(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from gemmdb.inductor.adapter import fusing
 from gemmdb.inductor.legality import MOST_COUNTERS
 from gemmdb.kernels import triton
 from gemmdb.kernels.registry import KERNELS
+from gemmdb.key.ops import OPS
 
 aten = torch.ops.aten
 
@@ -41,7 +42,20 @@ def grid(name: str) -> Any:
         programs, *others = template.grid(m, n, meta, cdiv)
         return min(meta["PROGRAMS"], programs), *others
 
+    def of_each(
+        batch: Any, m: Any, n: Any, meta: Mapping[str, Any], *, cdiv: Callable[[Any, Any], Any]
+    ) -> tuple[Any, Any, Any]:
+        tiles, slices, _ = template.grid(m, n, meta, cdiv)
+        return tiles, slices, batch
+
+    if batched(name):
+        return SymbolicGridFn(of_each)
     return SymbolicGridFn(resident if "resident" in kernel.params else whole)
+
+
+def batched(name: str) -> bool:
+    """Whether our kernel of that name multiplies batches: the third dimension of its grid counts the matrices."""
+    return all(OPS[op].batched for op in KERNELS["triton", name].ops)
 
 
 @dataclass(frozen=True)
@@ -70,9 +84,9 @@ class Epilogue:
     beta: float = 1.0
     integer: bool = False
 
-    def inputs(self, m: int, n: int) -> list[Any]:
-        """The nodes in the order in which `apply` takes their values. They are in memory and expanded to [m, n]."""
-        return [expanded(node, m, n) for node in (*self.scales, self.bias) if node is not None]
+    def inputs(self, *sizes: Any) -> list[Any]:
+        """The nodes in the order in which `apply` takes their values. They are in memory and expanded to `sizes`."""
+        return [expanded(node, *sizes) for node in (*self.scales, self.bias) if node is not None]
 
     def apply(self, result: Any, *values: Any) -> Any:
         """The epilogue of a template: Inductor's operations on one element, for inputs in the order of `inputs`."""
@@ -161,10 +175,10 @@ def settled(matrix: Any, row_major: bool | None = None) -> Any:
     return matrix
 
 
-def expanded(value: Any, m: int, n: int) -> Any:
-    """A scale or bias in memory, expanded to [m, n]."""
+def expanded(value: Any, *sizes: Any) -> Any:
+    """A scale or bias in memory, expanded to `sizes`: [M, N], or those of a batch."""
     stored = ir.TensorBox(ir.ExternKernel.realize_input(value))
-    return ir.ExternKernel.realize_input(lowerings[aten.expand.default](stored, [m, n]))
+    return ir.ExternKernel.realize_input(lowerings[aten.expand.default](stored, list(sizes)))
 
 
 def column(value: Any) -> Any:
@@ -182,8 +196,8 @@ def product(
     """The output of `kernel`, as the only choice, in Inductor's IR.
 
     `operands`: those that the template names, A and B first, in memory, with fixed strides. `out`: dtype and sizes of
-    the output, [M, N] or [slices of K, M, N]. `launched`: M and N of the launch grid where the output is stored in
-    another way. Raises Inductor's exception if it cannot generate the kernel.
+    the output, [M, N], [slices of K, M, N] or, of a kernel of batches, [batch, M, N]. `launched`: M and N of the launch
+    grid where the output is stored in another way. Raises Inductor's exception if it cannot generate the kernel.
     """
     dtype, sizes = out
     strides = ir.FlexibleLayout.contiguous_strides(list(sizes))
@@ -200,7 +214,7 @@ def product(
         )  # fmt: skip
     choice = registered(kernel.template).generate(
         input_nodes=(*operands, *rest), layout=layout, num_stages=kernel.stages, num_warps=kernel.warps,
-        call_sizes=list(launched or sizes[-2:]), **options, **kernel.constants,
+        call_sizes=list(launched or (sizes if batched(kernel.template) else sizes[-2:])), **options, **kernel.constants,
     )  # fmt: skip
     if choice is None:
         raise RuntimeError("the template cannot be generated")

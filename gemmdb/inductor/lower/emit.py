@@ -120,7 +120,7 @@ def _lower(config: Config, problem: Problem, operands: triton.Operands, scalars:
         return cutlass.lower(config, problem, operands)
     if config.kernel == "inductor_sum":
         return summing.lower(problem, operands)
-    if config.spec.emitted:
+    if config.spec.emitted and config.spec.template is None:
         return inductor_templates.lower(config, problem, operands, scalars)
     return triton.lower(config, problem, operands, scalars)
 

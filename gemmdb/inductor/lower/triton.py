@@ -59,8 +59,13 @@ class Operands:
     @property
     def sizes(self) -> tuple[Any, Any, Any]:
         """(M, N, K) as numbers. A symbolic size is an expression of Inductor."""
-        (m, k), (_, n) = self.a.get_size(), self.b.get_size()
+        (*_, m, k), (*_, n) = self.a.get_size(), self.b.get_size()
         return m, n, k
+
+    @property
+    def batch(self) -> tuple[Any, ...]:
+        """The number of matrices, if there is a batch of them."""
+        return tuple(self.a.get_size()[:-2])
 
     def largest(self, problem: Problem) -> Problem:
         """`problem` at the upper ends of M and N. Raises Refused without one, because scratch has a fixed size."""
@@ -99,7 +104,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     m, n, _ = operands.sizes
     epilogue = operands.epilogue(scalars)
     split, fixup = int(value.get("split_k", 1)), counts_arrivals(config)
-    if not ir_view.addressable((1 if fixup else split, m, n), pair):
+    if not ir_view.addressable((*operands.batch, 1 if fixup else split, m, n), pair):
         unbounded = any(guessing.from_data(size) for size in operands.sizes)
         raise Refused(f"offsets are 32 bits wide{', and what comes out of data has no bound' if unbounded else ''}")
     sums_kept = partials(config, operands.largest(problem)) if fixup else 0
@@ -110,7 +115,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     if names.get("SCALED"):
         # The template takes the scale as one of its operands, and applies it.
         pair, epilogue = (*pair, templates.expanded(operands.scale, m, n)), replace(epilogue, scales=())
-    return templates.product(kernel, pair, (dtype, (m, n)), epilogue)
+    return templates.product(kernel, pair, (dtype, (*operands.batch, m, n)), epilogue)
 
 
 def stored(problem: Problem, operands: Operands) -> torch.dtype:

@@ -12,9 +12,6 @@ from gemmdb.key.problem import Problem
 if TYPE_CHECKING:
     from gemmdb.kernels.config import Config
 
-_MOST_MATRICES = 65_535
-"""The limit of the second dimension of a grid, which torch 2.11 uses for the matrices of a batch."""
-
 
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
     """Why a config of Inductor's Triton templates cannot run, None when it can."""
@@ -24,7 +21,7 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return "the template is generated for fixed sizes"
     if reason := rules.empty(problem):
         return reason
-    if problem.spec.batched and (reason := _batch(problem)):
+    if problem.spec.batched and (reason := rules.unbatched(problem)):
         return reason
     if problem.spec.scaled:
         if reason := _scaled(config, problem, device):
@@ -53,14 +50,6 @@ def illegal_sum(config: Config, problem: Problem, device: Device, symbolic: Coll
     if problem.scalars != "unit":
         return "the sum has no alpha and beta"
     return rules.unstepped(problem)
-
-
-def _batch(problem: Problem) -> str | None:
-    if problem.batch > _MOST_MATRICES:
-        return f"the grid has room for {_MOST_MATRICES} matrices"
-    if problem.batch == 1:
-        return "Inductor makes a product of two matrices of a batch of one on a GPU"
-    return "Inductor multiplies elements where K is 1" if problem.k == 1 else None
 
 
 def _scaled(config: Config, problem: Problem, device: Device) -> str | None:

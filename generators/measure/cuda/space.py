@@ -16,6 +16,7 @@ from gemmdb.kernels.fp8 import unmultiplied
 from gemmdb.kernels.inductor import menu as inductor_menu
 from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import KERNELS
+from gemmdb.kernels.triton.batch.menu import MENU as BATCH
 from gemmdb.kernels.triton.gemv.menu import MENU as GEMV
 from gemmdb.kernels.triton.menu import Menu
 from gemmdb.kernels.triton.narrow.menu import MENU as NARROW
@@ -25,7 +26,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.representatives import unmeasured
 
-MENUS: Mapping[str, Menu] = {"gemv": GEMV, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE}
+MENUS: Mapping[str, Menu] = {"gemv": GEMV, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE, "batch": BATCH}
 """What is tried of each of our Triton kernels, in this order."""
 BEYOND = 300
 """Configs of the whole space that breadth 2 tries after the menu."""

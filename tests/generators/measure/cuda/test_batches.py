@@ -28,6 +28,32 @@ def test_tiles_are_no_larger_than_the_matrices(dtype: str) -> None:
                     assert config.values[name] == 16 or config.values[name] < 2 * size
 
 
+@pytest.mark.parametrize(
+    ("problem", "swapped", "sliced"),
+    [
+        (bmm(64, 4, 1024, 128), True, False),  # A step's queries of a group by its keys.
+        (bmm(8, 4, 128, 4096, layout="nn"), True, True),  # The same by its values: few tiles, much to sum.
+        (bmm(16, 1, 16, 4096), False, True),  # The first half of an adapter.
+        (bmm(16, 1, 4096, 16), True, False),  # Its second half.
+        (bmm(64, 1024, 1024, 128), False, False),
+        (bmm(8, 4, 128, 4096, layout="nn", dtype="fp32"), False, True),
+        (bmm(64, 4, 1024, 128, constant_weight=True), False, False),
+    ],
+    ids=lambda value: getattr(value, "head", value),
+)
+def test_what_inductors_template_cannot_do_is_tried(problem: Problem, swapped: bool, sliced: bool) -> None:
+    found = [one.config for one in CudaSpace().candidates(problem, H200, named("standard", "cuda"))]
+    ours = [config.values for config in found if config.kernel == "batch"]
+    assert any(value["swap"] == 1 and value["split_k"] == 1 for value in ours) == swapped
+    assert any(value["split_k"] > 1 for value in ours) == sliced
+    assert len(ours) <= 12
+    for value in ours:
+        assert value["swap"] == 1 or value["split_k"] > 1
+        tiles = problem.batch * -(-problem.m // value["block_m"]) * -(-problem.n // value["block_n"])
+        assert value["split_k"] == 1 or tiles * value["split_k"] <= 4 * 132
+        assert value["split_k"] <= max(problem.k // value["block_k"] // 2, 1)
+
+
 @pytest.mark.parametrize("strides", [(0, 16, 1), (16, 48, 1), (130, 16, 1), (128, 1, 8)])
 def test_a_copy_lies_as_the_original(strides: tuple[int, ...]) -> None:
     tensor = torch.randn(500).as_strided((3, 8, 16), strides, 4)

@@ -1,0 +1,80 @@
+"""What is tried of `batch`: what Inductor's template cannot do, tiles that are computed transposed and slices of K.
+
+An entry is (BLOCK_M, BLOCK_N, BLOCK_K, warps, blocks per multiprocessor, swap), with BLOCK_K and blocks as in the menu
+of `tile`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from gemmdb.kernels import hardware
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.triton.menu import Menu, Shape, deep, stages, up_to
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+Entry = tuple[int, int, int, int, int, int]
+_MENU: tuple[tuple[int, tuple[Entry, ...]], ...] = (
+    (16, (
+        (16, 64, 128, 4, 2, 1), (16, 64, 128, 4, 4, 1), (16, 128, 128, 4, 2, 1), (16, 64, 256, 4, 1, 1),
+        (16, 64, 128, 4, 2, 0), (16, 32, 256, 2, 2, 0), (16, 16, 256, 2, 4, 0),
+    )),
+    (32, (
+        (32, 64, 128, 4, 2, 1), (32, 128, 64, 4, 2, 1), (32, 128, 128, 4, 1, 1), (32, 64, 128, 4, 2, 0),
+        (32, 32, 128, 2, 4, 0),
+    )),
+    (64, ((64, 64, 128, 4, 2, 0), (64, 32, 128, 4, 2, 0))),
+    (1 << 31, ((128, 64, 64, 4, 2, 0), (64, 64, 128, 4, 2, 0), (128, 128, 64, 8, 1, 0), (64, 32, 128, 4, 2, 0))),
+)  # fmt: skip
+_MOST_WARPS = 32
+
+
+def _usual(problem: Problem, device: Device) -> Iterator[Config]:
+    for m, n, k, warps, resident, swap in up_to(_MENU, problem.m):
+        yield from _configs(problem, device, Shape(m, n, deep(problem, k), warps, resident), swap)
+
+
+def _whole(problem: Problem, device: Device) -> Iterator[Config]:
+    sides = product((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (32, 64, 128, 256))
+    for (m, n, k), warps, resident, swap in product(sides, (2, 4, 8), (1, 2, 4), (0, 1)):
+        if m < 2 * max(problem.m, 8) and warps * resident <= _MOST_WARPS and m * n <= 128 * 256:
+            yield from _configs(problem, device, Shape(m, n, k, warps, resident), swap)
+
+
+def _configs(problem: Problem, device: Device, shape: Shape, swap: int) -> Iterator[Config]:
+    """The configs of a shape, cut to the matrices: without a split of K if it is swapped, and with the splits that fill
+    the multiprocessors once."""
+    m, n, k = (min(side, _holding(size)) for side, size in ((shape.m, problem.m), (shape.n, problem.n),
+                                                            (shape.k, problem.k)))  # fmt: skip
+    # Swapped tiles fill the matrix unit better where they have enough columns. Fp32 in full does not use it.
+    if problem.constant or (swap and (n < hardware.GROUP_ROWS or problem.a.dtype == "fp32")):
+        return  # The code of a constant weight cannot be generated without the weight.
+    cut = Shape(m, n, k, shape.warps, shape.resident)
+    steps = -(-problem.k // k)
+    ahead = min(stages(problem, device, cut, "pointer", swap), max(steps, 2))
+    tiles = problem.batch * hardware.tile_count(problem.m, problem.n, (m, n))
+    if ahead < 2:
+        return
+    for slices in (*([1] if swap else []), *_splits(tiles, device.units * shape.resident, steps)):
+        yield Config.of(
+            "triton", "batch", block_m=m, block_n=n, block_k=k, group_m=hardware.BAND_ROWS, split_k=slices, swap=swap,
+            warps=shape.warps, stages=ahead,
+        )  # fmt: skip
+
+
+def _splits(tiles: int, programs: int, steps: int) -> list[int]:
+    """The splits of K that fill the multiprocessors once; where K is too short for that, the largest power of two that
+    leaves two steps for each slice."""
+    if found := hardware.splits(tiles, programs, steps):
+        return found
+    most = 1 << (steps // 2).bit_length() >> 1
+    return [most] if 1 < most < programs // tiles else []
+
+
+def _holding(size: int) -> int:
+    """The power of two that holds a size, at least 16."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+MENU = Menu(_usual, _whole)
