@@ -93,6 +93,19 @@ def test_our_kernel_is_served_as_one_choice(kit: Any, problem: Problem, config: 
     assert kit.served() == [config.text]
 
 
+@pytest.mark.parametrize("config", [template(), *OURS], ids=lambda config: config.text)
+def test_a_baddbmm_that_adds_nothing_takes_them(kit: Any, config: Config) -> None:
+    q, k = kit.rand(8, 100, 192), kit.rand(8, 192, 72)
+
+    def scores(q: Any, k: Any) -> Any:
+        return torch.baddbmm(torch.full((1,), torch.nan, device=q.device, dtype=q.dtype), q, k, beta=0, alpha=0.125)
+
+    found, code = kit.compiled(scores, q, k, config=config)
+    kit.close(found, q.double() @ k.double() * 0.125)
+    assert kit.served() == [config.text]
+    assert is_template(code)
+
+
 @pytest.mark.parametrize("config", OURS, ids=lambda config: config.text)
 def test_a_sliced_sum_is_the_same_at_every_call(kit: Any, config: Config) -> None:
     a, b = kit.rand(8, 16, 4096), kit.rand(8, 4096, 64)

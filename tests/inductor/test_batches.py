@@ -44,3 +44,66 @@ def test_a_batch_of_one_stays_a_batch_on_a_cpu(kit):
     with torch.no_grad(), force(NOTHING):
         kit.close(kit.compiled(torch.bmm, a, b), torch.bmm(a, b))
     assert [text.partition(" m=")[0] for text in kit.problems()] == ["bmm batch=1"]
+
+
+@pytest.mark.parametrize("alpha", [1, 0.125])
+def test_a_baddbmm_that_adds_nothing_is_a_product_of_batches(kit, alpha):
+    """Attention scores are often spelled so, with a first argument that was never filled."""
+    q, k = torch.randn(3, 5, 16), torch.randn(3, 8, 16)
+
+    def scores(q, k):
+        return torch.baddbmm(torch.full((1,), torch.nan), q, k.transpose(1, 2), beta=0, alpha=alpha)
+
+    with torch.no_grad(), force(NOTHING):
+        kit.close(kit.compiled(scores, q, k), q @ k.transpose(1, 2) * alpha)
+    assert kit.problems() == [Problem.gemm("bmm", batch=3, m=5, n=8, k=16, dtype="fp32").text]
+    assert gemmdb.inductor.stats()["uncovered"] == {}
+
+
+def test_a_baddbmm_that_adds_is_counted(kit):
+    bias, a, b = torch.randn(3, 1, 8), torch.randn(3, 5, 16), torch.randn(3, 16, 8)
+    for beta in (1, 0.5):
+        gemmdb.inductor.reset_stats()
+        with torch.no_grad(), force(NOTHING):
+            found = kit.compiled(lambda bias, a, b, beta=beta: torch.baddbmm(bias, a, b, beta=beta), bias, a, b)
+        kit.close(found, a @ b + beta * bias)
+        assert gemmdb.inductor.stats()["uncovered"] == {"baddbmm": 1}
+        assert kit.problems() == []
+
+
+EINSUMS = {
+    "scores of one sequence": (
+        lambda q, k: torch.einsum("bqhd,bkhd->bhqk", q, k), [(1, 6, 4, 16), (1, 8, 4, 16)],
+        {"batch": 4, "m": 6, "n": 8, "k": 16, "interleaved": "ab"},
+    ),
+    "scores of several": (
+        lambda q, k: torch.einsum("bqhd,bkhd->bhqk", q, k), [(2, 6, 4, 16), (2, 8, 4, 16)],
+        {"batch": 8, "m": 6, "n": 8, "k": 16, "layout": "nn"},
+    ),
+    "into the latent size of MLA": (
+        lambda q, w: torch.einsum("thd,hdc->thc", q, w), [(6, 4, 16), (4, 16, 32)],
+        {"batch": 4, "m": 6, "n": 32, "k": 16, "layout": "nn", "interleaved": "a", "fusion": "pointwise:permuted"},
+    ),
+    "back from it": (
+        lambda o, w: torch.einsum("thc,hvc->thv", o, w), [(6, 4, 32), (4, 16, 32)],
+        {"batch": 4, "m": 6, "n": 16, "k": 32, "interleaved": "a", "fusion": "pointwise:permuted"},
+    ),
+    "an adapter's first half": (
+        lambda x, a: torch.einsum("bsk,brk->bsr", x, a), [(4, 6, 32), (4, 8, 32)],
+        {"batch": 4, "m": 6, "n": 8, "k": 32},
+    ),
+    "blocks of a diagonal": (
+        lambda x, w: torch.einsum("bshd,hed->bshe", x, w), [(2, 3, 4, 16), (4, 16, 16)],
+        {"batch": 4, "m": 6, "n": 16, "k": 16, "interleaved": "a", "fusion": "pointwise:permuted"},
+    ),
+}  # fmt: skip
+"""Spellings of products of batches, with the sizes of their operands, and the problem of each."""
+
+
+@pytest.mark.parametrize("what", EINSUMS)
+def test_einsum_is_found_with_its_layouts(kit, what):
+    program, sizes, problem = EINSUMS[what]
+    inputs = [torch.randn(*one) for one in sizes]
+    with torch.no_grad(), force(NOTHING):
+        kit.close(kit.compiled(lambda *given: program(*given).contiguous(), *inputs), program(*inputs))
+    assert kit.problems() == [Problem.gemm("bmm", dtype="fp32", **problem).text]

@@ -25,11 +25,12 @@ from gemmdb.key.problem import Problem
 def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
     """`problem` with the layouts that its operands have in the IR, if Inductor has settled them already.
 
-    Works for the arguments of a plain or batched product only: (A, B), or (bias, A, B) of an addmm. A packed linear has
-    lost its weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale.
+    Works for the arguments of a plain or batched product only: (A, B), or (bias, A, B) of an addmm or baddbmm. A packed
+    linear has lost its weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale.
     """
     op = problem.spec
-    pair = args[1:] if op.bias == "always" else args[:2] if op.scaled else args
+    biased = op.bias == "always" or (op.batched and len(args) == 3)
+    pair = args[1:] if biased else args[:2] if op.scaled else args
     if len(pair) != 2 or not all(map(_is_stored, pair)) or not _sizes_match(problem, pair):
         return problem
     a, b = (_operand(node, known) for node, known in zip(pair, (problem.a, problem.b), strict=True))

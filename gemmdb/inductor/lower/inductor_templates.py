@@ -29,7 +29,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
         out = extract.TORCH[problem.out]
         return inductor_templates.scaled_product(choice, (operands.a, operands.b), out, rest)
     dtype = stored(problem, operands)
-    if operands.vectors:
+    if operands.vectors or (scalars[0] != 1 and operands.bias is None):
         epilogue = operands.epilogue(scalars)
         return inductor_templates.product(choice, (operands.a, operands.b), dtype, epilogue=epilogue)
     bias = None

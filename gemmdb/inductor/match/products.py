@@ -35,6 +35,8 @@ def uncovered(node: Any) -> str | None:
     name = _UNCOVERED.get(str(node.target))
     if name is not None:
         return name
+    if str(node.target) == "aten.baddbmm.default":
+        return "baddbmm" if _adds(node) or _has_symbolic_batch(node) else None
     if str(node.target) == "aten.bmm.default" and _has_symbolic_batch(node) and marked(node, node.args[0]) is None:
         return "bmm"
     if getattr(node.target, "__name__", "") == "mm_plus_mm":
@@ -48,7 +50,7 @@ def uncovered(node: Any) -> str | None:
 
 
 _UNCOVERED = {
-    "aten.baddbmm.default": "baddbmm", "aten.bmm.dtype": "bmm.dtype", "aten._grouped_mm.default": "grouped_mm",
+    "aten.bmm.dtype": "bmm.dtype", "aten._grouped_mm.default": "grouped_mm",
     "aten._scaled_grouped_mm.default": "scaled_grouped_mm", "aten._scaled_grouped_mm_v2.default": "scaled_grouped_mm",
     "aten.mm.dtype": "mm.dtype",
     "aten._weight_int4pack_mm_for_cpu.default": "int4_mm", "onednn.qlinear_pointwise.default": "qlinear",
@@ -99,6 +101,22 @@ def _bmm(node: Any) -> Product | None:
     return two_operands("bmm", node, value(a), value(b), constant(b), rest)
 
 
+def _baddbmm(node: Any) -> Product | None:
+    """A product of batches whose sums are multiplied by alpha alone, as an attention's scores are. That costs nothing,
+    in a library's kernel and in ours. None where something is added: the library does it in the same kernel, and no
+    product of batches was measured with that."""
+    if _adds(node) or _has_symbolic_batch(node):
+        return None
+    a, b = node.args[1:3]
+    rest = {"fusion": epilogues.fusion(node), "out": extract.dtype_name(value(node).dtype)}
+    return two_operands("bmm", node, value(a), value(b), constant(b), rest)
+
+
+def _adds(node: Any) -> bool:
+    """Whether a baddbmm adds its first argument, or how it scales is not known."""
+    return node.kwargs.get("beta", 1) != 0 or not isinstance(node.kwargs.get("alpha", 1), int | float)
+
+
 def _has_symbolic_batch(node: Any) -> bool:
     """Whether the number of matrices in a batched product is not fixed. The key has one number, and no rule says for
     which other numbers an answer holds."""
@@ -144,6 +162,7 @@ def _scaled_mm(node: Any) -> Product | None:
 _PLAIN: dict[str, Callable[[Any], Product | None]] = {
     "aten.mm.default": _mm,
     "aten.bmm.default": _bmm,
+    "aten.baddbmm.default": _baddbmm,
     "aten.addmm.default": _addmm,
     "aten._int_mm.default": _int_mm,
     "aten._scaled_mm.default": _scaled_mm,

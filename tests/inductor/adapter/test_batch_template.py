@@ -31,6 +31,10 @@ def by_heads(q, k):
     return torch.bmm(q.view(96, 6, 192).transpose(0, 1), k.view(96, 6, 192).permute(1, 2, 0))
 
 
+def scaled_scores(a, b):
+    return torch.baddbmm(a.new_empty(1), a, b, beta=0, alpha=0.125)
+
+
 def by_tokens(p, v):
     return torch.bmm(p, v).transpose(0, 1).reshape(100, -1)
 
@@ -44,6 +48,7 @@ def found():
     programs = {
         "bmm": (torch.bmm, (6, 100, 200, half), (6, 200, 136, half)),
         "relu": (lambda a, b: torch.bmm(a, b.transpose(1, 2)).relu(), (6, 100, 200, half), (6, 136, 200, half)),
+        "alpha": (scaled_scores, (6, 100, 200, half), (6, 200, 136, half)),
         "heads": (by_heads, (96, 1152, half), (96, 1152, half)),
         "tokens": (by_tokens, (6, 100, 200, half), (6, 200, 64, half)),
     }
@@ -53,7 +58,7 @@ def found():
             code, seen = no_gpu.output_code(program, config, *inputs)
             (launch,) = [line.strip() for line in code.splitlines() if ".run(" in line]
             (event,) = seen
-            answers[f"{what}, {name}"] = event.problem, event.note, no_gpu.kernels(code), launch
+            answers[f"{what}, {name}"] = event.problem, event.note, no_gpu.kernels(code), launch, "0.125" in code
     return answers
 
 
@@ -70,10 +75,11 @@ def answers():
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(
     ("what", "fusion"),
-    [("bmm", "none"), ("relu", "pointwise"), ("heads", "none"), ("tokens", "pointwise:permuted")],
+    [("bmm", "none"), ("relu", "pointwise"), ("alpha", "none"), ("heads", "none"), ("tokens", "pointwise:permuted")],
 )
 def test_it_is_one_kernel_with_what_follows(what, fusion, name, answers):
-    problem, note, kernels, launch = answers[f"{what}, {name}"]
+    problem, note, kernels, launch, multiplied = answers[f"{what}, {name}"]
+    assert multiplied == (what == "alpha")
     assert Problem.parse(problem).fusion == fusion
     assert note == ""
     assert [kernel.startswith("triton_tem_") for kernel in kernels] == [True]
