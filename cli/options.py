@@ -102,8 +102,8 @@ class ProblemOptions:
     scales: Annotated[
         str | None,
         typer.Option(
-            help="For scaled_mm only: tensor (one scale per operand) or row (one per row of A and per column of B)"
-            " [default: tensor]."
+            help="For scaled_mm only: tensor (one scale per operand), row (one per row of A and per column of B) or"
+            " block (1x128 of A by 128x128 of B) [default: tensor]."
         ),
     ] = None
     fast_accum: Annotated[

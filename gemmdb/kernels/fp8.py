@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmdb.kernels.hardware import FIRST_FP8
+from gemmdb.kernels.hardware import FIRST_FP8, HOPPER
 from gemmdb.key.device import Device
 from gemmdb.key.layout import VECTOR_BYTES
 from gemmdb.key.problem import Problem
@@ -23,6 +23,8 @@ def unmultiplied(problem: Problem, device: Device) -> str | None:
         return f"{device.arch} cannot multiply fp8, which needs compute capability 8.9"
     if problem.a.dtype == problem.b.dtype == "fp8_e5m2":
         return "cuBLAS cannot multiply two e5m2 operands"
+    if problem.scales == "block" and device.capability != HOPPER:
+        return "cuBLAS multiplies with scales of blocks on Hopper alone"
     if problem.k % MULTIPLE or problem.n % MULTIPLE:
         return f"torch wants K and N that are multiples of {MULTIPLE}"
     if any(operand.layout.align < VECTOR_BYTES for operand in (problem.a, problem.b)):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from gemmdb.kernels import aten, cpp, cutlass, inductor
 from gemmdb.kernels.kernel import Kernel
-from gemmdb.kernels.triton import batch, gemv, narrow, persistent, tile
+from gemmdb.kernels.triton import batch, gemv, narrow, persistent, scaled_blocks, tile
 from gemmdb.key.ops import OPS
 
 
@@ -32,6 +32,7 @@ _ALL = (
     *inductor.TEMPLATES,
     inductor.SUM,
     batch.KERNEL,
+    scaled_blocks.KERNEL,
 )
 
 KERNELS: Mapping[tuple[str, str], Kernel] = {(kernel.backend, kernel.name): kernel for kernel in _ALL}

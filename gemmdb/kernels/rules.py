@@ -96,6 +96,12 @@ def unbatched(problem: Problem) -> str | None:
     return "Inductor multiplies elements where K is 1" if problem.k == 1 else None
 
 
+def by_rows_and_columns(problem: Problem) -> bool:
+    """Whether K runs along memory in both operands. A single column without gaps counts as row-major."""
+    column = problem.b.layout.order
+    return problem.a.row_major and (column.startswith("col") or (problem.n, column) == (1, "row"))
+
+
 def unmapped(problem: Problem) -> str | None:
     """Tensor maps need aligned rows."""
     for operand, _ in operands(problem):

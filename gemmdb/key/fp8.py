@@ -1,6 +1,7 @@
 """The rules of `scaled_mm`, the product of fp8 operands with scales, that go beyond the fields of its record.
 
-C = (A * scale_a) @ (B * scale_b) + bias, as in `torch._scaled_mm`: the fp32 scales multiply the sums.
+C = (A * scale_a) @ (B * scale_b) + bias, as in `torch._scaled_mm`: the fp32 scales multiply the sums, those of blocks
+the sum of each block along K.
 """
 
 from __future__ import annotations
@@ -15,10 +16,20 @@ if TYPE_CHECKING:
 
 FP8 = ("fp8_e4m3", "fp8_e5m2")
 """torch.float8_e4m3fn and torch.float8_e5m2."""
-SCALES = ("tensor", "row")
-"""One number for each operand, or one for each row of A [M, 1] and each column of B [1, N]."""
+SCALES = ("tensor", "row", "block")
+"""One number for each operand; one for each row of A [M, 1] and each column of B [1, N]; or one for each BLOCK elements
+of a row of A [M, K / BLOCK] and each BLOCK x BLOCK elements of B [K / BLOCK, N / BLOCK], rounded up."""
+BLOCK = 128
 OUTPUTS = ("bf16", "fp16", "fp32")
 _ROWS, _COLUMNS = ("row", "row-padded"), ("col", "col-padded")
+
+
+def scale_sizes(scales: str, m: int, n: int, k: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sizes of the scales of A and B, of one of SCALES; none for a single number."""
+    if scales == "row":
+        return (m, 1), (1, n)
+    deep, wide = -(-k // BLOCK), -(-n // BLOCK)
+    return ((m, deep), (deep, wide)) if scales == "block" else ((), ())
 
 
 def unlike(problem: Problem) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.key import canonical, epilogue, grammar, rules
+from gemmdb.key import canonical, epilogue, fp8, grammar, rules
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.epilogue import Epilogue
@@ -249,7 +249,8 @@ class Problem:
         if self.bias is not None:
             elements = {"1d": self.n, "full": self.m * self.n, "column": self.m}[self.bias.kind]
             moved += elements * size[self.bias.dtype]
-        return moved + size["fp32"] * {"row": self.m + self.n, "tensor": 2}.get(self.scales, 0)
+        scales = fp8.scale_sizes(self.scales, self.m, self.n, self.k) if self.scales else ()
+        return moved + size["fp32"] * sum(math.prod(sizes) for sizes in scales)
 
 
 @dataclass(frozen=True)

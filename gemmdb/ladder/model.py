@@ -127,6 +127,8 @@ def uncovered(problem: Problem) -> str | None:
 
 def outside(problem: Problem) -> str | None:
     """Why no model covers a problem, whatever its op; None if one can."""
+    if problem.scales == "block":
+        return "scales of blocks are not modelled"
     if problem.empty:
         return "there is nothing to compute in a product of size zero"
     if problem.a.dtype not in DTYPES:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +11,7 @@ from gemmdb.errors import InputError
 from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.literals import literal, literal_bias
 from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
+from gemmdb.key import fp8
 from gemmdb.key.operands import TensorInfo
 from gemmdb.key.problem import Problem
 from gemmdb.key.representatives import head, unmeasured
@@ -122,7 +122,7 @@ def blank(problem: Problem, device: torch.device) -> Operands:
     a, b = _blank(literal(problem.a, *first), device), _blank(literal(problem.b, *second), device)
     bias = None if problem.bias is None else _blank(literal_bias(problem.bias, problem.m, problem.n), device)
     scale = torch.empty(problem.n, dtype=_scale_dtype(problem), device=device) if problem.fusion == "scale" else None
-    scales = [torch.empty(sizes, dtype=torch.float32, device=device) for sizes in _scale_sizes(problem)]
+    scales = _scales(problem, device)
     reads = [torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device) for _ in range(_reads(problem))]
     return Operands(a, b, bias, scale, *_pair(scales), tuple(reads))
 
@@ -138,12 +138,10 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
     _check(problem)
     random = torch.Generator(device=device).manual_seed(seed)
     first, second, _ = problem.shapes
-    sizes = _scale_sizes(problem)
-    scales: list[torch.Tensor] = []
-    if sizes:
-        a, one = _quantised(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5, sizes[0])
-        b, other = _quantised(literal(problem.b, *second), random, 1.0, sizes[1])
-        scales = [one, other]
+    scales = _scales(problem, device)
+    if scales:
+        a = _quantised(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5, scales[0])
+        b = _quantised(literal(problem.b, *second), random, 1.0, scales[1])
     else:
         a = _filled(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5)
         b = _filled(literal(problem.b, *second), random, 1.0)
@@ -181,31 +179,58 @@ def _scale_dtype(problem: Problem) -> torch.dtype:
     return to_torch(problem.out if problem.spec.integer else problem.a.dtype)
 
 
-def _scale_sizes(problem: Problem) -> list[tuple[int, ...]]:
-    """The sizes of the scales of A and B, none for other ops."""
-    if problem.scales == "row":
-        return [(problem.m, 1), (1, problem.n)]
-    return [(), ()] if problem.scales else []
+def _scales(problem: Problem, device: torch.device) -> list[torch.Tensor]:
+    """Memory for the scales of A and B, none for other ops. Scales of blocks lie as torch wants them: along M, and
+    along K with room for a multiple of four."""
+    if not problem.scales:
+        return []
+    first, second = fp8.scale_sizes(problem.scales, problem.m, problem.n, problem.k)
+    if problem.scales != "block":
+        return [torch.empty(sizes, dtype=torch.float32, device=device) for sizes in (first, second)]
+    room = -(-second[0] // 4) * 4
+    return [
+        torch.empty_strided(sizes, (1, apart), dtype=torch.float32, device=device)
+        for sizes, apart in ((first, problem.m), (second, room))
+    ]
 
 
-def _quantised(
-    info: TensorInfo, random: torch.Generator, factor: float, scale_sizes: tuple[int, ...]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """A random fp8 matrix, and its fp32 scales of these sizes. A scale is the largest magnitude of its elements divided
-    by the largest number of the dtype. If each row or column has its own scale, neighbours get different magnitudes:
-    random rows are so alike that a kernel with the wrong row's scale would pass."""
+def _quantised(info: TensorInfo, random: torch.Generator, factor: float, scale: torch.Tensor) -> torch.Tensor:
+    """A random fp8 matrix; its fp32 scales are written to `scale`. A scale is the largest magnitude of its elements
+    divided by the largest number of the dtype. If each row, column or block has its own scale, neighbours get different
+    magnitudes: random rows are so alike that a kernel with the wrong row's scale would pass."""
     dtype = to_torch(info.dtype)
     exact = torch.randn(info.sizes, generator=random, device=random.device).mul_(factor)
-    if scale_sizes:
+    if scale.dim():
         # Powers of two do not change the fp8 numbers.
-        groups = torch.arange(math.prod(scale_sizes), device=random.device) % MAGNITUDES
-        exact.mul_((groups - MAGNITUDES // 2).exp2().view(scale_sizes))
-    dims = [dim for dim, size in enumerate(scale_sizes) if size == 1] if scale_sizes else [0, 1]
-    largest = exact.abs().amax(dims, keepdim=bool(scale_sizes)) if exact.numel() else torch.zeros(scale_sizes)
-    scale = largest.to(exact).clamp(min=1e-12).div_(torch.finfo(dtype).max)
+        groups = torch.arange(scale.numel(), device=random.device) % MAGNITUDES
+        exact.mul_(spread((groups - MAGNITUDES // 2).exp2().view(scale.shape), info.sizes))
+    scale.copy_(_largest(exact.abs(), scale.shape).clamp(min=1e-12).div_(torch.finfo(dtype).max))
     storage = torch.zeros(_elements(info), dtype=dtype, device=random.device)
     matrix = storage.as_strided(info.sizes, info.strides, info.offset)
-    return matrix.copy_((exact / scale).to(dtype)), scale
+    return matrix.copy_((exact / spread(scale, info.sizes)).to(dtype))
+
+
+def _largest(values: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """The largest of the values that share a scale, for scales of these sizes."""
+    if not values.numel():
+        return torch.zeros(sizes).to(values)
+    if not sizes:
+        return values.amax()
+    steps = [
+        1 if size == full else full if size == 1 else fp8.BLOCK for size, full in zip(sizes, values.shape, strict=True)
+    ]
+    (rows, columns), (high, wide) = sizes, steps
+    padded = values.new_zeros(rows * high, columns * wide)
+    padded[: values.shape[0], : values.shape[1]] = values
+    return padded.view(rows, high, columns, wide).amax((1, 3))
+
+
+def spread(scale: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """The scale of each element of a matrix of `sizes`."""
+    for dim, size in enumerate(sizes if scale.dim() else ()):
+        if scale.shape[dim] not in (1, size):
+            scale = scale.repeat_interleave(fp8.BLOCK, dim).narrow(dim, 0, size)
+    return scale.expand(*sizes)
 
 
 def _blank(info: TensorInfo, device: torch.device) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.literals import SCALARS
-from gemmdb.generators.measure.program import Operands
+from gemmdb.generators.measure.program import Operands, spread
 from gemmdb.key.problem import Problem
 
 ROW_FLOPS = 8e9
@@ -57,8 +57,8 @@ def reference(problem: Problem, operands: Operands) -> Reference:
     rows = _rows(problem, operands.a.device)
     a, b = operands.a[rows].double(), operands.b.double()
     if operands.scale_a is not None and operands.scale_b is not None:
-        # One number has no rows to choose from.
-        a, b = a * operands.scale_a.expand(problem.m, 1)[rows].double(), b * operands.scale_b.double()
+        a = a * spread(operands.scale_a, operands.a.shape)[rows].double()
+        b = b * spread(operands.scale_b, operands.b.shape).double()
     alpha, beta = SCALARS[problem.scalars]
     exact, squares = alpha * (a @ b), alpha**2 * (a.square() @ b.square())
     # The scale belongs to the weight, so a bias is added after it (only mixed_mm has both).

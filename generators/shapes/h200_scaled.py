@@ -13,19 +13,24 @@ from itertools import product
 from gemmdb.generators.shapes.architectures import ARCHITECTURES, DECODE, PREFILL, Item, Pair, unique
 from gemmdb.generators.shapes.pools import TOKENS, all_products, core_pairs, grid, pool
 from gemmdb.generators.shapes.strata import Stratum, following
+from gemmdb.key.fp8 import BLOCK
 
 OP = "scaled_mm"
 FEW = [*DECODE, 3, 6, 12, 24, 48]
 MANY = [*PREFILL, 96, 384, 768, 1536, 4096, 8192]
 MULTIPLE = 16
 """torch multiplies fp8 where N and K are multiples of this."""
+DEEPSEEK = [(1536, 7168), (24576, 1536), (7168, 16384), (36864, 7168), (7168, 18432), (4096, 7168), (7168, 2048),
+            (32768, 512)]  # fmt: skip
+"""N and K of the projections of DeepSeek-V3: attention, its dense layers, and the shared expert."""
 ROW, TENSOR = {"scales": "row"}, {"scales": "tensor"}
 FAST = {"fast_accum": True}
 
 
 def items() -> list[Item]:
     """The preset's items."""
-    return following(FIRST, [*inference(), *exact(), *others()])
+    first = following(FIRST, [*inference(), *exact(), *others()])
+    return [*first, *following([], [blocks()])]
 
 
 def inference() -> list[Stratum]:
@@ -69,6 +74,12 @@ def others() -> list[Stratum]:
         Stratum(12, pool(OP, rows, every, fusion="pointwise:math:reads1", **ROW, **FAST)),
         Stratum(16, grid(OP, [1, 4, 16, 64, 256, 1024, 4096], **both)),
     ]
+
+
+def blocks() -> Stratum:
+    """Scales of blocks, 1 x 128 by 128 x 128, as DeepSeek-style checkpoints have them. They come last."""
+    whole = [(n, k) for n, k in (*DEEPSEEK, *_every()) if k % (4 * BLOCK) == 0 and n % BLOCK == 0]
+    return Stratum(60, pool(OP, [*FEW, *MANY], unique(whole[: 3 * len(DEEPSEEK)]), scales="block"))
 
 
 def _every() -> list[Pair]:

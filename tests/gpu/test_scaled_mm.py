@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import solved  # noqa: E402
+from kit.gpu import make, solved  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
@@ -20,6 +20,7 @@ from gemmdb.table.measurement import Protocol, Status  # noqa: E402
 
 NAME = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 MULTIPLIED = torch.cuda.is_available() and torch.cuda.get_device_capability() >= divmod(FIRST_FP8, 10)
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 pytestmark = [
     pytest.mark.usefixtures("clean"),
     pytest.mark.skipif(not MULTIPLIED, reason="needs an NVIDIA GPU that multiplies fp8, of compute capability 8.9"),
@@ -88,6 +89,18 @@ SERVED = [
 ]  # fmt: skip
 
 
+IN_BLOCKS = [
+    *(scaled(m=m, n=n, k=k, scales="block") for m, n, k in ((1, 512, 1024), (72, 256, 512), (200, 4096, 7168))),
+    scaled(m=17, n=384, k=2048, scales="block", fast_accum=True, fusion="pointwise"),
+    scaled(m=130, n=256, k=1024, scales="block", fusion="pointwise:reads1"),
+]
+"""With scales of blocks. ATen wants the blocks along K in fours."""
+OF_BLOCKS = [
+    make("scaled_blocks"), make("scaled_blocks", swap=1), make("scaled_blocks", split_k=2),
+    make("scaled_blocks", swap=1, block_n=128, split_k=2), make("scaled_blocks", block_m=128, block_n=128, warps=8),
+]  # fmt: skip
+
+
 def is_template(code: str) -> bool:
     """Whether the code has a template and calls no library."""
     called = "extern_kernels." in code.partition("async_compile.wait")[2]
@@ -99,6 +112,30 @@ def test_a_template_is_served_as_one_choice(kit: Any, config: Config, problem: P
     _, code = solved(problem, config)
     assert kit.served() == [config.text]
     assert is_template(code)
+
+
+@pytest.mark.skipif(not HOPPER, reason="cuBLAS multiplies with scales of blocks on Hopper alone")
+@pytest.mark.parametrize("config", OF_BLOCKS, ids=lambda config: config.text)
+@pytest.mark.parametrize("problem", IN_BLOCKS, ids=lambda problem: problem.text)
+def test_scales_of_blocks_are_applied_within_the_sum(kit: Any, config: Config, problem: Problem) -> None:
+    _, code = solved(problem, config)
+    assert kit.served() == [config.text]
+    assert is_template(code)
+
+
+@pytest.mark.skipif(not HOPPER, reason="cuBLAS multiplies with scales of blocks on Hopper alone")
+@pytest.mark.parametrize("problem", IN_BLOCKS, ids=lambda problem: problem.text)
+def test_scales_of_blocks_are_measured(problem: Problem) -> None:
+    from gemmdb.generators.measure.cuda import session
+    from gemmdb.generators.measure.cuda.requirements import required
+
+    aten = session.load(problem, ATEN, PROTOCOL)
+    assert aten.status is Status.OK, (problem.text, aten)
+    for config in OF_BLOCKS:
+        assert [artifact.build(90).failure for artifact in required(problem, config)] == [""]
+        loaded = session.load(problem, config, PROTOCOL)
+        assert loaded.status is Status.OK, (problem.text, loaded, aten)
+        assert all(0 < sample < 1e5 for sample in session.time_round(problem, [config], PROTOCOL, 2)[config])
 
 
 def test_the_matrix_units_own_accumulator_is_a_fast_accumulation(kit: Any) -> None:

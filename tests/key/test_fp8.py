@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.errors import InputError
+from gemmdb.key.fp8 import scale_sizes
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Bias, Numerics, Operand
 from gemmdb.key.problem import Problem
@@ -17,7 +18,7 @@ def scaled(m: int = 16, n: int = 64, k: int = 32, **rest) -> Problem:
 @pytest.mark.parametrize(
     ("rest", "reason"),
     [
-        ({"scales": "block"}, "one of the kinds tensor, row, got 'block'"),
+        ({"scales": "column"}, "one of the kinds tensor, row, block, got 'column'"),
         ({"dtype": "bf16"}, "cannot multiply bf16 by bf16"),
         ({"weight_dtype": "int8"}, "cannot multiply fp8_e4m3 by int8"),
         ({"weight_dtype": "fp8"}, "unknown dtype 'fp8'"),
@@ -34,6 +35,14 @@ def scaled(m: int = 16, n: int = 64, k: int = 32, **rest) -> Problem:
 def test_what_no_hardware_takes_is_refused_with_the_reason(rest, reason):
     with pytest.raises(InputError, match=reason):
         scaled(**rest)
+
+
+def test_scales_of_blocks():
+    problem = scaled(n=144, k=400, scales="block")
+    assert problem.text.endswith("scales=block fast=0")
+    assert Problem.parse(problem.text) == problem
+    assert scale_sizes("block", 16, 144, 400) == ((16, 4), (4, 2))
+    assert problem.bytes - scaled(n=144, k=400).bytes == 4 * (16 * 4 + 4 * 2 - 2)
 
 
 def test_padded_rows_are_rows():

@@ -120,7 +120,7 @@ SPOILT = {
         ("batch=8", "batch=1"), ("batch=8", "batch=4294967296"),
     ],
     "scaled_mm": [
-        (" scales=tensor fast=0", ""), (" fast=0", ""), ("scales=tensor", "scales=block"), ("scales=tensor", "scales="),
+        (" scales=tensor fast=0", ""), (" fast=0", ""), ("scales=tensor", "scales=none"), ("scales=tensor", "scales="),
         ("fast=0", "fast=2"), ("scales=tensor fast=0", "fast=0 scales=tensor"), ("scaled_mm", "mm"),
         ("fast=0", "fast=0 "), ("b=fp8_e4m3:col", "b=fp8_e4m3:row"), ("b=fp8_e4m3", "b=int8"),
         ("a=fp8_e4m3", "a=fp8_e4m3fnuz"), ("out=bf16", "out=fp8_e4m3"), ("scalars=unit", "scalars=general"),

@@ -28,6 +28,9 @@ BASES: dict[str, dict[str, str | int]] = {
         "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "swap": 0, "dequant": "cast", "resident": 1,
         "warps": 4, "stages": 3,
     },
+    "scaled_blocks": {
+        "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 8, "split_k": 1, "swap": 0, "warps": 4, "stages": 3,
+    },
     "batch": {
         "block_m": 16, "block_n": 64, "block_k": 64, "group_m": 8, "split_k": 1, "swap": 0, "warps": 4, "stages": 3,
     },

@@ -54,7 +54,7 @@ class _Asked:
         if "E" in named:
             self.barrier = "the file is for a mixture of experts, a product that gemmdb has no op for"
         elif "block_shape" in named:
-            self.barrier = "the file is for scales of blocks, and the key has scales of tensors and rows only"
+            self.barrier = "the file is for scales of blocks, whose kernels have other parameters here"
         elif dtype and dtype != "int8_w8a8" and not given.op:
             self.barrier = f"the file is for {dtype}, whose products the cost model does not cover"
         self.n, self.k = (_size(path, name, getattr(given, name.lower()), named.get(name)) for name in ("N", "K"))

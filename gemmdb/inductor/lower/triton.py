@@ -115,6 +115,9 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     if names.get("SCALED"):
         # The template takes the scale as one of its operands, and applies it.
         pair, epilogue = (*pair, templates.expanded(operands.scale, m, n)), replace(epilogue, scales=())
+    if names.get("SCALES"):
+        # It applies those of blocks within the sum.
+        pair, epilogue = (*pair, *map(templates.settled, operands.scales)), replace(epilogue, scales=())
     return templates.product(kernel, pair, (dtype, (*operands.batch, m, n)), epilogue)
 
 

@@ -1,7 +1,7 @@
 """Products of fp8 operands with scales: torch's `_scaled_mm`, and `_scaled_mm_v2` if it means the same.
 
-No Problem describes what only the second can express (scales of blocks, two levels of scales, a swizzle), or a scaled
-output. For those, `read` raises Unsupported with the reason.
+No Problem describes two levels of scales, a swizzle, scales of other blocks, or a scaled output. For those, `read` and
+`kind` raise Unsupported with the reason.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from gemmdb.key import fp8
 from gemmdb.key.operands import Bias
 
 aten = torch.ops.aten
-_RECIPES = (0, 1)
-"""TensorWise and RowWise of torch.nn.functional.ScalingType, in the order of fp8.SCALES."""
+_RECIPES = ((0, 0), (1, 1), (4, 5))
+"""How A and B are scaled, in the order of fp8.SCALES: both TensorWise, both RowWise, or BlockWise1x128 and
+BlockWise128x128 of torch.nn.functional.ScalingType."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def _recipes(given: Mapping[str, Any]) -> tuple[int, int]:
     if given["contraction_dim"]:
         raise Unsupported("other dimensions are contracted")
     first, second = int(given["recipe_a"][0]), int(given["recipe_b"][0])
-    if first not in _RECIPES or first != second:
-        raise Unsupported("scales of blocks, or of two kinds")
+    if (first, second) not in _RECIPES:
+        raise Unsupported("scales of other blocks, or of two kinds")
     return first, second
 
 
@@ -93,14 +94,14 @@ def kind(call: Call) -> str:
         raise Unsupported(f"scales of {first.dtype} and {second.dtype}")
     if not first.device == second.device == a.device:
         raise Unsupported("a scale in the memory of another device")
-    found = _kind(first, second, (a.shape[0], value(call.b).shape[1]))
-    if call.recipes not in (None, (_RECIPES[fp8.SCALES.index(found)],) * 2):
+    found = _kind(first, second, (a.shape[0], value(call.b).shape[1], a.shape[1]))
+    if call.recipes not in (None, _RECIPES[fp8.SCALES.index(found)]):
         raise Unsupported("scales of other sizes than their recipes say")
     return found
 
 
-def _kind(first: Any, second: Any, sizes: tuple[Any, Any]) -> str:
-    m, n = sizes
+def _kind(first: Any, second: Any, sizes: tuple[Any, Any, Any]) -> str:
+    m, n, k = sizes
     single = [one.dim() <= 2 and all(known(size == 1) for size in one.shape) for one in (first, second)]
     if all(single):
         return "tensor"
@@ -109,6 +110,11 @@ def _kind(first: Any, second: Any, sizes: tuple[Any, Any]) -> str:
         columns = known(second.shape[1] == n) and known(second.shape[0] == 1) and _dense(second, 1)
         if rows and columns:
             return "row"
+        deep, wide = (-(-size // fp8.BLOCK) for size in (k, n))
+        # `_scaled_mm_v2` wants room for a multiple of four blocks along K.
+        depth = any(known(second.shape[0] == size) for size in (deep, -(-deep // 4) * 4))
+        if depth and all(map(known, (first.shape[0] == m, first.shape[1] == deep, second.shape[1] == wide))):
+            return "block"
     shapes = " and ".join(str([extract.hint(size) for size in one.shape]) for one in (first, second))
     raise Unsupported(f"scales of the sizes {shapes}")
 

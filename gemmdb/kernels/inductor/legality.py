@@ -55,6 +55,8 @@ def illegal_sum(config: Config, problem: Problem, device: Device, symbolic: Coll
 def _scaled(config: Config, problem: Problem, device: Device) -> str | None:
     if reason := fp8.unmultiplied(problem, device):
         return reason
+    if problem.scales == "block":
+        return "scales of blocks are applied within the sum"
     if problem.k <= fp8.MULTIPLE:
         return f"Triton fails where K is {fp8.MULTIPLE} or less, says Inductor"
     if int(config.values["block_k"]) < hardware.LEAST_DEPTH:

@@ -64,8 +64,13 @@ def tile_grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any]
 
 
 def illegal(config: Config, problem: Problem, device: Device) -> str | None:
-    """The rules for all our kernels."""
+    """The rules for all our kernels but those of tiles."""
     return rules.unsolved(config, problem, device) or _unfit(problem, device)
+
+
+def in_blocks(problem: Problem) -> str | None:
+    """Why a kernel that scales its sums at the end cannot run."""
+    return "scales of blocks are applied within the sum" if problem.scales == "block" else None
 
 
 _last: tuple[Problem | None, Device | None, str | None] = None, None, None
@@ -98,7 +103,7 @@ def undequantised(config: Config, problem: Problem) -> str | None:
 
 def illegal_tile(config: Config, problem: Problem, device: Device) -> str | None:
     """The rules for kernels that multiply tiles on the matrix unit."""
-    return _unfit(problem, device) or _unfit_tile(config, problem, device)
+    return _unfit(problem, device) or in_blocks(problem) or _unfit_tile(config, problem, device)
 
 
 @rules.sizeless

@@ -64,6 +64,8 @@ def excluded(config: Config, problem: Problem, device: Device) -> str:
         return reason
     if problem.scales == "row" and _release() < SCALED_ROWS:
         return "ATen takes scales of rows on a CPU from torch 2.12 on"
+    if problem.scales == "block":
+        return "ATen takes no scales of blocks on a CPU"
     if problem.spec.batched and (problem.k == 1 or problem.m == problem.n == 1):
         return "Inductor makes no product of batches of vectors on a CPU, but multiplies their elements"
     if problem.numerics.fp32 == "tf32" and not cpu_multiplies_tf32():

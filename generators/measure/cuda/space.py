@@ -21,12 +21,16 @@ from gemmdb.kernels.triton.gemv.menu import MENU as GEMV
 from gemmdb.kernels.triton.menu import Menu
 from gemmdb.kernels.triton.narrow.menu import MENU as NARROW
 from gemmdb.kernels.triton.persistent.menu import MENU as PERSISTENT
+from gemmdb.kernels.triton.scaled_blocks.menu import MENU as SCALED_BLOCKS
 from gemmdb.kernels.triton.tile.menu import MENU as TILE
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.representatives import unmeasured
 
-MENUS: Mapping[str, Menu] = {"gemv": GEMV, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE, "batch": BATCH}
+MENUS: Mapping[str, Menu] = {
+    "gemv": GEMV, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE, "batch": BATCH,
+    "scaled_blocks": SCALED_BLOCKS,
+}  # fmt: skip
 """What is tried of each of our Triton kernels, in this order."""
 BEYOND = 300
 """Configs of the whole space that breadth 2 tries after the menu."""

@@ -1,6 +1,7 @@
 """Products of fp8 operands with scales as the generator makes them: data, reference, tolerance, candidates on a CPU."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from gemmdb.devices.detect import cpu
 from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cpu import space
-from gemmdb.generators.measure.program import Operands, operands
+from gemmdb.generators.measure.program import Operands, blank, operands
 from gemmdb.generators.measure.reference import reference
 from gemmdb.generators.measure.spelling import SPELLINGS
 from gemmdb.generators.measure.tolerance import acceptable, tolerance
@@ -40,6 +41,30 @@ def test_data_are_quantised_to_the_whole_range_of_the_dtype(dtype, scales):
     # What it stands for is random data whose products are near 1.
     exact = (made.a.double() * made.scale_a) @ (made.b.double() * made.scale_b)
     assert 0.5 < exact.std() < 2
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(24, 384, 512), (1, 144, 400), (130, 48, 128)])
+def test_blocks_have_scales_of_their_own(m, n, k):
+    problem = scaled(m, n, k, scales="block", out_dtype="fp32")
+    made, again = operands(problem, CPU, 1), blank(problem, CPU)
+    deep, wide = -(-k // 128), -(-n // 128)
+    assert (tuple(made.scale_a.shape), tuple(made.scale_b.shape)) == ((m, deep), (deep, wide))
+    # As torch wants them: along M, and along K with room for a multiple of four.
+    assert made.scale_a.stride() == again.scale_a.stride() == (1, m)
+    assert made.scale_b.stride() == again.scale_b.stride() == (1, -(-deep // 4) * 4)
+    a, b = made.a.double(), made.b.double()
+    exact = torch.zeros(m, n, dtype=torch.float64)
+    for row, column in product(range(deep), range(wide)):
+        inner, outer = slice(128 * row, 128 * row + 128), slice(128 * column, 128 * column + 128)
+        assert a[:, inner].abs().amax() == b[inner, outer].abs().amax() == 448
+        part = a[:, inner] @ b[inner, outer]
+        exact[:, outer] += part * made.scale_a[:, row, None].double() * made.scale_b[row, column].double()
+    expected = reference(problem, made)
+    assert expected.error(exact) < 1e-12
+    assert 0.5 < exact.std() < 4
+    if deep > 1:
+        moved = replace(made, scale_b=made.scale_b.roll(1, 0))
+        assert reference(problem, moved).error(exact) > tolerance(problem)
 
 
 @pytest.mark.parametrize("scales", ["tensor", "row"])

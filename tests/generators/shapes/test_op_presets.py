@@ -8,6 +8,7 @@ import pytest
 from kit.presets import preset
 
 from gemmdb import Problem
+from gemmdb.generators.shapes.h200_scaled import DEEPSEEK
 from gemmdb.generators.shapes.strata import affordable
 from gemmdb.key.representatives import unmeasured
 
@@ -19,8 +20,13 @@ DIGESTS = {
 }
 
 
+BLOCKS = 60
+"""How many problems with scales of blocks come after the others."""
+
+
 def drawn(name: str) -> Sequence[Problem]:
-    return preset(name)[FIRST[name] :]
+    problems = preset(name)[FIRST[name] :]
+    return problems[:-BLOCKS] if name == "h200-scaled" else problems
 
 
 def use(problem: Problem) -> Hashable:
@@ -65,6 +71,15 @@ def test_scaled_products_of_every_kind_at_all_rows() -> None:
     assert {p.fusion for p in problems} == {"none", "pointwise", "pointwise:reads1", "pointwise:math:reads1"}
     assert {p.a.dtype for p in problems} == {"fp8_e4m3", "fp8_e5m2"}
     assert sum(p.m <= 64 for p in problems) > 2 * sum(p.m > 64 for p in problems)
+
+
+def test_scales_of_blocks_come_last() -> None:
+    problems = preset("h200-scaled")
+    assert [p.scales == "block" for p in problems] == [False] * (len(problems) - BLOCKS) + [True] * BLOCKS
+    here = problems[-BLOCKS:]
+    assert {1, 16, 64, 128, 4096} <= {p.m for p in here}
+    assert len({(p.n, p.k) for p in here} & set(DEEPSEEK)) >= 6
+    assert all(p.n % 128 == p.k % 512 == 0 for p in here)
 
 
 @pytest.mark.parametrize(("dtype", "fp32"), [("bf16", "ieee"), ("fp16", "ieee"), ("fp32", "ieee"), ("fp32", "tf32")])

@@ -25,7 +25,7 @@ def test_products_of_groups_are_counted_by_name(name):
 
 SCALES = {
     "blocks": (torch.rand(8, 1), torch.rand(2, 16), {}, "scales of the sizes [8, 1] and [2, 16]"),
-    "one kind each": (torch.rand(8, 1), torch.rand(1, 1), {}, "scales of the sizes [8, 1] and [1, 1]"),
+    "one kind each": (torch.rand(8, 1), torch.rand(1, 2), {}, "scales of the sizes [8, 1] and [1, 2]"),
     "mx": (torch.ones(8, 1).to(torch.float8_e8m0fnu), torch.ones(1, 16).to(torch.float8_e8m0fnu), {},
            "scales of torch"),
     "rows with gaps": (torch.rand(8, 3)[:, :1], torch.rand(1, 16), {}, "scales of the sizes"),
@@ -44,10 +44,32 @@ def test_scales_of_other_kinds_have_no_problem(name):
         reading.kind(call)
 
 
+@pytest.mark.parametrize(
+    ("k", "n", "first", "second"),
+    [
+        (512, 256, (8, 4), (4, 2)),
+        (384, 144, (8, 3), (3, 2)),
+        (384, 144, (8, 3), (4, 2)),  # With room for a multiple of four, as `_scaled_mm_v2` wants it.
+        (32, 16, (8, 1), (1, 1)),
+    ],
+)
+def test_scales_of_blocks(k, n, first, second):
+    owner = torch.fx.Graph()
+    nodes = [owner.placeholder(f"x{i}") for i in range(4)]
+    a, b = torch.zeros(8, k).to(torch.float8_e4m3fn), torch.zeros(n, k).to(torch.float8_e4m3fn).t()
+    for node, value in zip(nodes, (a, b, torch.rand(first), torch.rand(second[::-1]).t()), strict=True):
+        node.meta["val"] = value
+    assert reading.kind(reading.read(torch.ops.aten._scaled_mm.default, nodes, {})) == "block"
+    nodes[3].meta["val"] = torch.rand(second[0] + 4, second[1])
+    with pytest.raises(extract.Unsupported, match="scales of the sizes"):
+        reading.kind(reading.read(torch.ops.aten._scaled_mm.default, nodes, {}))
+
+
 V2 = {
     "two levels": ({"scale_a": [1, 2], "recipe_a": [3, 0]}, "several levels"),
     "a swizzle": ({"swizzle_a": [1]}, "swizzled"),
-    "blocks": ({"recipe_a": [3], "recipe_b": [3]}, "scales of blocks"),
+    "other blocks": ({"recipe_a": [3], "recipe_b": [3]}, "scales of other blocks"),
+    "blocks of A that are square": ({"recipe_a": [5], "recipe_b": [4]}, "scales of other blocks"),
     "two kinds": ({"recipe_a": [0], "recipe_b": [1]}, "of two kinds"),
     "another dimension": ({"contraction_dim": [0, 1]}, "other dimensions"),
 }
@@ -64,3 +86,4 @@ def test_what_the_second_version_says_besides_has_no_problem(name):
     assert (call.fast, call.recipes) == (False, (1, 1))
     with pytest.raises(extract.Unsupported, match=reason):
         reading.read(target, [], {**given, **changes})
+    assert reading.read(target, [], {**given, "recipe_a": [4], "recipe_b": [5]}).recipes == (4, 5)

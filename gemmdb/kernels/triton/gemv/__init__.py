@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.kernels import hardware
+from gemmdb.kernels import hardware, rules
 from gemmdb.kernels.kernel import IntRange, Kernel, Template
 from gemmdb.kernels.triton import shared, sources
 from gemmdb.key.device import Device
@@ -34,7 +34,7 @@ def compiled(config: Config, problem: Problem) -> int:
 
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
     """Why a config cannot run, None when it can."""
-    if reason := shared.illegal(config, problem, device):
+    if reason := shared.illegal(config, problem, device) or shared.in_blocks(problem):
         return reason
     if problem.m > hardware.GEMV_ROWS or "m" in symbolic:
         return f"the number of rows is fixed, and more than {hardware.GEMV_ROWS} do not fit into registers"
@@ -42,9 +42,7 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
     block = int(value["block_n"]), int(value["block_k"])
     if hardware.gemv_registers(problem.m, block, int(value["warps"])) > hardware.THREAD_REGISTERS:
         return f"the sums of {problem.m} rows do not fit into the registers of {value['warps']} warps"
-    column = problem.b.layout.order
-    # A single column without gaps counts as row-major.
-    if not problem.a.row_major or not (column.startswith("col") or (problem.n, column) == (1, "row")):
+    if not rules.by_rows_and_columns(problem):
         return "K has to run along memory in both operands"
     return shared.undequantised(config, problem)
 

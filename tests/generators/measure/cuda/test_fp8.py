@@ -11,6 +11,7 @@ from gemmdb.generators.measure.cuda.likely import MOST, likely
 from gemmdb.generators.measure.cuda.space import CudaSpace, from_menu
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.inductor import menu as inductor_menu
+from gemmdb.kernels.legality import illegal
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 from gemmdb.settings import shipped_tables
@@ -74,6 +75,23 @@ def test_what_torch_does_not_multiply_is_one_illegal_row(problem: Problem, reaso
     (candidate,) = CudaSpace().candidates(problem, H200, named("full", "cuda"))
     assert candidate.config == ATEN
     assert reason in candidate.illegal
+
+
+@pytest.mark.parametrize("m", [1, 16, 48, 512])
+def test_what_is_tried_with_scales_of_blocks(m: int) -> None:
+    problem = scaled(m, 4096, 7168, scales="block")
+    found = CudaSpace().candidates(problem, H200, named("standard", "cuda"))
+    assert {one.config.name for one in found[1:]} == {"triton:scaled_blocks"}
+    assert 4 < len(found) <= 16
+    assert {1} < {one.config.values["split_k"] for one in found[1:]}
+    (refused,) = CudaSpace().candidates(problem, L4, named("standard", "cuda"))
+    assert "Hopper" in refused.illegal
+    for config in (one.config for one in found[1:]):
+        assert illegal(config, problem, H200) is None
+        assert "applies scales of blocks" in str(illegal(config, scaled(m, 4096, 7168), H200))
+        assert config.values["block_k"] == 128
+    others = CudaSpace().candidates(scaled(m, 4096, 7168, fast_accum=True), H200, named("standard", "cuda"))
+    assert all("within the sum" in str(illegal(one.config, problem, H200)) for one in others[1:])
 
 
 def test_no_fp8_before_ada() -> None:

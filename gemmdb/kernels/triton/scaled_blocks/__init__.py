@@ -1,0 +1,58 @@
+"""`scaled_blocks`: fp8 operands with scales of blocks, 1 x 128 of A and 128 x 128 of B, applied within the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gemmdb.kernels import hardware, rules
+from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
+from gemmdb.kernels.triton import shared, sources
+from gemmdb.key import fp8
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+
+def names(config: Config, problem: Problem) -> dict[str, int | str]:
+    """The constants of the template, which takes the scales as operands."""
+    return shared.tile_constants(config, problem) | {"SCALES": True}
+
+
+def reduction(config: Config) -> str:
+    """How the partial sums of a split K are summed."""
+    return "none" if config.values["split_k"] == 1 else "fixup"
+
+
+def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    """Why a config cannot run, None when it can."""
+    if reason := shared.illegal(config, problem, device):
+        return reason
+    if problem.scales != "block":
+        return "the kernel applies scales of blocks"
+    if symbolic:
+        return "the kernel is generated for fixed sizes"
+    block = int(config.values["block_m"]), int(config.values["block_n"])
+    if reason := hardware.crowded(block, int(config.values["warps"])):
+        return reason
+    stage = hardware.stage_bytes((*block, fp8.BLOCK), hardware.item_sizes(problem.a, problem.b))
+    if stage * int(config.values["stages"]) > hardware.shared_bytes(device):
+        return "the pipeline's stages do not fit into shared memory"
+    if not rules.by_rows_and_columns(problem):
+        return "K has to run along memory in both operands"
+    return shared.illegal_split(config, problem)
+
+
+KERNEL = Kernel(
+    "triton", "scaled_blocks", ("scaled_mm",), ("cuda",), 1, {
+        "block_m": IntRange(16, 128, True), "block_n": IntRange(16, fp8.BLOCK, True), "block_k": OneOf((fp8.BLOCK,)),
+        "group_m": IntRange(1, 16, True), "split_k": IntRange(1, 64), "swap": shared.SWAP,
+        "warps": shared.WARPS, "stages": shared.STAGES,
+    },
+    splits=("split_k",), illegal=illegal, emitted=True,
+    template=Template(__name__, names, shared.tile_grid, reduction), digest=partial(sources.digest, __name__),
+)  # fmt: skip
+"""docs/kernels.md says what each parameter does. The step along K is a block of scales."""
