@@ -47,8 +47,8 @@ def coverage(
 
     Hits are counted per rung, and how many of them are ATen. Misses are ranked by their share of the time, which is
     estimated for a miss. The last line weighs the expected gains by calls and time. GEMMs that gemmdb does not steer
-    (baddbmm, fp8 with block scales, 1x1 convolutions) are named and counted. Convolutions with larger kernels are not
-    recorded.
+    (a baddbmm that adds, fp8 with MX scales, 1x1 convolutions that stay convolutions) are named and counted.
+    Convolutions with larger kernels are not recorded.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ from gemmdb.inductor.decision import DECISION, Decision
 from gemmdb.inductor.horizontal import fusing
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.live import tuning
-from gemmdb.inductor.match import int_mm_scale, mixed, origin, products, weight_only
+from gemmdb.inductor.match import convolutions, int_mm_scale, mixed, origin, products, weight_only
 from gemmdb.inductor.match.extract import Unsupported
 from gemmdb.inductor.match.taken_apart import TakenApart
 from gemmdb.inductor.phases import PHASES
@@ -135,6 +135,10 @@ class PostGradPass:
         if uncompiled.again():  # Nested graphs still have what the first attempt decided.
             for node in graph.nodes:
                 node.meta.pop(DECISION, None)
+        try:
+            convolutions.rewrite(graph)
+        except Exception as error:
+            JOURNAL.failure("1 x 1 convolutions", error)
         found = list(self._products(graph))
         # All at once: tuning compiles for them in parallel, and pays for its start-up once.
         missed = [decision for _, decision in found if decision.config is None]

@@ -27,6 +27,11 @@ def autotuning() -> bool:
     return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
 
+def multiplies_convolutions() -> bool:
+    """Whether the compile in progress makes products of 1 x 1 convolutions whose images are stored channels last."""
+    return bool(inductor_config.conv_1x1_as_mm) or autotuning()
+
+
 def compiles_in_workers() -> bool:
     """Whether kernels compile in other processes now. Otherwise a compile waits for each as it is begun. Inductor asks
     the same; the first time that starts the processes."""

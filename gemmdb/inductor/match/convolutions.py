@@ -1,0 +1,62 @@
+"""Convolutions of 1 x 1 that Inductor makes products of: written as that product, they are looked up like any other.
+
+Inductor does so when it lowers the convolution, where `torch._inductor.config.conv_1x1_as_mm` is set or it searches
+(max-autotune) and the images are stored channels last. All that is added here are views of the same memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gemmdb.inductor.adapter import state
+from gemmdb.inductor.match import rewriting
+from gemmdb.inductor.match.extract import value
+
+aten = torch.ops.aten
+
+
+def rewrite(graph: Any) -> None:
+    """Replace the convolutions of the graph that Inductor would make products of."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target is aten.convolution.default and becomes_product(node):
+            _replace(graph, node)
+
+
+def becomes_product(node: Any) -> bool:
+    """Whether Inductor makes a product of two matrices of a convolution, and its images are stored channels last, with
+    fixed sizes."""
+    if not state.multiplies_convolutions():
+        return False
+    x, weight, _, stride, padding, dilation, transposed, output_padding, groups = node.args
+    images, filters = value(x), value(weight)
+    if images.dim() != 4 or not all(isinstance(size, int) for size in (*images.shape, *filters.shape)):
+        return False
+    pointwise = tuple(filters.shape[2:]) == (1, 1) and groups == 1 and not transposed and images.numel() > 0
+    plain = all(step == 1 for step in (*stride, *dilation)) and not any((*padding, *output_padding))
+    last = all(one.is_contiguous(memory_format=torch.channels_last) for one in (images, value(node)))
+    return bool(pointwise and plain and last)
+
+
+def _replace(graph: Any, node: Any) -> None:
+    """The product [N H W, C] by [C, O], with the bias, in place of a convolution."""
+    x, weight, bias = node.args[:3]
+    count, channels, height, width = value(x).shape
+    out = value(weight).shape[0]
+
+    def call(target: Any, *args: Any) -> Any:
+        return rewriting.call(graph, target, args, node.meta)
+
+    with graph.inserting_before(node):
+        rows = call(aten.permute.default, x, [0, 2, 3, 1])
+        rows = call(aten.reshape.default, rows, [count * height * width, channels])
+        columns = call(aten.reshape.default, weight, [out, channels])
+        columns = call(aten.permute.default, columns, [1, 0])
+        product = (
+            call(aten.mm.default, rows, columns) if bias is None else call(aten.addmm.default, bias, rows, columns)
+        )
+        images = call(aten.reshape.default, product, [count, height, width, out])
+        images = call(aten.permute.default, images, [0, 3, 1, 2])
+    node.replace_all_uses_with(images)
+    graph.erase_node(node)
