@@ -28,7 +28,7 @@ POLL_S = 0.2
 PATIENCE_S = 10.0
 """How long an actor may take to begin before it is said that a device is waited for."""
 BEGINNINGS = 3
-"""An actor that went away this many times before it could measure anything ends the build."""
+"""A build ends when the actor of a device went away this many times in a row before it could measure anything."""
 
 
 @dataclass
@@ -69,8 +69,8 @@ class Link:
             ray.get(self._begun)
         except RayActorError as error:
             self._failed += 1
-            self._renew()
-            if self._failed > BEGINNINGS:
+            self._kill()
+            if self._failed >= BEGINNINGS:
                 raise GemmdbError(f"the workers of the cluster end before they measure: {_cause(error)}") from None
             return False
         except RayError as error:
@@ -125,11 +125,10 @@ class Link:
             raise KeyboardInterrupt
 
     def _renew(self) -> None:
-        """Give the actor up. `available` starts the next one."""
+        """Give up the actor that measures. `available` starts the next one."""
         self.lost += 1
         self._earlier_s = self.busy_s or 0.0
         self._kill()
-        self._failed += not self._ready
         self._ready = False
 
     def _kill(self) -> None:
