@@ -92,6 +92,13 @@ class ProblemOptions:
         str | None, typer.Option(help="The arch of a device, instead of --device: cpu, sm80, sm90, ...")
     ] = None
     batch: Annotated[int, typer.Option(help="Number of matrices in the batch, for bmm only.")] = 1
+    interleaved: Annotated[
+        str,
+        typer.Option(
+            help="For bmm only: a, b or ab, the operands whose matrices lie side by side, as heads do in [tokens,"
+            " heads, size]."
+        ),
+    ] = ""
     scales: Annotated[
         str | None,
         typer.Option(

@@ -138,6 +138,7 @@ class Problem:
         device: str | None = None,
         arch: str | None = None,
         batch: int = 1,
+        interleaved: str = "",
         scales: str | None = None,
         fast_accum: bool = False,
     ) -> Problem:
@@ -150,6 +151,8 @@ class Problem:
         here and below: `bfloat16`, `torch.float16`.
         `weight_dtype`: only for mixed_mm (default int8) and scaled_mm (default `dtype`).
         `bias`: defaults to `1d` for addmm. The bias of a scaled_mm has the output's dtype.
+        `interleaved`: the operands of a bmm whose matrices lie side by side, like the heads of an attention [tokens,
+        heads, size]: `a`, `b` or `ab`.
         `scales` (default `tensor`), `fast_accum`: only for scaled_mm.
         `l2`, `device` (a SKU), `arch`: only for `gemmdb.lookup`.
 
@@ -169,6 +172,8 @@ class Problem:
         for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch)):
             if type(size) is not int or size < 0:
                 raise InputError(f"{op}: {name} must be an integer of at least 0, got {size!r}")
+        if interleaved not in ("", "a", "b", "ab") or (interleaved and not spec.batched):
+            raise InputError(f"{op}: a, b or ab of a bmm may be interleaved, got {interleaved!r}")
         out = out_dtype or spec.default_out(dtype, fusion)
         several = batch if spec.batched else None
         return cls(
@@ -176,8 +181,8 @@ class Problem:
             m,
             n,
             k,
-            Operand(dtype, contiguous(m, k, dtype, layout[0] == "t", several)),
-            Operand(other, contiguous(k, n, other, layout[1] == "t", several)),
+            Operand(dtype, contiguous(m, k, dtype, layout[0] == "t", several, "a" in interleaved)),
+            Operand(other, contiguous(k, n, other, layout[1] == "t", several, "b" in interleaved)),
             out,
             dense_bias(bias or ("1d" if spec.bias == "always" else "none"), m, n, out if spec.scaled else dtype),
             fusion=fusion,
