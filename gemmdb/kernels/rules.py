@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gemmdb.kernels import hardware
 from gemmdb.key.device import Device
+from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
 
@@ -82,6 +83,13 @@ def unstepped(problem: Problem) -> str | None:
             return f"a {operand.layout.order} operand has no row start to step by"
         if problem.batch * rows * columns >= hardware.LARGEST_OFFSET:
             return "offsets within an operand are 32 bits wide"
+    return None
+
+
+def unpadded(problem: Problem) -> str | None:
+    """torch pads the rows of a product of groups to multiples of 16 bytes; a kernel of ours stores them without gaps."""
+    if problem.spec.grouped and problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:
+        return "torch pads the rows of its output to multiples of 16 bytes"
     return None
 
 

@@ -122,7 +122,7 @@ def _finish(problem: Problem, names: Tensors, dtype: str, launch: Launch) -> Cal
 def _sizes(problem: Problem, names: Tensors) -> dict[str, int]:
     # The kernel that finishes a batch treats it as one matrix with all rows.
     sizes = {"M": problem.batch * problem.m, "N": problem.n, "K": problem.k}
-    leading = {"lda": max(names["A"].stride()), "ldb": max(names["B"].stride())}
+    leading = {"lda": max(names["A"].stride()), "ldb": max(names["B"].stride()[-2:]), "apart": names["B"].stride(0)}
     return {**sizes, **{f"arg_{name}": size for name, size in sizes.items()}, **leading}
 
 
