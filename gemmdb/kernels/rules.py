@@ -86,6 +86,16 @@ def unstepped(problem: Problem) -> str | None:
     return None
 
 
+def uncaptured(problem: Problem, device: Device) -> str | None:
+    """Where torch has no kernel for groups, it reads their sizes back and multiplies one after the other: no graph can
+    be captured of that (aten/src/ATen/native/cuda/GroupedBlas.cpp)."""
+    if not problem.spec.grouped or device.kind != "cuda":
+        return None
+    if problem.a.dtype != "bf16" or device.capability // 10 not in (9, 10):
+        return "torch reads the sizes of such groups back, so it can be neither captured nor compiled into a graph"
+    return None
+
+
 def unpadded(problem: Problem) -> str | None:
     """torch pads the rows of a product of groups to multiples of 16 bytes; a kernel of ours stores them without gaps."""
     if problem.spec.grouped and problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:

@@ -14,7 +14,7 @@ from gemmdb.generators.measure.cuda import cutlass_calls, elementwise, emitted
 from gemmdb.generators.measure.cuda.emitted_config import only_emitted
 from gemmdb.generators.measure.cuda.render import Launch, Plan, Unit, plan
 from gemmdb.generators.measure.cuda.units import compile_unit
-from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
+from gemmdb.generators.measure.spelling import ALLOCATES, SPELLINGS, to_torch
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import EMITTED
@@ -78,7 +78,8 @@ def aten(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float]:
     that default mode has around the product: without reads they do as well, but an exact GELU takes them up to half as
     long again."""
     around = elementwise.around(problem)
-    made = [_aten_call(problem, tensors, around) for tensors in copies]
+    of_one = _allocating_call if problem.op in ALLOCATES else _aten_call
+    made = [of_one(problem, tensors, around) for tensors in copies]
     return lambda index: made[index](), 0.0
 
 
@@ -104,6 +105,22 @@ def _aten_call(problem: Problem, names: Tensors, around: tuple[Launch | None, La
         multiply(problem, names["A"], weight, scales, bias, out=product)
         if after is not None:
             after()
+
+    return call
+
+
+def _allocating_call(
+    problem: Problem, names: Tensors, around: tuple[Launch | None, Launch | None]
+) -> Callable[[], torch.Tensor | None]:
+    """As `_aten_call`, for a product that torch puts into new memory, which costs nothing when a graph replays."""
+    beside, last = [names["offsets"]], around[1]
+
+    def call() -> torch.Tensor | None:
+        product = SPELLINGS[problem.op](problem, names["A"], names["B"], beside, None)
+        if last is None:
+            return product
+        launcher(last, {**names, "product": product}, _sizes(problem, names))()
+        return None
 
     return call
 
