@@ -77,7 +77,7 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
     sizes = (16, 32, 64, 128, 256)
     ways = product((0, 1), ("pointer", "tma"), (0, 1))
-    for m, n, k, warps, resident, way in product(sizes, sizes[1:], sizes[1:], (4, 8), (1, 2, 4), ways):
+    for m, n, k, warps, resident, way in product(sizes, sizes[1:], sizes[1:], (4, 8), (1, 2, 3, 4), ways):
         yield from _fitted(problem, device, Shape(m, n, k, warps, resident), way)
 
 
