@@ -22,7 +22,7 @@ _STEP = 0.618
 def splits(problem: Problem) -> list[list[int]]:
     """Where each group ends, one list for each way to divide: balanced, skewed, and sparse, with most groups empty.
     Equal lists are not repeated. All of the ragged size is divided. Empty for other ops."""
-    if not problem.spec.grouped or problem.empty:
+    if not problem.spec.grouped:
         return []
     total, groups, active = getattr(problem, problem.ragged), problem.groups, grouped.active(problem)
     few = max(active // FEW, 1)

@@ -133,6 +133,8 @@ def _worst(us: dict[Config, list[list[float]]]) -> dict[Config, list[float]]:
     candidate counts as if it were everywhere as slow, relative to ATen, as on the split where that is worst.
     """
     ways = range(len(us[ATEN][0]))
+    if len(ways) == 1:
+        return {config: [one for (one,) in found] for config, found in us.items()}
     aten = [statistics.median(found[way] for found in us[ATEN]) for way in ways]
     mean = statistics.fmean(aten)
 
