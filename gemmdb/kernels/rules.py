@@ -97,7 +97,7 @@ def uncaptured(problem: Problem, device: Device) -> str | None:
 
 
 def unpadded(problem: Problem) -> str | None:
-    """torch pads the rows of a product of groups to multiples of 16 bytes; a kernel of ours stores them without gaps."""
+    """torch pads the rows of a product of groups to multiples of 16 bytes; our lowerings store them without gaps."""
     if problem.spec.grouped and problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:
         return "torch pads the rows of its output to multiples of 16 bytes"
     return None

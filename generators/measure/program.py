@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -28,8 +28,8 @@ multiple of 3."""
 class Operands:
     """The tensors of a product: `a` [m, k], `b` [k, n], for bmm with the batch as first dimension; a bias; the scale
     [n] of a `scale` fusion. A scaled_mm has the fp32 scales of both operands: one number [] each, or [m, 1] and [1, n].
-    `reads`: the tensors that the epilogue reads, of the output's size and dtype. `offsets`: of a grouped_mm, int32, where
-    each of its groups ends.
+    `reads`: the tensors that the epilogue reads, of the output's size and dtype. `offsets`: of a grouped_mm, int32,
+    where each of its groups ends.
     """
 
     a: torch.Tensor
@@ -61,9 +61,9 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
     """The module of a Problem, spelled so that Inductor's default sees the op itself.
 
     A constant weight, with its bias and scales, is a parameter; otherwise they are inputs after the activation, its own
-    scale, the offsets of groups and what the epilogue reads. A `col` operand is stored transposed, and the graph transposes it back, as
-    `nn.Linear` does. An int8 weight is cast before it is transposed: in the other order, Inductor's weight-only pattern
-    would replace the product.
+    scale, the offsets of groups and what the epilogue reads. A `col` operand is stored transposed, and the graph
+    transposes it back, as `nn.Linear` does. An int8 weight is cast before it is transposed: in the other order,
+    Inductor's weight-only pattern would replace the product.
     """
 
     def __init__(self, problem: Problem, operands: Operands) -> None:
@@ -161,14 +161,6 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
     reads = [_like_output(problem, random) for _ in range(_reads(problem))]
     offsets = [torch.tensor(ends, dtype=torch.int32, device=device) for ends in splits(problem)[:1]]
     return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), *offsets)
-
-
-def divided(problem: Problem, made: Operands) -> list[Operands]:
-    """The operands for each way in which a grouped_mm is measured, which differ in their offsets alone; those of
-    another op as they are."""
-    device = made.a.device
-    offsets = [torch.tensor(ends, dtype=torch.int32, device=device) for ends in splits(problem)]
-    return [replace(made, offsets=one) for one in offsets] or [made]
 
 
 def _check(problem: Problem) -> None:

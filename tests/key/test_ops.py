@@ -145,8 +145,9 @@ SPOILT = {
     "grouped_mm": [
         (" groups=8 ragged=m", ""), (" ragged=m", ""), ("ragged=m", "ragged=n"), ("ragged=m", "ragged="),
         ("groups=8 ragged=m", "ragged=m groups=8"), ("groups=8", "groups=08"), ("groups=8", "groups=4294967296"),
-        ("groups=8", "groups=-1"), ("grouped_mm", "mm"), ("grouped_mm m", "grouped_mm batch=2 m"), ("out=bf16", "out=fp32"),
-        ("a=bf16", "a=fp32"), ("b=bf16", "b=fp16"), ("b=bf16:col:8", "b=bf16:col:8:broadcast"),
+        ("groups=8", "groups=-1"), ("grouped_mm", "mm"), ("grouped_mm m", "grouped_mm batch=2 m"),
+        ("out=bf16", "out=fp32"), ("a=bf16", "a=fp32"), ("b=bf16", "b=fp16"),
+        ("b=bf16:col:8", "b=bf16:col:8:broadcast"),
         ("scalars=unit", "scalars=general"), ("fusion=none", "fusion=scale"), ("bias=none", "bias=1d:bf16:8"),
         (" groups=8", " scales=tensor fast=0 groups=8"),
     ],

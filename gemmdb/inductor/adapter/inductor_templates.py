@@ -95,8 +95,8 @@ def scaled_product(choice: Choice, operands: Sequence[Any], out: torch.dtype, re
 
 
 def grouped_constants(ragged_k: bool, a_row_major: bool, b_row_major: bool) -> dict[str, Any]:
-    """The constants of the template of groups besides the tile. `ragged_k`: the groups divide K. The orders are those of
-    the operands in memory."""
+    """The constants of the template of groups besides the tile. `ragged_k`: the groups divide K. The orders are those
+    of the operands in memory."""
     return {
         "SCALED": False,
         "A_IS_2D": True,

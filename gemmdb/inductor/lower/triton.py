@@ -104,7 +104,9 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     epilogue = operands.epilogue(scalars)
     split, fixup = int(value.get("split_k", 1)), counts_arrivals(config)
     if problem.spec.grouped:
-        return _grouped(problem, operands, templates.Kernel(config.kernel, names, int(value["warps"]), int(value["stages"])))
+        return _grouped(
+            problem, operands, templates.Kernel(config.kernel, names, int(value["warps"]), int(value["stages"]))
+        )
     if not ir_view.addressable((1 if fixup else split, m, n), pair):
         unbounded = any(guessing.from_data(size) for size in operands.sizes)
         raise Refused(f"offsets are 32 bits wide{', and what comes out of data has no bound' if unbounded else ''}")

@@ -1,4 +1,4 @@
-"""Products of groups: torch's `_grouped_mm`, which `torch.nn.functional.grouped_mm` and the experts of transformers call.
+"""Products of groups: torch's `_grouped_mm`, which `torch.nn.functional.grouped_mm` calls, and transformers' experts.
 
 The groups divide the rows of A, or the dimension that is summed. For what else the operator can express, `fields`
 raises Unsupported with the reason.

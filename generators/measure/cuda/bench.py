@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.cuda.calls import Call, Tensors
 from gemmdb.generators.measure.cuda.trial import Loaded
-from gemmdb.generators.measure.program import Operands, divided, operands, set_numerics
+from gemmdb.generators.measure.program import Operands, operands, set_numerics
 from gemmdb.generators.measure.reference import Reference, reference
 from gemmdb.generators.measure.spelling import to_torch
+from gemmdb.generators.measure.splits import splits
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import COPIED_BYTES, COPIES
@@ -30,8 +31,8 @@ class Bench:
     candidate, ATen, has not been run.
 
     `copies` are equal operands and outputs at different addresses, which the calls of a graph use in turn: the address
-    of a buffer changes a kernel's time by up to a tenth, and that is not a property of the kernel. `expected`: the exact
-    result, of a grouped_mm one for each split. The copies take turns over the splits.
+    of a buffer changes a kernel's time by up to a tenth, and that is not a property of the kernel. `expected`: the
+    exact result, of a grouped_mm one for each split. The copies take turns over the splits.
     """
 
     problem: Problem
@@ -67,6 +68,14 @@ def set_up(problem: Problem) -> Bench:
     return Bench(problem, _over(ways, copies), expected)
 
 
+def divided(problem: Problem, made: Operands) -> list[Operands]:
+    """The operands for each way in which a grouped_mm is measured, which differ in their offsets alone; those of
+    another op as they are."""
+    device = made.a.device
+    offsets = [torch.tensor(ends, dtype=torch.int32, device=device) for ends in splits(problem)]
+    return [replace(made, offsets=one) for one in offsets] or [made]
+
+
 def _over(ways: Sequence[Operands], copies: list[Tensors]) -> list[Tensors]:
     """The copies with the offsets of the splits in turn. Each split has as many: where there are too few copies, splits
     share one, and otherwise the last few are left out."""
@@ -91,7 +100,7 @@ def check(bench: Bench, call: Call) -> float:
     """The error of runs into poisoned memory, on the first and the last copy, and on one of each split. The first copy
     runs twice, since a run may leave scratch memory changed."""
     ways, last = len(bench.expected), len(bench.copies) - 1
-    errors = []
+    errors: list[float] = []
     for index in dict.fromkeys((*range(ways), last)):
         out = bench.copies[index]["out"]
         for _ in range(1 if index else 2):
@@ -101,4 +110,4 @@ def check(bench: Bench, call: Call) -> float:
                 out.copy_(made)
         torch.cuda.synchronize()
         errors.append(bench.expected[index % ways].error(representative.as_product(bench.problem, out)))
-    return max(errors)
+    return float(max(errors))

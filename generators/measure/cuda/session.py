@@ -117,7 +117,7 @@ def time_round(
         if index == 0 and samples < protocol.samples:
             order = _in_reach(order, {key: min(first[key], statistics.fmean(times[key][0])) for key in order})
     global _busy_us
-    _busy_us += sum(first[key] * len(graphs[key]) for key in first) + sum(map(sum, sum(times.values(), [])))
+    _busy_us += sum(first[key] * len(graphs[key]) for key in first) + sum(sum(map(sum, one)) for one in times.values())
     empty = times.pop(None, [[0.0]] * rounds)
     return _worst({
         config: [[max(t - f, 0.01) / _bench.most for t in found] for found, (f,) in zip(all_found, empty, strict=False)]

@@ -48,8 +48,8 @@ class CudaSpace:
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
         """ATen, then legal configs only: illegal configs of a product space tell nothing. If there is nothing to
-        multiply, ATen alone. If torch cannot multiply these operands in a graph, or no epilogue of this class is measured,
-        ATen alone, as illegal."""
+        multiply, ATen alone. If torch cannot multiply these operands in a graph, or no epilogue of this class is
+        measured, ATen alone, as illegal."""
         if reason := unmultiplied(problem, device) or rules.uncaptured(problem, device) or unmeasured(problem):
             return [Candidate(ATEN, reason)]
         if problem.empty:

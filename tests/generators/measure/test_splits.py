@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kit.gpu import make
 
 from gemmdb.generators.measure.cuda import bench, session
-from gemmdb.generators.measure.program import Product, divided, operands
+from gemmdb.generators.measure.program import Product, operands
 from gemmdb.generators.measure.reference import reference
 from gemmdb.generators.measure.splits import splits
 from gemmdb.generators.measure.tolerance import tolerance
@@ -54,16 +54,16 @@ def test_few_rows_reach_as_many_groups_as_there_are_rows():
     assert sorted(sparse)[-3:] == [0, 4, 4]
 
 
-def test_other_ops_are_not_divided():
+def test_other_ops_are_not_bench.divided():
     problem = Problem.gemm("mm", m=8, n=8, k=8)
     made = operands(problem, CPU, 1)
     assert splits(problem) == []
-    assert divided(problem, made) == [made]
+    assert bench.divided(problem, made) == [made]
 
 
 @pytest.mark.parametrize("problem", [experts(), experts(3, 16), experts(ragged="k", layout="tn")], ids=str)
 def test_each_split_has_its_own_exact_result(problem):
-    ways = divided(problem, operands(problem, CPU, 1))
+    ways = bench.divided(problem, operands(problem, CPU, 1))
     assert len(ways) > 1
     for one in ways:
         product = Product(problem, one)
@@ -97,7 +97,7 @@ def test_a_group_without_depth_is_zero():
 @pytest.mark.parametrize(("copies", "count"), [(1, 3), (2, 3), (3, 3), (7, 6), (20, 18)])
 def test_the_copies_take_turns_over_the_splits(copies, count):
     problem = experts()
-    ways = divided(problem, operands(problem, CPU, 1))
+    ways = bench.divided(problem, operands(problem, CPU, 1))
     made = [{name: tensor.clone() for name, tensor in ways[0].named.items()} for _ in range(copies)]
     found = bench._over(ways, made)
     assert len(found) == count

@@ -1,5 +1,5 @@
-"""What is tried of `grouped`: an entry is (BLOCK_M, BLOCK_N, BLOCK_K, warps, programs per multiprocessor, ways). A way is
-(swap, load, flatten). As many stages as fit are used."""
+"""What is tried of `grouped`: an entry is (BLOCK_M, BLOCK_N, BLOCK_K, warps, programs per multiprocessor, ways). A way
+is (swap, load, flatten). As many stages as fit are used."""
 
 from __future__ import annotations
 
