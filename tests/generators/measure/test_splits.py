@@ -54,7 +54,7 @@ def test_few_rows_reach_as_many_groups_as_there_are_rows():
     assert sorted(sparse)[-3:] == [0, 4, 4]
 
 
-def test_other_ops_are_not_bench.divided():
+def test_other_ops_are_not_divided():
     problem = Problem.gemm("mm", m=8, n=8, k=8)
     made = operands(problem, CPU, 1)
     assert splits(problem) == []
