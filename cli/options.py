@@ -42,7 +42,9 @@ class ProblemOptions:
             show_default=False,
         ),
     ] = None
-    op: Annotated[str | None, typer.Option(help="mm, addmm, int_mm, mixed_mm, bmm or scaled_mm (fp8).")] = None
+    op: Annotated[
+        str | None, typer.Option(help="mm, addmm, int_mm, mixed_mm, bmm, scaled_mm (fp8) or grouped_mm (experts).")
+    ] = None
     m: Annotated[int | None, typer.Option(help="Rows of the activation.")] = None
     n: Annotated[int | None, typer.Option(help="Columns of the weight.")] = None
     k: Annotated[int | None, typer.Option(help="The inner size: columns of the activation, rows of the weight.")] = None
@@ -109,6 +111,16 @@ class ProblemOptions:
     fast_accum: Annotated[
         bool, typer.Option("--fast-accum", help="For scaled_mm only: use_fast_accum, which sums with fewer bits.")
     ] = False
+    groups: Annotated[
+        int | None, typer.Option(help="For grouped_mm only: number of groups, such as experts [default: 8].")
+    ] = None
+    ragged: Annotated[
+        str | None,
+        typer.Option(
+            help="For grouped_mm only: which size the groups divide, m (the rows of each expert) or k (the gradient of"
+            " its weight) [default: m]."
+        ),
+    ] = None
 
     def query(self, catalog: Catalog) -> Query:
         """What the argument or the flags ask, of the device that they name or that the workload was recorded on. Raises
@@ -152,7 +164,7 @@ class ProblemOptions:
         return problem
 
     def _refuse_empty(self, problem: Problem, spelled: str) -> None:
-        for name in ("batch", "m", "n", "k"):
+        for name in ("batch", "m", "n", "k", *(["groups"] if problem.spec.grouped else [])):
             if getattr(problem, name) == 0:
                 raise InputError(f"{spelled.format(name, 0)}: there is nothing to compute; name a size of at least 1")
 

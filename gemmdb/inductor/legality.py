@@ -186,6 +186,7 @@ _RULES = {
     ("aten", "default"): _default,
     ("aten", "padded"): _default,
     ("triton", "inductor_bmm"): _default,
+    ("triton", "inductor_grouped"): _default,
     ("triton", "inductor_mm"): _default,
     ("triton", "inductor_persistent_tma"): _default,
     ("triton", "inductor_scaled_tma"): _default,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from gemmdb.kernels import aten, cpp, cutlass, inductor
 from gemmdb.kernels.kernel import Kernel
-from gemmdb.kernels.triton import gemv, narrow, persistent, tile
+from gemmdb.kernels.triton import gemv, grouped, narrow, persistent, tile
 from gemmdb.key.ops import OPS
 
 
@@ -27,6 +27,7 @@ _ALL = (
     persistent.KERNEL,
     narrow.KERNEL,
     gemv.KERNEL,
+    grouped.KERNEL,
     cutlass.KERNEL,
     cpp.PACKED_GEMM,
     *inductor.TEMPLATES,

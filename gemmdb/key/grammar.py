@@ -16,6 +16,7 @@ _TEXT = re.compile(
     r" fp32=(?P<fp32>[a-z0-9]+) acc=(?P<acc>[a-z0-9]+) reduced=(?P<reduced>[01])"
     r" deterministic=(?P<deterministic>[01]) constant=(?P<constant>[01])"
     r"(?: scales=(?P<scales>[a-z]+) fast=(?P<fast>[01]))?"
+    rf"(?: groups=(?P<groups>{_SIZE}) ragged=(?P<ragged>[a-z]+))?"
 )
 
 
@@ -43,4 +44,6 @@ def fields(text: str) -> dict[str, Any]:
         "constant": part["constant"] == "1",
         "batch": int(part["batch"] or 1),
         "scales": part["scales"] or "",
+        "groups": int(part["groups"] or 0),
+        "ragged": part["ragged"] or "",
     }

@@ -10,7 +10,7 @@ import torch
 from gemmdb.errors import InputError
 from gemmdb.inductor import ops
 from gemmdb.inductor.adapter import state
-from gemmdb.inductor.match import epilogues, extract, int_mm_scale, packed_linears, scaled_mm, weight_only
+from gemmdb.inductor.match import epilogues, extract, grouped, int_mm_scale, packed_linears, scaled_mm, weight_only
 from gemmdb.inductor.match.extract import Unsupported, value
 from gemmdb.inductor.match.reading import Product, constant, two_operands
 from gemmdb.inductor.match.weight_only import marked
@@ -48,7 +48,8 @@ def uncovered(node: Any) -> str | None:
 
 
 _UNCOVERED = {
-    "aten.baddbmm.default": "baddbmm", "aten.bmm.dtype": "bmm.dtype", "aten._grouped_mm.default": "grouped_mm",
+    "aten.baddbmm.default": "baddbmm", "aten.bmm.dtype": "bmm.dtype",
+    "transformers.grouped_mm_fallback.default": "grouped_mm in a dtype that torch does not compile",
     "aten._scaled_grouped_mm.default": "scaled_grouped_mm", "aten._scaled_grouped_mm_v2.default": "scaled_grouped_mm",
     "aten.mm.dtype": "mm.dtype",
     "aten._weight_int4pack_mm_for_cpu.default": "int4_mm", "onednn.qlinear_pointwise.default": "qlinear",
@@ -141,6 +142,16 @@ def _scaled_mm(node: Any) -> Product | None:
     return two_operands("scaled_mm", node, value(call.a), value(call.b), constant(call.b), rest, call.fast)
 
 
+def _grouped_mm(node: Any) -> Product | None:
+    call = grouped.read(node.args, node.kwargs)
+    rest = {
+        **grouped.fields(call),
+        "fusion": epilogues.fusion(node),
+        "out": extract.dtype_name(value(node).dtype),
+    }
+    return two_operands("grouped_mm", node, value(call.a), value(call.b), constant(call.b), rest)
+
+
 _PLAIN: dict[str, Callable[[Any], Product | None]] = {
     "aten.mm.default": _mm,
     "aten.bmm.default": _bmm,
@@ -148,6 +159,7 @@ _PLAIN: dict[str, Callable[[Any], Product | None]] = {
     "aten._int_mm.default": _int_mm,
     "aten._scaled_mm.default": _scaled_mm,
     "aten._scaled_mm_v2.default": _scaled_mm,
+    "aten._grouped_mm.default": _grouped_mm,
     "mkl._mkl_linear": packed_linears.mkl_linear,
     "mkl._mkl_linear.default": packed_linears.mkl_linear,
     "mkldnn._linear_pointwise.default": packed_linears.onednn_linear,
