@@ -1,4 +1,5 @@
-"""Products of groups on the ladder: neighbours have as many groups, and live tuning has a menu where nothing is known."""
+"""Products of groups on the ladder: neighbours have as many groups, and live tuning has a menu where nothing is
+known."""
 
 from __future__ import annotations
 
