@@ -96,6 +96,14 @@ def uncaptured(problem: Problem, device: Device) -> str | None:
     return None
 
 
+def unaligned_groups(problem: Problem) -> str | None:
+    """A tensor copy of a group needs the groups one below the other in memory."""
+    beside = problem.a.row_major or not problem.b.row_major if problem.ragged == "k" else not problem.a.row_major
+    if beside:
+        return "a group begins anywhere in a row of memory, and a tensor copy at multiples of 16 bytes"
+    return None
+
+
 def unpadded(problem: Problem) -> str | None:
     """torch pads the rows of a product of groups to multiples of 16 bytes; our lowerings store them without gaps."""
     if problem.spec.grouped and problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:
