@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.key import canonical, epilogue, grammar, rules
+from gemmdb.key import canonical, epilogue, grammar, int4, rules
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.epilogue import Epilogue
+from gemmdb.key.int4 import INT4, Groups
 from gemmdb.key.layout import ITEM_SIZES, contiguous, dtype_name, item_size
 from gemmdb.key.operands import (
     IEEE,
@@ -35,6 +36,7 @@ class Problem:
     (with its dtype cast), or the text of an Epilogue, `pointwise` for a light one. `constant`: B is a constant
     (freezing), so packed kernels exist.
     `scales`: of a scaled_mm, one of fp8.SCALES, how many numbers scale an operand; empty for the other ops.
+    `groups`: of an int4 weight, how it is scaled and packed; None for other weights.
     `device` and `l2` are for `gemmdb.lookup` only: they are not compared and not in the text.
     Raises InputError for values outside these.
     """
@@ -53,6 +55,7 @@ class Problem:
     constant: bool = False
     batch: int = 1
     scales: str = ""
+    groups: Groups | None = None
     device: str | None = field(default=None, compare=False)
     l2: str = field(default="cold", compare=False)
 
@@ -77,11 +80,12 @@ class Problem:
     def _family(self) -> str:
         a, b, rules = self.a, self.b, self.numerics
         bias = "none" if self.bias is None else self.bias.text
-        scales = f" scales={self.scales} fast={'01'[rules.fast]}" if self.spec.scaled else ""
+        last = f" scales={self.scales} fast={'01'[rules.fast]}" if self.spec.scaled else ""
+        last = last if self.groups is None else f" {self.groups.text}"
         return (
             f"a={a.text} b={b.text} out={self.out} bias={bias} scalars={self.scalars} fusion={self.fusion}"
             f" fp32={rules.fp32} acc={rules.acc} reduced={'01'[rules.reduced]}"
-            f" deterministic={'01'[rules.deterministic]} constant={'01'[self.constant]}{scales}"
+            f" deterministic={'01'[rules.deterministic]} constant={'01'[self.constant]}{last}"
         )
 
     @property
@@ -140,6 +144,9 @@ class Problem:
         batch: int = 1,
         scales: str | None = None,
         fast_accum: bool = False,
+        group: int | None = None,
+        zeros: str | None = None,
+        packing: str | None = None,
     ) -> Problem:
         """A problem with dense operands, as the flags of `gemmdb lookup` describe it, with the same defaults.
 
@@ -149,6 +156,8 @@ class Problem:
         `dtype`: of the activation. Default bf16; int8 for int_mm; fp8_e4m3 for scaled_mm. Torch's names are understood
         here and below: `bfloat16`, `torch.float16`.
         `weight_dtype`: only for mixed_mm (default int8) and scaled_mm (default `dtype`).
+        `group`, `zeros`, `packing`: only for an int4 weight, see `gemmdb.key.int4`; by default groups of 128 in the
+        layout of `aten._weight_int4pack_mm`.
         `bias`: defaults to `1d` for addmm. The bias of a scaled_mm has the output's dtype.
         `scales` (default `tensor`), `fast_accum`: only for scaled_mm.
         `l2`, `device` (a SKU), `arch`: only for `gemmdb.lookup`.
@@ -164,7 +173,12 @@ class Problem:
             name if name is None else dtype_name(name) for name in (dtype, weight_dtype, out_dtype)
         )
         dtype, other = spec.dtypes(dtype, weight_dtype)
-        for name in (dtype, other):
+        own = None
+        if other == INT4:
+            own = int4.groups(dtype, group, None if zeros is None else dtype_name(zeros), packing)
+        elif (group, zeros, packing) != (None, None, None):
+            raise InputError(f"{op}: only an int4 weight has groups, zero points and a packing")
+        for name in (dtype, *((other,) if own is None else ())):
             item_size(name)
         for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch)):
             if type(size) is not int or size < 0:
@@ -177,7 +191,7 @@ class Problem:
             n,
             k,
             Operand(dtype, contiguous(m, k, dtype, layout[0] == "t", several)),
-            Operand(other, contiguous(k, n, other, layout[1] == "t", several)),
+            int4.WEIGHT if own else Operand(other, contiguous(k, n, other, layout[1] == "t", several)),
             out,
             dense_bias(bias or ("1d" if spec.bias == "always" else "none"), m, n, out if spec.scaled else dtype),
             fusion=fusion,
@@ -185,6 +199,7 @@ class Problem:
             constant=constant_weight,
             batch=batch,
             scales=scales if scales is not None else ("tensor" if spec.scaled else ""),
+            groups=own,
             device=device or arch,
             l2=l2,
         )
@@ -239,7 +254,11 @@ class Problem:
         if (follows := self.epilogue) is not None:
             outputs = size[follows.stored or self.out] + (follows.reads + follows.kept) * size[self.out]
         moved = batch * self.m * self.n * outputs
-        for operand, elements in ((self.a, self.m * self.k), (self.b, self.k * self.n)):
+        operands = [(self.a, self.m * self.k), (self.b, self.k * self.n)]
+        if self.groups is not None:
+            moved += self.groups.bytes(self.n, self.k, size[self.a.dtype])
+            operands.pop()
+        for operand, elements in operands:
             moved += elements * size[operand.dtype] * (1 if operand.layout.batch == "broadcast" else batch)
         if self.bias is not None:
             elements = {"1d": self.n, "full": self.m * self.n, "column": self.m}[self.bias.kind]

@@ -124,7 +124,7 @@ class _Hooks:
 
     def args(self) -> list[tuple[str, str]]:
         problem, acc = self.problem, _sums(self.problem)
-        found = [("A", POINTERS[problem.a.dtype]), ("B", POINTERS[problem.b.dtype])]
+        found = [("A", POINTERS[problem.a.dtype]), *weight_args(problem)]
         if not self.partial:
             found += epilogue.args(problem)
         found += [("partials", acc) if self.partial else ("out", epilogue.out_type(problem))]
@@ -140,6 +140,8 @@ class _Hooks:
         return f"def kernel({', '.join(f'arg_{n}' if n in 'MNK' else n for n in names)}):\n    #constants#"
 
     def size(self, name: str, dim: int) -> str:
+        if self.problem.groups is not None and name == "B":
+            return "(arg_N // 8)" if self.problem.groups.inner else "arg_N"
         return "arg_" + {("A", 0): "M", ("A", 1): "K", ("B", 0): "K", ("B", 1): "N"}[name, dim]
 
     def stride(self, name: str, dim: int) -> str:
@@ -169,6 +171,15 @@ class _Hooks:
         sizes = {"arg_M": rows, "arg_N": self.problem.n, "arg_K": self.problem.k}
         sizes |= {"lda": self.problem.a.layout.align, "ldb": self.problem.b.layout.align}  # in elements
         return Unit(source, args, divisors(args, sizes), warps, stages)
+
+
+def weight_args(problem: Problem) -> list[tuple[str, str]]:
+    """The (name, type) arguments that are the weight: one tensor, or those of an int4 weight."""
+    own = problem.groups
+    if own is None:
+        return [("B", POINTERS[problem.b.dtype])]
+    found = [("B", "*i32" if own.inner else "*u8"), ("scale", POINTERS[problem.a.dtype])]
+    return found if own.inner or own.zeros == "none" else [*found, ("zeros", POINTERS[own.zeros])]
 
 
 def reduction_args(problem: Problem, source: tuple[str, str]) -> tuple[tuple[str, str], ...]:

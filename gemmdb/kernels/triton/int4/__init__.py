@@ -1,0 +1,90 @@
+"""`int4`: an int4 weight, dequantised in registers, is the left operand of the matrix unit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gemmdb.kernels import hardware, rules
+from gemmdb.kernels.kernel import IntRange, Kernel, Template
+from gemmdb.kernels.triton import TL, shared, sources
+from gemmdb.key.device import Device
+from gemmdb.key.int4 import TILED
+from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+MOST_WEIGHTS = 256
+"""Weights of a tile that a thread dequantises at once at most: they take half as many registers."""
+
+
+def names(config: Config, problem: Problem) -> dict[str, int | str]:
+    """The constants of the template."""
+    own = problem.groups
+    assert own is not None
+    value = config.values
+    return {
+        "BLOCK_M": value["block_m"], "BLOCK_N": value["block_n"], "BLOCK_K": value["block_k"],
+        "SPLIT_K": value["split_k"], "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
+        "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": given(problem),
+        "EVEN_K": problem.k % int(value["block_k"]) == 0,
+    }  # fmt: skip
+
+
+def given(problem: Problem) -> bool:
+    """Whether an int4 weight has its zero points in a tensor of their own."""
+    own = problem.groups
+    return own is not None and own.zeros != "none" and own.packing not in TILED
+
+
+def reduction(config: Config) -> str:
+    """How the partial sums of a split K are summed."""
+    return "none" if config.values["split_k"] == 1 else "fixup"
+
+
+def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    """Why a config cannot run, None when it can."""
+    if reason := shared.illegal(config, problem, device):
+        return reason
+    if not problem.a.row_major:
+        return "K has to run along memory in the activations"
+    return _unfit(config, problem, device) or shared.illegal_split(config, problem)
+
+
+def _unfit(config: Config, problem: Problem, device: Device) -> str | None:
+    own = problem.groups
+    assert own is not None
+    m, n, k, warps = (int(config.values[name]) for name in ("block_m", "block_n", "block_k", "warps"))
+    if k < max(16 * own.inner, 32):
+        return f"a lane of {own.packing} has words for {16 * own.inner} of K"
+    if n * k > MOST_WEIGHTS * hardware.WARP_THREADS * warps:
+        return f"a thread would dequantise more than {MOST_WEIGHTS} weights at once"
+    if reason := hardware.crowded((m, n), warps):
+        return reason
+    if shared_bytes(config) > hardware.shared_bytes(device):
+        return "the pipeline's stages do not fit into shared memory"
+    return None
+
+
+def shared_bytes(config: Config) -> int:
+    """Shared memory of the pipeline, in bytes, without its scales: a lower bound of what the kernel needs."""
+    m, n, k, stages = (int(config.values[name]) for name in ("block_m", "block_n", "block_k", "stages"))
+    return stage_bytes((m, n, k)) * max(stages - 1, 1)
+
+
+def stage_bytes(block: tuple[int, int, int]) -> int:
+    """Bytes of one stage: a tile [m, k] of 16-bit activations, and one [k, n] of weights."""
+    m, n, k = block
+    return k * (2 * m + n // 2)
+
+
+KERNEL = Kernel(
+    "triton", "int4", ("mixed_mm",), ("cuda",), 1, {
+        "block_m": IntRange(16, 256, True), "block_n": IntRange(64, 256, True), "block_k": IntRange(32, 1024, True),
+        "split_k": IntRange(1, 64), "warps": IntRange(4, 8, True), "stages": shared.STAGES,
+    },
+    splits=("split_k",), illegal=illegal, template=Template(__name__, names, shared.tile_grid, reduction),
+    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT, int4=True,
+)  # fmt: skip
