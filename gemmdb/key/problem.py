@@ -246,6 +246,14 @@ class Problem:
         return 2 * self.batch * self.m * self.n * self.k
 
     @property
+    def weight_bytes(self) -> int:
+        """The bytes of B, each matrix of a batch once. An int4 weight has the scales and zero points of its groups."""
+        size = ITEM_SIZES
+        if self.groups is not None:
+            return self.groups.bytes(self.n, self.k, size[self.a.dtype])
+        return self.k * self.n * size[self.b.dtype] * (1 if self.b.layout.batch == "broadcast" else self.batch)
+
+    @property
     def bytes(self) -> int:
         """The fewest bytes to move: each operand read once, the output written once, and what its epilogue reads and
         stores beside it."""
@@ -254,12 +262,8 @@ class Problem:
         if (follows := self.epilogue) is not None:
             outputs = size[follows.stored or self.out] + (follows.reads + follows.kept) * size[self.out]
         moved = batch * self.m * self.n * outputs
-        operands = [(self.a, self.m * self.k), (self.b, self.k * self.n)]
-        if self.groups is not None:
-            moved += self.groups.bytes(self.n, self.k, size[self.a.dtype])
-            operands.pop()
-        for operand, elements in operands:
-            moved += elements * size[operand.dtype] * (1 if operand.layout.batch == "broadcast" else batch)
+        moved += self.m * self.k * size[self.a.dtype] * (1 if self.a.layout.batch == "broadcast" else batch)
+        moved += self.weight_bytes
         if self.bias is not None:
             elements = {"1d": self.n, "full": self.m * self.n, "column": self.m}[self.bias.kind]
             moved += elements * size[self.bias.dtype]

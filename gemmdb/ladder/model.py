@@ -122,6 +122,8 @@ def uncovered(problem: Problem) -> str | None:
     """Why the model does not cover a problem; None if it does."""
     if problem.op not in OPS:
         return f"products of the op {problem.op} are not modelled"
+    if problem.groups is not None:
+        return "products with an int4 weight are not modelled"
     if problem.empty:
         return "there is nothing to compute in a product of size zero"
     if problem.a.dtype not in DTYPES:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gemmdb.generators.measure import representative
+from gemmdb.generators.measure import int4, representative
 from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.generators.measure.program import Operands
 from gemmdb.key.problem import Problem
@@ -55,14 +55,14 @@ def reference(problem: Problem, operands: Operands) -> Reference:
     if problem.spec.batched:
         return _of_batch(problem, operands)
     rows = _rows(problem, operands.a.device)
-    a, b = operands.a[rows].double(), operands.b.double()
+    a, b = operands.a[rows].double(), _weight(problem, operands)
     if operands.scale_a is not None and operands.scale_b is not None:
         # One number has no rows to choose from.
         a, b = a * operands.scale_a.expand(problem.m, 1)[rows].double(), b * operands.scale_b.double()
     alpha, beta = SCALARS[problem.scalars]
     exact, squares = alpha * (a @ b), alpha**2 * (a.square() @ b.square())
     # The scale belongs to the weight, so a bias is added after it (only mixed_mm has both).
-    if operands.scale is not None:
+    if operands.scale is not None and problem.groups is None:
         scale = operands.scale.double()
         exact, squares = exact * scale, squares * scale.square()
     if operands.bias is not None:
@@ -71,6 +71,13 @@ def reference(problem: Problem, operands: Operands) -> Reference:
     reads = [read[rows].double() for read in operands.reads]
     exact, squares = representative.exact(problem, exact, squares, reads)
     return Reference(rows, exact, squares.sqrt(), problem.shapes[2])
+
+
+def _weight(problem: Problem, operands: Operands) -> torch.Tensor:
+    """The exact weight [k, n] in float64, without a scale that multiplies the product."""
+    if problem.groups is None or operands.scale is None:
+        return operands.b.double()
+    return int4.dequantised(problem, operands.b, operands.scale, operands.zeros, torch.float64).t()
 
 
 def _of_batch(problem: Problem, operands: Operands) -> Reference:

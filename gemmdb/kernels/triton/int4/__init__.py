@@ -16,8 +16,9 @@ from gemmdb.key.problem import Problem
 if TYPE_CHECKING:
     from gemmdb.kernels.config import Config
 
-MOST_WEIGHTS = 256
-"""Weights of a tile that a thread dequantises at once at most: they take half as many registers."""
+MOST_REGISTERS = 200
+"""Registers of a thread for its sums and for the weights that it dequantises at once, two in each. Configs with 192 keep
+all in registers on Hopper, or all but a few (24 bytes); with 256 they write kilobytes to memory."""
 
 
 def names(config: Config, problem: Problem) -> dict[str, int | str]:
@@ -59,25 +60,23 @@ def _unfit(config: Config, problem: Problem, device: Device) -> str | None:
     m, n, k, warps = (int(config.values[name]) for name in ("block_m", "block_n", "block_k", "warps"))
     if k < max(16 * own.inner, 32):
         return f"a lane of {own.packing} has words for {16 * own.inner} of K"
-    if n * k > MOST_WEIGHTS * hardware.WARP_THREADS * warps:
-        return f"a thread would dequantise more than {MOST_WEIGHTS} weights at once"
-    if reason := hardware.crowded((m, n), warps):
-        return reason
-    if shared_bytes(config) > hardware.shared_bytes(device):
+    if n * (m + k // 2) > MOST_REGISTERS * hardware.WARP_THREADS * warps:
+        return f"the sums and weights of a tile do not fit into {MOST_REGISTERS} registers of each thread"
+    if shared_bytes((m, n, k), int(config.values["stages"]), problem, device) > hardware.shared_bytes(device):
         return "the pipeline's stages do not fit into shared memory"
     return None
 
 
-def shared_bytes(config: Config) -> int:
-    """Shared memory of the pipeline, in bytes, without its scales: a lower bound of what the kernel needs."""
-    m, n, k, stages = (int(config.values[name]) for name in ("block_m", "block_n", "block_k", "stages"))
-    return stage_bytes((m, n, k)) * max(stages - 1, 1)
-
-
-def stage_bytes(block: tuple[int, int, int]) -> int:
-    """Bytes of one stage: a tile [m, k] of 16-bit activations, and one [k, n] of weights."""
-    m, n, k = block
-    return k * (2 * m + n // 2)
+def shared_bytes(block: tuple[int, int, int], stages: int, problem: Problem, device: Device) -> int:
+    """Shared memory of the pipeline, in bytes. `block`: rows, columns and depth of a tile. Warp-group instructions read
+    the activations of a stage while the next one is loaded. Scales that have their zero points beside them are loaded
+    ahead like the weight."""
+    (m, n, k), own = block, problem.groups
+    assert own is not None
+    ahead = max(stages - 1, 1)
+    read = ahead + 1 if hardware.has_warp_groups(device.capability) else ahead
+    scales = 4 * n * max(k // own.size, 1) if own.inner else 0
+    return 2 * m * k * read + (n * k // 2 + scales) * ahead
 
 
 KERNEL = Kernel(
