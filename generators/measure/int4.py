@@ -1,4 +1,4 @@
-"""An int4 weight as tensors: random ones, the numbers in them, and how programs multiply by it."""
+"""An int4 weight as tensors: random ones, and how programs multiply by it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from gemmdb.errors import InputError
+from gemmdb.inductor.int4 import FROM, dequantised
 from gemmdb.key.int4 import Groups
 from gemmdb.key.problem import Problem
-
-FROM = 8
-"""The number that stands for a weight of zero without zero points."""
 
 
 @dataclass(frozen=True)
@@ -61,37 +59,9 @@ def filled(problem: Problem, random: torch.Generator, dtype: torch.dtype) -> Wei
         return weight
     weight.scale.copy_(scale.t())
     if weight.zeros is not None:
-        # Symmetric about 8, like the numbers themselves.
-        weight.zeros.copy_(torch.randint(6, 11, sizes[::-1], generator=random, device=device))
+        # About the middle of the numbers.
+        weight.zeros.copy_(torch.randint(FROM - 2, FROM + 3, sizes[::-1], generator=random, device=device))
     return weight
-
-
-def numbers(problem: Problem, packed: torch.Tensor) -> torch.Tensor:
-    """The numbers from 0 to 15 of a packed weight as uint8 [n, k]."""
-    own, n, k = _own(problem), problem.n, problem.k
-    if not own.inner:
-        first, second = packed & 15, packed >> 4
-        order = (second, first) if own.packing == "high-first" else (first, second)
-        return torch.stack(order, dim=-1).reshape(n, k)
-    # A word of lane 4 r + c has row r of eight. Its bits 4 i and 16 + 4 i are columns 2 c and 2 c + 1 of eight columns.
-    words = packed.reshape(n // 8, k // (16 * own.inner), 8, 4, own.inner // 2)
-    shifts = 4 * torch.arange(4, device=packed.device)
-    parts = [(words.unsqueeze(-1) >> (shifts + half)).bitwise_and(15).to(torch.uint8) for half in (0, 16)]
-    found = torch.stack(parts, dim=-1)  # [n / 8, k / step, row, column pair, word, eight columns, half]
-    return found.permute(0, 2, 1, 4, 5, 3, 6).reshape(n, k)
-
-
-def dequantised(
-    problem: Problem, packed: torch.Tensor, scale: torch.Tensor, zeros: torch.Tensor | None, dtype: torch.dtype
-) -> torch.Tensor:
-    """The weight [n, k] of `dtype`, computed in it as a program does."""
-    own, n, k = _own(problem), problem.n, problem.k
-    weight = numbers(problem, packed).to(dtype).view(n, k // own.size, own.size)
-    if own.inner:
-        by, added = (scale[..., which].t().to(dtype).unsqueeze(-1) for which in (0, 1))
-        return ((weight - FROM) * by + added).view(n, k)
-    start = FROM if zeros is None else zeros.to(dtype).unsqueeze(-1)
-    return ((weight - start) * scale.to(dtype).unsqueeze(-1)).view(n, k)
 
 
 def multiply(problem: Problem, a: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -101,7 +71,7 @@ def multiply(problem: Problem, a: torch.Tensor, tensors: Sequence[torch.Tensor])
     own = _own(problem)
     if own.inner:
         return torch.ops.aten._weight_int4pack_mm(a, packed, own.size, scale)
-    weight = dequantised(problem, packed, scale, zeros[0] if zeros else None, a.dtype)
+    weight = dequantised(packed, scale, zeros[0] if zeros else None, own, a.dtype)
     return torch.nn.functional.linear(a, weight)
 
 

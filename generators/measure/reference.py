@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from gemmdb.generators.measure import int4, representative
+from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.generators.measure.program import Operands
+from gemmdb.inductor.int4 import dequantised
 from gemmdb.key.problem import Problem
 
 ROW_FLOPS = 8e9
@@ -77,7 +78,7 @@ def _weight(problem: Problem, operands: Operands) -> torch.Tensor:
     """The exact weight [k, n] in float64, without a scale that multiplies the product."""
     if problem.groups is None or operands.scale is None:
         return operands.b.double()
-    return int4.dequantised(problem, operands.b, operands.scale, operands.zeros, torch.float64).t()
+    return dequantised(operands.b, operands.scale, operands.zeros, problem.groups, torch.float64).t()
 
 
 def _of_batch(problem: Problem, operands: Operands) -> Reference:

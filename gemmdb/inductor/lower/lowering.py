@@ -13,7 +13,7 @@ from gemmdb.inductor import legality, ops, outcome
 from gemmdb.inductor.adapter import ir_view, state
 from gemmdb.inductor.decision import Decision, decision_of
 from gemmdb.inductor.live import searching
-from gemmdb.inductor.lower import branches, casting, emit, horizontal
+from gemmdb.inductor.lower import branches, casting, emit, horizontal, int4
 from gemmdb.inductor.match import scaled_mm
 from gemmdb.kernels.config import ATEN, Config
 
@@ -25,6 +25,7 @@ def register() -> None:
     state.register_own(ops.register(), lower_mixed)
     state.register_own(ops.register_scaled(), lower_scaled)
     horizontal.register()
+    int4.register()
 
 
 def steer(original: Callable[..., Any]) -> Callable[..., Any]:
