@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gemmdb.kernels import hardware, rules
-from gemmdb.kernels.kernel import IntRange, Kernel, Template
+from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
 from gemmdb.kernels.triton import TL, shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.int4 import TILED
@@ -21,6 +21,10 @@ MOST_REGISTERS = 200
 all in registers on Hopper, or all but a few (24 bytes); with 256 they write kilobytes to memory."""
 
 
+_ROWS = 16
+"""Rows of the left operand that a warp multiplies at once."""
+
+
 def names(config: Config, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
     own = problem.groups
@@ -30,8 +34,15 @@ def names(config: Config, problem: Problem) -> dict[str, int | str]:
         "BLOCK_M": value["block_m"], "BLOCK_N": value["block_n"], "BLOCK_K": value["block_k"],
         "SPLIT_K": value["split_k"], "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
         "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": given(problem),
-        "EVEN_K": problem.k % int(value["block_k"]) == 0,
+        "GROUPED": grouped(config), "LATE": value["scaled"] == "sums",
+        "ROWS": _ROWS * int(value["warps"]), "EVEN_K": problem.k % int(value["block_k"]) == 0,
     }  # fmt: skip
+
+
+def grouped(config: Config) -> bool:
+    """Whether Hopper multiplies its tiles with the matrix instructions of whole warp groups."""
+    m, n, warps = (int(config.values[name]) for name in ("block_m", "block_n", "warps"))
+    return m >= 16 and hardware.by_warp_groups(n, warps)
 
 
 def given(problem: Problem) -> bool:
@@ -60,6 +71,10 @@ def _unfit(config: Config, problem: Problem, device: Device) -> str | None:
     m, n, k, warps = (int(config.values[name]) for name in ("block_m", "block_n", "block_k", "warps"))
     if k < max(16 * own.inner, 32):
         return f"a lane of {own.packing} has words for {16 * own.inner} of K"
+    if config.values["scaled"] == "sums" and k > own.size:
+        return f"a sum over {k} of K has several scales"
+    if n < _ROWS * warps:
+        return f"{warps} warps multiply {_ROWS * warps} columns at once"
     if n * (m + k // 2) > MOST_REGISTERS * hardware.WARP_THREADS * warps:
         return f"the sums and weights of a tile do not fit into {MOST_REGISTERS} registers of each thread"
     if shared_bytes((m, n, k), int(config.values["stages"]), problem, device) > hardware.shared_bytes(device):
@@ -81,8 +96,8 @@ def shared_bytes(block: tuple[int, int, int], stages: int, problem: Problem, dev
 
 KERNEL = Kernel(
     "triton", "int4", ("mixed_mm",), ("cuda",), 1, {
-        "block_m": IntRange(16, 256, True), "block_n": IntRange(64, 256, True), "block_k": IntRange(32, 1024, True),
-        "split_k": IntRange(1, 64), "warps": IntRange(4, 8, True), "stages": shared.STAGES,
+        "block_m": IntRange(8, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(32, 1024, True),
+        "split_k": IntRange(1, 64), "scaled": OneOf(("weights", "sums")), "warps": IntRange(1, 8, True), "stages": shared.STAGES,
     },
     splits=("split_k",), illegal=illegal, template=Template(__name__, names, shared.tile_grid, reduction),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT, int4=True,

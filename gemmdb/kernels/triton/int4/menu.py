@@ -1,5 +1,5 @@
-"""What is tried of `int4`: an entry is (BLOCK_N, BLOCK_K, warps, blocks per multiprocessor). The pipeline has as many
-stages as fit, and K is split until the multiprocessors are full once."""
+"""What is tried of `int4`: an entry is (BLOCK_N, BLOCK_K, warps, blocks per multiprocessor, what is scaled). The pipeline
+has as many stages as fit, and K is split until the multiprocessors are full once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
 LEAST_STAGES = 2
+W, S = "weights", "sums"
 _FEW = (
-    (64, 128, 4, (8, 6, 4)), (64, 256, 4, (4, 3, 2)), (64, 512, 4, (2,)), (128, 128, 4, (4, 3, 2)),
-    (128, 256, 4, (2, 1)), (128, 256, 8, (2, 1)), (128, 512, 8, (1,)), (64, 64, 4, (8,)), (256, 128, 8, (2, 1)),
+    (128, 128, 4, (4, 5, 3), S), (256, 128, 4, (2, 3), S), (64, 128, 2, (8, 6), S), (128, 128, 2, (6, 4), S),
+    (128, 128, 4, (4, 3), W), (64, 256, 4, (4, 3), W), (128, 256, 4, (2, 3), W), (64, 128, 2, (8, 6), W),
 )  # fmt: skip
 _MANY = (
-    (64, 128, 4, (2,)), (128, 64, 4, (2,)), (128, 128, 4, (1, 2)), (128, 64, 8, (2, 1)), (128, 128, 8, (1,)),
-    (256, 64, 8, (1,)),
+    (64, 128, 4, (2,), W), (128, 64, 4, (2,), W), (128, 128, 4, (1, 2), W), (128, 64, 8, (2, 1), W),
+    (128, 128, 8, (1,), W), (256, 64, 8, (1,), W),
 )  # fmt: skip
 _ENTRIES = (
+    (8, ((8, _FEW),)),
     (16, ((16, _FEW),)),
     (32, ((32, _FEW), (16, _FEW[:4]))),
     (64, ((64, _FEW), (32, _FEW[:4]))),
@@ -33,24 +35,25 @@ _ENTRIES = (
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     for height, entries in up_to(_ENTRIES, problem.m):
-        for n, k, warps, residents in entries:
+        for n, k, warps, residents, scaled in entries:
             for resident in residents:
-                yield from _configs(problem, device, (height, n, k), warps, resident)
+                yield from _configs(problem, device, (height, n, k), (warps, resident, scaled))
 
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
-    heights = [height for height in (16, 32, 64, 128, 256) if height < 2 * max(problem.m, 16)]
-    for height, n, k, warps, resident in product(
-        heights, (64, 128, 256), (32, 64, 128, 256, 512), (4, 8), (1, 2, 3, 4, 6, 8)
-    ):
-        yield from _configs(problem, device, (height, n, k), warps, resident)
+    heights = [height for height in (8, 16, 32, 64, 128, 256) if height < 2 * max(problem.m, 8)]
+    ways = product((1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 8), (W, S))
+    for block, way in product(product(heights, (32, 64, 128, 256), (32, 64, 128, 256, 512)), list(ways)):
+        yield from _configs(problem, device, block, way)
 
 
 def _configs(
-    problem: Problem, device: Device, block: tuple[int, int, int], warps: int, resident: int
+    problem: Problem, device: Device, block: tuple[int, int, int], way: tuple[int, int, str]
 ) -> Iterator[Config]:
     """The configs of a tile `block` (rows, columns, depth): with the splits of K that fill the multiprocessors once, and
-    without a split if that leaves less than half of them without work."""
+    without a split if that leaves less than half of them without work. `way`: warps, blocks per multiprocessor, and
+    what is scaled."""
+    warps, resident, scaled = way
     own = problem.groups
     stages = _stages(problem, device, block, resident) if own is not None else 0
     if stages < LEAST_STAGES:
@@ -60,7 +63,7 @@ def _configs(
     whole = [1] if not splits or 2 * tiles >= device.units else []
     for split in (*whole, *splits):
         yield Config.of(
-            "triton", "int4", block_m=block[0], block_n=block[1], block_k=block[2], split_k=split, warps=warps,
+            "triton", "int4", block_m=block[0], block_n=block[1], block_k=block[2], split_k=split, scaled=scaled, warps=warps,
             stages=stages,
         )  # fmt: skip
 
