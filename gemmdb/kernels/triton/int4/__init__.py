@@ -21,8 +21,8 @@ MOST_REGISTERS = 200
 all in registers on Hopper, or all but a few (24 bytes); with 256 they write kilobytes to memory."""
 
 
-_ROWS = 16
-"""Rows of the left operand that a warp multiplies at once."""
+_ROWS, _COLUMNS = 16, 8
+"""Rows of the left operand, and columns of the right one, that a warp multiplies at once."""
 
 
 def names(config: Config, problem: Problem) -> dict[str, int | str]:
@@ -34,21 +34,26 @@ def names(config: Config, problem: Problem) -> dict[str, int | str]:
         "BLOCK_M": value["block_m"], "BLOCK_N": value["block_n"], "BLOCK_K": value["block_k"],
         "SPLIT_K": value["split_k"], "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
         "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": given(problem),
-        "GROUPED": grouped(config), "LATE": value["scaled"] == "sums",
+        "GROUPED": grouped(_block(config), int(value["warps"])), "LATE": value["scaled"] == "sums",
         "ROWS": _ROWS * int(value["warps"]), "EVEN_K": problem.k % int(value["block_k"]) == 0,
     }  # fmt: skip
 
 
-def grouped(config: Config) -> bool:
-    """Whether Hopper multiplies its tiles with the matrix instructions of whole warp groups."""
-    m, n, warps = (int(config.values[name]) for name in ("block_m", "block_n", "warps"))
-    return m >= 16 and hardware.by_warp_groups(n, warps)
+def grouped(block: tuple[int, int, int], warps: int) -> bool:
+    """Whether Hopper multiplies a tile `block` (rows, columns, depth) with the matrix instructions of whole warp
+    groups."""
+    return block[0] >= 2 * _COLUMNS and hardware.by_warp_groups(block[1], warps)
 
 
 def given(problem: Problem) -> bool:
     """Whether an int4 weight has its zero points in a tensor of their own."""
     own = problem.groups
     return own is not None and own.zeros != "none" and own.packing not in TILED
+
+
+def _block(config: Config) -> tuple[int, int, int]:
+    m, n, k = (int(config.values[name]) for name in ("block_m", "block_n", "block_k"))
+    return m, n, k
 
 
 def reduction(config: Config) -> str:
@@ -68,30 +73,31 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
 def _unfit(config: Config, problem: Problem, device: Device) -> str | None:
     own = problem.groups
     assert own is not None
-    m, n, k, warps = (int(config.values[name]) for name in ("block_m", "block_n", "block_k", "warps"))
+    m, n, k = _block(config)
+    warps, scaled, stages = int(config.values["warps"]), str(config.values["scaled"]), int(config.values["stages"])
     if k < max(16 * own.inner, 32):
         return f"a lane of {own.packing} has words for {16 * own.inner} of K"
-    if config.values["scaled"] == "sums" and k > own.size:
+    if scaled == "sums" and k > own.size:
         return f"a sum over {k} of K has several scales"
-    if n < _ROWS * warps:
+    if scaled == "sums" and n < _ROWS * warps:
         return f"{warps} warps multiply {_ROWS * warps} columns at once"
     if n * (m + k // 2) > MOST_REGISTERS * hardware.WARP_THREADS * warps:
         return f"the sums and weights of a tile do not fit into {MOST_REGISTERS} registers of each thread"
-    if shared_bytes((m, n, k), int(config.values["stages"]), problem, device) > hardware.shared_bytes(device):
+    if shared_bytes((m, n, k), (warps, scaled), stages, problem, device) > hardware.shared_bytes(device):
         return "the pipeline's stages do not fit into shared memory"
     return None
 
 
-def shared_bytes(block: tuple[int, int, int], stages: int, problem: Problem, device: Device) -> int:
-    """Shared memory of the pipeline, in bytes. `block`: rows, columns and depth of a tile. Warp-group instructions read
-    the activations of a stage while the next one is loaded. Scales that have their zero points beside them are loaded
-    ahead like the weight."""
+def shared_bytes(block: tuple[int, int, int], way: tuple[int, str], stages: int, problem: Problem, device: Device) -> int:
+    """Shared memory of the pipeline, in bytes. `block`: rows, columns and depth of a tile. `way`: warps, and what is
+    scaled. Warp-group instructions read the activations of a stage while the next one is loaded. Scales of weights that
+    have their zero points beside them are loaded ahead like the weight."""
     (m, n, k), own = block, problem.groups
     assert own is not None
     ahead = max(stages - 1, 1)
-    read = ahead + 1 if hardware.has_warp_groups(device.capability) else ahead
-    scales = 4 * n * max(k // own.size, 1) if own.inner else 0
-    return 2 * m * k * read + (n * k // 2 + scales) * ahead
+    late = grouped(block, way[0]) and hardware.has_warp_groups(device.capability)
+    scales = 4 * n * max(k // own.size, 1) if own.inner and way[1] == "weights" else 0
+    return 2 * m * k * (ahead + late) + (n * k // 2 + scales) * ahead
 
 
 KERNEL = Kernel(

@@ -14,6 +14,8 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
 LEAST_STAGES = 2
+_BESIDE = 2048
+"""Shared memory of a block beside its pipeline: what the system takes (1 KB), and tiles whose layout changes."""
 W, S = "weights", "sums"
 _FEW = (
     (128, 128, 4, (4, 5, 3), S), (256, 128, 4, (2, 3), S), (64, 128, 2, (8, 6), S), (128, 128, 2, (6, 4), S),
@@ -55,7 +57,7 @@ def _configs(
     what is scaled."""
     warps, resident, scaled = way
     own = problem.groups
-    stages = _stages(problem, device, block, resident) if own is not None else 0
+    stages = _stages(problem, device, block, way) if own is not None else 0
     if stages < LEAST_STAGES:
         return
     tiles = hardware.tile_count(problem.m, problem.n, block[:2])
@@ -68,11 +70,14 @@ def _configs(
         )  # fmt: skip
 
 
-def _stages(problem: Problem, device: Device, block: tuple[int, int, int], resident: int) -> int:
+def _stages(problem: Problem, device: Device, block: tuple[int, int, int], way: tuple[int, int, str]) -> int:
     """The stages that fit when so many blocks share a multiprocessor, at most MOST_STAGES; 0 if none does."""
-    room = hardware.shared_bytes(device) // resident - hardware.BARRIER_BYTES
-    fitting = (s for s in range(hardware.MOST_STAGES, 0, -1) if shared_bytes(block, s, problem, device) <= room)
-    return next(fitting, 0)
+    warps, resident, scaled = way
+    room = hardware.shared_bytes(device) // resident - _BESIDE
+    for stages in range(hardware.MOST_STAGES, 0, -1):
+        if shared_bytes(block, (warps, scaled), stages, problem, device) <= room:
+            return stages
+    return 0
 
 
 MENU = Menu(_usual, _whole)
