@@ -174,6 +174,8 @@ class Problem:
         )
         dtype, other = spec.dtypes(dtype, weight_dtype)
         own = None
+        if other == INT4 and layout[1] != "t":
+            raise InputError(f"{op}: an int4 weight is [N, K]: the layout is nt or tt, not {layout}")
         if other == INT4:
             own = int4.groups(dtype, group, None if zeros is None else dtype_name(zeros), packing)
         elif (group, zeros, packing) != (None, None, None):

@@ -17,7 +17,10 @@ from gemmdb.ladder.policy_filter import objection
 
 
 def kind(problem: Problem) -> str:
-    """The kind of an uncovered problem: its menu, with the multiplication mode for fp32, else "unaligned"."""
+    """The kind of an uncovered problem: its menu, with the multiplication mode for fp32, the packing of int4 weights,
+    else "unaligned"."""
+    if problem.groups is not None:
+        return f"{MENU_OF[problem.op]} {problem.groups.packing}"
     how = problem.numerics.fp32 if problem.a.dtype == "fp32" else "unaligned"
     return f"{MENU_OF[problem.op]} {how}"
 

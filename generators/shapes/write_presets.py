@@ -2,7 +2,7 @@
 
     python -m gemmdb.generators.shapes.write_presets FOLDER
 
-This writes llm, llm-dense, vision, grid, h200, h200-epilogues and odd, the JSON files in `presets/`; a test keeps them
+This writes llm, llm-dense, vision, grid, h200, h200-epilogues, h200-int4 and odd, the JSON files in `presets/`; a test keeps them
 equal.
 """
 
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators.shapes import h200, h200_epilogues
+from gemmdb.generators.shapes import h200, h200_epilogues, h200_int4
 from gemmdb.generators.shapes.architectures import (
     ARCHITECTURES,
     DECODE,
@@ -140,6 +140,7 @@ PRESETS = {
     "grid": (grid, "Square powers of two and a log grid."),
     "h200": (h200.items, "What the shipped table of a data-centre GPU covers; any prefix is a sample."),
     "h200-epilogues": (h200_epilogues.items, "Layers of common models with their epilogues, the most used first."),
+    "h200-int4": (h200_int4.items, "Projections of decoders with int4 weights, tiled and in bytes."),
     "odd": (odd, "Primes and sizes that are no multiple of 8 or 16."),
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._inductor import ir
 from torch._inductor.lowering import fallback_handler
-from torch._inductor.virtualized import V
+from torch._inductor.virtualized import ops
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from gemmdb.inductor.int4 import FROM
@@ -32,12 +32,12 @@ def weight(packed: Any, scale: Any, zeros: Any, own: Groups, sizes: tuple[Any, A
     def inner(index: Sequence[Any]) -> Any:
         n, k = index
         group = FloorDiv(k, own.size)
-        value = V.ops.to_dtype(number(n, k), torch.float32)
+        value = ops.to_dtype(number(n, k), torch.float32)
         if own.inner:
             by, added = (_float(factor([group, n, which])) for which in (0, 1))
-            return V.ops.to_dtype(V.ops.add(V.ops.mul(_less(value, FROM), by), added), dtype)
-        value = _less(value, FROM) if start is None else V.ops.sub(value, _float(start([n, group])))
-        return V.ops.to_dtype(V.ops.mul(value, _float(factor([n, group]))), dtype)
+            return ops.to_dtype(ops.add(ops.mul(_less(value, FROM), by), added), dtype)
+        value = _less(value, FROM) if start is None else ops.sub(value, _float(start([n, group])))
+        return ops.to_dtype(ops.mul(value, _float(factor([n, group]))), dtype)
 
     return ir.Pointwise.create(device=packed.get_device(), dtype=dtype, inner_fn=inner, ranges=list(sizes))
 
@@ -46,7 +46,7 @@ def _of_bytes(load: Loader, own: Groups) -> Callable[[Any, Any], Any]:
     def number(n: Any, k: Any) -> Any:
         place = ModularIndexing(k, 1, 2)
         place = 1 - place if own.packing == "high-first" else place
-        return _bits(V.ops.to_dtype(load([n, FloorDiv(k, 2)]), torch.int32), 4 * place)
+        return _bits(ops.to_dtype(load([n, FloorDiv(k, 2)]), torch.int32), 4 * place)
 
     return number
 
@@ -64,13 +64,13 @@ def _tiled(load: Loader, own: Groups) -> Callable[[Any, Any], Any]:
 
 def _bits(word: Any, shift: Any) -> Any:
     """Four bits of int32 words, from bit `shift` on."""
-    by = V.ops.index_expr(shift, torch.int32)
-    return V.ops.bitwise_and(V.ops.bitwise_right_shift(word, by), V.ops.constant(15, torch.int32))
+    by = ops.index_expr(shift, torch.int32)
+    return ops.bitwise_and(ops.bitwise_right_shift(word, by), ops.constant(15, torch.int32))
 
 
 def _float(value: Any) -> Any:
-    return V.ops.to_dtype(value, torch.float32)
+    return ops.to_dtype(value, torch.float32)
 
 
 def _less(value: Any, number: int) -> Any:
-    return V.ops.sub(value, V.ops.constant(float(number), torch.float32))
+    return ops.sub(value, ops.constant(float(number), torch.float32))

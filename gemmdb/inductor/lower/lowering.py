@@ -35,7 +35,7 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
     def lower(*args: Any, **kwargs: Any) -> Any:
         node = state.current_node()
         decision = decision_of(node)
-        if decision is None or node.target in (ops.register(), ops.register_scaled()):
+        if decision is None or node.target in (ops.register(), ops.register_int4(), ops.register_scaled()):
             return original(*args, **kwargs)
         try:
             return carry_out(decision, original, args, kwargs)
