@@ -26,7 +26,7 @@ BYTES = ("low-first", "high-first")
 points are [N, K / group]: the weight is (number - zero) * scale."""
 PACKINGS = (*TILED, *BYTES)
 WEIGHT = Operand(INT4, Layout("col", 16))
-"""An int4 weight in the key. It is dense: 32 neighbours along K, which every row has a multiple of, are 16 bytes."""
+"""An int4 weight in the key. It is dense: 32 neighbours along K, the smallest group, are 16 bytes."""
 INTEGERS = ("uint8", "int8")
 """Dtypes of zero points beside that of the activation."""
 
@@ -58,10 +58,12 @@ class Groups:
         """The tiles of 16 along K that a word's lane has in a tiled weight; 0 for one of bytes."""
         return TILED.get(self.packing, 0)
 
-    @property
-    def step(self) -> int:
-        """What K is a multiple of."""
-        return max(self.size, 16 * self.inner)
+    def unfit(self, n: int, k: int) -> str | None:
+        """Why no weight [n, k] is like this, None when one is. The key leaves that open, like all that sizes decide."""
+        step, columns = max(self.size, 16 * self.inner), 8 if self.inner else 1
+        if k % step or n % columns:
+            return f"{self.text} wants K in steps of {step}{' and N in steps of 8' if self.inner else ''}"
+        return None
 
     def bytes(self, n: int, k: int, item: int) -> int:
         """Bytes of a weight [n, k] with its scales, of `item` bytes each, and zero points."""
@@ -87,8 +89,6 @@ def unlike(problem: Problem) -> str | None:
         return f"an int4 weight is {WEIGHT.text}, got {problem.b.text}: its packing says how it lies"
     if problem.fusion == "scale":
         return "the scales of an int4 weight are those of its groups"
-    if problem.k % own.step or (own.inner and problem.n % 8):
-        return f"{own.text} wants K in steps of {own.step}{', N in steps of 8' if own.inner else ''}"
     if own.inner and (problem.a.dtype, own.zeros) != ("bf16", "bf16"):
         return f"{own.packing} has bf16 activations and zero points"
     if own.zeros not in ("none", problem.a.dtype, *INTEGERS):

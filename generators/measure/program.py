@@ -172,7 +172,8 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
 
 
 def _check(problem: Problem) -> None:
-    if reason := unmeasured(problem):
+    reason = unmeasured(problem) or (problem.groups and problem.groups.unfit(problem.n, problem.k))
+    if reason:
         raise InputError(reason)
 
 

@@ -48,7 +48,9 @@ class CudaSpace:
         """ATen, then legal configs only: illegal configs of a product space tell nothing. If there is nothing to
         multiply, ATen alone. If torch cannot multiply these fp8 operands, or no epilogue of this class is measured,
         ATen alone, as illegal."""
-        if reason := unmultiplied(problem, device) or unmeasured(problem):
+        own = problem.groups
+        reason = unmultiplied(problem, device) or unmeasured(problem) or (own and own.unfit(problem.n, problem.k))
+        if reason:
             return [Candidate(ATEN, reason)]
         if problem.empty:
             return [Candidate(ATEN)]
