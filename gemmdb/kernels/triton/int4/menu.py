@@ -9,7 +9,7 @@ from itertools import product
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.triton.int4 import shared_bytes
-from gemmdb.kernels.triton.menu import Menu, up_to
+from gemmdb.kernels.triton.menu import Menu
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -17,29 +17,37 @@ LEAST_STAGES = 2
 _BESIDE = 2048
 """Shared memory of a block beside its pipeline: what the system takes (1 KB), and tiles whose layout changes."""
 W, S = "weights", "sums"
-_FEW = (
-    (128, 128, 4, (4, 5, 3), S), (256, 128, 4, (2, 3), S), (64, 128, 2, (8, 6), S), (128, 128, 2, (6, 4), S),
-    (128, 128, 4, (4, 3), W), (64, 256, 4, (4, 3), W), (128, 256, 4, (2, 3), W), (64, 128, 2, (8, 6), W),
+_TILED = (
+    (256, 128, 4, (3, 2), S), (128, 128, 2, (5, 4), S), (128, 128, 4, (4, 2), S), (256, 128, 8, (2,), S),
+    (128, 128, 4, (1, 4), W), (64, 256, 4, (2, 4, 3), W), (128, 256, 8, (2,), W), (64, 128, 4, (2, 6), W),
+    (128, 128, 8, (3,), W), (64, 128, 4, (4, 8), S), (64, 128, 2, (4,), S),
+)  # fmt: skip
+_BYTES = (
+    (128, 128, 4, (4, 3), S), (128, 128, 2, (4,), S), (64, 128, 4, (4,), S), (128, 64, 4, (4,), S),
+    (64, 64, 4, (6, 3), S), (64, 32, 4, (6,), S), (64, 128, 4, (4,), W), (128, 256, 8, (2,), W), (64, 256, 4, (3,), W),
 )  # fmt: skip
 _MANY = (
     (64, 128, 4, (2,), W), (128, 64, 4, (2,), W), (128, 128, 4, (1, 2), W), (128, 64, 8, (2, 1), W),
     (128, 128, 8, (1,), W), (256, 64, 8, (1,), W),
 )  # fmt: skip
-_ENTRIES = (
-    (8, ((8, _FEW),)),
-    (16, ((16, _FEW),)),
-    (32, ((32, _FEW), (16, _FEW[:4]))),
-    (64, ((64, _FEW), (32, _FEW[:4]))),
-    (1 << 31, ((64, _MANY), (128, _MANY), (256, _MANY))),
-)
-"""Limits of M, each with the heights of tiles and their entries."""
+_FEW = {True: _TILED, False: _BYTES}
+"""For skinny tiles, by whether the weight is tiled."""
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
-    for height, entries in up_to(_ENTRIES, problem.m):
-        for n, k, warps, residents, scaled in entries:
+    own = problem.groups
+    if own is None:
+        return
+    for height in _heights(problem.m):
+        for n, k, warps, residents, scaled in _MANY if problem.m > hardware.SKINNY_ROWS else _FEW[own.inner > 0]:
             for resident in residents:
                 yield from _configs(problem, device, (height, n, k), (warps, resident, scaled))
+
+
+def _heights(m: int) -> tuple[int, ...]:
+    """Of tiles: what holds all rows, or what large matrices are cut into."""
+    least = max(8, 1 << (m - 1).bit_length())
+    return (least,) if least <= hardware.SKINNY_ROWS else (64, 128, 256)
 
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
