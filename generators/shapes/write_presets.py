@@ -2,8 +2,8 @@
 
     python -m gemmdb.generators.shapes.write_presets FOLDER
 
-This writes llm, llm-dense, vision, grid, h200, h200-epilogues, h200-int4 and odd, the JSON files in `presets/`; a test keeps them
-equal.
+This writes llm, llm-dense, vision, grid, h200, h200-epilogues, h200-int4 and odd, the JSON files in `presets/`; a test
+keeps them equal.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ def int4(**rest):
 
 
 def test_the_text_says_how_a_weight_is_scaled_and_packed():
-    assert int4().text.endswith(" b=int4:col:16 out=bf16 bias=none scalars=unit fusion=none fp32=ieee acc=fp32 reduced=1"
-                                " deterministic=0 constant=0 group=128 zeros=bf16 packing=tinygemm8")  # fmt: skip
+    rest = " out=bf16 bias=none scalars=unit fusion=none fp32=ieee acc=fp32 reduced=1 deterministic=0 constant=0"
+    assert int4().text.endswith(f" b=int4:col:16{rest} group=128 zeros=bf16 packing=tinygemm8")
     assert int4(dtype="fp16", group=32, zeros="uint8").text.endswith("group=32 zeros=uint8 packing=low-first")
 
 
@@ -63,7 +63,11 @@ def test_what_is_no_int4_weight_is_refused_with_the_reason(flags, reason):
 
 
 def test_the_weight_has_one_layout():
-    for b in (Operand("int4", Layout("row", 16)), Operand("int4", Layout("col", 8)), Operand("int8", Layout("col", 16))):
+    for b in (
+        Operand("int4", Layout("row", 16)),
+        Operand("int4", Layout("col", 8)),
+        Operand("int8", Layout("col", 16)),
+    ):
         with pytest.raises(InputError):
             replace(int4(), b=b)
     assert int4().b == WEIGHT

@@ -104,9 +104,7 @@ def _generated(decision: Decision, a: Any, weight: Weight) -> Any:
     kept = 0
     if counts_arrivals(config):
         kept = triton.partials(config, _largest(decision, problem))
-    kernel = templates.Kernel(
-        config.kernel, names, int(config.values["warps"]), int(config.values["stages"]), kept
-    )
+    kernel = templates.Kernel(config.kernel, names, int(config.values["warps"]), int(config.values["stages"]), kept)
     return templates.product(kernel, (activation, *tensors), (a.get_dtype(), sizes), templates.Epilogue())
 
 

@@ -1,5 +1,5 @@
-"""The products of activations with an int4 weight in a post-grad graph: ATen's for a tiled weight, our own operator, and
-those whose weight the program makes."""
+"""The products of activations with an int4 weight in a post-grad graph: ATen's for a tiled weight, our own operator,
+and those whose weight the program makes."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ def absorb(node: Any) -> Any:
     return made
 
 
-def _product(
-    node: Any, x: Any, own: Groups, constant: bool, fusion: str, bias: Bias | None
-) -> Product | None:
+def _product(node: Any, x: Any, own: Groups, constant: bool, fusion: str, bias: Bias | None) -> Product | None:
     a = extract.tensor(x)
     m, k, n = *a.sizes, extract.hint(value(node).shape[-1])
     problem = Problem(

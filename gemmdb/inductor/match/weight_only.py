@@ -10,6 +10,7 @@ from gemmdb.inductor.match.reading import Product
 from gemmdb.key.operands import Bias, TensorInfo
 from gemmdb.key.problem import Problem
 
+
 def weight_only(node: Any) -> Product | None:
     """Inductor's own pattern: x [.., K], int8 weight [N, K], scale [N]."""
     x, weight = value(node.kwargs["x"]), value(node.kwargs["weight"])

@@ -21,8 +21,8 @@ def int4(**rest):
 
 
 def packed_by_lanes(found, inner):
-    """[n, k] numbers as a matrix unit's lanes take them: lane t of a tile of 8 columns and 32 of K has column t / 4, and
-    of K 2 (t % 4) and its neighbour, four times 8 apart. The even ones are the low halves of a word."""
+    """[n, k] numbers as a matrix unit's lanes take them: lane t of a tile of 8 columns and 32 of K has column t / 4,
+    and of K 2 (t % 4) and its neighbour, four times 8 apart. The even ones are the low halves of a word."""
     n, k = found.shape
     words = torch.zeros(n // 8, k // (16 * inner), 32, inner // 2, dtype=torch.int64)
     for tile, step, lane, word in torch.cartesian_prod(*map(torch.arange, words.shape)).tolist():

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gemmdb.kernels import hardware, rules
+from gemmdb.kernels import hardware
 from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
 from gemmdb.kernels.triton import TL, shared, sources
 from gemmdb.key.device import Device
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from gemmdb.kernels.config import Config
 
 MOST_REGISTERS = 200
-"""Registers of a thread for its sums and for the weights that it dequantises at once, two in each. Configs with 192 keep
-all in registers on Hopper, or all but a few (24 bytes); with 256 they write kilobytes to memory."""
-
-
+"""Registers of a thread for its sums and for the weights that it dequantises at once, two in each. Configs with 192
+keep all in registers on Hopper, or all but a few (24 bytes); with 256 they write kilobytes to memory."""
 _ROWS, _COLUMNS = 16, 8
 """Rows of the left operand, and columns of the right one, that a warp multiplies at once."""
 
@@ -88,7 +86,9 @@ def _unfit(config: Config, problem: Problem, device: Device) -> str | None:
     return None
 
 
-def shared_bytes(block: tuple[int, int, int], way: tuple[int, str], stages: int, problem: Problem, device: Device) -> int:
+def shared_bytes(
+    block: tuple[int, int, int], way: tuple[int, str], stages: int, problem: Problem, device: Device
+) -> int:
     """Shared memory of the pipeline, in bytes. `block`: rows, columns and depth of a tile. `way`: warps, and what is
     scaled. Warp-group instructions read the activations of a stage while the next one is loaded. Scales of weights that
     have their zero points beside them are loaded ahead like the weight."""
@@ -103,7 +103,8 @@ def shared_bytes(block: tuple[int, int, int], way: tuple[int, str], stages: int,
 KERNEL = Kernel(
     "triton", "int4", ("mixed_mm",), ("cuda",), 1, {
         "block_m": IntRange(8, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(32, 1024, True),
-        "split_k": IntRange(1, 64), "scaled": OneOf(("weights", "sums")), "warps": IntRange(1, 8, True), "stages": shared.STAGES,
+        "split_k": IntRange(1, 64), "scaled": OneOf(("weights", "sums")), "warps": IntRange(1, 8, True),
+        "stages": shared.STAGES,
     },
     splits=("split_k",), illegal=illegal, template=Template(__name__, names, shared.tile_grid, reduction),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT, int4=True,

@@ -1,5 +1,5 @@
-"""What is tried of `int4`: an entry is (BLOCK_N, BLOCK_K, warps, blocks per multiprocessor, what is scaled). The pipeline
-has as many stages as fit, and K is split until the multiprocessors are full once."""
+"""What is tried of `int4`: an entry is (BLOCK_N, BLOCK_K, warps, blocks per multiprocessor, what is scaled). The
+pipeline has as many stages as fit, and K is split until the multiprocessors are full once."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def _whole(problem: Problem, device: Device) -> Iterator[Config]:
 def _configs(
     problem: Problem, device: Device, block: tuple[int, int, int], way: tuple[int, int, str]
 ) -> Iterator[Config]:
-    """The configs of a tile `block` (rows, columns, depth): with the splits of K that fill the multiprocessors once, and
-    without a split if that leaves less than half of them without work. `way`: warps, blocks per multiprocessor, and
-    what is scaled."""
+    """The configs of a tile `block` (rows, columns, depth): with the splits of K that fill the multiprocessors once,
+    and without a split if that leaves less than half of them without work. `way`: warps, blocks per multiprocessor,
+    and what is scaled."""
     warps, resident, scaled = way
     own = problem.groups
     stages = _stages(problem, device, block, way) if own is not None else 0
@@ -73,8 +73,8 @@ def _configs(
     whole = [1] if not splits or 2 * tiles >= device.units else []
     for split in (*whole, *splits):
         yield Config.of(
-            "triton", "int4", block_m=block[0], block_n=block[1], block_k=block[2], split_k=split, scaled=scaled, warps=warps,
-            stages=stages,
+            "triton", "int4", block_m=block[0], block_n=block[1], block_k=block[2], split_k=split, scaled=scaled,
+            warps=warps, stages=stages,
         )  # fmt: skip
 
 
