@@ -88,7 +88,7 @@ def _signed(found: Half | Whole) -> bool:
 def _half(which: str) -> Callable[[Any], Half | Whole | None]:
     number = _MASK if which == LOW else _BITS
 
-    def read(node: Any) -> Half | Whole | None:
+    def half(node: Any) -> Half | Whole | None:
         source, by = node.args[:2]
         if by != number:
             return None
@@ -97,7 +97,7 @@ def _half(which: str) -> Callable[[Any], Half | Whole | None]:
         val = value(source)
         return Half(source, which) if val.dtype is torch.uint8 and val.dim() == 2 else None
 
-    return read
+    return half
 
 
 def _both(node: Any) -> Whole | None:
