@@ -173,3 +173,42 @@ def test_the_operator_in_its_forms():
     with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
         ops.register_int4()(*args)
     assert counter.get_total_flops() == 2 * 3 * N * K
+
+
+def test_operators_of_other_libraries_are_counted_with_their_name():
+    from gemmdb.inductor.match import products
+
+    library = torch.library.Library("mslk", "FRAGMENT")
+    library.define("bf16i4bf16_rowwise(Tensor x, Tensor w, Tensor s, Tensor z) -> Tensor")
+    library.define("bf16bf16_rowwise(Tensor x, Tensor w) -> Tensor")
+    try:
+        graph = torch.fx.Graph()
+        x = graph.placeholder("x")
+        node = graph.call_function(torch.ops.mslk.bf16i4bf16_rowwise.default, (x, x, x, x))
+        assert products.uncovered(node) == "int4_mm of mslk"
+        assert products.uncovered(graph.call_function(torch.ops.mslk.bf16bf16_rowwise.default, (x, x))) is None
+    finally:
+        library._destroy()
+
+
+@pytest.mark.parametrize(("sizes", "reason"), [
+    ((N // 8, 1, 32, 3), "a weight packed as"), ((N // 8, 1, 32, 4), "a weight packed as"),
+])  # fmt: skip
+def test_a_tiled_weight_elsewhere_than_on_a_gpu_is_uncovered(sizes, reason):
+    from gemmdb.inductor.match import products
+    from gemmdb.inductor.match.extract import Unsupported
+
+    graph = torch.fx.Graph()
+    nodes = []
+    for name, shape, dtype in (
+        ("x", (4, K), torch.bfloat16),
+        ("w", sizes, torch.int32),
+        ("s", (1, N, 2), torch.bfloat16),
+    ):
+        nodes.append(graph.placeholder(name))
+        nodes[-1].meta["val"] = torch.empty(shape, dtype=dtype, device="meta")
+    x, w, s = nodes
+    node = graph.call_function(torch.ops.aten._weight_int4pack_mm.default, (x, w, 128, s))
+    node.meta["val"] = torch.empty(4, N, dtype=torch.bfloat16, device="meta")
+    with pytest.raises(Unsupported, match=reason):
+        products.product(node)
