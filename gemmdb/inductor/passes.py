@@ -271,6 +271,6 @@ def _mark_anew(node: Any) -> None:
     """Say of an addmm that its weight is a cast one: in torch 2.11, Inductor makes it of a product and a sum without
     handing their metadata on."""
     if node.target is torch.ops.aten.addmm.default and reading.MARK not in node.meta.get("custom", {}):
-        found = mixed.find(node)
+        found = mixed.find(node) or int4.find(node)
         if found is not None:
             found.leave_mark(found.weight.op == "get_attr")

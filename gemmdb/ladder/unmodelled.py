@@ -10,10 +10,15 @@ from gemmdb.cost.machine import machine
 from gemmdb.cost.menu import MENU_OF
 from gemmdb.cost.menus import REST
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.triton.int4.menu import MENU as INT4_MENU
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.neighbours import unfit
 from gemmdb.ladder.policy_filter import objection
+
+
+INT4 = 12
+"""The most configs for an int4 weight: a third of the menu."""
 
 
 def kind(problem: Problem) -> str:
@@ -27,14 +32,24 @@ def kind(problem: Problem) -> str:
 
 def usual(ask: Ask) -> list[Config]:
     """The configs that were the best on measured problems of the kind, the most frequent first; empty for an arch or a
-    kind without measurements."""
+    kind without measurements. For int4 weights, some of the menu of our kernel, evenly spread, and ATen's product of a
+    dequantised weight."""
     known = machine(ask.device)
+    if ask.problem.groups is not None:
+        return _of_int4(ask) if known is not None and not ask.problem.empty else []
     if known is None or known.capability not in CAPABILITIES or ask.problem.empty or ask.problem.op not in MENU_OF:
         return []
     menus = REST.get(kind(ask.problem), {})
     texts = next((texts for limit, texts in menus.items() if ask.problem.m <= limit), ())
     banned = unfit(ask)
     return [c for c in _configs(texts) if c != ATEN and c not in banned and objection(ask, c) is None]
+
+
+def _of_int4(ask: Ask) -> list[Config]:
+    banned = unfit(ask)
+    menu = dict.fromkeys((*INT4_MENU.usual(ask.problem, ask.device), Config.of("aten", "dequantised")))
+    legal = [config for config in menu if config not in banned and objection(ask, config) is None]
+    return legal[:: -(-len(legal) // INT4) or 1]
 
 
 @functools.cache

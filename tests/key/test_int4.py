@@ -23,7 +23,7 @@ def test_the_text_says_how_a_weight_is_scaled_and_packed():
     assert int4(dtype="fp16", group=32, zeros="uint8").text.endswith("group=32 zeros=uint8 packing=low-first")
 
 
-@given(problem=strategies.problems.filter(lambda one: one.groups is not None))
+@given(problem=strategies.int4_problems)
 def test_the_text_is_read_back(problem):
     assert Problem.parse(problem.text) == problem
     assert problem.family.endswith(problem.groups.text)

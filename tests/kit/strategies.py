@@ -176,6 +176,7 @@ epilogues: st.SearchStrategy[Epilogue] = st.builds(
     st.sampled_from(STORE_ORDERS),
     st.sampled_from(["", *STORED.values()]),
 )
+int4_problems: st.SearchStrategy[Problem] = _int4()
 problems: st.SearchStrategy[Problem] = _problem()
 configs: st.SearchStrategy[Config] = _config()
 devices: st.SearchStrategy[Device] = st.builds(

@@ -6,6 +6,7 @@ from kit.gpu import make
 
 from gemmdb import Config, Problem
 from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.legality import illegal
 from gemmdb.ladder import lookup
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates
@@ -65,6 +66,14 @@ def test_live_tuning_tries_what_did_well_with_other_groups(lab, rows):
     assert {config.kernel for config in candidates(asked)[:1]} == {"int4"}
     plain = Ask(lab.query(Problem.gemm("mixed_mm", m=16, n=4096, k=4100), H200), asked.tables, Policy(), None)
     assert all(config.kernel not in ("int4", "dequantised") for config in candidates(plain))
+
+
+@pytest.mark.parametrize("m", [1, 16, 512])
+def test_live_tuning_tries_the_menu_where_nothing_was_measured(lab, m):
+    found = candidates(Ask(lab.query(int4(m), H200), (), Policy(), None))
+    assert 4 <= len(found) <= 12
+    assert "triton:int4" in {config.name for config in found}
+    assert all(illegal(config, int4(m), H200) is None for config in found)
 
 
 def test_the_cost_model_says_nothing(lab):
