@@ -16,7 +16,6 @@ from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.neighbours import unfit
 from gemmdb.ladder.policy_filter import objection
 
-
 INT4 = 12
 """The most configs for an int4 weight: a third of the menu."""
 

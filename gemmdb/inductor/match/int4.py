@@ -13,7 +13,7 @@ import torch
 
 from gemmdb.inductor import ops
 from gemmdb.inductor.int4 import FROM
-from gemmdb.inductor.match import epilogues, extract, reading, rewriting
+from gemmdb.inductor.match import epilogues, extract, mixed, reading, rewriting
 from gemmdb.inductor.match.extract import Unsupported, value
 from gemmdb.inductor.match.int4_numbers import Whole, read
 from gemmdb.key.int4 import INTEGERS, SIZES, Groups
@@ -24,7 +24,8 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass
 class Int4:
-    """One product: its node, the activation, the parts of the weight, and the bias of an addmm."""
+    """One product: its node, the activation, the parts of the weight, and the bias: of an addmm, or added by `addition`
+    after the product."""
 
     node: Any
     a: Any
@@ -33,9 +34,11 @@ class Int4:
     zeros: Any
     groups: Groups
     bias: Any = None
+    addition: Any = None
 
     def leave_mark(self, constant: bool) -> None:
-        """Store what the post-grad stage needs to build the same Problem, on the product."""
+        """Store what the post-grad stage needs to build the same Problem: on the product, and on the addition that may
+        become an addmm with it."""
         m, n = extract.matrix(value(self.a)).sizes[0], value(self.node).shape[-1]
         bias = None if self.bias is None else extract.bias(value(self.bias), m, extract.hint(n)).text
         mark = {
@@ -44,7 +47,9 @@ class Int4:
             "fusion": "none" if bias else epilogues.fusion(self.node),
         }  # fmt: skip
         # This is the metadata that Inductor copies to the nodes that replace a node.
-        self.node.meta["custom"] = {**self.node.meta.get("custom", {}), reading.MARK: mark}
+        for node in (self.node, self.addition):
+            if node is not None:
+                node.meta["custom"] = {**node.meta.get("custom", {}), reading.MARK: mark}
 
     def rewrite(self, graph: Any) -> None:
         """Replace the product by `gemmdb::int4_mm`. A bias stays a pointwise addition after it."""
@@ -53,7 +58,7 @@ class Int4:
             scale, zeros = (_flat(graph, one) for one in (self.scale, self.zeros))
             args = (self.a, self.weight, scale, zeros, self.groups.size, self.groups.packing)
             result = rewriting.call(graph, ops.register_int4(), args, node.meta)
-            if self.bias is not None:
+            if node.target is aten.addmm.default:
                 result = rewriting.call(graph, aten.add.Tensor, (result, self.bias), node.meta)
         node.replace_all_uses_with(result)
         graph.erase_node(node)
@@ -81,7 +86,10 @@ def find(node: Any) -> Int4 | None:
         found = None if stored is None else read(stored)
         if not isinstance(found, Whole) or found.scale is None or not _dense(found, value(a)):
             return None
-        return Int4(node, a, found.packed, found.scale, found.zeros, _groups(found), bias)
+        addition = None
+        if bias is None:
+            addition, bias = mixed.added(node)
+        return Int4(node, a, found.packed, found.scale, found.zeros, _groups(found), bias, addition)
     except Unsupported:
         return None
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gemmdb.inductor import ops
-from gemmdb.inductor.match import epilogues, extract, reading, rewriting
+from gemmdb.inductor.match import epilogues, extract, mixed, reading, rewriting
 from gemmdb.inductor.match.extract import Unsupported, value
 from gemmdb.inductor.match.reading import Product
 from gemmdb.key.int4 import TILED, WEIGHT, Groups
@@ -33,6 +33,10 @@ def tiled(node: Any) -> Product | None:
     if not weight.is_contiguous() or not numbers.is_contiguous():
         raise Unsupported("a packed weight with gaps")
     own = Groups(size, extract.dtype_name(numbers.dtype), packing)
+    _, bias = mixed.added(node)
+    if bias is not None:
+        m, n = (extract.hint(one) for one in value(node).shape)
+        return _product(node, value(x), own, reading.constant(packed), "none", extract.bias(value(bias), m, n))
     return _product(node, value(x), own, reading.constant(packed), epilogues.fusion(node), None)
 
 

@@ -173,11 +173,17 @@ def _with_users(found: Mixed) -> Mixed:
         if multiply is not None:
             found.scale, found.multiply, last = scale, multiply, multiply
     if found.bias is None:
-        addition, bias = _single(last, aten.add.Tensor)
-        # A residual of one row looks like a bias. With several rows it is no bias, and one table serves both.
-        if bias is not None and not (value(bias).dim() > 1 and _same_shape(bias, addition)):
-            found.addition, found.bias = addition, bias
+        found.addition, found.bias = added(last)
     return found
+
+
+def added(node: Any) -> tuple[Any, Any]:
+    """(addition, bias) if the only user of a product adds a bias; else (None, None)."""
+    addition, bias = _single(node, aten.add.Tensor)
+    # A residual of one row looks like a bias. With several rows it is no bias, and one table serves both.
+    if bias is None or (value(bias).dim() > 1 and _same_shape(bias, addition)):
+        return None, None
+    return addition, bias
 
 
 def _single(node: Any, target: Any) -> tuple[Any, Any]:

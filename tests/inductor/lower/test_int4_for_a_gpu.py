@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from kit.inductor import ROOT, run  # noqa: E402
 
-from gemmdb import Config  # noqa: E402
+from gemmdb import Config, Problem  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA"),
@@ -26,6 +26,11 @@ CONFIGS = {
     "default": None,
 }
 N, K, G = 136, 512, 128
+MEASURED = [
+    {}, {"fusion": "pointwise"}, {"bias": "1d"}, {"m": 1}, {"packing": "low-first", "bias": "1d"},
+    {"packing": "high-first", "zeros": "uint8", "dtype": "fp16"}, {"packing": "low-first", "zeros": "bf16", "m": 1},
+    {"packing": "low-first", "zeros": "int8", "fusion": "pointwise:math"},
+]  # fmt: skip
 
 
 def tiled(x, w, s):
@@ -55,7 +60,21 @@ def found():
             said = ["", "", ""] if event is None else [event.problem, event.config, event.note]
             calls = [call for call in ("_weight_int4pack_mm.default(",) if call in code]
             answers[f"{name} {config}"] = [*said, no_gpu.kernels(code), calls]
-    return answers
+    return answers | {"measured": list(_measured())}
+
+
+def _measured():
+    """Why the program that a build measures is another problem in Inductor's eyes, for those where it is."""
+    from gemmdb.errors import GemmdbError
+    from gemmdb.generators.measure.cuda import emitted
+
+    for rest in MEASURED:
+        problem = Problem.gemm("mixed_mm", **{"m": 5, "n": N, "k": K, "weight_dtype": "int4", **rest})
+        for config in (CONFIGS["ATen"], CONFIGS["ours"]):
+            try:
+                emitted.generate(problem, config)
+            except GemmdbError as error:
+                yield problem.text, config.text, str(error)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +82,10 @@ def answers():
     path = f"{ROOT}:{ROOT / 'tests'}:{Path(__file__).parent}"
     program = f"from kit import no_gpu; from {Path(__file__).stem} import found; print(json.dumps(found()))"
     return run(program, {"PYTHONPATH": path})
+
+
+def test_a_build_measures_the_problems_that_it_means(answers):
+    assert answers["measured"] == []
 
 
 @pytest.mark.parametrize("config", ["ours", "split", "sums"])

@@ -127,11 +127,16 @@ def test_what_is_no_int4_weight(kit, spelling):
     assert text.startswith(f"mm m=8 n={N} k={K} a=bf16:row:8 b=bf16:col:8 ")
 
 
-def test_a_bias_and_more_dimensions(kit):
+@pytest.mark.parametrize("added", [False, True], ids=["in the linear", "after it"])
+def test_a_bias_and_more_dimensions(kit, added):
     model = Unpacked(torch.bfloat16, SPELLINGS["high first"][0])
     x = torch.randn(2, 4, K).bfloat16()
+
+    def program(x):
+        return model(x) + model.b if added else model(x, model.b)
+
     with torch.no_grad(), force(kit.ATEN):
-        kit.close(kit.compiled(model, x, model.b), model(x, model.b))
+        kit.close(kit.compiled(program, x), program(x))
     (text,) = kit.problems(gemmdb.inductor.stats())
     assert text.startswith(f"mixed_mm m=8 n={N} k={K} ")
     assert " bias=1d:bf16:8 " in text
