@@ -71,7 +71,7 @@ def test_live_tuning_tries_what_did_well_with_other_groups(lab, rows):
 @pytest.mark.parametrize("m", [1, 16, 512])
 def test_live_tuning_tries_the_menu_where_nothing_was_measured(lab, m):
     found = candidates(Ask(lab.query(int4(m), H200), (), Policy(), None))
-    assert 4 <= len(found) <= 12
+    assert 4 <= len(found) <= 6
     assert "triton:int4" in {config.name for config in found}
     assert all(illegal(config, int4(m), H200) is None for config in found)
 
