@@ -42,7 +42,7 @@ def _padded(config: Config, problem: Problem, device: Device, symbolic: Collecti
 def _dequantised(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
     if reason := rules.empty(problem):
         return reason
-    if problem.groups is not None and not problem.groups.inner:
+    if problem.int4 is not None and not problem.int4.inner:
         return "the program dequantises the weight itself"
     return None
 

@@ -72,9 +72,9 @@ def unsigned(problem: Problem, device: Device) -> str | None:
 
 def unpacked(config: Config, problem: Problem) -> str | None:
     """An int4 weight has kernels of its own, and whole groups; ATen stands for what the program runs."""
-    if problem.groups is not None and (reason := problem.groups.unfit(problem.n, problem.k)):
+    if problem.int4 is not None and (reason := problem.int4.unfit(problem.n, problem.k)):
         return reason
-    if (config.backend, config.kernel) == ("aten", "default") or config.spec.int4 == (problem.groups is not None):
+    if (config.backend, config.kernel) == ("aten", "default") or config.spec.int4 == (problem.int4 is not None):
         return None
     return f"{config.name} {'takes no weight but int4' if config.spec.int4 else 'takes no int4 weight'}"
 

@@ -45,5 +45,5 @@ def fields(text: str) -> dict[str, Any]:
         "constant": part["constant"] == "1",
         "batch": int(part["batch"] or 1),
         "scales": part["scales"] or "",
-        "groups": Groups(int(part["group"]), part["zeros"], part["packing"]) if part["group"] else None,
+        "int4": Groups(int(part["group"]), part["zeros"], part["packing"]) if part["group"] else None,
     }

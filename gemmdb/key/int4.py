@@ -80,7 +80,7 @@ def groups(problem_dtype: str, size: int | None, zeros: str | None, packing: str
 
 def unlike(problem: Problem) -> str | None:
     """Why a problem is not a mixed_mm, None when it is one: int4 weights have groups, and others have none."""
-    own = problem.groups
+    own = problem.int4
     if (problem.b.dtype == INT4) != (own is not None):
         return "an int4 weight has groups of scales, and no other weight has"
     if own is None:

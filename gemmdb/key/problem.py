@@ -36,7 +36,7 @@ class Problem:
     (with its dtype cast), or the text of an Epilogue, `pointwise` for a light one. `constant`: B is a constant
     (freezing), so packed kernels exist.
     `scales`: of a scaled_mm, one of fp8.SCALES, how many numbers scale an operand; empty for the other ops.
-    `groups`: of an int4 weight, how it is scaled and packed; None for other weights.
+    `int4`: of an int4 weight, how it is scaled and packed; None for other weights.
     `device` and `l2` are for `gemmdb.lookup` only: they are not compared and not in the text.
     Raises InputError for values outside these.
     """
@@ -55,7 +55,7 @@ class Problem:
     constant: bool = False
     batch: int = 1
     scales: str = ""
-    groups: Groups | None = None
+    int4: Groups | None = None
     device: str | None = field(default=None, compare=False)
     l2: str = field(default="cold", compare=False)
 
@@ -81,7 +81,7 @@ class Problem:
         a, b, rules = self.a, self.b, self.numerics
         bias = "none" if self.bias is None else self.bias.text
         last = f" scales={self.scales} fast={'01'[rules.fast]}" if self.spec.scaled else ""
-        last = last if self.groups is None else f" {self.groups.text}"
+        last = last if self.int4 is None else f" {self.int4.text}"
         return (
             f"a={a.text} b={b.text} out={self.out} bias={bias} scalars={self.scalars} fusion={self.fusion}"
             f" fp32={rules.fp32} acc={rules.acc} reduced={'01'[rules.reduced]}"
@@ -201,7 +201,7 @@ class Problem:
             constant=constant_weight,
             batch=batch,
             scales=scales if scales is not None else ("tensor" if spec.scaled else ""),
-            groups=own,
+            int4=own,
             device=device or arch,
             l2=l2,
         )
@@ -251,8 +251,8 @@ class Problem:
     def weight_bytes(self) -> int:
         """The bytes of B, each matrix of a batch once. An int4 weight has the scales and zero points of its groups."""
         size = ITEM_SIZES
-        if self.groups is not None:
-            return self.groups.bytes(self.n, self.k, size[self.a.dtype])
+        if self.int4 is not None:
+            return self.int4.bytes(self.n, self.k, size[self.a.dtype])
         return self.k * self.n * size[self.b.dtype] * (1 if self.b.layout.batch == "broadcast" else self.batch)
 
     @property

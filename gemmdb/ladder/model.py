@@ -122,7 +122,7 @@ def uncovered(problem: Problem) -> str | None:
     """Why the model does not cover a problem; None if it does."""
     if problem.op not in OPS:
         return f"products of the op {problem.op} are not modelled"
-    if problem.groups is not None:
+    if problem.int4 is not None:
         return "products with an int4 weight are not modelled"
     if problem.empty:
         return "there is nothing to compute in a product of size zero"

@@ -86,7 +86,7 @@ def _kind(problem: Problem) -> str:
         return "bmm"
     if problem.spec.scaled:
         return "fp8"
-    if problem.groups is not None:
+    if problem.int4 is not None:
         return "int4"
     if problem.a.dtype == "fp32":
         return "fp32"

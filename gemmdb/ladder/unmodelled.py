@@ -23,8 +23,8 @@ INT4 = 6
 def kind(problem: Problem) -> str:
     """The kind of an uncovered problem: its menu, with the multiplication mode for fp32, the packing of int4 weights,
     else "unaligned"."""
-    if problem.groups is not None:
-        return f"{MENU_OF[problem.op]} {problem.groups.packing}"
+    if problem.int4 is not None:
+        return f"{MENU_OF[problem.op]} {problem.int4.packing}"
     how = problem.numerics.fp32 if problem.a.dtype == "fp32" else "unaligned"
     return f"{MENU_OF[problem.op]} {how}"
 
@@ -34,7 +34,7 @@ def usual(ask: Ask) -> list[Config]:
     kind without measurements. For int4 weights, some of the menu of our kernel, evenly spread, and ATen's product of a
     dequantised weight."""
     known = machine(ask.device)
-    if ask.problem.groups is not None:
+    if ask.problem.int4 is not None:
         return _of_int4(ask) if known is not None and not ask.problem.empty else []
     if known is None or known.capability not in CAPABILITIES or ask.problem.empty or ask.problem.op not in MENU_OF:
         return []

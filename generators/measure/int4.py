@@ -76,6 +76,6 @@ def multiply(problem: Problem, a: torch.Tensor, tensors: Sequence[torch.Tensor])
 
 
 def _own(problem: Problem) -> Groups:
-    if problem.groups is None:
+    if problem.int4 is None:
         raise InputError(f"{problem.text} has no int4 weight")
-    return problem.groups
+    return problem.int4

@@ -70,7 +70,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         self.problem, self.multiply, self.casts = problem, SPELLINGS[problem.op], problem.spec.dequantises
         self.own, self.columns, self.reads = problem.epilogue, head(problem.n), _reads(problem)
         self.has_bias, self.has_scale = operands.bias is not None, problem.fusion == "scale"
-        rest = [operands.b if problem.groups else _stored(problem.b.layout.order, operands.b)]
+        rest = [operands.b if problem.int4 else _stored(problem.b.layout.order, operands.b)]
         rest += [t for t in (operands.scale_b, operands.bias, operands.scale, operands.zeros) if t is not None]
         activation = [_stored(problem.a.layout.order, operands.a)]
         activation += [] if operands.scale_a is None else [operands.scale_a]
@@ -95,7 +95,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         bias = tensors.pop(0) if self.has_bias else None
         scale = tensors.pop(0) if self.has_scale else None
         a = _stored(problem.a.layout.order, a)
-        if problem.groups is not None:
+        if problem.int4 is not None:
             out = int4.multiply(problem, a, [b, *tensors])
             out, bias = (out if bias is None else out + bias), None
         else:
@@ -127,7 +127,7 @@ def blank(problem: Problem, device: torch.device) -> Operands:
     a = _blank(literal(problem.a, *first), device)
     bias = None if problem.bias is None else _blank(literal_bias(problem.bias, problem.m, problem.n), device)
     reads = [torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device) for _ in range(_reads(problem))]
-    if problem.groups is not None:
+    if problem.int4 is not None:
         weight = int4.blank(problem, device, a.dtype)
         return Operands(a, weight.packed, bias, weight.scale, reads=tuple(reads), zeros=weight.zeros)
     b = _blank(literal(problem.b, *second), device)
@@ -153,7 +153,7 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
         a, one = _quantised(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5, sizes[0])
         b, other = _quantised(literal(problem.b, *second), random, 1.0, sizes[1])
         scales = [one, other]
-    elif problem.groups is not None:
+    elif problem.int4 is not None:
         a = _filled(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5)
         weight = int4.filled(problem, random, a.dtype)
         b = weight.packed
@@ -163,16 +163,16 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
     bias = None
     if problem.bias is not None:
         bias = _filled(literal_bias(problem.bias, problem.m, problem.n), random, 1.0)
-    scale = weight.scale if problem.groups is not None else None
+    scale = weight.scale if problem.int4 is not None else None
     if problem.fusion == "scale":
         scale = torch.rand(problem.n, generator=random, device=device).mul(0.01).add(0.001).to(_scale_dtype(problem))
     reads = [_like_output(problem, random) for _ in range(_reads(problem))]
-    zeros = weight.zeros if problem.groups is not None else None
+    zeros = weight.zeros if problem.int4 is not None else None
     return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), zeros)
 
 
 def _check(problem: Problem) -> None:
-    reason = unmeasured(problem) or (problem.groups and problem.groups.unfit(problem.n, problem.k))
+    reason = unmeasured(problem) or (problem.int4 and problem.int4.unfit(problem.n, problem.k))
     if reason:
         raise InputError(reason)
 

@@ -63,7 +63,7 @@ def reference(problem: Problem, operands: Operands) -> Reference:
     alpha, beta = SCALARS[problem.scalars]
     exact, squares = alpha * (a @ b), alpha**2 * (a.square() @ b.square())
     # The scale belongs to the weight, so a bias is added after it (only mixed_mm has both).
-    if operands.scale is not None and problem.groups is None:
+    if operands.scale is not None and problem.int4 is None:
         scale = operands.scale.double()
         exact, squares = exact * scale, squares * scale.square()
     if operands.bias is not None:
@@ -76,9 +76,9 @@ def reference(problem: Problem, operands: Operands) -> Reference:
 
 def _weight(problem: Problem, operands: Operands) -> torch.Tensor:
     """The exact weight [k, n] in float64, without a scale that multiplies the product."""
-    if problem.groups is None or operands.scale is None:
+    if problem.int4 is None or operands.scale is None:
         return operands.b.double()
-    return dequantised(operands.b, operands.scale, operands.zeros, problem.groups, torch.float64).t()
+    return dequantised(operands.b, operands.scale, operands.zeros, problem.int4, torch.float64).t()
 
 
 def _of_batch(problem: Problem, operands: Operands) -> Reference:

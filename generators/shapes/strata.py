@@ -72,7 +72,7 @@ def affordable(problem: Problem) -> bool:
 def call_us(problem: Problem) -> float:
     """Roughly the microseconds of one call of ATen. A mixed_mm first casts its weight, which is written and read
     again; a tiled int4 weight has an operator of its own, for few rows."""
-    if problem.groups is not None and problem.groups.inner:
+    if problem.int4 is not None and problem.int4.inner:
         return max(problem.bytes / BYTES_PER_US, problem.flops / TILED_FLOPS_PER_US)
     cast = 5 * problem.n * problem.k if problem.spec.dequantises else 0
     kind = "tf32" if problem.numerics.fp32 == "tf32" else problem.a.dtype

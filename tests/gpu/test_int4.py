@@ -88,7 +88,7 @@ def test_a_config_is_served_as_one_choice(kit: Any, config: Config, problem: Pro
     assert kit.served() == [config.text]
     ours = config.backend == "triton"
     assert code.count("@triton_heuristics.template(") == ours
-    assert ("_weight_int4pack_mm.default(" in code) == (config == ATEN and problem.groups.inner > 0)
+    assert ("_weight_int4pack_mm.default(" in code) == (config == ATEN and problem.int4.inner > 0)
 
 
 def test_the_layout_is_torchs(kit: Any) -> None:
@@ -99,7 +99,7 @@ def test_the_layout_is_torchs(kit: Any) -> None:
 
     for inner in (2, 4, 8):
         packed = torch.ops.aten._convert_weight_to_int4pack(in_bytes, inner)
-        own = int4(packing=f"tinygemm{inner}").groups
+        own = int4(packing=f"tinygemm{inner}").int4
         assert torch.equal(read(packed, own), numbers.to(torch.uint8))
 
 

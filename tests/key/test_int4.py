@@ -26,15 +26,15 @@ def test_the_text_says_how_a_weight_is_scaled_and_packed():
 @given(problem=strategies.int4_problems)
 def test_the_text_is_read_back(problem):
     assert Problem.parse(problem.text) == problem
-    assert problem.family.endswith(problem.groups.text)
+    assert problem.family.endswith(problem.int4.text)
     assert problem.resized(1, 2, 3).family_key == problem.family_key
 
 
-@given(problem=strategies.problems.filter(lambda one: one.groups is None))
+@given(problem=strategies.problems.filter(lambda one: one.int4 is None))
 def test_no_other_problem_names_groups(problem):
     assert "group=" not in problem.text
     with pytest.raises(InputError):
-        replace(problem, groups=Groups(128, "none", "low-first"))
+        replace(problem, int4=Groups(128, "none", "low-first"))
 
 
 def test_problems_with_other_groups_are_of_other_families():

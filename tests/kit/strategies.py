@@ -106,7 +106,7 @@ def _int4(draw: st.DrawFn) -> Problem:
         fusion=draw(_fusion(["none", "pointwise"], a)),
         numerics=Numerics(reduced=draw(st.booleans()), deterministic=draw(st.booleans())),
         constant=draw(st.booleans()),
-        groups=own,
+        int4=own,
     )
 
 

@@ -78,6 +78,6 @@ def _product(node: Any, x: Any, own: Groups, constant: bool, fusion: str, bias: 
     m, k, n = *a.sizes, extract.hint(value(node).shape[-1])
     problem = Problem(
         "mixed_mm", m, n, k, a.operand, WEIGHT, a.dtype, bias, fusion=fusion,
-        numerics=extract.numerics(a.dtype, x.device.type), constant=constant, groups=own,
+        numerics=extract.numerics(a.dtype, x.device.type), constant=constant, int4=own,
     )  # fmt: skip
     return reading.found(node, problem, {"m": x.shape[0], "n": value(node).shape[-1], "k": x.shape[-1]}, x.device)

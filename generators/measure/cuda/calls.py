@@ -88,12 +88,12 @@ def _aten_call(
     """Nearly what Inductor's default does: one ATen call, with a cast of the weight before it and a pointwise kernel
     after it where the problem needs them."""
     first, last = around
-    if problem.groups is not None and problem.groups.inner:
+    if problem.int4 is not None and problem.int4.inner:
         return _tiled_call(problem, names, last)
     before, after, weight, product = None, None, names["B"], names["out"]
     if first is not None:
         dtype = to_torch(problem.a.dtype)
-        if problem.groups is not None:
+        if problem.int4 is not None:
             weight = torch.empty(problem.n, problem.k, dtype=dtype, device="cuda").t()
         else:
             weight = torch.empty_like(weight, dtype=dtype)
@@ -119,7 +119,7 @@ def _aten_call(
 
 def _tiled_call(problem: Problem, names: Tensors, last: Launch | None) -> Callable[[], torch.Tensor | None]:
     """ATen's operator for a tiled int4 weight, which makes its output itself, and the kernel that follows."""
-    own = problem.groups
+    own = problem.int4
     assert own is not None
     sizes = None if last is None else _sizes(problem, names)
 

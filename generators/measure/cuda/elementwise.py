@@ -34,7 +34,7 @@ READS = ((4096, 8, 8), (1024, 4, 4), (2048, 4, 4), (4096, 2, 8), (512, 8, 1))
 
 def around(problem: Problem) -> tuple[Launch | None, Launch | None]:
     """The kernels that Inductor's default runs before and after ATen's product, None where it needs none."""
-    mixed, own = problem.spec.dequantises, problem.groups
+    mixed, own = problem.spec.dequantises, problem.int4
     follows = problem.fusion != "none" or (mixed and problem.bias is not None)
     if own is not None:
         return None if own.inner else dequantise(problem), after(problem, problem.a.dtype) if follows else None
@@ -63,7 +63,7 @@ def cast(problem: Problem) -> Launch:
 def dequantise(problem: Problem) -> Launch:
     """Makes a weight [n, k] of the activation's dtype, `cast`, of an int4 weight in bytes: what a program that unpacks
     it computes, in its roundings."""
-    own, dtype = problem.groups, f"tl.{TL[problem.a.dtype]}"
+    own, dtype = problem.int4, f"tl.{TL[problem.a.dtype]}"
     assert own is not None
     place = "1 - at % 2" if own.packing == "high-first" else "at % 2"
     start = "8.0" if own.zeros == "none" else f"tl.load(zeros + at // {own.size}, mask=inside).to({dtype})"

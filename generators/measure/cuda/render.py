@@ -140,8 +140,8 @@ class _Hooks:
         return f"def kernel({', '.join(f'arg_{n}' if n in 'MNK' else n for n in names)}):\n    #constants#"
 
     def size(self, name: str, dim: int) -> str:
-        if self.problem.groups is not None and name == "B":
-            return "(arg_N // 8)" if self.problem.groups.inner else "arg_N"
+        if self.problem.int4 is not None and name == "B":
+            return "(arg_N // 8)" if self.problem.int4.inner else "arg_N"
         return "arg_" + {("A", 0): "M", ("A", 1): "K", ("B", 0): "K", ("B", 1): "N"}[name, dim]
 
     def stride(self, name: str, dim: int) -> str:
@@ -175,7 +175,7 @@ class _Hooks:
 
 def weight_args(problem: Problem) -> list[tuple[str, str]]:
     """The (name, type) arguments that are the weight: one tensor, or those of an int4 weight."""
-    own = problem.groups
+    own = problem.int4
     if own is None:
         return [("B", POINTERS[problem.b.dtype])]
     found = [("B", "*i32" if own.inner else "*u8"), ("scale", POINTERS[problem.a.dtype])]

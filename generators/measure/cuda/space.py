@@ -48,7 +48,7 @@ class CudaSpace:
         """ATen, then legal configs only: illegal configs of a product space tell nothing. If there is nothing to
         multiply, ATen alone. If torch cannot multiply these fp8 operands, or no epilogue of this class is measured,
         ATen alone, as illegal."""
-        own = problem.groups
+        own = problem.int4
         reason = unmultiplied(problem, device) or unmeasured(problem) or (own and own.unfit(problem.n, problem.k))
         if reason:
             return [Candidate(ATEN, reason)]
@@ -62,7 +62,7 @@ class CudaSpace:
         return [Candidate(ATEN), *ours, *map(Candidate, [*others, *beyond])]
 
     def _others(self, problem: Problem, device: Device, effort: Effort) -> list[Config]:
-        if problem.groups is not None:
+        if problem.int4 is not None:
             return _legal([DEQUANTISED_INT4], problem, device)
         takes = self.cutlass and problem.op in KERNELS["cutlass", "gemm"].ops
         ours = cutlass_menu.configs(problem, device, effort.breadth == 2) if takes else []
@@ -88,7 +88,7 @@ def everything(problem: Problem, device: Device) -> list[Config]:
 
 
 def _menus(problem: Problem) -> list[Menu]:
-    wanted = problem.groups is not None
+    wanted = problem.int4 is not None
     kernels = {name: KERNELS["triton", name] for name in MENUS}
     return [MENUS[name] for name, one in kernels.items() if problem.op in one.ops and one.int4 == wanted]
 

@@ -37,29 +37,29 @@ def packed_by_lanes(found, inner):
 @pytest.mark.parametrize("inner", [2, 4, 8])
 def test_a_tiled_weight_is_read_as_the_matrix_unit_takes_it(inner):
     found = torch.randint(0, 16, (16, 256))
-    own = int4(packing=f"tinygemm{inner}").groups
+    own = int4(packing=f"tinygemm{inner}").int4
     assert torch.equal(numbers(packed_by_lanes(found, inner), own), found.to(torch.uint8))
 
 
 def test_two_numbers_are_in_a_byte():
     packed = torch.tensor([[0x21, 0x43]], dtype=torch.uint8)
-    assert numbers(packed, int4(packing="low-first").groups).tolist() == [[1, 2, 3, 4]]
-    assert numbers(packed, int4(packing="high-first").groups).tolist() == [[2, 1, 4, 3]]
+    assert numbers(packed, int4(packing="low-first").int4).tolist() == [[1, 2, 3, 4]]
+    assert numbers(packed, int4(packing="high-first").int4).tolist() == [[2, 1, 4, 3]]
 
 
 def test_what_the_numbers_stand_for():
     packed, scale = torch.full((1, 32), 0x9F, dtype=torch.uint8), torch.tensor([[2.0, 4.0]])
-    weight = dequantised(packed, scale, None, int4(packing="low-first", group=32).groups, torch.float64)
+    weight = dequantised(packed, scale, None, int4(packing="low-first", group=32).int4, torch.float64)
     assert weight[0, :2].tolist() == [14.0, 2.0]
     assert weight[0, 32:34].tolist() == [28.0, 4.0]
     zeros = torch.tensor([[15, 9]], dtype=torch.uint8)
-    own = int4(packing="low-first", group=32, zeros="uint8").groups
+    own = int4(packing="low-first", group=32, zeros="uint8").int4
     weight = dequantised(packed, scale, zeros, own, torch.float64)
     assert weight[0, :2].tolist() == [0.0, -12.0]
     assert weight[0, 32:34].tolist() == [24.0, 0.0]
     words = torch.full((1, 1, 32, 1), 0x0F0F0F0F, dtype=torch.int32)
     scales = torch.tensor([[2.0, 0.5]]).expand(1, 8, 2)
-    weight = dequantised(words, scales, None, int4(packing="tinygemm2", group=32).groups, torch.float64)
+    weight = dequantised(words, scales, None, int4(packing="tinygemm2", group=32).int4, torch.float64)
     assert set(weight.flatten().tolist()) == {-15.5, 14.5}
 
 
@@ -84,7 +84,7 @@ def test_the_program_computes_the_exact_product(problem):
 def test_the_scale_of_another_group_is_found_out(problem):
     made = operands(problem, CPU, 0)
     expected = reference(problem, made)
-    along_k = 0 if problem.groups.inner else 1
+    along_k = 0 if problem.int4.inner else 1
     other = dict(made.named, scale=made.scale.roll(1, along_k))
     wrong = reference(problem, Operands.of(other)).exact
     assert expected.error(wrong.to(made.a.dtype)) > 4 * tolerance(problem)
@@ -101,9 +101,9 @@ def test_what_the_preset_has():
     assert len(problems) == 494
     for part in (problems[:100], problems):
         assert min(Counter(problem.m for problem in part if problem.m <= 64).values()) >= 6
-        packings = Counter(problem.groups.packing for problem in part)
+        packings = Counter(problem.int4.packing for problem in part)
         assert 0.5 <= packings["tinygemm8"] / len(part) <= 0.8
         assert 0.2 <= packings["low-first"] / len(part) <= 0.4
-    assert {problem.groups.size for problem in problems} == {32, 64, 128, 256}
-    assert {problem.groups.zeros for problem in problems} == {"none", "bf16", "fp16", "uint8"}
+    assert {problem.int4.size for problem in problems} == {32, 64, 128, 256}
+    assert {problem.int4.zeros for problem in problems} == {"none", "bf16", "fp16", "uint8"}
     assert max(problem.m for problem in problems) == 2048

@@ -25,7 +25,7 @@ _ROWS, _COLUMNS = 16, 8
 
 def names(config: Config, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
-    own = problem.groups
+    own = problem.int4
     assert own is not None
     value = config.values
     return {
@@ -45,7 +45,7 @@ def grouped(block: tuple[int, int, int], warps: int) -> bool:
 
 def given(problem: Problem) -> bool:
     """Whether an int4 weight has its zero points in a tensor of their own."""
-    own = problem.groups
+    own = problem.int4
     return own is not None and own.zeros != "none" and own.packing not in TILED
 
 
@@ -69,7 +69,7 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
 
 
 def _unfit(config: Config, problem: Problem, device: Device) -> str | None:
-    own = problem.groups
+    own = problem.int4
     assert own is not None
     m, n, k = _block(config)
     warps, scaled, stages = int(config.values["warps"]), str(config.values["scaled"]), int(config.values["stages"])
@@ -92,7 +92,7 @@ def shared_bytes(
     """Shared memory of the pipeline, in bytes. `block`: rows, columns and depth of a tile. `way`: warps, and what is
     scaled. Warp-group instructions read the activations of a stage while the next one is loaded. Scales of weights that
     have their zero points beside them are loaded ahead like the weight."""
-    (m, n, k), own = block, problem.groups
+    (m, n, k), own = block, problem.int4
     assert own is not None
     ahead = max(stages - 1, 1)
     late = grouped(block, way[0]) and hardware.has_warp_groups(device.capability)

@@ -35,7 +35,7 @@ _FEW = {True: _TILED, False: _BYTES}
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
-    own = problem.groups
+    own = problem.int4
     if own is None:
         return
     for height in _heights(problem.m):
@@ -64,7 +64,7 @@ def _configs(
     and without a split if that leaves less than half of them without work. `way`: warps, blocks per multiprocessor,
     and what is scaled."""
     warps, resident, scaled = way
-    own = problem.groups
+    own = problem.int4
     stages = _stages(problem, device, block, way) if own is not None else 0
     if stages < LEAST_STAGES:
         return
