@@ -35,7 +35,8 @@ class BuildOptions:
     ops: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated ops: mm, addmm, int_mm, mixed_mm, bmm, scaled_mm [default: those of the shapes]."
+            help="Comma-separated ops: mm, addmm, int_mm, mixed_mm, bmm, scaled_mm, grouped_mm [default: those of the"
+            " shapes]."
         ),
     ] = None
     dtypes: Annotated[

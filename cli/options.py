@@ -42,7 +42,9 @@ class ProblemOptions:
             show_default=False,
         ),
     ] = None
-    op: Annotated[str | None, typer.Option(help="mm, addmm, int_mm, mixed_mm, bmm or scaled_mm (fp8).")] = None
+    op: Annotated[
+        str | None, typer.Option(help="mm, addmm, int_mm, mixed_mm, bmm, scaled_mm (fp8) or grouped_mm (experts).")
+    ] = None
     m: Annotated[int | None, typer.Option(help="Rows of the activation.")] = None
     n: Annotated[int | None, typer.Option(help="Columns of the weight.")] = None
     k: Annotated[int | None, typer.Option(help="The inner size: columns of the activation, rows of the weight.")] = None
@@ -93,6 +95,13 @@ class ProblemOptions:
         str | None, typer.Option(help="The arch of a device, instead of --device: cpu, sm80, sm90, ...")
     ] = None
     batch: Annotated[int, typer.Option(help="Number of matrices in the batch, for bmm only.")] = 1
+    interleaved: Annotated[
+        str,
+        typer.Option(
+            help="For bmm only: a, b or ab, the operands whose matrices lie side by side, as heads do in [tokens,"
+            " heads, size]."
+        ),
+    ] = ""
     scales: Annotated[
         str | None,
         typer.Option(
@@ -103,6 +112,16 @@ class ProblemOptions:
     fast_accum: Annotated[
         bool, typer.Option("--fast-accum", help="For scaled_mm only: use_fast_accum, which sums with fewer bits.")
     ] = False
+    groups: Annotated[
+        int | None, typer.Option(help="For grouped_mm only: number of groups, such as experts [default: 8].")
+    ] = None
+    ragged: Annotated[
+        str | None,
+        typer.Option(
+            help="For grouped_mm only: which size the groups divide, m (the rows of each expert) or k (the gradient of"
+            " its weight) [default: m]."
+        ),
+    ] = None
     group: Annotated[
         int | None,
         typer.Option(help="For int4 weights only: how many share a scale, 32, 64, 128 or 256 [default: 128]."),
@@ -164,7 +183,7 @@ class ProblemOptions:
         return problem
 
     def _refuse_empty(self, problem: Problem, spelled: str) -> None:
-        for name in ("batch", "m", "n", "k"):
+        for name in ("batch", "m", "n", "k", *(["groups"] if problem.spec.grouped else [])):
             if getattr(problem, name) == 0:
                 raise InputError(f"{spelled.format(name, 0)}: there is nothing to compute; name a size of at least 1")
 

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 CAPABILITIES: Sequence[int] = [90]
 """Compute capabilities of the GPUs whose rows all of it was fitted to."""
 
+OPS: Sequence[str] = ["addmm", "int_mm", "mixed_mm", "mm"]
+"""The ops of these rows: no others are modelled."""
+
 PROVENANCE: Mapping[str, object] = {
     "rows": 135206,
     "problems": 3532,

@@ -7,7 +7,8 @@ import math
 from gemmdb.cost.terms import Counts, Terms
 from gemmdb.cost.work import KERNELS, Setting, Tile, Work, grid
 
-OPS = ("mm", "addmm", "int_mm", "mixed_mm")
+OPS = ("mm", "addmm", "int_mm", "mixed_mm", "bmm", "scaled_mm")
+"""The ops that can be modelled, in the order of their numbers in the trees. `data.OPS` are those that are."""
 ORDERS = ("row", "row-padded", "col", "col-padded")
 REDUCES = ("none", "fixup", "kernel")
 OF_PROBLEM = ("op", "m", "n", "k", "fused", "biased", "a_order", "b_order", "align", "a_bytes", "b_bytes", "dram")
@@ -56,7 +57,7 @@ def of_tile(setting: Setting, tile: Tile, w: Work, us: float) -> tuple[float, ..
     """The other values for a tile and its Work, with `us` microseconds expected by the cost model."""
     p, dram = setting.problem, setting.dram
     (rows, columns), depth = grid(p, tile), p.k / tile.k / tile.split
-    filled = rows * columns * tile.split / setting.machine.sms
+    filled = setting.batch * rows * columns * tile.split / setting.machine.sms
     return (
         _log(us / dram), *of_shape(tile), _log(filled), filled % 1, _log(depth), depth % 1, p.m / tile.m % 1,
         p.m / (rows * tile.m), w.waves, _log(w.latency), _log(w.l2 / dram), _log(w.steps / dram),
@@ -70,7 +71,7 @@ def of_counts(setting: Setting, terms: Terms, counts: Counts) -> tuple[float, ..
     p, dram, machine, tile = setting.problem, setting.dram, setting.machine, terms.tile
     rows, columns, programs, steps, waves, turns = counts
     depth, held = p.k / tile.k / tile.split, waves * steps
-    filled = rows * columns * tile.split / machine.sms
+    filled = setting.batch * rows * columns * tile.split / machine.sms
     read, dequantised = turns * terms.registers / (128 * machine.clock), turns * terms.weights / (64 * machine.clock)
     return (
         _log(filled), filled % 1, _log(depth), depth % 1, p.m / tile.m % 1,

@@ -26,7 +26,7 @@ def _library(setting: Setting) -> Work:
     best = work(setting, min([_tile(setting, m, n) for m, n in TILES], key=lambda tile: _shape_us(setting, tile)))
     # A weight that is cast to the activation's dtype is written and read again, as is the output before a fused step.
     around = p.k * p.n * (setting.b + plain) if mixed else 0
-    around += p.m * p.n * (4 if p.spec.integer else 2 * setting.a) if fused else 0
+    around += setting.batch * p.m * p.n * (4 if p.spec.integer else 2 * setting.a) if fused else 0
     extra = (p.k * p.n * (plain - setting.b)) / machine.dram if mixed else 0.0
     return best._replace(dram=best.dram + extra, second=float(mixed + fused), partial=around / machine.dram)
 
@@ -40,7 +40,7 @@ def bound(setting: Setting, w: Work) -> float:
 
 def _tile(setting: Setting, m: int, n: int) -> Tile:
     p = setting.problem
-    tiles = -(-p.m // m) * -(-p.n // n)
+    tiles = setting.batch * -(-p.m // m) * -(-p.n // n)
     return _split_tile(m, n, 128 // setting.a, max(1, min(setting.machine.sms // tiles, p.k // 512)))
 
 
@@ -52,7 +52,7 @@ def _split_tile(m: int, n: int, k: int, split: int) -> Tile:
 def _shape_us(setting: Setting, tile: Tile) -> float:
     """What of a tile's Work depends on its shape. One program of it fills a multiprocessor."""
     p, machine = setting.problem, setting.machine
-    programs = -(-p.m // tile.m) * -(-p.n // tile.n) * tile.split
+    programs = setting.batch * -(-p.m // tile.m) * -(-p.n // tile.n) * tile.split
     turns = -(-programs // machine.sms) * -(-p.k // (tile.k * tile.split))
     rate = machine.tensor if is_wide(setting, tile) else machine.sync
     return turns / (tile.stages - 1) * 0.6 + 2.0 * tile.m * tile.n * tile.k * turns / setting.rate / rate

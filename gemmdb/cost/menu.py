@@ -13,8 +13,10 @@ from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config, Value
 from gemmdb.key.canonical import lazy
 
-MENU_OF = {"mm": "mm", "addmm": "mm", "int_mm": "int_mm", "mixed_mm": "mixed_mm"}
-"""The menu of each op that is modelled."""
+MENU_OF = {
+    "mm": "mm", "addmm": "mm", "int_mm": "int_mm", "mixed_mm": "mixed_mm", "bmm": "bmm", "scaled_mm": "scaled_mm",
+}  # fmt: skip
+"""The menu of each op that can be modelled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,5 +125,5 @@ def _fitted(config: Config, tile: Tile, machine: Machine, a: int, b: int) -> _En
 def splits(setting: Setting, tile: Tile, together: int) -> list[int]:
     """The splits of K with which `together` programs per SM fill all SMs once."""
     p = setting.problem
-    tiles = hardware.tile_count(p.m, p.n, (tile.m, tile.n))
+    tiles = p.batch * hardware.tile_count(p.m, p.n, (tile.m, tile.n))
     return hardware.splits(tiles, setting.machine.sms * together, -(-p.k // tile.k))

@@ -125,7 +125,7 @@ FITTED = Coefficients(data.RATES, data.OWN, data.COMMON)
 
 
 def dot(values: Iterable[float], weights: Sequence[float]) -> float:
-    """The sum of the products; there are as many weights as values."""
+    """The sum of the products, of as many values as there are weights."""
     total: float = sum(map(mul, values, weights))
     return total
 
@@ -138,15 +138,18 @@ def _kinds(setting: Setting) -> tuple[float, ...]:
 
 
 def kinds(p: Problem) -> tuple[float, ...]:
-    """The features that set the level of all times of a problem: op, rows, dtype, layouts, fusion."""
+    """The features that set the level of all times of a problem: op, rows, dtype, layouts, fusion. New ones come last:
+    coefficients that were fitted without them have none for these."""
     rows = min(math.log2(max(p.m, 1)), 10.0)
     integer, mixed = float(p.spec.integer), float(p.spec.dequantises)
+    scaled, batched = float(p.spec.scaled), float(p.spec.batched)
     size = math.log2(max(p.n * p.k, 1)) / 10
     fused = float(p.fusion != "none")
     return (
         1.0, integer, mixed, rows, rows * rows / 10, rows * integer, rows * mixed, float(p.m == 1),
         size, size * float(p.m == 1), float(p.b.layout.order.startswith("row")),
         float(p.a.layout.order.startswith("col")), fused, fused * rows, float(p.bias is not None),
+        scaled, scaled * rows, batched, batched * rows,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ machine alone. `Terms` holds that, so that a tile costs a lookup two microsecond
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, log2
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -123,7 +123,7 @@ class Estimator:
         if not terms.plain:
             rows, columns = scheduled((rows, columns), terms.tile.cluster, terms.tile.band)
         steps = -(-p.k // terms.depth)
-        programs = columns * terms.split if terms.gemv else columns * terms.split * rows
+        programs = self.setting.batch * columns * terms.split * (1 if terms.gemv else rows)
         turns = -(-programs // self.setting.machine.sms) * steps
         return rows, columns, programs, steps, -(-programs // terms.units), turns
 
@@ -140,7 +140,7 @@ class Estimator:
         )  # fmt: skip
         us = terms.fixed + group.output + terms.wave * waves + parts ** (1 / power)
         if terms.sums:
-            us += terms.sums * self.setting.problem.m * self.setting.problem.n
+            us += terms.sums * self.setting.batch * self.setting.problem.m * self.setting.problem.n
         log = group.level + terms.level + terms.row * self.rows
         if terms.log_wave:
             log += terms.log_wave * log2(waves)
@@ -162,7 +162,7 @@ def _kind(fitted: Coefficients, machine: object, op: str, a: int, b: int) -> dic
 def _terms(fitted: Coefficients, setting: Setting, tile: Tile) -> Terms:
     """The Terms of a tile. The Work of a product of one element is that of one program, step, wave and turn."""
     gemv, machine = tile.kernel == "gemv", setting.machine
-    one = setting.resized(setting.problem.m if gemv else 1, 1, 1)
+    one = replace(setting.resized(setting.problem.m if gemv else 1, 1, 1), batch=1)
     w = work(one, tile._replace(cluster=(1, 1), band=1, split=1))
     c = dict(zip(COEFFICIENTS, fitted.rates[tile.group], strict=True))
     level, row, log_wave = fitted.slopes(one, tile, w)

@@ -133,8 +133,8 @@ def tile(config: Config) -> Tile | None:
 
 def _tiles(shape: Tile, problem: Problem) -> int:
     if shape.kernel == "gemv":  # Each of its programs computes all rows.
-        return math.ceil(problem.n / shape.n)
-    return tile_count(problem.m, problem.n, (shape.m, shape.n))
+        return problem.batch * math.ceil(problem.n / shape.n)
+    return problem.batch * tile_count(problem.m, problem.n, (shape.m, shape.n))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -27,7 +27,7 @@ from gemmdb.key.problem import Problem
 
 KERNELS: Mapping[str, str] = {
     "tile": "tile", "gemv": "gemv", "gemm": "cutlass", "narrow": "tile", "persistent": "tile", "inductor_mm": "tile",
-    "inductor_persistent_tma": "tile",
+    "inductor_persistent_tma": "tile", "inductor_bmm": "tile",
 }  # fmt: skip
 """The kernels that are modelled, each with the group of coefficients that applies; any other kernel is not modelled.
 The trees number the kernels in this order, so add one at the end, and fit anew."""
@@ -101,7 +101,7 @@ def tile_of(config: Config) -> Tile | None:
 class Setting:
     """A problem on a machine: what all configs share. `a`, `b`: bytes of an element of the operands. `dram`, `output`:
     microseconds for reading the operands once and for writing the output. `rate`: the speed of the tensor cores on the
-    problem's dtype relative to 16-bit operands. `memo`: what the model computed for it."""
+    problem's dtype relative to 16-bit operands. `batch`: how many matrices. `memo`: what the model computed for it."""
 
     problem: Problem
     machine: Machine
@@ -110,15 +110,16 @@ class Setting:
     dram: float
     output: float
     rate: float
+    batch: int = 1
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, problem: Problem, machine: Machine) -> Setting:
         """The setting of a problem."""
         a, b = item_sizes(problem.a, problem.b)
-        output = problem.m * problem.n * ITEM_SIZES[problem.out]
+        output = problem.batch * problem.m * problem.n * ITEM_SIZES[problem.out]
         read = (problem.bytes - output) / machine.dram
-        return cls(problem, machine, a, b, read, output / machine.dram, 2 / a)
+        return cls(problem, machine, a, b, read, output / machine.dram, 2 / a, problem.batch)
 
     @classmethod
     def shared(cls, problem: Problem, machine: Machine) -> Setting:
@@ -173,7 +174,7 @@ def work(setting: Setting, tile: Tile) -> Work:
     gemv = tile.kernel == "gemv"
     rows, columns = grid(p, tile)
     steps = math.ceil(p.k / tile.k / tile.split)
-    programs = columns * tile.split * (1 if gemv else rows)
+    programs = setting.batch * columns * tile.split * (1 if gemv else rows)
     height = p.m if gemv else tile.m
     wide = is_wide(setting, tile)
     waves = math.ceil(programs / (machine.sms * residency(setting, tile, wide)))
@@ -197,12 +198,12 @@ def work(setting: Setting, tile: Tile) -> Work:
         setting.output,
         float(tile.reduce == "fixup"),
         float(tile.reduce == "kernel"),
-        8.0 * p.m * p.n * tile.split / machine.l2 if tile.split > 1 else 0.0,
+        8.0 * setting.batch * p.m * p.n * tile.split / machine.l2 if tile.split > 1 else 0.0,
     )
 
 
 def grid(problem: Problem, tile: Tile) -> tuple[int, int]:
-    """The tiles along M and N that are computed, with those beyond the output that CUTLASS adds."""
+    """The tiles of a matrix along M and N that are computed, with those beyond the output that CUTLASS adds."""
     tiles = math.ceil(problem.m / tile.m), math.ceil(problem.n / tile.n)
     return tiles if tile.cluster == (1, 1) and tile.band == 1 else scheduled(tiles, tile.cluster, tile.band)
 

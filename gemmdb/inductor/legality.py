@@ -187,6 +187,7 @@ _RULES = {
     ("aten", "padded"): _default,
     ("aten", "dequantised"): _default,
     ("triton", "inductor_bmm"): _default,
+    ("triton", "inductor_grouped"): _default,
     ("triton", "inductor_mm"): _default,
     ("triton", "inductor_persistent_tma"): _default,
     ("triton", "inductor_scaled_tma"): _default,

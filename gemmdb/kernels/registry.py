@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from gemmdb.kernels import aten, cpp, cutlass, inductor
 from gemmdb.kernels.kernel import Kernel
-from gemmdb.kernels.triton import gemv, int4, narrow, persistent, tile
+from gemmdb.kernels.triton import gemv, grouped, int4, narrow, persistent, tile
 from gemmdb.key.ops import OPS
 
 
@@ -29,6 +29,7 @@ _ALL = (
     narrow.KERNEL,
     gemv.KERNEL,
     int4.KERNEL,
+    grouped.KERNEL,
     cutlass.KERNEL,
     cpp.PACKED_GEMM,
     *inductor.TEMPLATES,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gemmdb.kernels import hardware
 from gemmdb.key.device import Device
+from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
 
@@ -91,6 +92,31 @@ def unstepped(problem: Problem) -> str | None:
             return f"a {operand.layout.order} operand has no row start to step by"
         if problem.batch * rows * columns >= hardware.LARGEST_OFFSET:
             return "offsets within an operand are 32 bits wide"
+    return None
+
+
+def uncaptured(problem: Problem, device: Device) -> str | None:
+    """Where torch has no kernel for groups, it reads their sizes back and multiplies one after the other: no graph can
+    be captured of that (aten/src/ATen/native/cuda/GroupedBlas.cpp)."""
+    if not problem.spec.grouped or device.kind != "cuda":
+        return None
+    if problem.a.dtype != "bf16" or device.capability // 10 not in (9, 10):
+        return "torch reads the sizes of such groups back, so it can be neither captured nor compiled into a graph"
+    return None
+
+
+def unaligned_groups(problem: Problem) -> str | None:
+    """A tensor copy of a group needs the groups one below the other in memory."""
+    beside = problem.a.row_major or not problem.b.row_major if problem.ragged == "k" else not problem.a.row_major
+    if beside:
+        return "a group begins anywhere in a row of memory, and a tensor copy at multiples of 16 bytes"
+    return None
+
+
+def unpadded(problem: Problem) -> str | None:
+    """torch pads the rows of a product of groups to multiples of 16 bytes; our lowerings store them without gaps."""
+    if problem.spec.grouped and problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:
+        return "torch pads the rows of its output to multiples of 16 bytes"
     return None
 
 

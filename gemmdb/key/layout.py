@@ -110,12 +110,16 @@ def classify(sizes: Sequence[int], strides: Sequence[int], offset: int, dtype: s
     return Layout(order, alignment(sizes, strides, offset, dtype), batch)
 
 
-def contiguous(rows: int, columns: int, dtype: str, transposed: bool = False, batch: int | None = None) -> Layout:
+def contiguous(
+    rows: int, columns: int, dtype: str, transposed: bool = False, batch: int | None = None, interleaved: bool = False
+) -> Layout:
     """The Layout of a dense [rows, columns] matrix, or of a `batch` of them; `transposed` when it is stored as
-    [columns, rows]."""
-    sizes, strides = (rows, columns), (1, rows) if transposed else (columns, 1)
+    [columns, rows]. `interleaved`: a row of every matrix of the batch lies before the next row of the first."""
+    sizes, line = (rows, columns), rows if transposed else columns
+    leading, step = (batch * line, line) if batch is not None and interleaved else (line, rows * columns)
+    strides = (1, leading) if transposed else (leading, 1)
     if batch is not None:
-        return classify((batch, *sizes), (rows * columns, *strides), 0, dtype)
+        return classify((batch, *sizes), (step, *strides), 0, dtype)
     return classify(sizes, strides, 0, dtype)
 
 

@@ -99,8 +99,8 @@ def certain(ask: Ask, prediction: Prediction) -> Prediction:
 
 def margin(ask: Ask, config: Config) -> float:
     """What the logarithm of the gain that the cost model expects of a config must exceed to be a gain for certain; 0
-    where nothing was calibrated."""
-    if not calibrated(ask):
+    on an arch where nothing was calibrated. Infinite for an op that was not, where others were."""
+    if ask.device.capability not in CAPABILITIES:
         return 0.0
     return MODEL.get(ask.problem.op, math.inf) + uneven(ask.problem, config)
 

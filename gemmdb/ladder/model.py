@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
 
+from gemmdb.cost.data import OPS
 from gemmdb.cost.epilogue import extra_us
-from gemmdb.cost.features import OPS, ORDERS
+from gemmdb.cost.features import ORDERS
 from gemmdb.cost.machine import machine
 from gemmdb.cost.menu import choices
 from gemmdb.cost.model import FITTED
@@ -22,6 +23,7 @@ from gemmdb.cost.work import Setting, Tile
 from gemmdb.hit import Hit
 from gemmdb.kernels.aten import stored_apart
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.fp8 import FP8
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
@@ -36,7 +38,7 @@ LIVE_CANDIDATES = 4
 FIRST = 8
 """How many of the cost model's first candidates the trees reorder. The best of all by the trees is nearly always among
 them."""
-DTYPES = ("bf16", "fp16", "int8")
+DTYPES = ("bf16", "fp16", "int8", *FP8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +122,13 @@ def _charged(ask: Ask, config: Config, us: float) -> Candidate:
 
 def uncovered(problem: Problem) -> str | None:
     """Why the model does not cover a problem; None if it does."""
-    if problem.op not in OPS:
-        return f"products of the op {problem.op} are not modelled"
     if problem.int4 is not None:
         return "products with an int4 weight are not modelled"
+    return f"products of the op {problem.op} are not modelled" if problem.op not in OPS else outside(problem)
+
+
+def outside(problem: Problem) -> str | None:
+    """Why no model covers a problem, whatever its op; None if one can."""
     if problem.empty:
         return "there is nothing to compute in a product of size zero"
     if problem.a.dtype not in DTYPES:
@@ -152,6 +157,8 @@ def _refusal(ask: Ask, config: Config, ratio: float) -> str:
     own, needed = ask.problem.epilogue, _needed(ask, config)
     if own is not None and own.reads and not ask.confirming:
         return "ATen is served: nobody has compared the model with kernels whose epilogue reads other tensors"
+    if math.isinf(needed):
+        return f"ATen is served: nobody has compared the model with held-out products of the op {ask.problem.op}"
     return f"ATen is served: an expected gain of {needed:.0%} is needed" if gain(ratio) < needed else ""
 
 

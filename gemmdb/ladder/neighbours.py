@@ -11,7 +11,7 @@ from gemmdb.kernels import aten
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.distance import distances, same_side
+from gemmdb.ladder.distance import beyond_batch, distances, same_side
 from gemmdb.ladder.exact import barred
 from gemmdb.ladder.timings import failed
 from gemmdb.table.reader import Table
@@ -80,5 +80,7 @@ def _find(ask: Ask) -> list[_Place]:
     for place, table in enumerate(ask.tables):
         problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or ()
         found += [(distance(*one.doublings), one.text, place, one, table) for one in problems]
+    if query.spec.batched:
+        found = [(beyond_batch(query, one, apart), text, place, one, table) for apart, text, place, one, table in found]
     found.sort()  # No two have all of the first three in common.
     return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from gemmdb.generators.fit import cost_model as fit
 from gemmdb.generators.fit import menu, trees
 from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.generators.modelled.space import setting_of
-from gemmdb.ladder.model import uncovered
+from gemmdb.ladder.model import outside
 from gemmdb.table.measurement import Measurement
 
+MODELLED = 300
+"""How many problems of an op must have been measured for it to be modelled."""
 DIGITS = 6
 """Significant digits of a coefficient, far more than the rows determine."""
 HEAD = '''"""{title}
@@ -46,18 +49,22 @@ def rows(folders: Sequence[Path]) -> Iterator[Measurement]:
         yield from (row for row in archive.read(path) if not (row.emitted or row.disturbed))
 
 
-def divided(found: Iterable[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """The samples that the model is fitted to, and those of problems that it does not cover."""
+def divided(found: Iterable[Sample], least: int = 1) -> tuple[list[Sample], list[Sample]]:
+    """The samples that the model is fitted to, of ops of which at least `least` problems were measured, and those of
+    problems that it does not cover."""
     covered: list[Sample] = []
     others: list[Sample] = []
     for sample in found:
-        (others if uncovered(sample.problem) else covered).append(sample)
-    return covered, others
+        (others if outside(sample.problem) else covered).append(sample)
+    problems = Counter(problem.op for problem in {sample.problem for sample in covered})
+    few = {op for op, count in problems.items() if count < least}
+    others += [sample for sample in covered if sample.problem.op in few]
+    return [sample for sample in covered if sample.problem.op not in few], others
 
 
 def texts(folders: Sequence[Path]) -> dict[str, str]:
     """The files of the ladder's data for these archives, by name."""
-    found, others = divided(fit.samples(rows(folders)))
+    found, others = divided(fit.samples(rows(folders)), MODELLED)
     fitted = fit.fit(found)
     rounded = Coefficients(_rounded(fitted.rates), _rounded(fitted.own), _rounded(fitted.common))
     capabilities = sorted({setting_of(one.problem, one.device).machine.capability for one in found})
@@ -65,6 +72,10 @@ def texts(folders: Sequence[Path]) -> dict[str, str]:
         (
             "CAPABILITIES: Sequence[int]", capabilities,
             "Compute capabilities of the GPUs whose rows all of it was fitted to.",
+        ),
+        (
+            "OPS: Sequence[str]", sorted({one.problem.op for one in found}),
+            "The ops of these rows: no others are modelled.",
         ),
         ("PROVENANCE: Mapping[str, object]", _provenance(folders, found), "What the coefficients were fitted to."),
         ("RATES: Mapping[str, Sequence[float]]", rounded.rates, "Of `model.microseconds`, by group."),

@@ -12,6 +12,7 @@ from gemmdb.errors import InputError
 from gemmdb.generators.measure import int4, representative
 from gemmdb.generators.measure.literals import literal, literal_bias
 from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
+from gemmdb.generators.measure.splits import splits
 from gemmdb.key.operands import TensorInfo
 from gemmdb.key.problem import Problem
 from gemmdb.key.representatives import head, unmeasured
@@ -28,7 +29,8 @@ class Operands:
     """The tensors of a product: `a` [m, k], `b` [k, n], for bmm with the batch as first dimension; a bias; the scale
     [n] of a `scale` fusion. A scaled_mm has the fp32 scales of both operands: one number [] each, or [m, 1] and [1, n].
     An int4 weight is `b` as it is packed, with the scales of its groups as `scale` and their `zeros`.
-    `reads`: the tensors that the epilogue reads, of the output's size and dtype.
+    `reads`: the tensors that the epilogue reads, of the output's size and dtype. `offsets`: of a grouped_mm, int32,
+    where each of its groups ends.
     """
 
     a: torch.Tensor
@@ -38,13 +40,14 @@ class Operands:
     scale_a: torch.Tensor | None = None
     scale_b: torch.Tensor | None = None
     reads: tuple[torch.Tensor, ...] = ()
+    offsets: torch.Tensor | None = None
     zeros: torch.Tensor | None = None
 
     @property
     def named(self) -> dict[str, torch.Tensor]:
         """The tensors that are present, A and B first, by their names in kernels."""
         found = {"A": self.a, "B": self.b, "bias": self.bias, "scale": self.scale}
-        found |= {"scale_a": self.scale_a, "scale_b": self.scale_b, "zeros": self.zeros}
+        found |= {"scale_a": self.scale_a, "scale_b": self.scale_b, "offsets": self.offsets, "zeros": self.zeros}
         found |= {f"read{place}": tensor for place, tensor in enumerate(self.reads, 1)}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
@@ -53,16 +56,17 @@ class Operands:
         """The operands among tensors by these names."""
         bias, scale, scale_a, scale_b = (named.get(name) for name in ("bias", "scale", "scale_a", "scale_b"))
         reads = tuple(named[name] for name in ("read1", "read2") if name in named)
-        return cls(named["A"], named["B"], bias, scale, scale_a, scale_b, reads, named.get("zeros"))
+        more = named.get("offsets"), named.get("zeros")
+        return cls(named["A"], named["B"], bias, scale, scale_a, scale_b, reads, *more)
 
 
 class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
     """The module of a Problem, spelled so that Inductor's default sees the op itself.
 
     A constant weight, with its bias and scales, is a parameter; otherwise they are inputs after the activation, its own
-    scale and what the epilogue reads. A `col` operand is stored transposed, and the graph transposes it back, as
-    `nn.Linear` does. An int8 weight is cast before it is transposed: in the other order, Inductor's weight-only pattern
-    would replace the product.
+    scale, the offsets of groups and what the epilogue reads. A `col` operand is stored transposed, and the graph
+    transposes it back, as `nn.Linear` does. An int8 weight is cast before it is transposed: in the other order,
+    Inductor's weight-only pattern would replace the product.
     """
 
     def __init__(self, problem: Problem, operands: Operands) -> None:
@@ -73,7 +77,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         rest = [operands.b if problem.int4 else _stored(problem.b.layout.order, operands.b)]
         rest += [t for t in (operands.scale_b, operands.bias, operands.scale, operands.zeros) if t is not None]
         activation = [_stored(problem.a.layout.order, operands.a)]
-        activation += [] if operands.scale_a is None else [operands.scale_a]
+        activation += [one for one in (operands.scale_a, operands.offsets) if one is not None]
         activation += operands.reads
         self.constants = torch.nn.ParameterList()
         self.inputs: tuple[torch.Tensor, ...] = (*activation, *rest)
@@ -86,12 +90,13 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         both: the result of the epilogue first."""
         # Dynamo of torch 2.11 cannot unpack a ParameterList into a list, but iterates over one.
         problem, inputs = self.problem, list(rest)
-        scales = [inputs.pop(0)] if problem.scales else []
+        # What an op takes beside its matrices: scales of both, or offsets.
+        beside = [inputs.pop(0)] if problem.scales or problem.ragged else []
         reads = [inputs.pop(0) for _ in range(self.reads)]
         tensors = list(self.constants)
         tensors += inputs
         b = tensors.pop(0)
-        scales += [tensors.pop(0)] if problem.scales else []
+        beside += [tensors.pop(0)] if problem.scales else []
         bias = tensors.pop(0) if self.has_bias else None
         scale = tensors.pop(0) if self.has_scale else None
         a = _stored(problem.a.layout.order, a)
@@ -100,7 +105,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
             out, bias = (out if bias is None else out + bias), None
         else:
             b = _stored(problem.b.layout.order, b.to(a.dtype) if self.casts else b)
-            out = self.multiply(problem, a, b, scales, None if self.has_scale else bias)
+            out = self.multiply(problem, a, b, beside, None if self.has_scale else bias)
         if out.dtype != to_torch(problem.out):
             out = out.to(to_torch(problem.out))
         if scale is not None:
@@ -133,7 +138,8 @@ def blank(problem: Problem, device: torch.device) -> Operands:
     b = _blank(literal(problem.b, *second), device)
     scale = torch.empty(problem.n, dtype=_scale_dtype(problem), device=device) if problem.fusion == "scale" else None
     scales = [torch.empty(sizes, dtype=torch.float32, device=device) for sizes in _scale_sizes(problem)]
-    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads))
+    offsets = torch.empty(problem.groups, dtype=torch.int32, device=device) if problem.ragged else None
+    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), offsets)
 
 
 def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
@@ -142,7 +148,7 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
 
     Activations are scaled so that the outputs stay near 1, or near 100 with integer weights: no dtype overflows. fp8
     operands are quantised as real programs do it: the largest element under each scale becomes the largest number of
-    the dtype. Raises InputError as `blank`.
+    the dtype. The groups of a grouped_mm are balanced. Raises InputError as `blank`.
     """
     _check(problem)
     random = torch.Generator(device=device).manual_seed(seed)
@@ -168,7 +174,8 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
         scale = torch.rand(problem.n, generator=random, device=device).mul(0.01).add(0.001).to(_scale_dtype(problem))
     reads = [_like_output(problem, random) for _ in range(_reads(problem))]
     zeros = weight.zeros if problem.int4 is not None else None
-    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), zeros)
+    offsets = next((torch.tensor(ends, dtype=torch.int32, device=device) for ends in splits(problem)[:1]), None)
+    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), offsets, zeros)
 
 
 def _check(problem: Problem) -> None:

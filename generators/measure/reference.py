@@ -53,8 +53,8 @@ class Reference:
 
 def reference(problem: Problem, operands: Operands) -> Reference:
     """The Reference for literal operands, computed on their device."""
-    if problem.spec.batched:
-        return _of_batch(problem, operands)
+    if problem.spec.batched or problem.spec.grouped:
+        return _of_matrices(problem, operands)
     rows = _rows(problem, operands.a.device)
     a, b = operands.a[rows].double(), _weight(problem, operands)
     if operands.scale_a is not None and operands.scale_b is not None:
@@ -81,19 +81,21 @@ def _weight(problem: Problem, operands: Operands) -> torch.Tensor:
     return dequantised(operands.b, operands.scale, operands.zeros, problem.int4, torch.float64).t()
 
 
-def _of_batch(problem: Problem, operands: Operands) -> Reference:
-    """Like `reference`, but matrix by matrix: all at once in float64 would take up to eight times the memory of the
-    operands."""
-    device, (count, m, n) = operands.a.device, problem.shapes[2]
+def _of_matrices(problem: Problem, operands: Operands) -> Reference:
+    """Like `reference`, but matrix by matrix of a batch or of groups: all at once in float64 would take up to eight
+    times the memory of the operands."""
+    device, n = operands.a.device, problem.n
+    parts = _groups(problem, operands) if problem.spec.grouped else _batch(operands)
     many = max(2, int(ROW_FLOPS / max(2 * n * problem.k, 1)))
-    matrices = _sample(count, min(many // 2 + 1, MATRICES), problem.key)
+    matrices = _sample(len(parts), min(many // 2 + 1, MATRICES), problem.key)
     few = max(2, many // max(len(matrices), 1))
     rows, exact, squares = [], [], []
     for matrix in matrices:
         # Different rows of each matrix, so an error at the same place in all of them is likely to be seen.
-        chosen = torch.tensor(_sample(m, few, problem.key + matrix), dtype=torch.int64, device=device)
-        a, b = operands.a[matrix, chosen].double(), operands.b[matrix].double()
-        rows.append(chosen + matrix * m)
+        start, left, right = parts[matrix]
+        chosen = torch.tensor(_sample(len(left), few, problem.key + matrix), dtype=torch.int64, device=device)
+        a, b = left[chosen].double(), right.double()
+        rows.append(chosen + start)
         exact.append(a @ b)
         squares.append(a.square() @ b.square())
     if not matrices:
@@ -103,6 +105,27 @@ def _of_batch(problem: Problem, operands: Operands) -> Reference:
     reads = [read.reshape(-1, n)[chosen].double() for read in operands.reads]
     product, magnitude = representative.exact(problem, torch.cat(exact), torch.cat(squares), reads)
     return Reference(chosen, product, magnitude.sqrt(), problem.shapes[2])
+
+
+Part = tuple[int, torch.Tensor, torch.Tensor]
+"""The first row of a product in the output, counted through all matrices of it, and its operands."""
+
+
+def _batch(operands: Operands) -> list[Part]:
+    """The products of a batch."""
+    pairs = enumerate(zip(operands.a, operands.b, strict=True))
+    return [(place * len(a), a, b) for place, (a, b) in pairs]
+
+
+def _groups(problem: Problem, operands: Operands) -> list[Part]:
+    """The products of groups that have rows. Rows beyond the last group belong to no product and may hold anything; a
+    group without any of K has zeros."""
+    assert operands.offsets is not None
+    a, b, ends = operands.a, operands.b, operands.offsets.tolist()
+    spans = list(zip([0, *ends[:-1]], ends, strict=True))
+    if problem.ragged == "k":
+        return [(place * len(a), a[:, start:end], b[start:end]) for place, (start, end) in enumerate(spans)]
+    return [(start, a[start:end], b[place]) for place, (start, end) in enumerate(spans) if end > start]
 
 
 def poison(problem: Problem, device: torch.device) -> None:

@@ -27,8 +27,7 @@ from gemmdb.generators.shapes.architectures import (
     unique,
 )
 from gemmdb.generators.shapes.pools import GRID, TOKENS, gradient, pool, sizes
-from gemmdb.generators.shapes.strata import Stratum, digest, draw, shares
-from gemmdb.key.problem import Problem
+from gemmdb.generators.shapes.strata import Stratum, following
 
 WHISPER = {"whisper-tiny": 384, "whisper-base": 512, "whisper-small": 768, "whisper-medium": 1024,
            "whisper-large": 1280}  # fmt: skip
@@ -45,11 +44,7 @@ HEAD_SIZES = (64, 128)
 
 def items() -> list[Item]:
     """The preset's items, one problem each."""
-    first = most_used()
-    taken = {Problem.gemm(**item) for item in first}
-    chosen = draw([*gated(), *encoders(), *attention(), *others()], taken)
-    entries = [entry for found in chosen for entry in shares(found)]
-    return [*first, *(item for _, item in sorted(entries, key=lambda entry: (entry[0], digest(entry[1]))))]
+    return following(most_used(), [*gated(), *encoders(), *attention(), *others()])
 
 
 def most_used() -> list[Item]:

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from gemmdb.generators.shapes.architectures import Item
+from gemmdb.generators.shapes.pools import each
 from gemmdb.key.problem import Problem
 
 MOST_US, MOST_BYTES = 2000.0, 3e9
 """Problems are left out if one call of ATen takes longer, or if their tensors are larger. Each costs a build as much as
 dozens of others, and on such large problems cuBLAS is at its best."""
 BYTES_PER_US = 4.0e6
-FLOPS_PER_US = {"bf16": 700e6, "fp16": 700e6, "int8": 850e6, "fp32": 48e6, "tf32": 350e6, "fp8_e4m3": 1200e6}
+FLOPS_PER_US = {
+    "bf16": 700e6, "fp16": 700e6, "int8": 850e6, "fp32": 48e6, "tf32": 350e6, "fp8_e4m3": 1200e6, "fp8_e5m2": 1200e6,
+}  # fmt: skip
 """What ATen roughly reaches on an H200, accurate enough for the rule above."""
 TILED_FLOPS_PER_US = 30e6
 """The same for `_weight_int4pack_mm`: 29 TFLOP/s at 512 and at 2,048 rows."""
@@ -48,6 +51,14 @@ def draw(strata: Iterable[Stratum], taken: set[Problem]) -> list[list[Item]]:
                 found.append(item)
         chosen.append(found)
     return chosen
+
+
+def following(first: Sequence[Item], strata: Iterable[Stratum]) -> list[Item]:
+    """The items of `first`, in which lists stand for several problems, then those drawn from the strata without
+    repeating these, merged in proportion."""
+    taken = {Problem.gemm(**one) for item in first for one in each({}, **item)}
+    entries = [entry for found in draw(strata, taken) for entry in shares(found)]
+    return [*first, *(item for _, item in sorted(entries, key=lambda entry: (entry[0], digest(entry[1]))))]
 
 
 def spread(pool: Iterable[Item], turns: Sequence[str] = ("m",)) -> list[Item]:

@@ -2,8 +2,8 @@
 
     python -m gemmdb.generators.shapes.write_presets FOLDER
 
-This writes llm, llm-dense, vision, grid, h200, h200-epilogues, h200-int4 and odd, the JSON files in `presets/`; a test
-keeps them equal.
+This writes llm, llm-dense, vision, grid, odd and those whose names begin with h200, the JSON files in `presets/`; a
+test keeps them equal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators.shapes import h200, h200_epilogues, h200_int4
+from gemmdb.generators.shapes import h200, h200_batches, h200_epilogues, h200_grouped, h200_int4, h200_scaled
 from gemmdb.generators.shapes.architectures import (
     ARCHITECTURES,
     DECODE,
@@ -141,6 +141,9 @@ PRESETS = {
     "h200": (h200.items, "What the shipped table of a data-centre GPU covers; any prefix is a sample."),
     "h200-epilogues": (h200_epilogues.items, "Layers of common models with their epilogues, the most used first."),
     "h200-int4": (h200_int4.items, "Projections of decoders with int4 weights, tiled and in bytes."),
+    "h200-bmm": (h200_batches.items, "Products of batches: attention written out, adapters, MLA, blocks, experts."),
+    "h200-scaled": (h200_scaled.items, "Products of fp8 operands with scales: projections of open language models."),
+    "h200-grouped": (h200_grouped.items, "Experts of open mixtures, forward and in training, the most used first."),
     "odd": (odd, "Primes and sizes that are no multiple of 8 or 16."),
 }
 

@@ -54,6 +54,21 @@ def test_layout_classes_of_a_batch(sizes, strides, offset, expected):
 
 
 @pytest.mark.parametrize(
+    ("flags", "a", "b"),
+    [
+        ({"interleaved": "ab"}, "row-padded:8:interleaved", "col-padded:8:interleaved"),
+        ({"interleaved": "a", "layout": "nn"}, "row-padded:8:interleaved", "row:8"),
+        ({"interleaved": "b", "layout": "tn"}, "col:8", "row-padded:8:interleaved"),
+        ({"interleaved": "ab", "batch": 1}, "row:8", "col:8"),
+        ({"interleaved": "a", "m": 1}, "row:8", "col:8"),
+    ],
+)
+def test_interleaved_matrices_are_described_by_a_flag(flags, a, b):
+    problem = GEMM("bmm", **{"batch": 4, "m": 16, "n": 32, "k": 64} | flags)
+    assert (problem.a.text, problem.b.text) == (f"bf16:{a}", f"bf16:{b}")
+
+
+@pytest.mark.parametrize(
     ("sizes", "strides"), [((4, 16, 64), (64, 64, 1)), ((4, 16, 64), (32, 256, 1)), ((4, 16, 64), (64, 200, 1)),
                            ((4, 16, 64), (1, 512, 8)), ((4, 1, 64), (8, 0, 1))],
 )  # fmt: skip

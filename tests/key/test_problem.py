@@ -122,6 +122,8 @@ def test_bytes_count_each_operand_once():
         ({"op": "bmm", "batch": True}, "batch must be an integer"),
         ({"op": "bmm", "batch": 2, "fusion": "scale"}, "bmm: no scale"),
         ({"op": "bmm", "batch": 2, "bias": "1d"}, "addmm takes a bias"),
+        ({"op": "bmm", "batch": 2, "interleaved": "ba"}, "a, b or ab of a bmm may be interleaved, got 'ba'"),
+        ({"interleaved": "a"}, "mm: a, b or ab of a bmm may be interleaved, got 'a'"),
         ({"op": "bmm", "batch": 2, "dtype": "int8"}, "cannot multiply int8 by int8"),
         ({"m": -1}, "m must be an integer"),
         ({"m": 2**31}, "m must be an integer"),

@@ -31,6 +31,10 @@ BASES: dict[str, dict[str, str | int]] = {
         "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "swap": 0, "dequant": "cast", "resident": 1,
         "warps": 4, "stages": 3,
     },
+    "grouped": {
+        "block_m": 16, "block_n": 64, "block_k": 64, "swap": 0, "load": "pointer", "flatten": 0, "resident": 2,
+        "warps": 4, "stages": 3,
+    },
 }  # fmt: skip
 """A small config of each kernel: what a test does not name."""
 

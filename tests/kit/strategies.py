@@ -13,6 +13,7 @@ from gemmdb.key.device import KINDS, Device
 from gemmdb.key.epilogue import ARITHMETIC, READS, STORED, Epilogue
 from gemmdb.key.epilogue import ORDERS as STORE_ORDERS
 from gemmdb.key.fp8 import FP8, OUTPUTS, SCALES
+from gemmdb.key.grouped import DTYPES, RAGGED
 from gemmdb.key.int4 import BYTES, INT4, TILED, WEIGHT, Groups
 from gemmdb.key.int4 import SIZES as GROUP_SIZES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
@@ -42,6 +43,8 @@ def _problem(draw: st.DrawFn) -> Problem:
     op = draw(st.sampled_from(list(OPS)))
     if op == "scaled_mm":
         return draw(_scaled())
+    if op == "grouped_mm":
+        return draw(_grouped())
     if op in ("mm", "addmm", "bmm"):
         a = b = draw(st.sampled_from(FLOATS))
     elif op == "int_mm":
@@ -129,6 +132,27 @@ def _scaled(draw: st.DrawFn) -> Problem:
         numerics=Numerics(deterministic=draw(st.booleans()), fast=draw(st.booleans())),
         constant=draw(st.booleans()),
         scales=draw(st.sampled_from(SCALES)),
+    )
+
+
+@st.composite
+def _grouped(draw: st.DrawFn) -> Problem:
+    """Products of groups: the output has the dtype of A, and there is neither a bias nor a scale."""
+    dtype = draw(st.sampled_from(DTYPES))
+    layouts = st.builds(Layout, st.sampled_from(ORDERS), ALIGNS)
+    return Problem(
+        "grouped_mm",
+        draw(SIZES),
+        draw(SIZES),
+        draw(SIZES),
+        Operand(dtype, draw(layouts)),
+        Operand(dtype, draw(layouts)),
+        dtype,
+        fusion=draw(_fusion(["none", "pointwise"], dtype)),
+        numerics=Numerics(reduced=draw(st.booleans()), deterministic=draw(st.booleans())),
+        constant=draw(st.booleans()),
+        groups=draw(st.integers(0, 9) | st.sampled_from([128, 2**31 - 1])),
+        ragged=draw(st.sampled_from(RAGGED)),
     )
 
 

@@ -75,7 +75,7 @@ def test_the_same_problem_is_answered_exactly(lab, case, config):
 
 OTHERS = {
     "bmm": [
-        bmm(batch=63), bmm(m=65), bmm(layout="nn"), bmm(dtype="fp16"), bmm(fusion="pointwise"),
+        bmm(batch=1 << 14), bmm(m=1), bmm(layout="nn"), bmm(dtype="fp16"), bmm(fusion="pointwise"),
         replace(bmm(), b=Operand("bf16", Layout("col", 8, "broadcast"))),
         replace(bmm(), a=Operand("bf16", Layout("row-padded", 8, "interleaved"))),
         replace(bmm(), a=Operand("bf16", Layout("row", 4))),
@@ -111,10 +111,16 @@ def test_the_model_says_nothing(lab, case):
 @pytest.mark.parametrize(
     "problem", [bmm(), bmm(dtype="fp32"), bmm(k=255), scaled(), scaled(k=4000, m=7)], ids=lambda problem: problem.text
 )
-def test_live_tuning_is_left_to_the_menu(lab, problem):
+def test_live_tuning_tries_what_was_the_best_of_similar_products_of_the_op(lab, problem):
     simpler = Problem.gemm(CASES[problem.op].simpler, m=problem.m, n=problem.n, k=problem.n)
-    catalog = lab.catalog([*lab.rows(simpler, {TILE: 0.5}, device=H200)])
-    assert candidates(Ask(lab.query(problem, H200), catalog.tables, Policy(), None)) == []
+    alone = Ask(lab.query(problem, H200), (), Policy(), None)
+    assert candidates(alone) == [], "without rows it is left to the menu"
+    template = CASES[problem.op].templates[0]
+    beside = replace(problem, m=problem.m + 8)
+    rows = [*lab.rows(simpler, {TILE: 0.5}, device=H200), *lab.rows(beside, {template: 0.6}, device=H200)]
+    found = candidates(replace(alone, tables=lab.catalog(rows).tables))
+    assert template in found
+    assert not any(illegal(config, problem, H200) for config in found)
 
 
 def test_another_sku_answers_from_its_own_rows(lab, case):

@@ -29,7 +29,7 @@ def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
     lost its weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale.
     """
     op = problem.spec
-    pair = args[1:] if op.bias == "always" else args[:2] if op.scaled else args
+    pair = args[1:] if op.bias == "always" else args[:2] if op.scaled or op.grouped else args
     if len(pair) != 2 or not all(map(_is_stored, pair)) or not _sizes_match(problem, pair):
         return problem
     a, b = (_operand(node, known) for node, known in zip(pair, (problem.a, problem.b), strict=True))

@@ -14,7 +14,7 @@ from gemmdb.inductor.adapter import ir_view, state
 from gemmdb.inductor.decision import Decision, decision_of
 from gemmdb.inductor.live import searching
 from gemmdb.inductor.lower import branches, casting, emit, horizontal, int4
-from gemmdb.inductor.match import scaled_mm
+from gemmdb.inductor.match import grouped, scaled_mm
 from gemmdb.kernels.config import ATEN, Config
 
 aten = torch.ops.aten
@@ -76,6 +76,8 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
 
 def _operands(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The arguments of an operator as `triton.Operands.of` takes them."""
+    if decision.problem.spec.grouped:
+        return grouped.read(args, kwargs).operands
     if not decision.problem.spec.scaled:
         return args
     return scaled_mm.read(state.current_node().target, args, kwargs).operands

@@ -14,6 +14,7 @@ from gemmdb.inductor.adapter import state
 from gemmdb.inductor.match import (
     epilogues,
     extract,
+    grouped,
     int4_products,
     int_mm_scale,
     packed_linears,
@@ -59,7 +60,8 @@ def uncovered(node: Any) -> str | None:
 
 
 _UNCOVERED = {
-    "aten.baddbmm.default": "baddbmm", "aten.bmm.dtype": "bmm.dtype", "aten._grouped_mm.default": "grouped_mm",
+    "aten.baddbmm.default": "baddbmm", "aten.bmm.dtype": "bmm.dtype",
+    "transformers.grouped_mm_fallback.default": "grouped_mm in a dtype that torch does not compile",
     "aten._scaled_grouped_mm.default": "scaled_grouped_mm", "aten._scaled_grouped_mm_v2.default": "scaled_grouped_mm",
     "aten.mm.dtype": "mm.dtype",
     "aten._weight_int4pack_mm_for_cpu.default": "int4_mm",
@@ -157,6 +159,16 @@ def _scaled_mm(node: Any) -> Product | None:
     return two_operands("scaled_mm", node, value(call.a), value(call.b), constant(call.b), rest, call.fast)
 
 
+def _grouped_mm(node: Any) -> Product | None:
+    call = grouped.read(node.args, node.kwargs)
+    rest = {
+        **grouped.fields(call),
+        "fusion": epilogues.fusion(node),
+        "out": extract.dtype_name(value(node).dtype),
+    }
+    return two_operands("grouped_mm", node, value(call.a), value(call.b), constant(call.b), rest)
+
+
 _PLAIN: dict[str, Callable[[Any], Product | None]] = {
     "aten.mm.default": _mm,
     "aten.bmm.default": _bmm,
@@ -165,6 +177,7 @@ _PLAIN: dict[str, Callable[[Any], Product | None]] = {
     "aten._weight_int4pack_mm.default": int4_products.tiled,
     "aten._scaled_mm.default": _scaled_mm,
     "aten._scaled_mm_v2.default": _scaled_mm,
+    "aten._grouped_mm.default": _grouped_mm,
     "mkl._mkl_linear": packed_linears.mkl_linear,
     "mkl._mkl_linear.default": packed_linears.mkl_linear,
     "mkldnn._linear_pointwise.default": packed_linears.onednn_linear,

@@ -73,6 +73,8 @@ TEMPLATES = (
     _kernel("inductor_bmm", "triton_bmm", ("bmm",)),
     # For products of fp8 operands with scales: persistent programs with TMA.
     _kernel("inductor_scaled_tma", "triton_epilogue_scaled_mm", ("scaled_mm",), maps=True),
+    # For products of groups: persistent programs with TMA.
+    _kernel("inductor_grouped", "triton_mm_grouped", ("grouped_mm",), maps=True),
 )
 """Each kernel with the name of torch's template file."""
 SUM = Kernel(

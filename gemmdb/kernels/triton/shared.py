@@ -91,7 +91,7 @@ def _unfit_problem(problem: Problem, device: Device) -> str | None:
 
 def undequantised(config: Config, problem: Problem) -> str | None:
     """Only a quantised weight has a choice of how to dequantise it."""
-    if not problem.spec.dequantises and config.values["dequant"] != "cast":
+    if not problem.spec.dequantises and config.values.get("dequant", "cast") != "cast":
         return "there is nothing to dequantise"
     return None
 

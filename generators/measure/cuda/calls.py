@@ -14,7 +14,7 @@ from gemmdb.generators.measure.cuda import cutlass_calls, elementwise, emitted
 from gemmdb.generators.measure.cuda.emitted_config import only_emitted
 from gemmdb.generators.measure.cuda.render import Launch, Plan, Unit, plan
 from gemmdb.generators.measure.cuda.units import compile_unit
-from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
+from gemmdb.generators.measure.spelling import ALLOCATES, SPELLINGS, to_torch
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import EMITTED
@@ -78,7 +78,8 @@ def aten(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float]:
     that default mode has around the product: without reads they do as well, but an exact GELU takes them up to half as
     long again."""
     around = elementwise.around(problem)
-    made = [_aten_call(problem, tensors, around) for tensors in copies]
+    of_one = _allocating_call if problem.op in ALLOCATES else _aten_call
+    made = [of_one(problem, tensors, around) for tensors in copies]
     return lambda index: made[index](), 0.0
 
 
@@ -133,6 +134,22 @@ def _tiled_call(problem: Problem, names: Tensors, last: Launch | None) -> Callab
     return call
 
 
+def _allocating_call(
+    problem: Problem, names: Tensors, around: tuple[Launch | None, Launch | None]
+) -> Callable[[], torch.Tensor | None]:
+    """As `_aten_call`, for a product that torch puts into new memory, which costs nothing when a graph replays."""
+    beside, last = [names["offsets"]], around[1]
+
+    def call() -> torch.Tensor | None:
+        product = SPELLINGS[problem.op](problem, names["A"], names["B"], beside, None)
+        if last is None:
+            return product
+        launcher(last, {**names, "product": product}, _sizes(problem, names))()
+        return None
+
+    return call
+
+
 def _follow(problem: Problem, names: Tensors, dtype: str) -> Callable[[], None]:
     """The kernel that finishes a product in `dtype`, which becomes the tensor `product`."""
     return _finish(problem, names, dtype, elementwise.after(problem, dtype))
@@ -147,7 +164,7 @@ def _finish(problem: Problem, names: Tensors, dtype: str, launch: Launch) -> Cal
 def _sizes(problem: Problem, names: Tensors) -> dict[str, int]:
     # The kernel that finishes a batch treats it as one matrix with all rows.
     sizes = {"M": problem.batch * problem.m, "N": problem.n, "K": problem.k}
-    leading = {"lda": max(names["A"].stride()), "ldb": max(names["B"].stride())}
+    leading = {"lda": max(names["A"].stride()), "ldb": max(names["B"].stride()[-2:]), "apart": names["B"].stride(0)}
     return {**sizes, **{f"arg_{name}": size for name, size in sizes.items()}, **leading}
 
 

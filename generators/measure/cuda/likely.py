@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gemmdb.cost.alike import alike
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import Corrected
@@ -31,13 +32,13 @@ ALWAYS = ("gemv",)
 
 def likely(configs: Sequence[Config], problem: Problem, device: Device) -> list[Config]:
     """The configs that are predicted to be the fastest, and those without a prediction, in the given order. All configs
-    if the model does not cover the problem or the device."""
-    known = machine(device)
-    if known is None or len(configs) <= MOST or uncovered(problem):
+    if the model covers neither the problem nor one like it, or not the device."""
+    known, modelled = machine(device), alike(problem)
+    if known is None or len(configs) <= MOST or uncovered(modelled):
         return list(configs)
     found = {config: tile_of(config) for config in configs if config.kernel not in ALWAYS}
     tiles = {config: tile for config, tile in found.items() if tile is not None}
-    first = set(_first(tiles, Setting.of(problem, known)))
+    first = set(_first(tiles, Setting.of(modelled, known)))
     return [config for config in configs if config in first or config not in tiles]
 
 

@@ -125,6 +125,7 @@ class _Hooks:
     def args(self) -> list[tuple[str, str]]:
         problem, acc = self.problem, _sums(self.problem)
         found = [("A", POINTERS[problem.a.dtype]), *weight_args(problem)]
+        found += [("offsets", "*i32")] if problem.spec.grouped else []
         if not self.partial:
             found += epilogue.args(problem)
         found += [("partials", acc) if self.partial else ("out", epilogue.out_type(problem))]
@@ -133,7 +134,8 @@ class _Hooks:
 
     def _strides(self) -> list[tuple[str, str]]:
         pairs = (("lda", self.problem.a), ("ldb", self.problem.b))
-        return [(name, "i32") for name, operand in pairs if operand.layout.order.endswith("-padded")]
+        found = [(name, "i32") for name, operand in pairs if operand.layout.order.endswith("-padded")]
+        return [*found, ("apart", "i64")] if self.problem.ragged == "m" else found
 
     def def_kernel(self, *_: str) -> str:
         names = [name for name, _ in self.args()]
@@ -142,12 +144,15 @@ class _Hooks:
     def size(self, name: str, dim: int) -> str:
         if self.problem.int4 is not None and name == "B":
             return "(arg_N // 8)" if self.problem.int4.inner else "arg_N"
-        return "arg_" + {("A", 0): "M", ("A", 1): "K", ("B", 0): "K", ("B", 1): "N"}[name, dim]
+        return "arg_" + {("A", 0): "M", ("A", 1): "K", ("B", 0): "K", ("B", 1): "N", ("B", -1): "N"}[name, dim]
 
     def stride(self, name: str, dim: int) -> str:
         if name == "scale":
             return "1"
+        if (name, dim) == ("B", 0) and self.problem.ragged == "m":
+            return "apart"
         operand, leading = {"A": (self.problem.a, "lda"), "B": (self.problem.b, "ldb")}[name]
+        dim %= 2  # A template of groups counts from the last.
         if dim == (1 if operand.row_major else 0):
             return "1"
         if operand.layout.order.endswith("-padded"):
@@ -161,7 +166,9 @@ class _Hooks:
             lines = ["tl.store(partials + ({} * M + {}) * N + {}, {}, mask={})".format(*indices, value, mask)]
         else:
             rest = replace(self.problem, fusion="none") if self.scaled else self.problem
-            lines = epilogue.statements(rest, indices, value, mask)
+            *group, m, n = indices
+            place = f"({group[0]}.to(tl.int64) * M + {m}) * N + {n}" if group else ""
+            lines = epilogue.statements(rest, (m, n), value, mask, place)
         return ("\n" + " " * indent_width).join(lines)
 
     def unit(self, source: str, warps: int, stages: int) -> Unit:
@@ -170,6 +177,7 @@ class _Hooks:
         rows = 1 if self.problem.a.row_major else self.problem.m
         sizes = {"arg_M": rows, "arg_N": self.problem.n, "arg_K": self.problem.k}
         sizes |= {"lda": self.problem.a.layout.align, "ldb": self.problem.b.layout.align}  # in elements
+        sizes |= {"apart": self.problem.b.layout.align}
         return Unit(source, args, divisors(args, sizes), warps, stages)
 
 

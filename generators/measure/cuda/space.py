@@ -10,6 +10,7 @@ from itertools import islice
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate
 from gemmdb.generators.measure.cuda.likely import likely
+from gemmdb.kernels import rules
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cutlass import menu as cutlass_menu
 from gemmdb.kernels.fp8 import unmultiplied
@@ -17,6 +18,7 @@ from gemmdb.kernels.inductor import menu as inductor_menu
 from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.kernels.triton.gemv.menu import MENU as GEMV
+from gemmdb.kernels.triton.grouped.menu import MENU as GROUPED
 from gemmdb.kernels.triton.int4.menu import MENU as INT4
 from gemmdb.kernels.triton.menu import Menu
 from gemmdb.kernels.triton.narrow.menu import MENU as NARROW
@@ -26,7 +28,9 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.representatives import unmeasured
 
-MENUS: Mapping[str, Menu] = {"gemv": GEMV, "int4": INT4, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE}
+MENUS: Mapping[str, Menu] = {
+    "gemv": GEMV, "int4": INT4, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE, "grouped": GROUPED,
+}  # fmt: skip
 """What is tried of each of our Triton kernels, in this order."""
 DEQUANTISED_INT4 = Config.of("aten", "dequantised")
 BEYOND = 300
@@ -46,11 +50,11 @@ class CudaSpace:
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
         """ATen, then legal configs only: illegal configs of a product space tell nothing. If there is nothing to
-        multiply, ATen alone. If torch cannot multiply these fp8 operands, or no epilogue of this class is measured,
-        ATen alone, as illegal."""
+        multiply, ATen alone. If torch cannot multiply these operands in a graph, or no epilogue of this class is
+        measured, ATen alone, as illegal."""
         own = problem.int4
-        reason = unmultiplied(problem, device) or unmeasured(problem) or (own and own.unfit(problem.n, problem.k))
-        if reason:
+        reason = unmultiplied(problem, device) or rules.uncaptured(problem, device) or unmeasured(problem)
+        if reason := reason or (own and own.unfit(problem.n, problem.k)):
             return [Candidate(ATEN, reason)]
         if problem.empty:
             return [Candidate(ATEN)]

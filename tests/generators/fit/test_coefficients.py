@@ -93,7 +93,7 @@ def _limit(m):
 def test_the_shipped_data_is_whole_and_names_its_archives():
     assert set(data.RATES) == set(data.COMMON) == set(cost_model.GROUPS)
     assert all(len(rates) == len(COEFFICIENTS) for rates in data.RATES.values())
-    assert set(model_menus.MENUS) == set(MENU_OF.values())
+    assert set(model_menus.MENUS) == {MENU_OF[op] for op in data.OPS}
     for menus in model_menus.MENUS.values():
         assert list(menus) == sorted(menus)
         assert all(tile_of(Config.parse(text)) for texts in menus.values() for text in texts)

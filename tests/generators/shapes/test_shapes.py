@@ -157,4 +157,4 @@ def test_select():
 def test_the_example_of_the_docs_loads(load):
     text = (Path(__file__).parents[3] / "docs" / "building.md").read_text()
     (example,) = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(load(example)) == 11
+    assert len(load(example)) == 13

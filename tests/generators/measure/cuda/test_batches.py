@@ -1,6 +1,4 @@
-"""Products of batches on a GPU: the tiles of their template, copies of their operands, and what their preset has."""
-
-from collections import Counter
+"""Products of batches on a GPU: the tiles of their template, and copies of their operands."""
 
 import pytest
 import torch
@@ -10,8 +8,6 @@ from gemmdb import Problem
 from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda.bench import moved
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.shapes import loading
-from gemmdb.generators.shapes.strata import MOST_US, call_us
 
 SIZES = [1, 2, 13, 16, 17, 33, 64, 65, 197, 4096]
 
@@ -39,13 +35,3 @@ def test_a_copy_lies_as_the_original(strides: tuple[int, ...]) -> None:
     assert (copy.stride(), copy.storage_offset()) == (strides, 4)
     assert torch.equal(copy, tensor)
     assert copy.data_ptr() != tensor.data_ptr()
-
-
-def test_what_the_preset_has() -> None:
-    problems = loading.load("h200-bmm", "cuda")
-    assert {8, 16, 64, 32, 256, 512} <= {problem.batch for problem in problems}
-    kinds = Counter((problem.a.dtype, problem.numerics.fp32) for problem in problems)
-    assert set(kinds) == {("bf16", "ieee"), ("fp16", "ieee"), ("fp32", "ieee"), ("fp32", "tf32")}
-    assert kinds["bf16", "ieee"] + kinds["fp16", "ieee"] >= 50
-    for problem in problems:
-        assert call_us(problem) <= MOST_US

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from kit.devices import H200
+from kit.presets import preset
 
 from gemmdb import Problem
 from gemmdb.generators.effort import named
@@ -14,7 +15,6 @@ from gemmdb.generators.measure.cuda import elementwise, requirements
 from gemmdb.generators.measure.cuda.emission import Emission
 from gemmdb.generators.measure.cuda.emitted_config import only_emitted
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.shapes import loading
 from gemmdb.generators.shapes.strata import MOST_BYTES
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.legality import illegal
@@ -42,10 +42,10 @@ def fast(m: int) -> Problem:
     ("problem", "effort", "kernels", "most"),
     [
         *((bmm(), effort, BATCHED, 9) for effort in ("quick", "standard", "full")),
-        (fast(1), "quick", OURS, 64), (fast(16), "quick", {"triton:narrow"}, 64), (fast(512), "quick", SCALED, 64),
-        (fast(2), "standard", {*OURS, "triton:inductor_mm"}, 64),
-        (fast(64), "standard", {"triton:narrow", *SCALED}, 64),
-        (fast(65), "standard", SCALED, 64), (fast(512), "standard", SCALED, 64), (fast(512), "full", SCALED, 64),
+        (fast(1), "quick", OURS, 35), (fast(16), "quick", {"triton:narrow"}, 17), (fast(512), "quick", SCALED, 10),
+        (fast(2), "standard", {*OURS, "triton:inductor_mm"}, 38),
+        (fast(64), "standard", {"triton:narrow", *SCALED}, 22),
+        (fast(65), "standard", SCALED, 10), (fast(512), "standard", SCALED, 10), (fast(512), "full", SCALED, 10),
     ],
 )  # fmt: skip
 def test_what_is_tried(problem: Problem, effort: str, kernels: set[str], most: int) -> None:
@@ -53,7 +53,9 @@ def test_what_is_tried(problem: Problem, effort: str, kernels: set[str], most: i
     assert found[0].config == ATEN
     assert {one.config.name for one in found[1:]} == kernels
     assert 3 <= len(found) <= most
-    assert not any(one.illegal or one.estimated for one in found)
+    assert not any(one.illegal for one in found)
+    # The cost model ranks our kernels; of other kernels everything is tried.
+    assert {one.config.name for one in found if one.estimated} <= OURS
 
 
 KINDS = {
@@ -134,10 +136,9 @@ def test_what_follows_is_that_of_one_product_in_the_outputs_dtype(
     assert after == elementwise.after(replace(plain, fusion="pointwise"), plain.out)
 
 
-@pytest.mark.parametrize(("name", "op", "number"), [("h200-bmm", "bmm", 59), ("h200-scaled", "scaled_mm", 115)])
-def test_a_preset_has_problems_of_the_op_alone_that_can_be_measured(name: str, op: str, number: int) -> None:
-    problems = loading.load(name, "cuda")
-    assert len(problems) == number
+@pytest.mark.parametrize(("name", "op"), [("h200-bmm", "bmm"), ("h200-scaled", "scaled_mm")])
+def test_a_preset_has_problems_of_the_op_alone_that_can_be_measured(name: str, op: str) -> None:
+    problems = preset(name)
     assert {problem.op for problem in problems} == {op}
     for problem in problems:
         assert problem.bytes <= MOST_BYTES
