@@ -54,7 +54,8 @@ class CudaSpace:
         measured, ATen alone, as illegal."""
         own = problem.int4
         reason = unmultiplied(problem, device) or rules.uncaptured(problem, device) or unmeasured(problem)
-        if reason := reason or (own and own.unfit(problem.n, problem.k)):
+        reason = reason or (None if own is None else own.unfit(problem.n, problem.k))
+        if reason:
             return [Candidate(ATEN, reason)]
         if problem.empty:
             return [Candidate(ATEN)]
