@@ -71,6 +71,15 @@ def unsigned(problem: Problem, device: Device) -> str | None:
     return None
 
 
+def unpacked(config: Config, problem: Problem) -> str | None:
+    """An int4 weight has kernels of its own, and whole groups; ATen stands for what the program runs."""
+    if problem.int4 is not None and (reason := problem.int4.unfit(problem.n, problem.k)):
+        return reason
+    if (config.backend, config.kernel) == ("aten", "default") or config.spec.int4 == (problem.int4 is not None):
+        return None
+    return f"{config.name} {'takes no weight but int4' if config.spec.int4 else 'takes no int4 weight'}"
+
+
 def empty(problem: Problem) -> str | None:
     """A product with a size of zero has nothing to compute."""
     return "there is nothing to compute in a product of size zero" if problem.empty else None

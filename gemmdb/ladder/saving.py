@@ -20,6 +20,7 @@ what is tuned saves less than the limit; without it 2.0% and 15% (`python -m ben
 UNMODELLED = {
     "bmm": (6.0, 1.0, 0.2),
     "fp8": (6.0, 1.25, 0.5),
+    "int4": (4.0, 3.0, 0.5),
     "fp32": (6.0, 2.0, 0.15),
     "groups": (11.0, 1.6, 0.7),
     "mixed": (2.0, 20.0, 0.5),
@@ -89,6 +90,8 @@ def _kind(problem: Problem) -> str:
         return "groups"
     if problem.spec.scaled:
         return "fp8"
+    if problem.int4 is not None:
+        return "int4"
     if problem.a.dtype == "fp32":
         return "fp32"
     return "mixed" if problem.spec.dequantises else "unaligned"
