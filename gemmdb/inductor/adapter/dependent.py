@@ -21,10 +21,10 @@ from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.select_algorithm import TritonTemplateKernel
 from torch._inductor.virtualized import V
 
+from gemmdb.kernels import hardware
+from gemmdb.kernels.triton.dependent import LINES
+
 _MARK = "_gemmdb_dependent"
-_FIRST = 90
-"""The first compute capability that can launch a kernel this way."""
-LINES = ("tl.extra.cuda.gdc_launch_dependents()", "tl.extra.cuda.gdc_wait()")
 
 
 def possible(device: Any) -> bool:
@@ -32,7 +32,7 @@ def possible(device: Any) -> bool:
     if V.graph.cpp_wrapper or device.type != "cuda":
         return False
     found = DeviceProperties.create(device)
-    return found.type == "cuda" and int(found.cc) >= _FIRST
+    return found.type == "cuda" and int(found.cc) >= hardware.HOPPER
 
 
 def begin() -> None:

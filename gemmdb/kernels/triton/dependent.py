@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PARAMS = {"pdl": OneOf((1, 2))}
 """1: the kernel begins early and waits. 2: before it waits, each program also asks for the beginning of its own slice
 of the weight, into L2. Without the parameter the kernel begins when the one before it has ended."""
+LINES = ("tl.extra.cuda.gdc_launch_dependents()", "tl.extra.cuda.gdc_wait()")
+"""What every kernel that is launched this way begins with."""
 AHEAD_BYTES = 16 * 1024
 """Bytes of the weight that a program asks for before it waits: about what all multiprocessors together receive during
 one trip to memory. More would delay the first tile of a kernel that need not wait."""
@@ -26,6 +28,13 @@ one trip to memory. More would delay the first tile of a kernel that need not wa
 def early(config: Config) -> bool:
     """Whether a config begins before the kernel in front of it has ended."""
     return "pdl" in config.values
+
+
+def ways(config: Config) -> list[Config]:
+    """A config in each way of beginning early; none if its kernel cannot."""
+    if config.spec.optional != PARAMS or early(config):
+        return []
+    return [type(config).of(config.backend, config.kernel, **config.values, pdl=way) for way in PARAMS["pdl"].values]
 
 
 def constants(config: Config, problem: Problem) -> dict[str, int | str]:
