@@ -118,9 +118,9 @@ class Table:
                 context = cache.context(known.kind, row[0])
             state = context.protocol.l2
             if (state == l2 or (chained and state == "chain")) and (klass is None or context.klass == klass):
-                found = self._verdict(row, context, problem, known)
-                if state == l2 or (found is not None and early(found.pick)):
-                    return found
+                verdict = self._verdict(row, context, problem, known)
+                if state == l2 or (verdict is not None and early(verdict.pick)):
+                    return verdict
         return None
 
     def verdicts(self, problem: Problem, device: Device) -> list[Verdict]:

@@ -41,26 +41,32 @@ def begin() -> None:
 
 
 def _begun() -> bool:
-    return getattr(V.graph, _MARK, False) and not isinstance(V.kernel, TritonTemplateKernel)
+    return bool(getattr(V.graph, _MARK, False))
+
+
+def _takes_part(kernel: Any) -> bool:
+    """Whether a kernel of Inductor's does so in a graph that has begun. All programs of a cooperative reduction must run
+    at once, so nothing else may take their place, and Inductor's templates have no wait."""
+    return not isinstance(kernel, TritonTemplateKernel) and not getattr(kernel, "cooperative_reduction", False)
 
 
 def launching(original: Callable[[], bool]) -> Callable[[], bool]:
-    """Wraps Inductor's question whether a kernel is launched this way."""
+    """Wraps Inductor's question whether the kernel being generated is launched this way."""
 
     @functools.wraps(original)
     def enable_pdl_codegen() -> bool:
-        return _begun() or original()
+        return _takes_part(V.kernel) if _begun() else original()
 
     return enable_pdl_codegen
 
 
 def waiting_first(original: Callable[..., None]) -> Callable[..., None]:
-    """Wraps the step in which Inductor drops superfluous waits of a kernel's body. If kernels of ours in its graph are
-    launched this way, it waits once, before anything else."""
+    """Wraps the step in which Inductor drops superfluous waits of a kernel's body. In a graph that has begun, a kernel
+    waits once, before anything else."""
 
     @functools.wraps(original)
     def filter_pdl(self: Any, code: Any) -> None:
-        if not _begun():
+        if not _begun() or not _takes_part(self):
             original(self, code)
             return
         theirs = (TritonKernel.GDC_WAIT, TritonKernel.GDC_LAUNCH)

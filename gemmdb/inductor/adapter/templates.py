@@ -117,7 +117,7 @@ class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
     def jit_lines(self) -> str:
         """Inductor's own decorator of the kernel, which also says how it is launched."""
         if "PDL" in self.meta:
-            self.triton_meta = {**(self.triton_meta or {}), "launch_pdl": True}
+            self.triton_meta: dict[str, Any] = {"launch_pdl": True}  # Inductor adds its own.
         return str(super().jit_lines())
 
 

@@ -36,7 +36,7 @@ def _copy(source: torch.Tensor, target: torch.Tensor, early: bool) -> None:
 def _bytes(tensor: torch.Tensor) -> int:
     """The bytes from the first to the last element of a tensor."""
     extent = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    return extent * tensor.element_size()
+    return int(extent * tensor.element_size())
 
 
 @functools.cache
