@@ -45,8 +45,8 @@ def _begun() -> bool:
 
 
 def _takes_part(kernel: Any) -> bool:
-    """Whether a kernel of Inductor's does so in a graph that has begun. All programs of a cooperative reduction must run
-    at once, so nothing else may take their place, and Inductor's templates have no wait."""
+    """Whether a kernel of Inductor's does so in a graph that has begun. All programs of a cooperative reduction must
+    run at once, so nothing else may take their place. Inductor's templates have no wait."""
     return not isinstance(kernel, TritonTemplateKernel) and not getattr(kernel, "cooperative_reduction", False)
 
 
