@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from torch.nn.functional import rms_norm, silu  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb.generators.measure.cuda.render import plan  # noqa: E402
+from gemmdb.kernels.config import ATEN  # noqa: E402
 from gemmdb.key.problem import Problem  # noqa: E402
+from gemmdb.table.measurement import Protocol, Status  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0), reason="needs compute capability 9.0"
@@ -175,3 +178,22 @@ def test_a_c_wrapper_launches_as_always(clean) -> None:
     assert "gdc" not in code
     assert "launch_pdl': True" not in code
     gpu.close(found, model(x))
+
+
+def test_the_clock_between_other_kernels() -> None:
+    """A kernel is right between its neighbours, alone and as emitted code, and its time is what it adds to theirs."""
+    from gemmdb.generators.measure.cuda import emitted, session
+    from gemmdb.generators.measure.cuda.emitted_config import Emitted
+
+    problem = Problem.gemm("mixed_mm", m=1, n=4096, k=4096, fusion="scale")
+    protocol, cold = (Protocol("graph", state, 20, 30, version=3) for state in ("chain", "cold"))
+    major, minor = torch.cuda.get_device_capability()
+    configs = [gpu.make("gemv"), KERNELS["gemv"], KERNELS["gemv, ahead"], Emitted.code_of(KERNELS["gemv, ahead"])]
+    emitted.write(problem, configs[-1], 10 * major + minor)
+    for config in (ATEN, *configs):
+        assert session.load(problem, config, protocol).status is Status.OK
+        assert session.load(problem, config, cold).status is Status.OK
+    between = session.time_round(problem, configs, protocol, 15)
+    alone = session.time_round(problem, configs, cold, 15)
+    for config in (ATEN, *configs):
+        assert 1 < statistics.median(between[config]) < 2 * statistics.median(alone[config]) + 5
