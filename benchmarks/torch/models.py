@@ -97,7 +97,8 @@ def _fastest(taken: dict[str, list[float]], names: Sequence[str]) -> list[float]
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
-    """Tokens per second, the share of the limit that the memory sets for a decode step, and gemmdb's gains."""
+    """Tokens per second, the share of the limit that the memory sets for a decode step, the share of the time in which no
+    kernel ran, and gemmdb's gains."""
     count = found["rows"] * found["tokens"]
     tokens = {name: round(1e3 * count / quartiles[1], 1) for name, quartiles in found["ms"].items()}
     gains = {name: [round(end, 3) for end in ends] for name, ends in found["gains"].items()}
@@ -105,4 +106,5 @@ def summary(found: dict[str, Any]) -> dict[str, Any]:
         return {"tokens_per_s": tokens, **gains}
     limits = {name: round(1e3 * count / ms, 1) for name, ms in found["limit_ms"].items()}
     share = {name: round(value / limits[name.split("/")[0]], 3) for name, value in tokens.items()}
-    return {"tokens_per_s": tokens, "limit": limits, "of_limit": share, **gains}
+    idle = {name: round(one["idle_us"] / one["span_us"], 3) for name, one in found.get("trace", {}).items()}
+    return {"tokens_per_s": tokens, "limit": limits, "of_limit": share, **({"idle": idle} if idle else {}), **gains}

@@ -35,4 +35,7 @@ def test_a_summary_has_the_share_of_the_limit_and_what_beginning_early_gains() -
     assert summary["tokens_per_s"] == {"int8/gemmdb": 2000, "int8/gemmdb+pdl": 2500, "int8/default": 1000}
     assert summary["limit"] == {"int8": 4000}
     assert summary["of_limit"] == {"int8/gemmdb": 0.5, "int8/gemmdb+pdl": 0.625, "int8/default": 0.25}
+    assert "idle" not in summary
+    traced = {**found, "trace": {"int8/gemmdb": {"idle_us": 1.0, "span_us": 8.0}}}
+    assert models.summary(traced)["idle"] == {"int8/gemmdb": 0.125}
     assert "of_limit" not in models.summary({**found, "tokens": 2048})
