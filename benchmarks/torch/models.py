@@ -97,8 +97,8 @@ def _fastest(taken: dict[str, list[float]], names: Sequence[str]) -> list[float]
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
-    """Tokens per second, the share of the limit that the memory sets for a decode step, the share of the time in which no
-    kernel ran, and gemmdb's gains."""
+    """Tokens per second, the share of the limit that the memory sets for a decode step, the share of the time in which
+    no kernel ran, and gemmdb's gains."""
     count = found["rows"] * found["tokens"]
     tokens = {name: round(1e3 * count / quartiles[1], 1) for name, quartiles in found["ms"].items()}
     gains = {name: [round(end, 3) for end in ends] for name, ends in found["gains"].items()}
