@@ -9,7 +9,7 @@ from gemmdb.generators.measure.cuda import epilogue
 from gemmdb.generators.measure.cuda.epilogue import POINTERS
 from gemmdb.generators.measure.cuda.render import HEAD, Launch, Unit, divisors, kernel, reduction_args, reduction_launch
 from gemmdb.kernels.triton import TL
-from gemmdb.kernels.triton.dependent import LINES as DEPENDENT
+from gemmdb.kernels.triton.dependent import LAUNCH, WAIT
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand, default_numerics
 from gemmdb.key.problem import Problem
@@ -139,7 +139,7 @@ def neighbour(size: int, early: bool) -> Launch:
     """Copies `size` bytes of `source` to `target`, as the small kernels between two products do. `early`: it begins
     before the kernel in front of it has ended, and lets the next one do so."""
     lines = (
-        *(DEPENDENT if early else ()),
+        *((WAIT, LAUNCH) if early else ()),
         f"at = tl.program_id(0) * {COPY_BYTES} + tl.arange(0, {COPY_BYTES})",
         "inside = at < elements",
         "tl.store(target + at, tl.load(source + at, mask=inside), mask=inside)",

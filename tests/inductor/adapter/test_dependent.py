@@ -21,6 +21,8 @@ on_a_gpu = pytest.mark.skipif(
     torch.version.cuda is None or importlib.util.find_spec("triton") is None or torch.cuda.is_available(),
     reason="needs torch's build for CUDA and Triton, and no GPU",
 )
+LARGE = 4096
+"""Rows of a graph whose kernels are too large."""
 CONFIGS = {
     "plain": gpu.make("narrow"), "gemv": gpu.make("gemv", pdl=1), "narrow": gpu.make("narrow", pdl=2),
     "fixup": gpu.make("narrow", pdl=1, split_k=2), "tile": gpu.make("tile", pdl=2),
@@ -45,6 +47,8 @@ def found():
         inputs = (rows, 512, torch.bfloat16), (256, 512, torch.int8), (256, torch.bfloat16), (rows, 512, torch.bfloat16)
         code, events = no_gpu.output_code(layer, config, *inputs)
         codes[name] = code, [event.note for event in events]
+    inputs = (LARGE, 512, torch.bfloat16), (256, 512, torch.int8), (256, torch.bfloat16), (LARGE, 512, torch.bfloat16)
+    codes["large"] = no_gpu.output_code(layer, CONFIGS["tile"], *inputs)[0], []
     torch.cuda.get_device_capability = lambda *args: (9, 0)
     with torch._inductor.config.patch({"triton.enable_pdl": True}):
         codes["user"] = no_gpu.output_code(layer, CONFIGS["plain"], *inputs)[0], []
@@ -74,7 +78,7 @@ def test_all_kernels_beside_ours_begin_early_and_wait_before_anything_else(name,
         assert "'launch_pdl': True" in source
         assert [source.count(f"gdc_{what}()") for what in ("wait", "launch_dependents")] == [1, 1]
         before = source.partition("tl.extra.cuda.gdc_wait()")[0].partition("@triton.jit")[2]
-        assert "gdc_launch_dependents()" in before
+        assert "gdc_launch_dependents()" not in before
         assert not re.search(r"tl\.(load|store|atomic)", before)
         if title.startswith("triton_tem"):
             assert ("prefetch.L2" in before) == (CONFIGS[name].values["pdl"] == 2)
@@ -86,6 +90,14 @@ def test_without_such_a_kernel_of_ours_nothing_does(codes):
     assert notes == [""]
     assert "gdc" not in code
     assert "'launch_pdl': True" not in code
+
+
+@on_a_gpu
+def test_kernels_of_many_programs_are_launched_as_always(codes):
+    """Those over 2**21 and 2**20 elements; that over the rows of the product reads 2**20."""
+    found = {name: "'launch_pdl': True" in source for name, source in kernels(codes["large"][0]).items()}
+    assert sorted(found.values()) == [False, True, True]
+    assert [early for name, early in found.items() if "rms_norm" in name and name.startswith("triton_per")] == [False]
 
 
 @on_a_gpu
