@@ -19,9 +19,8 @@ PARAMS = {"pdl": OneOf((1, 2))}
 """1: the kernel begins early and waits. 2: before it waits, each program also asks for the beginning of its own slice
 of the weight, into L2. Without the parameter the kernel begins when the one before it has ended."""
 WAIT, LAUNCH = "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"
-"""The statements that wait for the kernel before, and that let the next one begin. A kernel that began while the one
-before the one before it still ran would find few places, and its programs would crowd on them: letting the next one
-begin before the wait took decode steps of one row 4% longer, behind it 2% shorter."""
+"""The statements that wait for the kernel before, and that let the next one begin. The next one does not begin before
+the wait: its programs would crowd on the few multiprocessors that are free by then."""
 AHEAD_BYTES = 16 * 1024
 """Bytes of the weight that a program asks for before it waits: about what all multiprocessors together receive during
 one trip to memory. More would delay the first tile of a kernel that need not wait."""
