@@ -82,6 +82,7 @@ class Template:
 class Kernel:
     """One kernel of a backend: the ops it solves, the device kinds it runs on and the domain of each parameter.
 
+    `optional`: the domains of parameters that a config may leave out, and that the texts of older configs lack.
     `cost` orders kernels by how expensive they are to compile: among configs that tie in time, the smaller cost wins.
     `splits` names the parameters that say into how many parts the sum over K is split; 0 leaves it to the backend.
     `illegal`: its legality. `maps`: whether a config loads its operands by tensor maps (TMA). `emitted`: only Inductor
@@ -99,6 +100,7 @@ class Kernel:
     devices: tuple[str, ...]
     cost: int
     params: Mapping[str, Domain] = field(default_factory=dict)
+    optional: Mapping[str, Domain] = field(default_factory=dict)
     splits: tuple[str, ...] = ()
     illegal: Rule = _legal
     maps: Callable[[Config], bool] = _never

@@ -40,11 +40,12 @@ the machine was busy."""
 
 
 def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[Job]:
-    """The jobs of a build in the order of the problems: one per problem and protocol of the effort."""
+    """The jobs of a build in the order of the problems: one per problem with candidates and protocol of the effort."""
     protocols = backend.protocols(effort)
     return [
-        Job(problem, protocol, tuple(backend.space.candidates(problem, backend.device, effort)))
+        Job(problem, protocol, tuple(candidates))
         for problem in problems
+        if (candidates := backend.space.candidates(problem, backend.device, effort))
         for protocol in protocols
     ]
 

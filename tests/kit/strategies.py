@@ -22,7 +22,7 @@ from gemmdb.key.ops import FLOATS, OPS, WEIGHT_DTYPES
 from gemmdb.key.problem import Problem
 from gemmdb.key.rules import FUSIONS, SCALAR_CLASSES
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+from gemmdb.table.measurement import STATES, Measurement, Protocol, Status, Times
 
 SIZES = st.one_of(st.integers(0, 70), st.sampled_from([4096, 14336, 2**31 - 1]))
 ALIGNS = st.sampled_from([1, 2, 4, 8, 16])
@@ -160,7 +160,8 @@ def _grouped(draw: st.DrawFn) -> Problem:
 def _config(draw: st.DrawFn) -> Config:
     kernel: Kernel = draw(st.sampled_from(list(KERNELS.values())))
     values = {}
-    for name, domain in kernel.params.items():
+    optional = {name: domain for name, domain in kernel.optional.items() if draw(st.booleans())}
+    for name, domain in {**kernel.params, **optional}.items():
         if isinstance(domain, IntRange):
             choice = st.integers(domain.low, domain.high)
             if domain.power_of_two:
@@ -216,7 +217,7 @@ devices: st.SearchStrategy[Device] = st.builds(
 protocols: st.SearchStrategy[Protocol] = st.builds(
     Protocol,
     st.sampled_from(["graph", "host", "model"]),
-    st.sampled_from(["cold", "hot"]),
+    st.sampled_from(STATES),
     st.integers(1, 10_000),
     st.integers(1, 1_000_000),
     st.sampled_from(["aten:default"]),

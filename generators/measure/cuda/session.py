@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from gemmdb.generators.measure.cuda import elementwise, emitted
+from gemmdb.generators.measure.cuda import elementwise, emitted, neighbours
 from gemmdb.generators.measure.cuda.bench import Bench, check, set_up
 from gemmdb.generators.measure.cuda.calls import Call, bind, launcher, reference
 from gemmdb.generators.measure.cuda.graphs import capture, elapsed, sink_buffer
@@ -20,6 +20,7 @@ from gemmdb.generators.measure.cuda.trial import SAMPLE_US, Loaded, Trial
 from gemmdb.generators.measure.tolerance import acceptable
 from gemmdb.inductor.timing.graphs import elapsed as once
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.triton.dependent import early
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
 from gemmdb.table.measurement import Protocol, Status, one_line
@@ -103,7 +104,7 @@ def time_round(
     if _bench is None or _bench.problem != problem:
         raise RuntimeError("the candidates of this problem are not loaded")
     graphs = _bench.graphs[protocol.text]
-    order: list[Config | None] = [None] if protocol.l2 == "cold" else []
+    order: list[Config | None] = [None] if protocol.l2 != "hot" else []
     order += [ATEN, *(config for config in configs if config != ATEN)]
     first = {key: statistics.fmean(map(elapsed, graphs[key])) for key in order}
     rounds = min(samples, max(FEWEST, int(LONGEST_US / max(sum(first.values()), 1.0))))
@@ -183,17 +184,27 @@ def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
     if not bench.most:
         bench.most = -(-_pairs(protocol, bench.calls[config]) // ways)
     graphs = bench.graphs.setdefault(protocol.text, {})
-    if protocol.l2 == "cold" and None not in graphs:
-        graphs[None] = [capture(None, protocol, calls=bench.most)]
+    copies = len(bench.copies)
+    if protocol.l2 != "hot" and None not in graphs:
+        graphs[None] = [capture(_chained(bench, None, protocol), protocol, copies, bench.most)]
     if config not in graphs:
-        turns = [_turns(bench.calls[config], way, ways) for way in range(ways)]
-        graphs[config] = [capture(call, protocol, len(bench.copies) // ways, bench.most) for call in turns]
+        call = _chained(bench, config, protocol)
+        turns = [_turns(call, way, ways) for way in range(ways)]
+        graphs[config] = [capture(turn, protocol, copies // ways, bench.most) for turn in turns]
     return bench.loaded[config]
 
 
-def _turns(call: Call, way: int, ways: int) -> Call:
+def _chained(bench: Bench, config: Config | None, protocol: Protocol) -> Call | None:
+    """The call of a candidate (None: no call), between its neighbours if the protocol wants them."""
+    call = bench.calls[config] if config is not None else None
+    if protocol.l2 != "chain":
+        return call
+    return neighbours.between(call, bench.copies, config is not None and early(config))
+
+
+def _turns(call: Call | None, way: int, ways: int) -> Call | None:
     """The call on the copies of one split."""
-    return lambda index: call(way + index * ways)
+    return None if call is None else lambda index: call(way + index * ways)
 
 
 def _bench_of(problem: Problem) -> Bench:

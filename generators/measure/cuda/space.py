@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate
@@ -17,6 +17,7 @@ from gemmdb.kernels.fp8 import unmultiplied
 from gemmdb.kernels.inductor import menu as inductor_menu
 from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import KERNELS
+from gemmdb.kernels.triton import dependent
 from gemmdb.kernels.triton.gemv.menu import MENU as GEMV
 from gemmdb.kernels.triton.grouped.menu import MENU as GROUPED
 from gemmdb.kernels.triton.int4.menu import MENU as INT4
@@ -43,6 +44,9 @@ class CudaSpace:
     templates, which every breadth tries if the menu is empty. 2 tries the whole menu and a sample of the rest of the
     space.
 
+    For the state `chain`, each config is also tried in every way of beginning early, and problems for which none is
+    legal have no candidates.
+
     `cutlass`: from breadth 1 on, also try the menu of our CUTLASS kernel; for machines that can compile it.
     """
 
@@ -61,7 +65,13 @@ class CudaSpace:
             return [Candidate(ATEN)]
         whole = from_menu(problem, device)
         tried = likely(whole, problem, device) if effort.breadth < 2 else whole
-        ours = [Candidate(config, estimated=len(tried) < len(whole)) for config in tried]
+        fewer = len(tried) < len(whole)
+        if "chain" in effort.states:
+            early = _legal(chain.from_iterable(map(dependent.ways, tried)), problem, device)
+            if not early:
+                return []
+            tried = [*tried, *early]
+        ours = [Candidate(config, estimated=fewer) for config in tried]
         others = self._others(problem, device, effort) if effort.breadth or not whole else []
         beyond = _beyond(problem, device, {*tried, *others}) if effort.breadth == 2 else []
         return [Candidate(ATEN), *ours, *map(Candidate, [*others, *beyond])]
