@@ -104,7 +104,7 @@ def compiled(
         return None, {"failure": one_line(f"{type(error).__name__}: {error}")}
     body = "".join(code.partition("async_compile.wait")[2] for code in codes)
     facts = {
-        "seconds": time.perf_counter() - start, "error": expected.error(result.flatten(0, -2)),
+        "seconds": time.perf_counter() - start, "error": expected.error(result.reshape(expected.sizes)),
         "launches": body.count(".run("), "extern": body.count("extern_kernels."), "template": "triton_tem_" in body,
     }  # fmt: skip
     inputs = [module.inputs, *(make(made).inputs for made in sets[1:])]

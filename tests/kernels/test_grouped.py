@@ -115,6 +115,17 @@ def test_there_is_a_program_for_each_tile_of_each_gradient():
     assert grid(500, 512, names, lambda size, step: -(-size // step)) == (8 * 32 * 8, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("problem", "one", "masked"),
+    [
+        (experts(k=256), config(), 0), (experts(k=264), config(), 1), (experts(k=264), config(load="tma"), 0),
+        (experts(512, 512, 72, ragged="k", layout="tn"), config(), 0),
+    ],
+)  # fmt: skip
+def test_a_time_with_masked_loads_says_nothing_about_one_without(problem, one, masked):
+    assert one.spec.compiled(one, problem) == masked
+
+
 @pytest.mark.parametrize("groups", [1, 7, 8, 128, 1023])
 def test_there_is_a_slot_for_each_group_and_for_the_rows_beyond(groups):
     slots = int(triton.names(config(), experts(groups=groups))["SLOTS"])

@@ -39,6 +39,11 @@ def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any
     return (groups * high if meta["RAGGED_K"] else groups + high) * wide, 1, 1
 
 
+def compiled(config: Config, problem: Problem) -> int:
+    """Whether loads by pointers are masked along K. Groups of K always are, and tensor maps never."""
+    return int(problem.ragged == "m" and not maps(config) and problem.k % int(config.values["block_k"]) != 0)
+
+
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
     """Why a config cannot run, None when it can."""
     if reason := shared.illegal_tile(config, problem, device) or rules.unpadded(problem):
@@ -61,7 +66,8 @@ KERNEL = Kernel(
         "swap": shared.SWAP, "load": OneOf(("pointer", "tma")), "flatten": IntRange(0, 1), "resident": IntRange(1, 16),
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    illegal=illegal, maps=maps, template=Template(__name__, names, grid), digest=partial(sources.digest, __name__),
+    illegal=illegal, maps=maps, compiled=compiled, template=Template(__name__, names, grid),
+    digest=partial(sources.digest, __name__),
 )  # fmt: skip
 """docs/kernels.md says what each parameter does. `flatten`: the loads of a program's next tile are in flight while it
 stores this one. Rows beyond the last group are then left as they are, as ATen leaves them."""
