@@ -62,7 +62,8 @@ class ProblemOptions:
     weight_dtype: Annotated[
         str | None,
         typer.Option(
-            help="Dtype of the weight: int8 or uint8 for mixed_mm [default: int8]; for scaled_mm [default: as --dtype]."
+            help="Dtype of the weight: int8, uint8 or int4 for mixed_mm [default: int8]; for scaled_mm [default: as"
+            " --dtype]."
         ),
     ] = None
     bias: Annotated[str | None, typer.Option(help="none, 1d, full or column [default: 1d for addmm, else none].")] = (
@@ -119,6 +120,24 @@ class ProblemOptions:
         typer.Option(
             help="For grouped_mm only: which size the groups divide, m (the rows of each expert) or k (the gradient of"
             " its weight) [default: m]."
+        ),
+    ] = None
+    group: Annotated[
+        int | None,
+        typer.Option(help="For int4 weights only: how many share a scale, 32, 64, 128 or 256 [default: 128]."),
+    ] = None
+    zeros: Annotated[
+        str | None,
+        typer.Option(
+            help="For int4 weights only: the dtype of the zero points, none, uint8, int8 or that of the activation"
+            " [default: none; bf16 for tinygemm packings, which always have them]."
+        ),
+    ] = None
+    packing: Annotated[
+        str | None,
+        typer.Option(
+            help="For int4 weights only: tinygemm8, tinygemm4 or tinygemm2 (aten._weight_int4pack_mm by its inner"
+            " tiles), low-first or high-first (two in a byte) [default: tinygemm8 for bf16, else low-first]."
         ),
     ] = None
 

@@ -88,6 +88,7 @@ class Kernel:
     can build it on a GPU, so it is measured as the code that Inductor emits. `template`: only for our Triton kernels.
     `compiled`: what of the sizes decides how fast the compiled kernel is, beyond what the cost model counts: a time
     does not carry over to a problem with another value.
+    `int4`: whether it solves a mixed_mm with an int4 weight, and no other.
     `digest`: 16 hexadecimal digits of the source that it is rendered from, None for a kernel without one; `equivalent`
     maps former digests to later ones that render the same kernels.
     """
@@ -106,3 +107,4 @@ class Kernel:
     compiled: Callable[[Config, Problem], int] = alike
     digest: Callable[[], str] | None = None
     equivalent: Mapping[str, str] = field(default_factory=dict)
+    int4: bool = False

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from gemmdb.errors import InputError
+from gemmdb.key.int4 import Groups
 from gemmdb.key.operands import Bias, Numerics, Operand
 
 _SIZE, _WORD = r"(?:0|[1-9]\d{0,9})", r"[a-z0-9_:\-]+"
@@ -17,6 +18,7 @@ _TEXT = re.compile(
     r" deterministic=(?P<deterministic>[01]) constant=(?P<constant>[01])"
     r"(?: scales=(?P<scales>[a-z]+) fast=(?P<fast>[01]))?"
     rf"(?: groups=(?P<groups>{_SIZE}) ragged=(?P<ragged>[a-z]+))?"
+    r"(?: group=(?P<group>[1-9]\d{0,3}) zeros=(?P<zeros>[a-z0-9]+) packing=(?P<packing>[a-z0-9\-]+))?"
 )
 
 
@@ -46,4 +48,5 @@ def fields(text: str) -> dict[str, Any]:
         "scales": part["scales"] or "",
         "groups": int(part["groups"] or 0),
         "ragged": part["ragged"] or "",
+        "int4": Groups(int(part["group"]), part["zeros"], part["packing"]) if part["group"] else None,
     }

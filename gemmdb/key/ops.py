@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gemmdb.errors import InputError
-from gemmdb.key import fp8, grouped
+from gemmdb.key import fp8, grouped, int4
 
 if TYPE_CHECKING:
     from gemmdb.key.problem import Problem
 
 FLOATS = ("bf16", "fp16", "fp32", "fp64")
-WEIGHT_DTYPES = ("int8", "uint8")
+WEIGHT_DTYPES = ("int8", "uint8", int4.INT4)
 
 
 def _sound(problem: Problem) -> str | None:
@@ -78,7 +78,10 @@ _ALL = (
     Op("mm", "products of two matrices", FLOATS),
     Op("addmm", "products with a bias", FLOATS, bias="always", unbiased="mm"),
     Op("int_mm", "products of int8", ("int8", "uint8"), ("int8",), out="int32", scaled_out="bf16", integer=True),
-    Op("mixed_mm", "products with an 8-bit weight", ("bf16", "fp16"), WEIGHT_DTYPES, bias="maybe", dequantises=True),
+    Op(
+        "mixed_mm", "products with an integer weight", ("bf16", "fp16"), WEIGHT_DTYPES, bias="maybe", dequantises=True,
+        reason=int4.unlike,
+    ),
     Op("bmm", "products of batches", FLOATS, batched=True, scale=False),
     Op(
         "scaled_mm", "products of fp8", fp8.FP8, fp8.FP8, out="bf16", bias="maybe", scaled=True, scale=False,

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.key import canonical, epilogue, grammar, grouped, rules
+from gemmdb.key import canonical, epilogue, grammar, grouped, int4, rules
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.epilogue import Epilogue
+from gemmdb.key.int4 import INT4, Groups
 from gemmdb.key.layout import ITEM_SIZES, contiguous, dtype_name, item_size
 from gemmdb.key.operands import (
     IEEE,
@@ -38,6 +39,7 @@ class Problem:
     `scales`: of a scaled_mm, one of fp8.SCALES, how many numbers scale an operand; empty for the other ops.
     `groups`: of a grouped_mm, how many; `ragged`: one of grouped.RAGGED, which size they divide. 0 and empty for the
     other ops.
+    `int4`: of an int4 weight, how it is scaled and packed; None for other weights.
     `device` and `l2` are for `gemmdb.lookup` only: they are not compared and not in the text.
     Raises InputError for values outside these.
     """
@@ -58,6 +60,7 @@ class Problem:
     scales: str = ""
     groups: int = 0
     ragged: str = ""
+    int4: Groups | None = None
     device: str | None = field(default=None, compare=False)
     l2: str = field(default="cold", compare=False)
 
@@ -84,6 +87,7 @@ class Problem:
         bias = "none" if self.bias is None else self.bias.text
         more = f" scales={self.scales} fast={'01'[rules.fast]}" if self.spec.scaled else ""
         more += f" groups={self.groups} ragged={self.ragged}" if self.spec.grouped else ""
+        more += f" {self.int4.text}" if self.int4 is not None else ""
         return (
             f"a={a.text} b={b.text} out={self.out} bias={bias} scalars={self.scalars} fusion={self.fusion}"
             f" fp32={rules.fp32} acc={rules.acc} reduced={'01'[rules.reduced]}"
@@ -149,6 +153,9 @@ class Problem:
         fast_accum: bool = False,
         groups: int | None = None,
         ragged: str | None = None,
+        group: int | None = None,
+        zeros: str | None = None,
+        packing: str | None = None,
     ) -> Problem:
         """A problem with dense operands, as the flags of `gemmdb lookup` describe it, with the same defaults.
 
@@ -158,6 +165,8 @@ class Problem:
         `dtype`: of the activation. Default bf16; int8 for int_mm; fp8_e4m3 for scaled_mm. Torch's names are understood
         here and below: `bfloat16`, `torch.float16`.
         `weight_dtype`: only for mixed_mm (default int8) and scaled_mm (default `dtype`).
+        `group`, `zeros`, `packing`: only for an int4 weight, see `gemmdb.key.int4`; by default groups of 128 in the
+        layout of `aten._weight_int4pack_mm`.
         `bias`: defaults to `1d` for addmm. The bias of a scaled_mm has the output's dtype.
         `interleaved`: the operands of a bmm whose matrices lie side by side, like the heads of an attention [tokens,
         heads, size]: `a`, `b` or `ab`.
@@ -176,7 +185,14 @@ class Problem:
             name if name is None else dtype_name(name) for name in (dtype, weight_dtype, out_dtype)
         )
         dtype, other = spec.dtypes(dtype, weight_dtype)
-        for name in (dtype, other):
+        own = None
+        if other == INT4 and layout[1] != "t":
+            raise InputError(f"{op}: an int4 weight is [N, K]: the layout is nt or tt, not {layout}")
+        if other == INT4:
+            own = int4.groups(dtype, group, None if zeros is None else dtype_name(zeros), packing)
+        elif (group, zeros, packing) != (None, None, None):
+            raise InputError(f"{op}: only an int4 weight has groups, zero points and a packing")
+        for name in (dtype, *((other,) if own is None else ())):
             item_size(name)
         for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch), ("groups", groups or 0)):
             if type(size) is not int or size < 0:
@@ -195,7 +211,9 @@ class Problem:
             n,
             k,
             Operand(dtype, contiguous(m, k, dtype, layout[0] == "t", several, "a" in interleaved)),
-            Operand(other, contiguous(k, n, other, layout[1] == "t", weights, "b" in interleaved)),
+            int4.WEIGHT
+            if own
+            else Operand(other, contiguous(k, n, other, layout[1] == "t", weights, "b" in interleaved)),
             out,
             dense_bias(bias or ("1d" if spec.bias == "always" else "none"), m, n, out if spec.scaled else dtype),
             fusion=fusion,
@@ -205,6 +223,7 @@ class Problem:
             scales=scales if scales is not None else ("tensor" if spec.scaled else ""),
             groups=groups or 0,
             ragged=ragged or "",
+            int4=own,
             device=device or arch,
             l2=l2,
         )
@@ -258,6 +277,16 @@ class Problem:
         return 2 * self.batch * self.m * self.n * self.k
 
     @property
+    def weight_bytes(self) -> int:
+        """The bytes of B, each matrix of a batch or of an active group once. An int4 weight has the scales and zero
+        points of its groups."""
+        size = ITEM_SIZES
+        if self.int4 is not None:
+            return self.int4.bytes(self.n, self.k, size[self.a.dtype])
+        matrices = 1 if self.b.layout.batch == "broadcast" else self.batch
+        return self.k * self.n * size[self.b.dtype] * (grouped.active(self) if self.ragged == "m" else matrices)
+
+    @property
     def bytes(self) -> int:
         """The fewest bytes to move: each operand read once, the output written once, and what its epilogue reads and
         stores beside it. Of the groups, as many have work as can have some."""
@@ -266,9 +295,8 @@ class Problem:
         if (follows := self.epilogue) is not None:
             outputs = size[follows.stored or self.out] + (follows.reads + follows.kept) * size[self.out]
         moved = batch * self.m * self.n * outputs * (self.groups if self.ragged == "k" else 1)
-        weights = self.k * self.n * (grouped.active(self) if self.ragged == "m" else 1)
-        for operand, elements in ((self.a, self.m * self.k), (self.b, weights)):
-            moved += elements * size[operand.dtype] * (1 if operand.layout.batch == "broadcast" else batch)
+        moved += self.m * self.k * size[self.a.dtype] * (1 if self.a.layout.batch == "broadcast" else batch)
+        moved += self.weight_bytes
         if self.bias is not None:
             elements = {"1d": self.n, "full": self.m * self.n, "column": self.m}[self.bias.kind]
             moved += elements * size[self.bias.dtype]

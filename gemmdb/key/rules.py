@@ -74,6 +74,8 @@ def _check_dtypes(problem: Problem, op: Op) -> None:
 def _check_scales(problem: Problem, op: Op) -> None:
     if problem.fusion == "scale" and not op.scale:
         raise InputError(f"{op.name}: no scale can be fused into {op.words}")
+    if problem.int4 is not None and not op.dequantises:
+        raise InputError(f"{op.name}: an int4 weight has groups of scales, and no other weight has")
     if not op.scaled and (problem.scales or problem.numerics.fast):
         scaled = " and ".join(other.name for other in OPS.values() if other.scaled)
         raise InputError(f"{op.name}: only {scaled} has scales of its operands and a fast accumulation")

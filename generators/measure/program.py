@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from gemmdb.errors import InputError
-from gemmdb.generators.measure import representative
+from gemmdb.generators.measure import int4, representative
 from gemmdb.generators.measure.literals import literal, literal_bias
 from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
 from gemmdb.generators.measure.splits import splits
@@ -28,6 +28,7 @@ multiple of 3."""
 class Operands:
     """The tensors of a product: `a` [m, k], `b` [k, n], for bmm with the batch as first dimension; a bias; the scale
     [n] of a `scale` fusion. A scaled_mm has the fp32 scales of both operands: one number [] each, or [m, 1] and [1, n].
+    An int4 weight is `b` as it is packed, with the scales of its groups as `scale` and their `zeros`.
     `reads`: the tensors that the epilogue reads, of the output's size and dtype. `offsets`: of a grouped_mm, int32,
     where each of its groups ends.
     """
@@ -40,12 +41,13 @@ class Operands:
     scale_b: torch.Tensor | None = None
     reads: tuple[torch.Tensor, ...] = ()
     offsets: torch.Tensor | None = None
+    zeros: torch.Tensor | None = None
 
     @property
     def named(self) -> dict[str, torch.Tensor]:
         """The tensors that are present, A and B first, by their names in kernels."""
         found = {"A": self.a, "B": self.b, "bias": self.bias, "scale": self.scale}
-        found |= {"scale_a": self.scale_a, "scale_b": self.scale_b, "offsets": self.offsets}
+        found |= {"scale_a": self.scale_a, "scale_b": self.scale_b, "offsets": self.offsets, "zeros": self.zeros}
         found |= {f"read{place}": tensor for place, tensor in enumerate(self.reads, 1)}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
@@ -54,7 +56,8 @@ class Operands:
         """The operands among tensors by these names."""
         bias, scale, scale_a, scale_b = (named.get(name) for name in ("bias", "scale", "scale_a", "scale_b"))
         reads = tuple(named[name] for name in ("read1", "read2") if name in named)
-        return cls(named["A"], named["B"], bias, scale, scale_a, scale_b, reads, named.get("offsets"))
+        more = named.get("offsets"), named.get("zeros")
+        return cls(named["A"], named["B"], bias, scale, scale_a, scale_b, reads, *more)
 
 
 class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
@@ -70,9 +73,9 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         super().__init__()
         self.problem, self.multiply, self.casts = problem, SPELLINGS[problem.op], problem.spec.dequantises
         self.own, self.columns, self.reads = problem.epilogue, head(problem.n), _reads(problem)
-        self.has_bias, self.has_scale = operands.bias is not None, operands.scale is not None
-        rest = [_stored(problem.b.layout.order, operands.b)]
-        rest += [t for t in (operands.scale_b, operands.bias, operands.scale) if t is not None]
+        self.has_bias, self.has_scale = operands.bias is not None, problem.fusion == "scale"
+        rest = [operands.b if problem.int4 else _stored(problem.b.layout.order, operands.b)]
+        rest += [t for t in (operands.scale_b, operands.bias, operands.scale, operands.zeros) if t is not None]
         activation = [_stored(problem.a.layout.order, operands.a)]
         activation += [one for one in (operands.scale_a, operands.offsets) if one is not None]
         activation += operands.reads
@@ -96,10 +99,13 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         beside += [tensors.pop(0)] if problem.scales else []
         bias = tensors.pop(0) if self.has_bias else None
         scale = tensors.pop(0) if self.has_scale else None
-        if self.casts:
-            b = b.to(a.dtype)
-        a, b = _stored(problem.a.layout.order, a), _stored(problem.b.layout.order, b)
-        out = self.multiply(problem, a, b, beside, None if self.has_scale else bias)
+        a = _stored(problem.a.layout.order, a)
+        if problem.int4 is not None:
+            out = int4.multiply(problem, a, [b, *tensors])
+            out, bias = (out if bias is None else out + bias), None
+        else:
+            b = _stored(problem.b.layout.order, b.to(a.dtype) if self.casts else b)
+            out = self.multiply(problem, a, b, beside, None if self.has_scale else bias)
         if out.dtype != to_torch(problem.out):
             out = out.to(to_torch(problem.out))
         if scale is not None:
@@ -123,11 +129,15 @@ def blank(problem: Problem, device: torch.device) -> Operands:
     when the sizes cannot have the layout classes, or no representative of the epilogue is measured."""
     _check(problem)
     first, second, _ = problem.shapes
-    a, b = _blank(literal(problem.a, *first), device), _blank(literal(problem.b, *second), device)
+    a = _blank(literal(problem.a, *first), device)
     bias = None if problem.bias is None else _blank(literal_bias(problem.bias, problem.m, problem.n), device)
+    reads = [torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device) for _ in range(_reads(problem))]
+    if problem.int4 is not None:
+        weight = int4.blank(problem, device, a.dtype)
+        return Operands(a, weight.packed, bias, weight.scale, reads=tuple(reads), zeros=weight.zeros)
+    b = _blank(literal(problem.b, *second), device)
     scale = torch.empty(problem.n, dtype=_scale_dtype(problem), device=device) if problem.fusion == "scale" else None
     scales = [torch.empty(sizes, dtype=torch.float32, device=device) for sizes in _scale_sizes(problem)]
-    reads = [torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device) for _ in range(_reads(problem))]
     offsets = torch.empty(problem.groups, dtype=torch.int32, device=device) if problem.ragged else None
     return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), offsets)
 
@@ -149,22 +159,28 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
         a, one = _quantised(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5, sizes[0])
         b, other = _quantised(literal(problem.b, *second), random, 1.0, sizes[1])
         scales = [one, other]
+    elif problem.int4 is not None:
+        a = _filled(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5)
+        weight = int4.filled(problem, random, a.dtype)
+        b = weight.packed
     else:
         a = _filled(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5)
         b = _filled(literal(problem.b, *second), random, 1.0)
     bias = None
     if problem.bias is not None:
         bias = _filled(literal_bias(problem.bias, problem.m, problem.n), random, 1.0)
-    scale = None
+    scale = weight.scale if problem.int4 is not None else None
     if problem.fusion == "scale":
         scale = torch.rand(problem.n, generator=random, device=device).mul(0.01).add(0.001).to(_scale_dtype(problem))
     reads = [_like_output(problem, random) for _ in range(_reads(problem))]
-    offsets = [torch.tensor(ends, dtype=torch.int32, device=device) for ends in splits(problem)[:1]]
-    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), *offsets)
+    zeros = weight.zeros if problem.int4 is not None else None
+    offsets = next((torch.tensor(ends, dtype=torch.int32, device=device) for ends in splits(problem)[:1]), None)
+    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), offsets, zeros)
 
 
 def _check(problem: Problem) -> None:
-    if reason := unmeasured(problem):
+    reason = unmeasured(problem) or (problem.int4 and problem.int4.unfit(problem.n, problem.k))
+    if reason:
         raise InputError(reason)
 
 

@@ -11,6 +11,7 @@ import torch
 from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.generators.measure.program import Operands
+from gemmdb.inductor.int4 import dequantised
 from gemmdb.key.problem import Problem
 
 ROW_FLOPS = 8e9
@@ -55,14 +56,14 @@ def reference(problem: Problem, operands: Operands) -> Reference:
     if problem.spec.batched or problem.spec.grouped:
         return _of_matrices(problem, operands)
     rows = _rows(problem, operands.a.device)
-    a, b = operands.a[rows].double(), operands.b.double()
+    a, b = operands.a[rows].double(), _weight(problem, operands)
     if operands.scale_a is not None and operands.scale_b is not None:
         # One number has no rows to choose from.
         a, b = a * operands.scale_a.expand(problem.m, 1)[rows].double(), b * operands.scale_b.double()
     alpha, beta = SCALARS[problem.scalars]
     exact, squares = alpha * (a @ b), alpha**2 * (a.square() @ b.square())
     # The scale belongs to the weight, so a bias is added after it (only mixed_mm has both).
-    if operands.scale is not None:
+    if operands.scale is not None and problem.int4 is None:
         scale = operands.scale.double()
         exact, squares = exact * scale, squares * scale.square()
     if operands.bias is not None:
@@ -71,6 +72,13 @@ def reference(problem: Problem, operands: Operands) -> Reference:
     reads = [read[rows].double() for read in operands.reads]
     exact, squares = representative.exact(problem, exact, squares, reads)
     return Reference(rows, exact, squares.sqrt(), problem.shapes[2])
+
+
+def _weight(problem: Problem, operands: Operands) -> torch.Tensor:
+    """The exact weight [k, n] in float64, without a scale that multiplies the product."""
+    if problem.int4 is None or operands.scale is None:
+        return operands.b.double()
+    return dequantised(operands.b, operands.scale, operands.zeros, problem.int4, torch.float64).t()
 
 
 def _of_matrices(problem: Problem, operands: Operands) -> Reference:

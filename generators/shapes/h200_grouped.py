@@ -86,16 +86,14 @@ def most_used() -> list[Item]:
 def strata() -> list[Stratum]:
     """All mixtures with all ways to divide them: decoding, prefill, and the products of training."""
     decode, prefill, training = (_products(tokens) for tokens in (DECODE, PREFILL, TRAINING))
-    up, down = (lambda item: "fusion" not in item), (lambda item: "fusion" in item)
-    forward = [item for item in training if up(item)]
     return [
-        Stratum(130, list(filter(up, decode))),
-        Stratum(100, list(filter(down, decode))),
-        Stratum(70, list(filter(up, prefill))),
-        Stratum(60, list(filter(down, prefill))),
-        Stratum(15, [item | {"fusion": "none"} for item in decode + prefill if down(item)]),
-        Stratum(25, [_inputs(item) for item in forward]),
-        Stratum(38, [_weights(item) for item in forward], turns=("k",)),
+        Stratum(130, _ups(decode)),
+        Stratum(100, _downs(decode)),
+        Stratum(70, _ups(prefill)),
+        Stratum(60, _downs(prefill)),
+        Stratum(15, [item | {"fusion": "none"} for item in _downs(decode + prefill)]),
+        Stratum(25, [_inputs(item) for item in _ups(training)]),
+        Stratum(38, [_weights(item) for item in _ups(training)], turns=("k",)),
     ]
 
 
@@ -115,6 +113,14 @@ def _pair(mixture: Mixture, experts: int, width: int, rows: int) -> list[Item]:
         common | {"n": 2 * width, "k": mixture.hidden},
         common | {"n": mixture.hidden, "k": width, "fusion": WEIGHTED},
     ]
+
+
+def _ups(items: list[Item]) -> list[Item]:
+    return [item for item in items if "fusion" not in item]
+
+
+def _downs(items: list[Item]) -> list[Item]:
+    return [item for item in items if "fusion" in item]
 
 
 def _fits(item: Item) -> bool:

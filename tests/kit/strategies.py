@@ -14,6 +14,8 @@ from gemmdb.key.epilogue import ARITHMETIC, READS, STORED, Epilogue
 from gemmdb.key.epilogue import ORDERS as STORE_ORDERS
 from gemmdb.key.fp8 import FP8, OUTPUTS, SCALES
 from gemmdb.key.grouped import DTYPES, RAGGED
+from gemmdb.key.int4 import BYTES, INT4, TILED, WEIGHT, Groups
+from gemmdb.key.int4 import SIZES as GROUP_SIZES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.key.operands import BIAS_KINDS, Bias, Numerics, Operand
 from gemmdb.key.ops import FLOATS, OPS, WEIGHT_DTYPES
@@ -49,6 +51,8 @@ def _problem(draw: st.DrawFn) -> Problem:
         a, b = draw(st.sampled_from(["int8", "uint8"])), "int8"
     else:
         a, b = draw(st.sampled_from(["bf16", "fp16"])), draw(st.sampled_from(WEIGHT_DTYPES))
+        if b == INT4:
+            return draw(_int4())
     batch = draw(st.integers(0, 4) | st.just(2**31 - 1)) if op == "bmm" else 1
     layouts = st.builds(Layout, st.sampled_from(ORDERS), ALIGNS)
     if batch > 1:
@@ -80,6 +84,32 @@ def _problem(draw: st.DrawFn) -> Problem:
         numerics,
         draw(st.booleans()),
         batch,
+    )
+
+
+@st.composite
+def _int4(draw: st.DrawFn) -> Problem:
+    """Products with an int4 weight: tiled ones, and those of bytes, whose zero points have more dtypes."""
+    if draw(st.booleans()):
+        a, own = "bf16", Groups(draw(st.sampled_from(GROUP_SIZES)), "bf16", draw(st.sampled_from(sorted(TILED))))
+    else:
+        a = draw(st.sampled_from(["bf16", "fp16"]))
+        zeros = draw(st.sampled_from(["none", a, "uint8", "int8"]))
+        own = Groups(draw(st.sampled_from(GROUP_SIZES)), zeros, draw(st.sampled_from(BYTES)))
+    bias = st.builds(Bias, st.sampled_from(BIAS_KINDS), st.sampled_from(sorted(ITEM_SIZES)), ALIGNS)
+    return Problem(
+        "mixed_mm",
+        draw(SIZES),
+        draw(SIZES),
+        draw(SIZES),
+        Operand(a, draw(st.builds(Layout, st.sampled_from(ORDERS), ALIGNS))),
+        WEIGHT,
+        a,
+        draw(st.none() | bias),
+        fusion=draw(_fusion(["none", "pointwise"], a)),
+        numerics=Numerics(reduced=draw(st.booleans()), deterministic=draw(st.booleans())),
+        constant=draw(st.booleans()),
+        int4=own,
     )
 
 
@@ -170,6 +200,7 @@ epilogues: st.SearchStrategy[Epilogue] = st.builds(
     st.sampled_from(STORE_ORDERS),
     st.sampled_from(["", *STORED.values()]),
 )
+int4_problems: st.SearchStrategy[Problem] = _int4()
 problems: st.SearchStrategy[Problem] = _problem()
 configs: st.SearchStrategy[Config] = _config()
 devices: st.SearchStrategy[Device] = st.builds(

@@ -223,6 +223,19 @@ def ones(w: Any, a: Any) -> Any:
     return made
 
 
+def is_whole(node: Any) -> bool:
+    """Whether a tensor of fixed sizes lies in memory without gaps, in the order of its dimensions."""
+    found = literal(node)
+    if found is None:
+        return False
+    wanted = 1
+    for size, stride in zip(reversed(found[0]), reversed(found[1]), strict=True):
+        if size != 1 and stride != wanted:
+            return False
+        wanted *= size
+    return True
+
+
 def is_dense(vector: Any) -> bool:
     """Whether `vector` already is a buffer without gaps."""
     layout = vector.maybe_get_layout() if hasattr(vector, "maybe_get_layout") else None

@@ -13,7 +13,7 @@ from gemmdb.inductor import legality, ops, outcome
 from gemmdb.inductor.adapter import ir_view, state
 from gemmdb.inductor.decision import Decision, decision_of
 from gemmdb.inductor.live import searching
-from gemmdb.inductor.lower import branches, casting, emit, horizontal
+from gemmdb.inductor.lower import branches, casting, emit, horizontal, int4
 from gemmdb.inductor.match import grouped, scaled_mm
 from gemmdb.kernels.config import ATEN, Config
 
@@ -25,6 +25,7 @@ def register() -> None:
     state.register_own(ops.register(), lower_mixed)
     state.register_own(ops.register_scaled(), lower_scaled)
     horizontal.register()
+    int4.register()
 
 
 def steer(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,7 +35,7 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
     def lower(*args: Any, **kwargs: Any) -> Any:
         node = state.current_node()
         decision = decision_of(node)
-        if decision is None or node.target in (ops.register(), ops.register_scaled()):
+        if decision is None or node.target in (ops.register(), ops.register_int4(), ops.register_scaled()):
             return original(*args, **kwargs)
         try:
             return carry_out(decision, original, args, kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,16 @@ import torch
 from gemmdb.errors import InputError
 from gemmdb.inductor import ops
 from gemmdb.inductor.adapter import state
-from gemmdb.inductor.match import epilogues, extract, grouped, int_mm_scale, packed_linears, scaled_mm, weight_only
+from gemmdb.inductor.match import (
+    epilogues,
+    extract,
+    grouped,
+    int4_products,
+    int_mm_scale,
+    packed_linears,
+    scaled_mm,
+    weight_only,
+)
 from gemmdb.inductor.match.extract import Unsupported, value
 from gemmdb.inductor.match.reading import Product, constant, two_operands
 from gemmdb.inductor.match.weight_only import marked
@@ -37,6 +47,8 @@ def uncovered(node: Any) -> str | None:
         return name
     if str(node.target) == "aten.bmm.default" and _has_symbolic_batch(node) and marked(node, node.args[0]) is None:
         return "bmm"
+    if _FOREIGN_INT4.match(str(node.target)):
+        return f"int4_mm of {str(node.target).partition('.')[0]}"
     if getattr(node.target, "__name__", "") == "mm_plus_mm":
         return "mm_plus_mm"
     if str(node.target) in _CONVOLUTIONS:
@@ -52,9 +64,12 @@ _UNCOVERED = {
     "transformers.grouped_mm_fallback.default": "grouped_mm in a dtype that torch does not compile",
     "aten._scaled_grouped_mm.default": "scaled_grouped_mm", "aten._scaled_grouped_mm_v2.default": "scaled_grouped_mm",
     "aten.mm.dtype": "mm.dtype",
-    "aten._weight_int4pack_mm_for_cpu.default": "int4_mm", "onednn.qlinear_pointwise.default": "qlinear",
+    "aten._weight_int4pack_mm_for_cpu.default": "int4_mm",
+    "aten._weight_int4pack_mm_with_scales_and_zeros.default": "int4_mm", "onednn.qlinear_pointwise.default": "qlinear",
     "onednn.qlinear_pointwise.tensor": "qlinear",
 }  # fmt: skip
+_FOREIGN_INT4 = re.compile(r"(mslk|fbgemm)\.\w*i4\w*_(rowwise|shuffled)")
+"""Operators of other libraries that multiply by int4 weights in layouts of their own, such as torchao's default."""
 _CONVOLUTIONS = ("aten.convolution.default", "mkldnn._convolution_pointwise.default")
 
 
@@ -64,6 +79,8 @@ def _reader(node: Any) -> Callable[[Any], Product | None] | None:
     target = node.target
     if target is ops.register():
         return weight_only.mixed_op
+    if target is ops.register_int4():
+        return int4_products.int4_op
     plain = _PLAIN.get(str(target))
     if plain is not None:
         return plain
@@ -157,6 +174,7 @@ _PLAIN: dict[str, Callable[[Any], Product | None]] = {
     "aten.bmm.default": _bmm,
     "aten.addmm.default": _addmm,
     "aten._int_mm.default": _int_mm,
+    "aten._weight_int4pack_mm.default": int4_products.tiled,
     "aten._scaled_mm.default": _scaled_mm,
     "aten._scaled_mm_v2.default": _scaled_mm,
     "aten._grouped_mm.default": _grouped_mm,

@@ -83,11 +83,7 @@ def _grouped(config: Config, problem: Problem, device: Device) -> str | None:
         return "the template copies by tensor maps, which need compute capability 9.0"
     if problem.ragged == "m" and problem.fusion != "none":
         return "rows beyond the last group are not stored, but what is fused may need them"
-    if problem.ragged == "m" and not problem.a.row_major:
-        return "a group begins anywhere in a row of memory, and a tensor copy at multiples of 16 bytes"
-    if problem.ragged == "k" and (problem.a.row_major or not problem.b.row_major):
-        return "a group begins anywhere in a row of memory, and a tensor copy at multiples of 16 bytes"
-    return rules.unpadded(problem)
+    return rules.unaligned_groups(problem) or rules.unpadded(problem)
 
 
 @rules.sizeless

@@ -83,13 +83,22 @@ def aten(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float]:
     return lambda index: made[index](), 0.0
 
 
-def _aten_call(problem: Problem, names: Tensors, around: tuple[Launch | None, Launch | None]) -> Callable[[], None]:
+def _aten_call(
+    problem: Problem, names: Tensors, around: tuple[Launch | None, Launch | None]
+) -> Callable[[], torch.Tensor | None]:
     """Nearly what Inductor's default does: one ATen call, with a cast of the weight before it and a pointwise kernel
     after it where the problem needs them."""
     first, last = around
+    if problem.int4 is not None and problem.int4.inner:
+        return _tiled_call(problem, names, last)
     before, after, weight, product = None, None, names["B"], names["out"]
     if first is not None:
-        weight = names["cast"] = torch.empty_like(weight, dtype=to_torch(problem.a.dtype))
+        dtype = to_torch(problem.a.dtype)
+        if problem.int4 is not None:
+            weight = torch.empty(problem.n, problem.k, dtype=dtype, device="cuda").t()
+        else:
+            weight = torch.empty_like(weight, dtype=dtype)
+        names["cast"] = weight
         before = launcher(first, names, {"elements": problem.n * problem.k})
     if last is not None:
         after = _finish(problem, names, elementwise.product_dtype(problem), last)
@@ -105,6 +114,22 @@ def _aten_call(problem: Problem, names: Tensors, around: tuple[Launch | None, La
         multiply(problem, names["A"], weight, scales, bias, out=product)
         if after is not None:
             after()
+
+    return call
+
+
+def _tiled_call(problem: Problem, names: Tensors, last: Launch | None) -> Callable[[], torch.Tensor | None]:
+    """ATen's operator for a tiled int4 weight, which makes its output itself, and the kernel that follows."""
+    own = problem.int4
+    assert own is not None
+    sizes = None if last is None else _sizes(problem, names)
+
+    def call() -> torch.Tensor | None:
+        made: torch.Tensor = torch.ops.aten._weight_int4pack_mm(names["A"], names["B"], own.size, names["scale"])
+        if last is None or sizes is None:
+            return made
+        launcher(last, {**names, "product": made}, sizes)()
+        return None
 
     return call
 

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 from gemmdb.generators.measure.cuda import epilogue
 from gemmdb.generators.measure.cuda.epilogue import POINTERS
-from gemmdb.generators.measure.cuda.render import HEAD, Launch, Unit, divisors, kernel, reduction_args, reduction_launch
+from gemmdb.generators.measure.cuda.render import (
+    HEAD,
+    Launch,
+    Unit,
+    divisors,
+    kernel,
+    reduction_args,
+    reduction_launch,
+    weight_args,
+)
 from gemmdb.kernels.triton import TL
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand, default_numerics
@@ -25,8 +34,10 @@ READS = ((4096, 8, 8), (1024, 4, 4), (2048, 4, 4), (4096, 2, 8), (512, 8, 1))
 
 def around(problem: Problem) -> tuple[Launch | None, Launch | None]:
     """The kernels that Inductor's default runs before and after ATen's product, None where it needs none."""
-    mixed = problem.spec.dequantises
+    mixed, own = problem.spec.dequantises, problem.int4
     follows = problem.fusion != "none" or (mixed and problem.bias is not None)
+    if own is not None:
+        return None if own.inner else dequantise(problem), after(problem, problem.a.dtype) if follows else None
     return cast(problem) if mixed else None, after(problem, product_dtype(problem)) if follows else None
 
 
@@ -45,6 +56,26 @@ def cast(problem: Problem) -> Launch:
         f"tl.store(cast + at, tl.load(B + at, mask=inside).to(tl.{TL[problem.a.dtype]}), mask=inside)",
     )
     args = (("B", POINTERS[problem.b.dtype]), ("cast", POINTERS[problem.a.dtype]), ("elements", "i32"))
+    elements = problem.n * problem.k
+    return Launch(_unit(lines, args, elements, 4), (math.ceil(elements / CAST_BLOCK), 1, 1))
+
+
+def dequantise(problem: Problem) -> Launch:
+    """Makes a weight [n, k] of the activation's dtype, `cast`, of an int4 weight in bytes: what a program that unpacks
+    it computes, in its roundings."""
+    own, dtype = problem.int4, f"tl.{TL[problem.a.dtype]}"
+    assert own is not None
+    place = "1 - at % 2" if own.packing == "high-first" else "at % 2"
+    start = "8.0" if own.zeros == "none" else f"tl.load(zeros + at // {own.size}, mask=inside).to({dtype})"
+    lines = (
+        f"at = tl.program_id(0).to(tl.int64) * {CAST_BLOCK} + tl.arange(0, {CAST_BLOCK})",
+        "inside = at < elements",
+        f"number = ((tl.load(B + at // 2, mask=inside).to(tl.int32) >> (4 * ({place})).to(tl.int32)) & 15).to({dtype})",
+        f"shifted = (number - {start}).to({dtype})",
+        f"scaled = shifted.to(tl.float32) * tl.load(scale + at // {own.size}, mask=inside).to(tl.float32)",
+        f"tl.store(cast + at, scaled.to({dtype}), mask=inside)",
+    )
+    args = (*weight_args(problem), ("cast", POINTERS[problem.a.dtype]), ("elements", "i32"))
     elements = problem.n * problem.k
     return Launch(_unit(lines, args, elements, 4), (math.ceil(elements / CAST_BLOCK), 1, 1))
 

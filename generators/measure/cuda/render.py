@@ -124,7 +124,7 @@ class _Hooks:
 
     def args(self) -> list[tuple[str, str]]:
         problem, acc = self.problem, _sums(self.problem)
-        found = [("A", POINTERS[problem.a.dtype]), ("B", POINTERS[problem.b.dtype])]
+        found = [("A", POINTERS[problem.a.dtype]), *weight_args(problem)]
         found += [("offsets", "*i32")] if problem.spec.grouped else []
         if not self.partial:
             found += epilogue.args(problem)
@@ -142,6 +142,8 @@ class _Hooks:
         return f"def kernel({', '.join(f'arg_{n}' if n in 'MNK' else n for n in names)}):\n    #constants#"
 
     def size(self, name: str, dim: int) -> str:
+        if self.problem.int4 is not None and name == "B":
+            return "(arg_N // 8)" if self.problem.int4.inner else "arg_N"
         return "arg_" + {("A", 0): "M", ("A", 1): "K", ("B", 0): "K", ("B", 1): "N", ("B", -1): "N"}[name, dim]
 
     def stride(self, name: str, dim: int) -> str:
@@ -177,6 +179,15 @@ class _Hooks:
         sizes |= {"lda": self.problem.a.layout.align, "ldb": self.problem.b.layout.align}  # in elements
         sizes |= {"apart": self.problem.b.layout.align}
         return Unit(source, args, divisors(args, sizes), warps, stages)
+
+
+def weight_args(problem: Problem) -> list[tuple[str, str]]:
+    """The (name, type) arguments that are the weight: one tensor, or those of an int4 weight."""
+    own = problem.int4
+    if own is None:
+        return [("B", POINTERS[problem.b.dtype])]
+    found = [("B", "*i32" if own.inner else "*u8"), ("scale", POINTERS[problem.a.dtype])]
+    return found if own.inner or own.zeros == "none" else [*found, ("zeros", POINTERS[own.zeros])]
 
 
 def reduction_args(problem: Problem, source: tuple[str, str]) -> tuple[tuple[str, str], ...]:

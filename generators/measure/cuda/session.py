@@ -17,11 +17,9 @@ from gemmdb.generators.measure.cuda.bench import Bench, check, set_up
 from gemmdb.generators.measure.cuda.calls import Call, bind, launcher, reference
 from gemmdb.generators.measure.cuda.graphs import capture, elapsed, sink_buffer
 from gemmdb.generators.measure.cuda.trial import SAMPLE_US, Loaded, Trial
-from gemmdb.generators.measure.spelling import to_torch
 from gemmdb.generators.measure.tolerance import acceptable
 from gemmdb.inductor.timing.graphs import elapsed as once
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.key import grouped
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
 from gemmdb.table.measurement import Protocol, Status, one_line
@@ -155,10 +153,7 @@ def _in_reach(order: Sequence[Config | None], first: dict[Config | None, float])
 def floor_us(problem: Problem, protocol: Protocol, samples: int) -> list[float]:
     """Microseconds of a streaming read of as many bytes as the weight has, under the same protocol: the fastest of a
     few kernels that do nothing else."""
-    matrices = 1 if problem.b.layout.batch == "broadcast" else problem.batch
-    if problem.ragged == "m":
-        matrices = grouped.active(problem)
-    words = max(matrices * problem.n * problem.k * to_torch(problem.b.dtype).itemsize // 4, 1)
+    words = max(problem.weight_bytes // 4, 1)
     names = {"data": torch.ones(words, dtype=torch.int32, device="cuda"), "sink": sink_buffer()}
     empty = capture(None, protocol)
     found = []

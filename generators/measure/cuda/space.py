@@ -19,6 +19,7 @@ from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.kernels.triton.gemv.menu import MENU as GEMV
 from gemmdb.kernels.triton.grouped.menu import MENU as GROUPED
+from gemmdb.kernels.triton.int4.menu import MENU as INT4
 from gemmdb.kernels.triton.menu import Menu
 from gemmdb.kernels.triton.narrow.menu import MENU as NARROW
 from gemmdb.kernels.triton.persistent.menu import MENU as PERSISTENT
@@ -28,9 +29,10 @@ from gemmdb.key.problem import Problem
 from gemmdb.key.representatives import unmeasured
 
 MENUS: Mapping[str, Menu] = {
-    "gemv": GEMV, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE, "grouped": GROUPED,
+    "gemv": GEMV, "int4": INT4, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE, "grouped": GROUPED,
 }  # fmt: skip
 """What is tried of each of our Triton kernels, in this order."""
+DEQUANTISED_INT4 = Config.of("aten", "dequantised")
 BEYOND = 300
 """Configs of the whole space that breadth 2 tries after the menu."""
 
@@ -50,7 +52,10 @@ class CudaSpace:
         """ATen, then legal configs only: illegal configs of a product space tell nothing. If there is nothing to
         multiply, ATen alone. If torch cannot multiply these operands in a graph, or no epilogue of this class is
         measured, ATen alone, as illegal."""
-        if reason := unmultiplied(problem, device) or rules.uncaptured(problem, device) or unmeasured(problem):
+        own = problem.int4
+        reason = unmultiplied(problem, device) or rules.uncaptured(problem, device) or unmeasured(problem)
+        reason = reason or (None if own is None else own.unfit(problem.n, problem.k))
+        if reason:
             return [Candidate(ATEN, reason)]
         if problem.empty:
             return [Candidate(ATEN)]
@@ -62,6 +67,8 @@ class CudaSpace:
         return [Candidate(ATEN), *ours, *map(Candidate, [*others, *beyond])]
 
     def _others(self, problem: Problem, device: Device, effort: Effort) -> list[Config]:
+        if problem.int4 is not None:
+            return _legal([DEQUANTISED_INT4], problem, device)
         takes = self.cutlass and problem.op in KERNELS["cutlass", "gemm"].ops
         ours = cutlass_menu.configs(problem, device, effort.breadth == 2) if takes else []
         return [*ours, *inductor_menu.configs(problem, device)]
@@ -86,7 +93,9 @@ def everything(problem: Problem, device: Device) -> list[Config]:
 
 
 def _menus(problem: Problem) -> list[Menu]:
-    return [menu for name, menu in MENUS.items() if problem.op in KERNELS["triton", name].ops]
+    wanted = problem.int4 is not None
+    kernels = {name: KERNELS["triton", name] for name in MENUS}
+    return [MENUS[name] for name, one in kernels.items() if problem.op in one.ops and one.int4 == wanted]
 
 
 def _legal(configs: Iterable[Config], problem: Problem, device: Device) -> list[Config]:

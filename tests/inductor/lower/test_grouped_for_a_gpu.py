@@ -53,7 +53,6 @@ BEYOND = "rows beyond the last group are not stored, but what is fused may need 
 REFUSED = {
     ("weighted", "flat"): BEYOND,
     ("weighted", "Inductor's"): BEYOND,
-    ("gradient", "TMA"): "a tensor copy does not stop where a group of K ends",
     ("gradient", "flat"): "the groups of K have different lengths, and only loops of one length are flattened",
     **{("odd columns", name): "torch pads the rows of its output to multiples of 16 bytes" for name in CONFIGS},
 }

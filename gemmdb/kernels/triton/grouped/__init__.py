@@ -52,11 +52,7 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
             return "rows beyond the last group are not stored, but what is fused may need them"
     if not maps(config):
         return None
-    if problem.ragged == "k":
-        return "a tensor copy does not stop where a group of K ends"
-    if not problem.a.row_major:
-        return "a group begins anywhere in a row of memory, and a tensor copy at multiples of 16 bytes"
-    return rules.unmapped(problem)
+    return rules.unaligned_groups(problem) or rules.unmapped(problem)
 
 
 KERNEL = Kernel(

@@ -17,50 +17,46 @@ Entry = tuple[int, int, int, int, int, Sequence[Way]]
 POINTER, SWAPPED, TMA, SWAPPED_TMA = (0, "pointer", 0), (1, "pointer", 0), (0, "tma", 0), (1, "tma", 0)
 FLAT, SWAPPED_FLAT = (0, "tma", 1), (1, "tma", 1)
 _ROWS: tuple[tuple[int, Sequence[Entry]], ...] = (
+    (4, (
+        (16, 64, 256, 4, 2, (POINTER, TMA, SWAPPED, SWAPPED_FLAT)), (16, 32, 256, 4, 4, (POINTER,)),
+        (16, 128, 128, 4, 2, (POINTER, SWAPPED, SWAPPED_TMA)), (16, 64, 128, 4, 4, (POINTER, TMA)),
+        (16, 32, 256, 2, 4, (POINTER,)), (16, 32, 512, 4, 2, (POINTER, TMA)), (16, 16, 512, 4, 4, (POINTER,)),
+        (16, 64, 256, 4, 1, (POINTER, TMA)), (16, 128, 256, 4, 1, (SWAPPED_FLAT,)), (16, 128, 256, 8, 1, (POINTER,)),
+    )),
     (16, (
-        (16, 64, 128, 4, 4, (POINTER, SWAPPED, TMA, SWAPPED_TMA, SWAPPED_FLAT)),
-        (16, 64, 256, 4, 2, (POINTER, SWAPPED, TMA, SWAPPED_FLAT)),
-        (16, 128, 128, 4, 2, (POINTER, SWAPPED, SWAPPED_TMA, SWAPPED_FLAT)),
-        (16, 32, 256, 4, 4, (POINTER, TMA)),
-        (16, 128, 64, 4, 4, (SWAPPED, SWAPPED_TMA)),
-        (16, 128, 256, 4, 1, (SWAPPED_FLAT,)),
+        (16, 64, 256, 4, 2, (POINTER, TMA, SWAPPED_FLAT)), (16, 32, 256, 4, 4, (POINTER,)),
+        (16, 128, 128, 4, 2, (POINTER, SWAPPED)), (16, 64, 128, 4, 4, (POINTER,)),
+        (32, 64, 256, 4, 2, (POINTER, TMA)), (32, 64, 128, 4, 4, (POINTER, TMA)),
+        (32, 128, 128, 4, 2, (POINTER, TMA, SWAPPED_FLAT)), (64, 64, 128, 4, 2, (TMA,)),
+        (64, 128, 64, 4, 2, (TMA, FLAT)), (64, 128, 128, 4, 1, (TMA,)),
     )),
     (32, (
-        (16, 64, 128, 4, 4, (SWAPPED, SWAPPED_TMA)),
-        (32, 64, 128, 4, 4, (POINTER, SWAPPED, TMA, SWAPPED_FLAT)),
-        (32, 64, 256, 4, 2, (SWAPPED, SWAPPED_FLAT)),
-        (32, 128, 128, 4, 2, (POINTER, SWAPPED, SWAPPED_TMA, SWAPPED_FLAT)),
-        (64, 128, 64, 4, 2, (TMA, FLAT)),
+        (32, 64, 128, 4, 4, (POINTER, TMA, SWAPPED_FLAT)), (32, 128, 128, 4, 2, (POINTER, TMA, SWAPPED_FLAT)),
+        (64, 64, 128, 4, 3, (TMA,)), (64, 128, 64, 4, 2, (POINTER, TMA, FLAT)), (64, 128, 64, 4, 3, (TMA, FLAT)),
+        (64, 128, 128, 4, 1, (TMA, FLAT)), (64, 256, 64, 4, 1, (TMA, FLAT)), (128, 128, 64, 4, 2, (TMA,)),
     )),
-    (64, (
-        (32, 128, 128, 4, 2, (SWAPPED, SWAPPED_FLAT)),
-        (64, 64, 128, 4, 3, (POINTER, TMA, FLAT)),
-        (64, 128, 128, 4, 2, (POINTER, TMA, FLAT, SWAPPED_FLAT)),
-        (64, 128, 64, 4, 3, (POINTER, TMA, FLAT)),
-        (64, 256, 64, 4, 1, (TMA, FLAT)),
-        (128, 128, 64, 8, 2, (TMA, FLAT)),
+    (128, (
+        (64, 128, 64, 4, 2, (TMA, FLAT)), (64, 128, 64, 4, 3, (POINTER, TMA)), (64, 128, 128, 4, 2, (TMA, FLAT)),
+        (64, 256, 64, 4, 1, (POINTER, TMA, FLAT)), (128, 128, 64, 8, 2, (TMA,)), (128, 128, 64, 4, 2, (TMA, FLAT)),
+        (128, 256, 64, 8, 1, (TMA, FLAT)),
     )),
     (1 << 31, (
-        (64, 128, 64, 4, 2, (TMA, FLAT)),
-        (64, 256, 64, 4, 1, (TMA, FLAT)),
-        (128, 128, 64, 4, 2, (TMA, FLAT)),
-        (128, 128, 64, 8, 2, (POINTER, TMA, FLAT)),
-        (128, 128, 64, 8, 1, (TMA, FLAT)),
-        (128, 256, 64, 8, 1, (POINTER, TMA, FLAT)),
-        (256, 128, 64, 8, 1, (TMA, FLAT)),
-        (128, 128, 128, 8, 1, (FLAT,)),
+        (128, 256, 64, 8, 1, (FLAT, TMA, POINTER)), (64, 256, 64, 4, 1, (FLAT, TMA)),
+        (128, 128, 64, 4, 2, (FLAT, TMA)), (128, 128, 64, 8, 2, (TMA,)), (64, 128, 64, 4, 2, (TMA,)),
+        (64, 128, 64, 4, 3, (TMA,)), (128, 256, 128, 8, 1, (FLAT,)),
     )),
 )  # fmt: skip
 """For groups that divide M, by the mean number of rows of the groups that have some."""
 _DEPTHS: tuple[tuple[int, Sequence[Entry]], ...] = (
     (32, (
-        (64, 128, 32, 4, 3, (POINTER, SWAPPED)), (128, 128, 32, 8, 2, (POINTER,)), (64, 64, 32, 4, 4, (POINTER,)),
-        (128, 256, 32, 8, 1, (POINTER,)), (64, 128, 16, 4, 4, (POINTER,)), (128, 128, 16, 8, 2, (POINTER,)),
+        (128, 128, 32, 4, 2, (POINTER, TMA)), (128, 128, 32, 4, 3, (POINTER,)), (64, 128, 32, 4, 4, (POINTER,)),
+        (128, 128, 32, 8, 2, (POINTER, TMA)), (128, 128, 16, 4, 3, (POINTER,)), (64, 256, 32, 4, 2, (POINTER,)),
+        (128, 256, 32, 8, 1, (POINTER,)),
     )),
     (1 << 31, (
-        (128, 128, 64, 8, 1, (POINTER,)), (128, 128, 64, 8, 2, (POINTER,)), (128, 128, 64, 4, 2, (POINTER,)),
-        (128, 256, 64, 8, 1, (POINTER,)), (256, 128, 64, 8, 1, (POINTER,)), (64, 128, 64, 4, 2, (POINTER,)),
-        (128, 128, 32, 8, 2, (POINTER,)), (64, 256, 64, 4, 1, (POINTER,)),
+        (128, 128, 64, 4, 2, (POINTER, TMA)), (128, 128, 64, 4, 3, (POINTER,)), (128, 128, 64, 8, 2, (POINTER, TMA)),
+        (128, 256, 64, 8, 1, (POINTER, TMA)), (128, 128, 32, 4, 3, (POINTER, TMA)), (64, 128, 64, 4, 4, (POINTER,)),
+        (64, 256, 64, 4, 2, (POINTER, TMA)), (64, 128, 64, 4, 2, (POINTER,)),
     )),
 )  # fmt: skip
 """For groups that divide K, by their mean depth."""
@@ -75,9 +71,9 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
 
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
-    sizes = (16, 32, 64, 128, 256)
-    ways = product((0, 1), ("pointer", "tma"), (0, 1))
-    for m, n, k, warps, resident, way in product(sizes, sizes[1:], sizes[1:], (4, 8), (1, 2, 3, 4), ways):
+    sides, depths = (16, 32, 64, 128, 256), (16, 32, 64, 128, 256, 512)
+    ways = (POINTER, SWAPPED, TMA, SWAPPED_TMA, FLAT, SWAPPED_FLAT)
+    for m, n, k, warps, resident, way in product(sides, sides, depths, (2, 4, 8), (1, 2, 3, 4), ways):
         yield from _fitted(problem, device, Shape(m, n, k, warps, resident), way)
 
 
