@@ -103,10 +103,12 @@ def _document(text: str, name: str) -> Iterator[tuple[str, Any]]:
         raise InputError(f"{name}: a shapes file holds a list of problems")
     begin = re.search(r'"problems"\s*:\s*\[', text) if isinstance(whole, dict) else re.search(r"\[", text)
     position, decoder = begin.end() if begin else 0, json.JSONDecoder()
+    line, counted = 1, 0
     for _ in items:
         position = _skip(text, position)
         item, end = decoder.raw_decode(text, position)
-        yield f"{name}:{text.count(chr(10), 0, position) + 1}", item
+        line, counted = line + text.count("\n", counted, position), position
+        yield f"{name}:{line}", item
         position = _skip(text, end) + 1
 
 
