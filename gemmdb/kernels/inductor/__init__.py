@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemmdb import trust
 from gemmdb.kernels.inductor.legality import illegal, illegal_sum
 from gemmdb.kernels.kernel import Domain, IntRange, Kernel
 
@@ -41,7 +41,7 @@ def digest(file: str) -> str:
     name = f"torch/_inductor/kernel/templates/{file}.py.jinja"
     try:
         path = metadata.distribution("torch").locate_file(name)
-        return hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()[:16]
+        return trust.sha256_of(Path(str(path)))[:16]
     except (OSError, metadata.PackageNotFoundError):
         return ""
 
