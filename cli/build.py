@@ -35,7 +35,8 @@ class BuildOptions:
     ops: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated ops: mm, addmm, int_mm, mixed_mm, bmm, scaled_mm [default: those of the shapes]."
+            help="Comma-separated ops: mm, addmm, int_mm, mixed_mm, bmm, scaled_mm, grouped_mm [default: those of the"
+            " shapes]."
         ),
     ] = None
     dtypes: Annotated[
@@ -51,7 +52,8 @@ class BuildOptions:
     effort: Annotated[
         str | None,
         typer.Option(
-            help="How many candidates to try: quick, standard or full [default: quick on a CPU, else standard]."
+            help="How many candidates to try: quick, standard, full or, on a GPU, chain"
+            " [default: quick on a CPU, else standard]."
         ),
     ] = None
     out: Annotated[

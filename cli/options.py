@@ -42,7 +42,9 @@ class ProblemOptions:
             show_default=False,
         ),
     ] = None
-    op: Annotated[str | None, typer.Option(help="mm, addmm, int_mm, mixed_mm, bmm or scaled_mm (fp8).")] = None
+    op: Annotated[
+        str | None, typer.Option(help="mm, addmm, int_mm, mixed_mm, bmm, scaled_mm (fp8) or grouped_mm (experts).")
+    ] = None
     m: Annotated[int | None, typer.Option(help="Rows of the activation.")] = None
     n: Annotated[int | None, typer.Option(help="Columns of the weight.")] = None
     k: Annotated[int | None, typer.Option(help="The inner size: columns of the activation, rows of the weight.")] = None
@@ -60,7 +62,8 @@ class ProblemOptions:
     weight_dtype: Annotated[
         str | None,
         typer.Option(
-            help="Dtype of the weight: int8 or uint8 for mixed_mm [default: int8]; for scaled_mm [default: as --dtype]."
+            help="Dtype of the weight: int8, uint8 or int4 for mixed_mm [default: int8]; for scaled_mm [default: as"
+            " --dtype]."
         ),
     ] = None
     bias: Annotated[str | None, typer.Option(help="none, 1d, full or column [default: 1d for addmm, else none].")] = (
@@ -109,6 +112,34 @@ class ProblemOptions:
     fast_accum: Annotated[
         bool, typer.Option("--fast-accum", help="For scaled_mm only: use_fast_accum, which sums with fewer bits.")
     ] = False
+    groups: Annotated[
+        int | None, typer.Option(help="For grouped_mm only: number of groups, such as experts [default: 8].")
+    ] = None
+    ragged: Annotated[
+        str | None,
+        typer.Option(
+            help="For grouped_mm only: which size the groups divide, m (the rows of each expert) or k (the gradient of"
+            " its weight) [default: m]."
+        ),
+    ] = None
+    group: Annotated[
+        int | None,
+        typer.Option(help="For int4 weights only: how many share a scale, 32, 64, 128 or 256 [default: 128]."),
+    ] = None
+    zeros: Annotated[
+        str | None,
+        typer.Option(
+            help="For int4 weights only: the dtype of the zero points, none, uint8, int8 or that of the activation"
+            " [default: none; bf16 for tinygemm packings, which always have them]."
+        ),
+    ] = None
+    packing: Annotated[
+        str | None,
+        typer.Option(
+            help="For int4 weights only: tinygemm8, tinygemm4 or tinygemm2 (aten._weight_int4pack_mm by its inner"
+            " tiles), low-first or high-first (two in a byte) [default: tinygemm8 for bf16, else low-first]."
+        ),
+    ] = None
 
     def query(self, catalog: Catalog) -> Query:
         """What the argument or the flags ask, of the device that they name or that the workload was recorded on. Raises
@@ -152,7 +183,7 @@ class ProblemOptions:
         return problem
 
     def _refuse_empty(self, problem: Problem, spelled: str) -> None:
-        for name in ("batch", "m", "n", "k"):
+        for name in ("batch", "m", "n", "k", *(["groups"] if problem.spec.grouped else [])):
             if getattr(problem, name) == 0:
                 raise InputError(f"{spelled.format(name, 0)}: there is nothing to compute; name a size of at least 1")
 

@@ -26,8 +26,14 @@ _PIECE = 2**20
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits. A file that stays as it is is read once per process. Raises
-    OSError."""
+    """The SHA-256 of a file, in hexadecimal digits. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_in_use(path: Path) -> str:
+    """The same of a file that this process uses, perhaps through SQLite. One that stays as it is is read once per
+    process. Raises OSError."""
     found = path.stat()
     return _sha256(str(path), found.st_ino, found.st_mtime_ns, found.st_size)
 

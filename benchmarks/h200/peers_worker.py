@@ -49,12 +49,12 @@ def measure(problem: Problem, table: Path, samples: int) -> dict[str, Any]:
 
 def _measure(problem: Problem, table: Path, samples: int) -> dict[str, Any]:
     bench = set_up(problem)
-    sets = [Operands(copy["A"], copy["B"], copy.get("bias"), copy.get("scale")) for copy in bench.copies]
+    sets = [Operands.of(copy) for copy in bench.copies]
     found: dict[str, Any] = {"tolerance": tolerance(problem), "ways": {}, "us": {}}
     calls: dict[str, Call] = {}
     for name, (module, how) in ways(problem, table).items():
         gemmdb.inductor.reset_stats()
-        call, facts = compiled((module, how), sets, bench.expected)
+        call, facts = compiled((module, how), sets, bench.expected[0])
         found["ways"][name] = facts
         if call is not None:
             calls[name] = call
@@ -104,7 +104,7 @@ def compiled(
         return None, {"failure": one_line(f"{type(error).__name__}: {error}")}
     body = "".join(code.partition("async_compile.wait")[2] for code in codes)
     facts = {
-        "seconds": time.perf_counter() - start, "error": expected.error(result.flatten(0, -2)),
+        "seconds": time.perf_counter() - start, "error": expected.error(result.reshape(expected.sizes)),
         "launches": body.count(".run("), "extern": body.count("extern_kernels."), "template": "triton_tem_" in body,
     }  # fmt: skip
     inputs = [module.inputs, *(make(made).inputs for made in sets[1:])]

@@ -31,6 +31,7 @@ FIGURES: tuple[tuple[str, Member, float, float], ...] = (
     ("int_mm, with and without scale", of("int_mm"), 1.25, 1.20),
     ("mm, M <= 64", of("mm", most=64), 1.12, 1.10),
     ("mm and addmm, all M", of("mm", "addmm"), 1.04, 1.03),
+    ("grouped_mm", of("grouped_mm"), 1.3, 1.05),
 )
 """Name, members, and the target of the geometric mean: over ATen, and over the choice of max-autotune."""
 STRATA: dict[str, Member] = {
@@ -40,6 +41,7 @@ STRATA: dict[str, Member] = {
     "mm, M <= 64": of("mm", most=64),
     "addmm, M <= 64": of("addmm", most=64),
     "mm and addmm, M > 64": of("mm", "addmm", least=65),
+    "grouped_mm": of("grouped_mm"),
 }
 """The comparison with max-autotune draws equally many problems from each. Together they are all problems of these
 ops."""
@@ -51,6 +53,7 @@ STRATA_OF = {
     "int_mm, with and without scale": ("int_mm",),
     "mm, M <= 64": ("mm, M <= 64",),
     "mm and addmm, all M": ("mm, M <= 64", "addmm, M <= 64", "mm and addmm, M > 64"),
+    "grouped_mm": ("grouped_mm",),
 }
 """The strata of each figure."""
 

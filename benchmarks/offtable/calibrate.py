@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import hashlib
 import json
 import math
 from collections import defaultdict
@@ -23,6 +22,7 @@ from typing import Any
 from benchmarks.common import ROOT
 from benchmarks.offtable.against_aten import OUT
 from benchmarks.offtable.folds import fold_of
+from gemmdb import trust
 from gemmdb.generators.fit import bounds
 from gemmdb.generators.fit.bounds import Bounds, Outcome
 from gemmdb.generators.fit.write import literal
@@ -145,5 +145,5 @@ def _finite(values: Mapping[str, float]) -> dict[str, float]:
 def _origin(options: argparse.Namespace, outcomes: int, problems: int) -> dict[str, Any]:
     return {
         "level": options.level, "outcomes": outcomes, "answers": problems,
-        "file": options.file.name, "sha256": hashlib.sha256(options.file.read_bytes()).hexdigest(),
+        "file": options.file.name, "sha256": trust.sha256_of(options.file),
     }  # fmt: skip

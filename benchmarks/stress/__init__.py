@@ -7,7 +7,9 @@ from benchmarks.command import Tool
 
 TOOLS = (
     Tool("kills", "Kill builds and their workers at random moments, and compare the rows at the end."),
-    Tool("readers", "Look up in one table from 64 processes at once, or compile against it."),
+    Tool("cluster-kills", "Kill nodes and workers of a Ray cluster, and the builds over it."),
+    Tool("readers", "Look up in one table from 64 processes at once."),
+    Tool("compiles", "Compile in 64 processes at once with one table."),
     Tool("writers", "Write to one user table from 200 processes at once."),
     Tool("rows", "Make, merge, pack and look up in a table of ten million rows."),
     Tool("scale", "Compute what a public registry of tables would need."),

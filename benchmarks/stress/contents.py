@@ -24,7 +24,10 @@ def contents(path: Path) -> Contents:
 
 
 def failures(path: Path) -> list[str]:
-    """What the table says of its rows without a time, but for those that were out of memory."""
+    """What the table says of its rows without a time, but for those that were out of memory; nothing if there is no
+    file."""
+    if not path.exists():
+        return []
     with contextlib.closing(Table.open(path)) as table:
         failed = (row for row in table.measurements() if row.times is None and row.status is not Status.OOM)
         return [f"{row.problem.head}: {row.config.text}: {row.status}: {row.detail}" for row in failed]

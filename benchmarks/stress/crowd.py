@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 _context = multiprocessing.get_context("fork")
-PATIENCE_S = 600.0
-"""How long to wait for all of them."""
+PATIENCE_S = 1800.0
+"""How long to wait for the next one."""
 
 Act = Callable[[int], list[float]]
 """What each process does, given its number; returns the seconds of each step."""

@@ -8,7 +8,7 @@ killed, all its processes must end within ten seconds, and the table must be sou
 a build comes to its end, it is run once more, for what was killed while it was timed. Then its rows are compared with
 those of the undisturbed one: the same configs of the same problems, and a time for each that has one there. A config
 whose process was killed counts as out of memory, since only the kernel kills like that; it is tried twice. Writes one
-line of JSON per round.
+line of JSON per round. `cluster-kills` does the same to builds over a Ray cluster.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 from benchmarks.common import ROOT, now, write_shapes
 from benchmarks.stress import victims
 from benchmarks.stress.contents import Contents, contents, differences, failures
+from benchmarks.stress.victims import Victim
 from gemmdb.generators.files.verify import verify
 from gemmdb.key.problem import Problem
 from gemmdb.table.writer import Store
@@ -37,7 +38,7 @@ from gemmdb.table.writer import Store
 SIZES = (1, 4, 16, 64)
 LIMIT_S = 10.0
 """How long processes may outlive their build."""
-WEIGHTS = {"driver": 0.35, "worker": 0.4, "compiler": 0.3, "server": 0.1}
+WEIGHTS = {"driver": 0.35, "worker": 0.4, "compiler": 0.3, "server": 0.1, "node": 0.15}
 """How likely each kind of process is to be killed, relative to each other."""
 OUT = ROOT / "benchmarks" / "results" / "faults"
 
@@ -56,13 +57,15 @@ class Round:
 
 @dataclass
 class Campaign:
-    """Builds of `shapes` in `folder` that are killed. `most_s`: the longest pause between two kills."""
+    """Builds of `shapes` in `folder` that are killed. `most_s`: the longest pause between two kills. `more`: further
+    words of the command."""
 
     folder: Path
     shapes: Path
     most_s: float
     chance: random.Random
     driver: tuple[str, ...] = (sys.executable, "-m", "benchmarks.stress.driver")
+    more: tuple[str, ...] = ()
 
     def start(self, out: Path, mark: str) -> subprocess.Popen[bytes]:
         """A build into `out`, whose processes have the mark."""
@@ -70,9 +73,17 @@ class Campaign:
             **os.environ, victims.MARK: mark, "TMPDIR": str(self.folder), "PYTHONPATH": str(ROOT),
             "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "cache"),
         }  # fmt: skip
-        command = [*self.driver, str(self.shapes), str(out)]
+        command = [*self.driver, str(self.shapes), str(out), *self.more]
         with self.log.open("wb") as log:
             return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log)
+
+    def running(self, mark: str) -> list[Victim]:
+        """The processes that work for the build with the mark."""
+        return victims.running(mark)
+
+    def kill(self, victim: Victim) -> bool:
+        """Kill one of them. False if it ended before."""
+        return victims.kill(victim)
 
     @property
     def log(self) -> Path:
@@ -93,12 +104,12 @@ class Campaign:
             mark = f"{out.name}-{done.builds}"
             process = self.start(out, mark)
             ended = self._disturb(process, mark, done, most)
-            after = victims.gone_after(mark, LIMIT_S)
+            after = victims.gone_after(mark, LIMIT_S, self.running)
             done.orphans += after is None
             done.longest_s = max(done.longest_s, after or 0.0)
-            for left in victims.running(mark):
+            for left in self.running(mark):
                 done.faults.append(f"a {left.kind} still ran after {LIMIT_S:g} s")
-                victims.kill(left)
+                self.kill(left)
             done.faults += unsound(out)
             if ended:
                 self.start(out, "again").wait()
@@ -114,12 +125,12 @@ class Campaign:
                     done.faults.append(f"a build ended with code {code}: {self.log.read_text()[-300:]}")
                 return code != -9
             except subprocess.TimeoutExpired:
-                victim = self._choose(process.pid, victims.running(mark))
-                done.killed[victim.kind] += victims.kill(victim)
+                victim = self._choose(process.pid, self.running(mark))
+                done.killed[victim.kind] += self.kill(victim)
 
-    def _choose(self, driver: int, running: list[victims.Victim]) -> victims.Victim:
+    def _choose(self, driver: int, running: list[Victim]) -> Victim:
         by_kind = {victim.kind: victim for victim in self.chance.sample(running, len(running)) if victim.pid != driver}
-        by_kind["driver"] = victims.Victim(driver, "driver")
+        by_kind["driver"] = Victim(driver, "driver")
         kinds = sorted(by_kind)
         return by_kind[self.chance.choices(kinds, [WEIGHTS.get(kind, 0.1) for kind in kinds])[0]]
 
@@ -143,27 +154,31 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> None:
     """Kill, compare, and write."""
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
     try:
         shapes = write_shapes(folder / "shapes.jsonl", problems())
         campaign = Campaign(folder, shapes, options.most, random.Random(options.seed))
-        wanted = campaign.undisturbed(folder / "undisturbed.db")
-        with options.out.open("w") as file:
-            left = options.kills
-            while left > 0:
-                start, table = time.monotonic(), folder / f"round-{left}.db"
-                shutil.rmtree(folder / "cache", ignore_errors=True)
-                done = campaign.round(table, left)
-                left -= done.killed.total()
-                if not done.killed and done.faults:
-                    raise SystemExit(f"a build fails that nobody kills: {done.faults}")
-                line = result(done, wanted, table) | {"seconds": round(time.monotonic() - start, 1)}
-                file.write(json.dumps(line) + "\n")
-                file.flush()
-                print(json.dumps(line), flush=True)
+        run(campaign, campaign.undisturbed(folder / "undisturbed.db"), options)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(campaign: Campaign, wanted: Contents, options: argparse.Namespace) -> None:
+    """Rounds until enough processes are killed."""
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with options.out.open("w") as file:
+        left = options.kills
+        while left > 0:
+            start, table = time.monotonic(), campaign.folder / f"round-{left}.db"
+            shutil.rmtree(campaign.folder / "cache", ignore_errors=True)
+            done = campaign.round(table, left)
+            left -= done.killed.total()
+            if not done.killed and done.faults:
+                raise SystemExit(f"a build fails that nobody kills: {done.faults}")
+            line = result(done, wanted, table) | {"seconds": round(time.monotonic() - start, 1)}
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            print(json.dumps(line), flush=True)
 
 
 def problems() -> list[Problem]:

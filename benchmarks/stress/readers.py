@@ -12,10 +12,12 @@ because a lookup waits at most five seconds while others write.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,14 +67,15 @@ def measured(path: Path, processes: int, count: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def beside(path: Path, pause_s: float, options: argparse.Namespace) -> dict[str, Any]:
-    """What the readers tell while one process writes."""
+@contextlib.contextmanager
+def writing(path: Path, pause_s: float) -> Iterator[None]:
+    """While this lasts, one process writes."""
     context = multiprocessing.get_context("fork")
     stop = context.Event()
     writer = context.Process(target=write, args=(path, pause_s, stop))
     writer.start()
     try:
-        return measured(path, options.processes, options.lookups)
+        yield
     finally:
         stop.set()
         writer.join()
@@ -93,7 +96,8 @@ def main(options: argparse.Namespace) -> None:
         found: dict[str, Any] = {"date": now(), "cores": os.cpu_count(), "processes": options.processes}
         found["alone"] = measured(path, options.processes, options.lookups)
         for name, pause_s in (("beside a writer", 0.1), ("beside a writer without a pause", 0.0)):
-            found[name] = beside(path, pause_s, options)
+            with writing(path, pause_s):
+                found[name] = measured(path, options.processes, options.lookups)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))

@@ -4,8 +4,9 @@
 
 The rows are of as many problems as give 50 rows each, written as a build writes them: a few thousand at a time, then
 the verdicts. `merge` unites two halves of the table. Each step runs in a process of its own, whose peak resident memory
-is what the system says. `lookup` is the time of a lookup in a warm process, by distinct problems, the making of the key
-included. The result is one line of JSON per run: a run with a tenth of the rows tells whether memory grows with them.
+is what the system says. `lookup` is the time of a lookup by distinct problems from all of the table, the making of the
+key included: in the first round, and warm, when the same problems are asked for again. The result is one line of JSON
+per run: a run with a tenth of the rows tells whether memory grows with them.
 """
 
 from __future__ import annotations
@@ -99,18 +100,21 @@ def chunks(rows: Iterable[Measurement]) -> Iterable[list[Measurement]]:
 
 
 def look_up(path: Path, count: int, immutable: bool) -> dict[str, Any]:
-    """Microseconds of one lookup: the quantiles of the fastest round, and the medians of all."""
+    """Microseconds of one lookup: the quantiles of the fastest warm round, and the medians of all; the first is cold.
+    Each round asks for the same problems, evenly spread over all `count`, as new objects."""
     rounds = []
+    numbers = range(0, count, max(count // TIMED, 1))[:TIMED]
     with contextlib.closing(Table.open(path, immutable=immutable)) as table:
-        for number in range(ROUNDS + 1):
+        for _ in range(ROUNDS + 1):
             times = []
-            for problem in invented.problems(min(TIMED, count), number * TIMED % max(count - TIMED + 1, 1)):
+            for number in numbers:
+                (problem,) = invented.problems(1, number)
                 start = time.perf_counter_ns()
                 verdict = table.verdict(problem, invented.DEVICE)
                 times.append((time.perf_counter_ns() - start) / 1e3)
                 assert verdict is not None
             rounds.append(times)
-    cuts = statistics.quantiles(min(rounds[1:], key=statistics.median), n=100)  # The first one warms up.
+    cuts = statistics.quantiles(min(rounds[1:], key=statistics.median), n=100)
     found = {"median": round(cuts[49], 2), "p10": round(cuts[9], 2), "p99": round(cuts[98], 2)}
     return {**found, "medians": [round(statistics.median(times), 2) for times in rounds]}
 
@@ -118,6 +122,7 @@ def look_up(path: Path, count: int, immutable: bool) -> dict[str, Any]:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the table")
+    parser.add_argument("--keep", action="store_true", help="keep the tables")
     parser.add_argument("--folder", type=Path, help="where the tables are made; they take 1 KiB a row")
     parser.add_argument("--out", type=Path, default=OUT / "rows.jsonl", help="the file of results")
 
@@ -143,7 +148,8 @@ def main(options: argparse.Namespace) -> None:
             print(name, json.dumps(found[name]), flush=True)
         found["file_bytes"], found["packed_bytes"] = whole.stat().st_size, packed.stat().st_size
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not options.keep:
+            shutil.rmtree(folder, ignore_errors=True)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         with options.out.open("a") as file:
             file.write(json.dumps(found) + "\n")

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,8 @@ MARK = "GEMMDB_STRESS_MARK"
 
 @dataclass(frozen=True)
 class Victim:
-    """A process: its id, and what it is: a driver, a server, a worker, a compiler, or another one."""
+    """A process: its id, and what it is: a driver, a server, a worker, a compiler, Ray's part of a node, an idle worker
+    of Ray, or another one."""
 
     pid: int
     kind: str
@@ -39,6 +40,10 @@ def _running(mark: str) -> Iterator[Victim]:
 
 
 def _kind(folder: Path, words: list[bytes]) -> str:
+    if words[0].startswith(b"ray::"):
+        return "idle" if words[0].startswith(b"ray::IDLE") else "worker"
+    if b"/ray/" in words[0]:
+        return "node" if words[0].endswith(b"/raylet") else "other"
     if Path(os.fsdecode(words[0])).name.startswith("python"):
         boot = b" ".join(words)
         if b"fork_server" in boot:
@@ -57,10 +62,10 @@ def kill(victim: Victim) -> bool:
     return True
 
 
-def gone_after(mark: str, limit_s: float) -> float | None:
-    """Seconds until no process with the mark runs; None if one still does after `limit_s`."""
+def gone_after(mark: str, limit_s: float, found: Callable[[str], list[Victim]] = running) -> float | None:
+    """Seconds until no process that is `found` with the mark runs; None if one still does after `limit_s`."""
     start = time.monotonic()
-    while running(mark):
+    while found(mark):
         if time.monotonic() - start > limit_s:
             return None
         time.sleep(0.05)

@@ -154,6 +154,11 @@ class Decoder(nn.Module):
         return self.head(x)
 
 
+def read_bytes(model: nn.Module) -> int:
+    """The bytes that a decode step reads at least: all weights with their scales, and the cache."""
+    return sum(buffer.nbytes for buffer in model.buffers())
+
+
 def inputs(shape: Shape, rows: int, tokens: int, device: str = "cuda") -> tuple[Tensor, Tensor]:
     """Embedded tokens [rows, tokens, hidden] and the angles of their positions [tokens, head / 2]."""
     x = torch.randn(rows, tokens, shape.hidden, device=device).to(torch.bfloat16)

@@ -1,13 +1,16 @@
 """Decode and prefill of a Llama-3-8B-shaped model: default mode, max-autotune and gemmdb, in turn in one process.
 
     python -m benchmarks.torch models --out FILE.jsonl [--rows 1,4,16] [--prefill 2048] [--layers 32] [--context 1024]
-        [--weights bf16,int8,int8-before] [--minutes M]
+        [--weights bf16,int8,int8-before] [--modes default,gemmdb,gemmdb+pdl,max-autotune] [--trace] [--minutes M]
 
 A step of each variant is captured in one CUDA graph, so no launch is waited for, and the graphs are replayed in turn.
 Layers are compiled one by one and share their code, so each variant compiles one layer and the head. Max-autotune and
 default mode have the int8 product in two spellings; the faster one is their result. gemmdb answers from the shipped
 table (or GEMMDB_TABLES), benchmarks nothing and is strict: every product must be in the table. Appends one JSON line
 per number of rows.
+
+The limit of a decode step is the time in which its weights, scales and cache are read once at `--bandwidth`. `--trace`
+adds, by the profiler, how long each kernel takes and how long the GPU is idle between kernels.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from benchmarks.common import software, without_root
 from gemmdb.table.stats import interval
 
 PEERS = ("default", "max-autotune")
+OURS = ("gemmdb", "gemmdb+pdl")
 KINDS = {"bf16": ("bf16",), "int8": ("int8", "int8-before")}
 """The spellings of the product that each kind of weights has."""
 
@@ -40,6 +44,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", default=",".join(name for names in KINDS.values() for name in names), help="spellings to compile"
     )
+    parser.add_argument(
+        "--modes", default="default,gemmdb,max-autotune", help="of default, gemmdb, gemmdb+pdl and max-autotune"
+    )
+    parser.add_argument(
+        "--bandwidth", type=float, default=4.3e12, help="bytes per second of the limit; default: an H200's copy"
+    )
+    parser.add_argument("--trace", action="store_true", help="also say where the time of each step goes")
     parser.add_argument("--minutes", type=float, default=60, help="begin no further variant after that time")
 
 
@@ -66,15 +77,17 @@ def main(options: argparse.Namespace) -> None:
 
 def gains(taken: dict[str, list[float]]) -> dict[str, list[float]]:
     """The time of a peer's step over that of gemmdb's, each in the faster of its spellings: the median over the rounds,
-    in which one follows the other, between the ends of its 95% interval."""
+    in which one follows the other, between the ends of its 95% interval. `+pdl`: gemmdb's over that with kernels that
+    begin early."""
     found = {}
     for kind, spellings in KINDS.items():
-        ours, *theirs = (_fastest(taken, [f"{s}/{mode}" for s in spellings]) for mode in ("gemmdb", *PEERS))
-        for peer, values in zip(PEERS, theirs, strict=True):
-            if len(ours) == len(values) > 0:
-                ratios = sorted(other / mine for mine, other in zip(ours, values, strict=True))
+        ours, early, *theirs = (_fastest(taken, [f"{s}/{mode}" for s in spellings]) for mode in (*OURS, *PEERS))
+        pairs = [(f"{kind} over {peer}", ours, values) for peer, values in zip(PEERS, theirs, strict=True)]
+        for name, mine, others in (*pairs, (f"{kind} +pdl", early, ours)):
+            if len(mine) == len(others) > 0:
+                ratios = sorted(other / one for one, other in zip(mine, others, strict=True))
                 low, high = interval(len(ratios))
-                found[f"{kind} over {peer}"] = [ratios[low], statistics.median(ratios), ratios[high]]
+                found[name] = [ratios[low], statistics.median(ratios), ratios[high]]
     return found
 
 
@@ -84,7 +97,14 @@ def _fastest(taken: dict[str, list[float]], names: Sequence[str]) -> list[float]
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
-    """Tokens per second, and gemmdb's gains."""
+    """Tokens per second, the share of the limit that the memory sets for a decode step, the share of the time in which
+    no kernel ran, and gemmdb's gains."""
     count = found["rows"] * found["tokens"]
     tokens = {name: round(1e3 * count / quartiles[1], 1) for name, quartiles in found["ms"].items()}
-    return {"tokens_per_s": tokens, **{name: [round(end, 3) for end in ends] for name, ends in found["gains"].items()}}
+    gains = {name: [round(end, 3) for end in ends] for name, ends in found["gains"].items()}
+    if found["tokens"] > 1:  # The matrix unit limits a prefill.
+        return {"tokens_per_s": tokens, **gains}
+    limits = {name: round(1e3 * count / ms, 1) for name, ms in found["limit_ms"].items()}
+    share = {name: round(value / limits[name.split("/")[0]], 3) for name, value in tokens.items()}
+    idle = {name: round(one["idle_us"] / one["span_us"], 3) for name, one in found.get("trace", {}).items()}
+    return {"tokens_per_s": tokens, "limit": limits, "of_limit": share, **({"idle": idle} if idle else {}), **gains}

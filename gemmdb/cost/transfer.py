@@ -48,15 +48,15 @@ class ConfigGroup:
 @dataclass(frozen=True, slots=True)
 class Scale:
     """Expected times on one problem and device, up to a factor that nearby problems share. `roof`: the roofline;
-    `estimator`: None if the cost model does not know the device."""
+    `estimator`: None if the cost model does not know the device or the weight."""
 
     roof: float
     estimator: Estimator | None
 
     @classmethod
     def of(cls, problem: Problem, device: Device) -> Scale:
-        """The scale of a problem; only the roofline if the cost model does not know the device."""
-        known = machine(device)
+        """The scale of a problem; only the roofline if the cost model does not know the device, or int4 weights."""
+        known = machine(device) if problem.int4 is None else None
         estimator = FITTED.estimator(Setting.shared(problem, known)) if known else None
         return cls(roofline_us(problem, device), estimator)
 
@@ -122,7 +122,12 @@ def programs(config: Config, problem: Problem) -> int | None:
 
 @functools.lru_cache(maxsize=4096)
 def tile(config: Config) -> Tile | None:
-    """The tile of a config, None for one that the cost model does not know."""
+    """The tile of a config, None for one without: ATen, or a kernel that only others know."""
+    if config.spec.int4 and config.backend == "triton":
+        value = {name: int(number) for name, number in config.params if isinstance(number, int)}
+        split = value["split_k"]
+        block = value["block_m"], value["block_n"], value["block_k"]
+        return Tile(config.kernel, *block, value["warps"], value["stages"], split, "fixup" if split > 1 else "none")
     return None if config == ATEN else tile_of(config)
 
 

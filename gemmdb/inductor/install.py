@@ -8,7 +8,18 @@ from typing import Any
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.inductor import passes, ranks, session, summaries, uncompiled
-from gemmdb.inductor.adapter import compiling, cutlass, decomposing, fusing, hooks, naming, patches, prebuilt, state
+from gemmdb.inductor.adapter import (
+    compiling,
+    cutlass,
+    decomposing,
+    dependent,
+    fusing,
+    hooks,
+    naming,
+    patches,
+    prebuilt,
+    state,
+)
 from gemmdb.inductor.adapter import padding as pad_mm
 from gemmdb.inductor.journal import BENCHMARKS, JOURNAL
 from gemmdb.inductor.live import searching
@@ -52,6 +63,8 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
         "should_pad": pad_mm.unless(padding.answered),
         "fusion_score": fusing.in_any_loops,
         "define_kernel": naming.keeping_names,
+        "launching": dependent.launching,
+        "waiting": dependent.waiting_first,
         "cutlass_headers": cutlass.with_our_headers,
         "cuda_compile": prebuilt.with_prebuilt,
         "timings": lambda _: searching.keep,

@@ -187,7 +187,9 @@ def _rows(problem: Problem) -> set[str]:
 _RULES = {
     ("aten", "default"): _default,
     ("aten", "padded"): _default,
+    ("aten", "dequantised"): _default,
     ("triton", "inductor_bmm"): _default,
+    ("triton", "inductor_grouped"): _default,
     ("triton", "inductor_mm"): _default,
     ("triton", "inductor_persistent_tma"): _default,
     ("triton", "inductor_scaled_tma"): _default,

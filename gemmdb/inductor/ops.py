@@ -1,6 +1,7 @@
 """Our namespace of operators, for products that have none of their own in ATen.
 
 `gemmdb::mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering.
+`gemmdb::int4_mm` is a product with an int4 weight, which programs spell in many nodes or as one that has no lowering.
 `gemmdb::int_mm_scaled` is an integer product with its scales, for one kernel that does both, and
 `gemmdb::horizontal_mm` several products of one activation, for one kernel that does all. All other products keep
 their own operators, and node metadata holds the decision. So every pass and layout rule of Inductor that names those
@@ -13,10 +14,14 @@ from typing import Any
 
 import torch
 
+from gemmdb.inductor import int4
+from gemmdb.key.int4 import TILED, Groups
+
 _SCHEMA = "mixed_mm(Tensor a, Tensor w, Tensor? scale=None, bool scale_first=False) -> Tensor"
 _SCALED_SCHEMA = (
     "int_mm_scaled(Tensor a, Tensor b, Tensor? scale, ScalarType dtype, Tensor? rows=None, Tensor? bias=None) -> Tensor"
 )
+_INT4_SCHEMA = "int4_mm(Tensor a, Tensor w, Tensor scale, Tensor? zeros, int group, str packing) -> Tensor"
 _HORIZONTAL_SCHEMA = "horizontal_mm(Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] biases) -> Tensor"
 _library: Any = None
 
@@ -31,6 +36,19 @@ def _eager(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
 
 def _fake(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
     return a.new_empty((a.shape[0], w.shape[1]))
+
+
+def _eager_int4(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str) -> Any:
+    return torch.nn.functional.linear(a, int4.dequantised(w, scale, zeros, _groups(zeros, group, packing), a.dtype))
+
+
+def _fake_int4(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str) -> Any:
+    return a.new_empty((a.shape[0], w.shape[0] * (8 if packing in TILED else 1)))
+
+
+def _groups(zeros: Any, group: int, packing: str) -> Groups:
+    # What the zero points are made of makes no difference to the arithmetic.
+    return Groups(group, "none" if zeros is None else "int8", packing)
 
 
 def _eager_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
@@ -60,6 +78,11 @@ def _flops(a: Any, w: Any, *_: Any, **__: Any) -> int:
     return 2 * int(a[0]) * int(a[1]) * int(w[1])
 
 
+def _flops_int4(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str, **_: Any) -> int:
+    """2 m n k, from shapes."""
+    return 2 * int(a[0]) * int(a[1]) * int(w[0]) * (8 if packing in TILED else 1)
+
+
 def _flops_horizontal(a: Any, weights: Any, *_: Any, **__: Any) -> int:
     """2 m n k of all products, from shapes."""
     return sum(_flops(a, weight) for weight in weights)
@@ -87,6 +110,16 @@ def register_scaled() -> Any:
     return torch.ops.gemmdb.int_mm_scaled.default
 
 
+def register_int4() -> Any:
+    """Define the operators once per process; returns the overload of `int4_mm`.
+
+    int4_mm(a [M, K] float, w, scale, zeros or None, group, packing) -> [M, N] of a's dtype: a times the int4 weight w,
+    whose tensors, group size and packing `gemmdb.key.int4` describes.
+    """
+    _define()
+    return torch.ops.gemmdb.int4_mm.default
+
+
 def register_horizontal() -> Any:
     """Define the operators once per process; returns the overload of `horizontal_mm`.
 
@@ -105,13 +138,16 @@ def _define() -> None:
         library.define(_SCHEMA)
         library.define(_SCALED_SCHEMA)
         library.define(_HORIZONTAL_SCHEMA)
+        library.define(_INT4_SCHEMA)
         library.impl("mixed_mm", _eager, "CompositeExplicitAutograd")
         library.impl("int_mm_scaled", _eager_scaled, "CompositeExplicitAutograd")
         library.impl("horizontal_mm", _eager_horizontal, "CompositeExplicitAutograd")
+        library.impl("int4_mm", _eager_int4, "CompositeExplicitAutograd")
         # Fake tensors take these too. `register_fake` would look for our source among all loaded modules: 60 ms.
         library.impl("mixed_mm", _fake, "Meta")
         library.impl("int_mm_scaled", _fake_scaled, "Meta")
         library.impl("horizontal_mm", _fake_horizontal, "Meta")
+        library.impl("int4_mm", _fake_int4, "Meta")
         _register_flops()
         _library = library
 
@@ -122,3 +158,4 @@ def _register_flops() -> None:
     register_flop_formula(torch.ops.gemmdb.mixed_mm)(_flops)
     register_flop_formula(torch.ops.gemmdb.int_mm_scaled)(_flops)
     register_flop_formula(torch.ops.gemmdb.horizontal_mm)(_flops_horizontal)
+    register_flop_formula(torch.ops.gemmdb.int4_mm)(_flops_int4)

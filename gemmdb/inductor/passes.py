@@ -24,7 +24,16 @@ from gemmdb.inductor.decision import DECISION, Decision
 from gemmdb.inductor.horizontal import fusing
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.live import tuning
-from gemmdb.inductor.match import convolutions, int_mm_scale, mixed, origin, products, weight_only
+from gemmdb.inductor.match import (
+    convolutions,
+    int4,
+    int4_products,
+    int_mm_scale,
+    mixed,
+    origin,
+    products,
+    reading,
+)
 from gemmdb.inductor.match.extract import Unsupported
 from gemmdb.inductor.match.taken_apart import TakenApart
 from gemmdb.inductor.phases import PHASES
@@ -51,7 +60,7 @@ class JointPass:
         rewritten, queries = False, list[Query]()
         for node in list(graph.nodes):
             try:
-                found = mixed.find(node)
+                found = mixed.find(node) or int4.find(node)
                 if self.apart.concerns(node):
                     rewritten |= self._settle(graph, node, found, constants)
                 elif found is not None:
@@ -69,7 +78,7 @@ class JointPass:
             graph.eliminate_dead_code()
         early.begin(graph, self.session, self.later.carry_out, self.later.ahead)
 
-    def _settle(self, graph: Any, node: Any, found: mixed.Mixed | None, constants: set[Any]) -> bool:
+    def _settle(self, graph: Any, node: Any, found: mixed.Mixed | int4.Int4 | None, constants: set[Any]) -> bool:
         """Keep a product that torch takes apart if its answer is a kernel. Returns whether it was rewritten."""
         wanted = False
         try:
@@ -81,10 +90,10 @@ class JointPass:
             if not wanted:
                 self.apart.decompose(node)
         if wanted and found is not None:
-            mixed.rewrite(graph, found)
+            found.rewrite(graph)
         return wanted and found is not None
 
-    def _visit(self, graph: Any, found: mixed.Mixed, constant: bool, queries: list[Query]) -> bool:
+    def _visit(self, graph: Any, found: mixed.Mixed | int4.Int4, constant: bool, queries: list[Query]) -> bool:
         try:
             found.leave_mark(constant)
             product = products.product(found.node)
@@ -100,7 +109,7 @@ class JointPass:
             queries.append(product.query)
         elif _stays(hit, product.query):
             return False
-        mixed.rewrite(graph, found)
+        found.rewrite(graph)
         return True
 
     def _look_ahead(self, node: Any, queries: list[Query]) -> None:
@@ -223,7 +232,10 @@ class PostGradPass:
             if decision.config is not None and decision.config.backend == "cutlass":
                 outcome.refuse(decision, "the scale is not a tensor over the columns or rows")
                 decision = replace(decision, config=ATEN, refused=True)
-        if decision.unanswered and node.target not in (ops.register(), ops.register_scaled()):
+        if node.target is int4_products.TILED_MM:
+            if decision.branches or decision.config not in (None, ATEN):
+                int4_products.absorb(node).meta[DECISION] = decision
+        elif decision.unanswered and node.target not in _own():
             outcome.left_alone(decision)
         elif self._must_steer(node, decision):
             node.meta[DECISION] = decision
@@ -232,7 +244,12 @@ class PostGradPass:
         """Inductor's default is left alone, except where Inductor would then search, and for our own operator."""
         if decision.branches or decision.config != ATEN:
             return True
-        return state.autotuning() or node.target is ops.register()
+        return state.autotuning() or node.target in (ops.register(), ops.register_int4())
+
+
+def _own() -> tuple[Any, ...]:
+    """Our own operators for one product: the output code calls none of them, so they are always lowered by us."""
+    return ops.register(), ops.register_int4(), ops.register_scaled()
 
 
 def _without(gone: set[Any], pairs: Sequence[tuple[Any, Decision]]) -> Sequence[tuple[Any, Decision]]:
@@ -266,7 +283,7 @@ def _packed_by_inductor(query: Query) -> bool:
 def _mark_anew(node: Any) -> None:
     """Say of an addmm that its weight is a cast one: in torch 2.11, Inductor makes it of a product and a sum without
     handing their metadata on."""
-    if node.target is torch.ops.aten.addmm.default and weight_only.MARK not in node.meta.get("custom", {}):
-        found = mixed.find(node)
+    if node.target is torch.ops.aten.addmm.default and reading.MARK not in node.meta.get("custom", {}):
+        found = mixed.find(node) or int4.find(node)
         if found is not None:
             found.leave_mark(found.weight.op == "get_attr")

@@ -39,6 +39,14 @@ def _padded(config: Config, problem: Problem, device: Device, symbolic: Collecti
     return None
 
 
+def _dequantised(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    if reason := rules.empty(problem):
+        return reason
+    if problem.int4 is not None and not problem.int4.inner:
+        return "the program dequantises the weight itself"
+    return None
+
+
 def padded_sizes(problem: Problem, multiple: int) -> tuple[int, int, int]:
     """M, N and K of the padded product. A size is rounded up if it is the row length, in memory, of an operand or of
     the output."""
@@ -63,6 +71,9 @@ DEFAULT = Kernel("aten", "default", tuple(OPS), ("cpu", "cuda"), 0)
 """What Inductor's default mode runs for the product without gemmdb: the reference of every measurement."""
 INT8PACK = Kernel("aten", "int8pack_mm", ("mixed_mm",), ("cpu",), 1, illegal=_int8pack)
 """The weight-only product of ATen; bf16 activations, int8 weight, per-channel scale."""
+DEQUANTISED = Kernel("aten", "dequantised", ("mixed_mm",), ("cuda",), 1, illegal=_dequantised, emitted=True, int4=True)
+"""ATen's product with an int4 weight that a kernel dequantised: for a weight that a program multiplies by
+`_weight_int4pack_mm`. Where the program itself dequantises, that is the reference."""
 PADDED = Kernel(
     "aten", "padded", ("mm", "addmm", "int_mm"), ("cuda",), 1, {"multiple": OneOf((8, 16, 64))}, illegal=_padded,
     emitted=True,

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 @dataclass(frozen=True)
 class Config:
-    """A kernel of a backend with all of its parameters, sorted by name.
+    """A kernel of a backend with all of its parameters, sorted by name, and any of its optional ones.
 
     Raises InputError unless the kernel is registered in `gemmdb.kernels.registry`, all its parameters are given, and
     every value is in its domain. So a table cannot name anything else.
@@ -36,11 +36,12 @@ class Config:
         if known is None:
             raise InputError(f"unknown kernel {self.backend[:40]!r}/{self.kernel[:80]!r}")
         names = [name for name, _ in self.params]
-        if names != sorted(known.params):
+        if names != sorted(known.params) and names != sorted({*known.params, *(set(names) & set(known.optional))}):
             raise InputError(f"{self.name} takes the parameters {sorted(known.params)}, got {str(names)[:300]}")
         for name, value in self.params:
-            if value not in known.params[name]:
-                raise InputError(f"{self.name}: {name}={value!r:.80} is not in {known.params[name]}")
+            domain = known.params[name] if name in known.params else known.optional[name]
+            if value not in domain:
+                raise InputError(f"{self.name}: {name}={value!r:.80} is not in {domain}")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Config) or type(other) is not type(self):

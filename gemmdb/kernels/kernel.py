@@ -82,12 +82,14 @@ class Template:
 class Kernel:
     """One kernel of a backend: the ops it solves, the device kinds it runs on and the domain of each parameter.
 
+    `optional`: the domains of parameters that a config may leave out, and that the texts of older configs lack.
     `cost` orders kernels by how expensive they are to compile: among configs that tie in time, the smaller cost wins.
     `splits` names the parameters that say into how many parts the sum over K is split; 0 leaves it to the backend.
     `illegal`: its legality. `maps`: whether a config loads its operands by tensor maps (TMA). `emitted`: only Inductor
     can build it on a GPU, so it is measured as the code that Inductor emits. `template`: only for our Triton kernels.
     `compiled`: what of the sizes decides how fast the compiled kernel is, beyond what the cost model counts: a time
     does not carry over to a problem with another value.
+    `int4`: whether it solves a mixed_mm with an int4 weight, and no other.
     `digest`: 16 hexadecimal digits of the source that it is rendered from, None for a kernel without one; `equivalent`
     maps former digests to later ones that render the same kernels.
     """
@@ -98,6 +100,7 @@ class Kernel:
     devices: tuple[str, ...]
     cost: int
     params: Mapping[str, Domain] = field(default_factory=dict)
+    optional: Mapping[str, Domain] = field(default_factory=dict)
     splits: tuple[str, ...] = ()
     illegal: Rule = _legal
     maps: Callable[[Config], bool] = _never
@@ -106,3 +109,4 @@ class Kernel:
     compiled: Callable[[Config, Problem], int] = alike
     digest: Callable[[], str] | None = None
     equivalent: Mapping[str, str] = field(default_factory=dict)
+    int4: bool = False

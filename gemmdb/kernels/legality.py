@@ -13,4 +13,5 @@ from gemmdb.key.problem import Problem
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str] = ()) -> str | None:
     """Why `config` cannot run on `problem`, None when it can. `symbolic`: which of `m`, `n`, `k` are not fixed when the
     kernel is compiled."""
-    return rules.unsigned(problem, device) or config.spec.illegal(config, problem, device, symbolic)
+    reason = rules.unsigned(problem, device) or rules.unpacked(config, problem)
+    return reason or config.spec.illegal(config, problem, device, symbolic)

@@ -12,6 +12,8 @@ def short(problem: Problem) -> str:
     """The name of a problem without what goes without saying: `addmm 784x1536x384 bf16 +bias`, sizes as M x N x K."""
     batch = f"{problem.batch} of " if problem.spec.batched else ""
     words = [f"{problem.op} {batch}{problem.m}x{problem.n}x{problem.k}", dtypes(problem)]
+    if problem.spec.grouped:
+        words.append(f"{problem.groups} groups of {problem.ragged.upper()}")
     if problem.bias is not None:
         words.append("+bias")
     if problem.fusion != "none":

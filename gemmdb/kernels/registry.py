@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from gemmdb.kernels import aten, cpp, cutlass, inductor
 from gemmdb.kernels.kernel import Kernel
-from gemmdb.kernels.triton import batch, gemv, narrow, persistent, scaled_blocks, tile
+from gemmdb.kernels.triton import batch, gemv, grouped, int4, narrow, persistent, scaled_blocks, tile
 from gemmdb.key.ops import OPS
 
 
@@ -23,10 +23,13 @@ _ALL = (
     aten.DEFAULT,
     aten.INT8PACK,
     aten.PADDED,
+    aten.DEQUANTISED,
     tile.KERNEL,
     persistent.KERNEL,
     narrow.KERNEL,
     gemv.KERNEL,
+    int4.KERNEL,
+    grouped.KERNEL,
     cutlass.KERNEL,
     cpp.PACKED_GEMM,
     *inductor.TEMPLATES,

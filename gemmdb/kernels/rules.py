@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gemmdb.kernels import hardware
 from gemmdb.key.device import Device
+from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
 
@@ -72,6 +73,15 @@ def unsigned(problem: Problem, device: Device) -> str | None:
     return None
 
 
+def unpacked(config: Config, problem: Problem) -> str | None:
+    """An int4 weight has kernels of its own, and whole groups; ATen stands for what the program runs."""
+    if problem.int4 is not None and (reason := problem.int4.unfit(problem.n, problem.k)):
+        return reason
+    if (config.backend, config.kernel) == ("aten", "default") or config.spec.int4 == (problem.int4 is not None):
+        return None
+    return f"{config.name} {'takes no weight but int4' if config.spec.int4 else 'takes no int4 weight'}"
+
+
 def empty(problem: Problem) -> str | None:
     """A product with a size of zero has nothing to compute."""
     return "there is nothing to compute in a product of size zero" if problem.empty else None
@@ -100,6 +110,31 @@ def by_rows_and_columns(problem: Problem) -> bool:
     """Whether K runs along memory in both operands. A single column without gaps counts as row-major."""
     column = problem.b.layout.order
     return problem.a.row_major and (column.startswith("col") or (problem.n, column) == (1, "row"))
+
+
+def uncaptured(problem: Problem, device: Device) -> str | None:
+    """Where torch has no kernel for groups, it reads their sizes back and multiplies one after the other: no graph can
+    be captured of that (aten/src/ATen/native/cuda/GroupedBlas.cpp)."""
+    if not problem.spec.grouped or device.kind != "cuda":
+        return None
+    if problem.a.dtype != "bf16" or device.capability // 10 not in (9, 10):
+        return "torch reads the sizes of such groups back, so it can be neither captured nor compiled into a graph"
+    return None
+
+
+def unaligned_groups(problem: Problem) -> str | None:
+    """A tensor copy of a group needs the groups one below the other in memory."""
+    beside = problem.a.row_major or not problem.b.row_major if problem.ragged == "k" else not problem.a.row_major
+    if beside:
+        return "a group begins anywhere in a row of memory, and a tensor copy at multiples of 16 bytes"
+    return None
+
+
+def unpadded(problem: Problem) -> str | None:
+    """torch pads the rows of a product of groups to multiples of 16 bytes; our lowerings store them without gaps."""
+    if problem.spec.grouped and problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:
+        return "torch pads the rows of its output to multiples of 16 bytes"
+    return None
 
 
 def unmapped(problem: Problem) -> str | None:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from gemmdb.errors import InputError
+from gemmdb.key.int4 import Groups
 from gemmdb.key.operands import Bias, Numerics, Operand
 
 _SIZE, _WORD = r"(?:0|[1-9]\d{0,9})", r"[a-z0-9_:\-]+"
@@ -16,6 +17,8 @@ _TEXT = re.compile(
     r" fp32=(?P<fp32>[a-z0-9]+) acc=(?P<acc>[a-z0-9]+) reduced=(?P<reduced>[01])"
     r" deterministic=(?P<deterministic>[01]) constant=(?P<constant>[01])"
     r"(?: scales=(?P<scales>[a-z]+) fast=(?P<fast>[01]))?"
+    rf"(?: groups=(?P<groups>{_SIZE}) ragged=(?P<ragged>[a-z]+))?"
+    r"(?: group=(?P<group>[1-9]\d{0,3}) zeros=(?P<zeros>[a-z0-9]+) packing=(?P<packing>[a-z0-9\-]+))?"
 )
 
 
@@ -43,4 +46,7 @@ def fields(text: str) -> dict[str, Any]:
         "constant": part["constant"] == "1",
         "batch": int(part["batch"] or 1),
         "scales": part["scales"] or "",
+        "groups": int(part["groups"] or 0),
+        "ragged": part["ragged"] or "",
+        "int4": Groups(int(part["group"]), part["zeros"], part["packing"]) if part["group"] else None,
     }

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gemmdb.errors import InputError
-from gemmdb.key import fp8
+from gemmdb.key import fp8, grouped, int4
 
 if TYPE_CHECKING:
     from gemmdb.key.problem import Problem
 
 FLOATS = ("bf16", "fp16", "fp32", "fp64")
-WEIGHT_DTYPES = ("int8", "uint8")
+WEIGHT_DTYPES = ("int8", "uint8", int4.INT4)
 
 
 def _sound(problem: Problem) -> str | None:
@@ -34,7 +34,8 @@ class Op:
     `bias`: `never`, `always` or `maybe`. `unbiased`: the same op without the bias.
     `batched`: A, B and the output have a batch before their two dimensions. `integer`: the sums are int32.
     `dequantises`: B is cast to A's dtype inside the product. `scaled`: A and B have their own fp32 scales, and the
-    canonical form names their kind. `scale`: whether a `scale` fusion is possible.
+    canonical form names their kind. `grouped`: offsets on the device divide one size into groups, and the canonical
+    form has their number. `scale`: whether a `scale` fusion is possible.
     `reason`: why a Problem that fits all fields above is still invalid for the op, None when it is valid.
     """
 
@@ -50,6 +51,7 @@ class Op:
     integer: bool = False
     dequantises: bool = False
     scaled: bool = False
+    grouped: bool = False
     scale: bool = True
     reason: Callable[[Problem], str | None] = _sound
 
@@ -76,12 +78,16 @@ _ALL = (
     Op("mm", "products of two matrices", FLOATS),
     Op("addmm", "products with a bias", FLOATS, bias="always", unbiased="mm"),
     Op("int_mm", "products of int8", ("int8", "uint8"), ("int8",), out="int32", scaled_out="bf16", integer=True),
-    Op("mixed_mm", "products with an 8-bit weight", ("bf16", "fp16"), WEIGHT_DTYPES, bias="maybe", dequantises=True),
+    Op(
+        "mixed_mm", "products with an integer weight", ("bf16", "fp16"), WEIGHT_DTYPES, bias="maybe", dequantises=True,
+        reason=int4.unlike,
+    ),
     Op("bmm", "products of batches", FLOATS, batched=True, scale=False),
     Op(
         "scaled_mm", "products of fp8", fp8.FP8, fp8.FP8, out="bf16", bias="maybe", scaled=True, scale=False,
         reason=fp8.unlike,
     ),
+    Op("grouped_mm", "products of groups", grouped.DTYPES, grouped=True, scale=False, reason=grouped.unlike),
 )  # fmt: skip
 
 OPS: Mapping[str, Op] = {op.name: op for op in _ALL}

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.key import canonical, epilogue, fp8, grammar, rules
+from gemmdb.key import canonical, epilogue, fp8, grammar, grouped, int4, rules
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.epilogue import Epilogue
+from gemmdb.key.int4 import INT4, Groups
 from gemmdb.key.layout import ITEM_SIZES, contiguous, dtype_name, item_size
 from gemmdb.key.operands import (
     IEEE,
@@ -29,12 +30,16 @@ from gemmdb.key.ops import OPS, Op, named
 class Problem:
     """One GEMM with concrete sizes: C[m, n] = A[m, k] @ B[k, n], with what the kernel is fused with; of a bmm `batch`
     of these, C[batch, m, n] = A[batch, m, k] @ B[batch, k, n]; of a scaled_mm fp8 operands, each with its fp32 scales.
+    Of a grouped_mm, offsets divide `m` or `k` into groups, each with a product of its own.
 
     `a`, `b`: the operands as the product sees them, so a transposed [N, K] weight is a `col` B. `out`: output dtype.
     `scalars`: alpha and beta, `unit` when both are 1. `fusion`: what the kernel is fused with: `none`, a `scale`
     (with its dtype cast), or the text of an Epilogue, `pointwise` for a light one. `constant`: B is a constant
     (freezing), so packed kernels exist.
     `scales`: of a scaled_mm, one of fp8.SCALES, how many numbers scale an operand; empty for the other ops.
+    `groups`: of a grouped_mm, how many; `ragged`: one of grouped.RAGGED, which size they divide. 0 and empty for the
+    other ops.
+    `int4`: of an int4 weight, how it is scaled and packed; None for other weights.
     `device` and `l2` are for `gemmdb.lookup` only: they are not compared and not in the text.
     Raises InputError for values outside these.
     """
@@ -53,6 +58,9 @@ class Problem:
     constant: bool = False
     batch: int = 1
     scales: str = ""
+    groups: int = 0
+    ragged: str = ""
+    int4: Groups | None = None
     device: str | None = field(default=None, compare=False)
     l2: str = field(default="cold", compare=False)
 
@@ -77,11 +85,13 @@ class Problem:
     def _family(self) -> str:
         a, b, rules = self.a, self.b, self.numerics
         bias = "none" if self.bias is None else self.bias.text
-        scales = f" scales={self.scales} fast={'01'[rules.fast]}" if self.spec.scaled else ""
+        more = f" scales={self.scales} fast={'01'[rules.fast]}" if self.spec.scaled else ""
+        more += f" groups={self.groups} ragged={self.ragged}" if self.spec.grouped else ""
+        more += f" {self.int4.text}" if self.int4 is not None else ""
         return (
             f"a={a.text} b={b.text} out={self.out} bias={bias} scalars={self.scalars} fusion={self.fusion}"
             f" fp32={rules.fp32} acc={rules.acc} reduced={'01'[rules.reduced]}"
-            f" deterministic={'01'[rules.deterministic]} constant={'01'[self.constant]}{scales}"
+            f" deterministic={'01'[rules.deterministic]} constant={'01'[self.constant]}{more}"
         )
 
     @property
@@ -141,6 +151,11 @@ class Problem:
         interleaved: str = "",
         scales: str | None = None,
         fast_accum: bool = False,
+        groups: int | None = None,
+        ragged: str | None = None,
+        group: int | None = None,
+        zeros: str | None = None,
+        packing: str | None = None,
     ) -> Problem:
         """A problem with dense operands, as the flags of `gemmdb lookup` describe it, with the same defaults.
 
@@ -150,10 +165,13 @@ class Problem:
         `dtype`: of the activation. Default bf16; int8 for int_mm; fp8_e4m3 for scaled_mm. Torch's names are understood
         here and below: `bfloat16`, `torch.float16`.
         `weight_dtype`: only for mixed_mm (default int8) and scaled_mm (default `dtype`).
+        `group`, `zeros`, `packing`: only for an int4 weight, see `gemmdb.key.int4`; by default groups of 128 in the
+        layout of `aten._weight_int4pack_mm`.
         `bias`: defaults to `1d` for addmm. The bias of a scaled_mm has the output's dtype.
         `interleaved`: the operands of a bmm whose matrices lie side by side, like the heads of an attention [tokens,
         heads, size]: `a`, `b` or `ab`.
         `scales` (default `tensor`), `fast_accum`: only for scaled_mm.
+        `groups` (default 8), `ragged` (default `m`): only for grouped_mm.
         `l2`, `device` (a SKU), `arch`: only for `gemmdb.lookup`.
 
         Raises InputError.
@@ -167,22 +185,35 @@ class Problem:
             name if name is None else dtype_name(name) for name in (dtype, weight_dtype, out_dtype)
         )
         dtype, other = spec.dtypes(dtype, weight_dtype)
-        for name in (dtype, other):
+        own = None
+        if other == INT4 and layout[1] != "t":
+            raise InputError(f"{op}: an int4 weight is [N, K]: the layout is nt or tt, not {layout}")
+        if other == INT4:
+            own = int4.groups(dtype, group, None if zeros is None else dtype_name(zeros), packing)
+        elif (group, zeros, packing) != (None, None, None):
+            raise InputError(f"{op}: only an int4 weight has groups, zero points and a packing")
+        for name in (dtype, *((other,) if own is None else ())):
             item_size(name)
-        for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch)):
+        for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch), ("groups", groups or 0)):
             if type(size) is not int or size < 0:
                 raise InputError(f"{op}: {name} must be an integer of at least 0, got {size!r}")
         if interleaved not in ("", "a", "b", "ab") or (interleaved and not spec.batched):
             raise InputError(f"{op}: a, b or ab of a bmm may be interleaved, got {interleaved!r}")
         out = out_dtype or spec.default_out(dtype, fusion)
         several = batch if spec.batched else None
+        if spec.grouped:
+            groups, ragged = 8 if groups is None else groups, ragged or "m"
+        # Every group has a matrix of its own, unless the groups divide K.
+        weights = groups if ragged == "m" else several
         return cls(
             op,
             m,
             n,
             k,
             Operand(dtype, contiguous(m, k, dtype, layout[0] == "t", several, "a" in interleaved)),
-            Operand(other, contiguous(k, n, other, layout[1] == "t", several, "b" in interleaved)),
+            int4.WEIGHT
+            if own
+            else Operand(other, contiguous(k, n, other, layout[1] == "t", weights, "b" in interleaved)),
             out,
             dense_bias(bias or ("1d" if spec.bias == "always" else "none"), m, n, out if spec.scaled else dtype),
             fusion=fusion,
@@ -190,6 +221,9 @@ class Problem:
             constant=constant_weight,
             batch=batch,
             scales=scales if scales is not None else ("tensor" if spec.scaled else ""),
+            groups=groups or 0,
+            ragged=ragged or "",
+            int4=own,
             device=device or arch,
             l2=l2,
         )
@@ -197,17 +231,21 @@ class Problem:
     @classmethod
     def from_tensors(cls, op: str, a: TensorInfo, b: TensorInfo, **rest: Any) -> Problem:
         """A problem from literal tensors: `a` is [M, K], `b` is [K, N] as the product sees it, each with the batch
-        before that for bmm; `rest` are fields.
+        before that for bmm, and B of a grouped_mm with the groups, if they divide M; `rest` are fields.
 
         Raises InputError, for example when the inner sizes differ.
         """
         spec = named(op)
         wanted, words = (3, "three") if spec.batched else (2, "two")
-        if not len(a.sizes) == len(b.sizes) == wanted:
+        matrices = b.sizes
+        if spec.grouped and len(b.sizes) == 3:
+            matrices = b.sizes[1:]
+            rest |= {"groups": b.sizes[0], "ragged": "m"}
+        if not len(a.sizes) == len(matrices) == wanted:
             raise InputError(f"{op}: operands have {words} dimensions, got {list(a.sizes)} and {list(b.sizes)}")
         if a.sizes[-1] != b.sizes[-2]:
             raise InputError(f"{op}: K differs: A is {list(a.sizes)} and B is {list(b.sizes)}")
-        if a.sizes[:-2] != b.sizes[:-2]:
+        if a.sizes[:-2] != matrices[:-2]:
             raise InputError(f"{op}: the batch differs: A is {list(a.sizes)} and B is {list(b.sizes)}")
         m, k, n = *a.sizes[-2:], b.sizes[-1]
         rest |= {"batch": a.sizes[0]} if spec.batched else {}
@@ -222,30 +260,43 @@ class Problem:
     @property
     def empty(self) -> bool:
         """Whether a size is 0, so that there is nothing to multiply."""
-        return 0 in (self.batch, self.m, self.n, self.k)
+        return 0 in (self.batch, self.m, self.n, self.k) or (self.spec.grouped and self.groups == 0)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """The sizes of A, B and the output as tensors: matrices, or batches of them for bmm."""
+        """The sizes of A, B and the output as tensors: matrices, or batches of them for bmm. A grouped_mm has a matrix
+        for each group in B if the groups divide M, in the output if they divide K."""
         batch = (self.batch,) if self.spec.batched else ()
-        return (*batch, self.m, self.k), (*batch, self.k, self.n), (*batch, self.m, self.n)
+        weights = (self.groups,) if self.ragged == "m" else batch
+        outputs = (self.groups,) if self.ragged == "k" else batch
+        return (*batch, self.m, self.k), (*weights, self.k, self.n), (*outputs, self.m, self.n)
 
     @property
     def flops(self) -> int:
-        """Floating-point (or integer) operations: 2 m n k, for each of a batch."""
+        """Floating-point (or integer) operations: 2 m n k, for each of a batch, and for all groups together."""
         return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of B, each matrix of a batch or of an active group once. An int4 weight has the scales and zero
+        points of its groups."""
+        size = ITEM_SIZES
+        if self.int4 is not None:
+            return self.int4.bytes(self.n, self.k, size[self.a.dtype])
+        matrices = 1 if self.b.layout.batch == "broadcast" else self.batch
+        return self.k * self.n * size[self.b.dtype] * (grouped.active(self) if self.ragged == "m" else matrices)
 
     @property
     def bytes(self) -> int:
         """The fewest bytes to move: each operand read once, the output written once, and what its epilogue reads and
-        stores beside it."""
+        stores beside it. Of the groups, as many have work as can have some."""
         size, batch = ITEM_SIZES, self.batch
         outputs = size[self.out]
         if (follows := self.epilogue) is not None:
             outputs = size[follows.stored or self.out] + (follows.reads + follows.kept) * size[self.out]
-        moved = batch * self.m * self.n * outputs
-        for operand, elements in ((self.a, self.m * self.k), (self.b, self.k * self.n)):
-            moved += elements * size[operand.dtype] * (1 if operand.layout.batch == "broadcast" else batch)
+        moved = batch * self.m * self.n * outputs * (self.groups if self.ragged == "k" else 1)
+        moved += self.m * self.k * size[self.a.dtype] * (1 if self.a.layout.batch == "broadcast" else batch)
+        moved += self.weight_bytes
         if self.bias is not None:
             elements = {"1d": self.n, "full": self.m * self.n, "column": self.m}[self.bias.kind]
             moved += elements * size[self.bias.dtype]

@@ -15,6 +15,8 @@ def unmeasured(problem: Problem) -> str | None:
         return None
     if own.arithmetic == "random":
         return "dropout is not measured: its seed is drawn once for a whole program"
+    if problem.ragged == "k":
+        return "no epilogue is measured of groups that divide K: it is stored for each"
     if own.stored == "int8":
         return "results of one byte are not measured: rounding would hide errors"
     if problem.spec.integer and own.arithmetic != "light":

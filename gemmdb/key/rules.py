@@ -26,12 +26,13 @@ def check(problem: Problem) -> None:
     _check_batch(problem, op)
     _check_dtypes(problem, op)
     _check_scales(problem, op)
+    _check_groups(problem, op)
     if reason := op.reason(problem):
         raise InputError(f"{op.name}: {reason}")
 
 
 def _check_fields(problem: Problem, op: Op) -> None:
-    for name in ("m", "n", "k", "batch"):
+    for name in ("m", "n", "k", "batch", "groups"):
         size = getattr(problem, name)
         if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
             raise InputError(f"{op.name}: {name} must be an integer from 0 to {LARGEST_SIZE}, got {size!r}")
@@ -56,7 +57,7 @@ def _check_batch(problem: Problem, op: Op) -> None:
     if not op.batched and problem.batch != 1:
         batched = " and ".join(other.name for other in OPS.values() if other.batched)
         raise InputError(f"{op.name}: only {batched} takes a batch, got {problem.batch}")
-    if problem.batch <= 1 and (problem.a.layout.batch or problem.b.layout.batch):
+    if problem.batch <= 1 and not op.grouped and (problem.a.layout.batch or problem.b.layout.batch):
         raise InputError(f"{op.name}: the layouts name a batch, and the problem has a single matrix")
 
 
@@ -73,6 +74,14 @@ def _check_dtypes(problem: Problem, op: Op) -> None:
 def _check_scales(problem: Problem, op: Op) -> None:
     if problem.fusion == "scale" and not op.scale:
         raise InputError(f"{op.name}: no scale can be fused into {op.words}")
+    if problem.int4 is not None and not op.dequantises:
+        raise InputError(f"{op.name}: an int4 weight has groups of scales, and no other weight has")
     if not op.scaled and (problem.scales or problem.numerics.fast):
         scaled = " and ".join(other.name for other in OPS.values() if other.scaled)
         raise InputError(f"{op.name}: only {scaled} has scales of its operands and a fast accumulation")
+
+
+def _check_groups(problem: Problem, op: Op) -> None:
+    if not op.grouped and (problem.groups or problem.ragged):
+        grouped = " and ".join(other.name for other in OPS.values() if other.grouped)
+        raise InputError(f"{op.name}: only {grouped} has groups of a ragged size")

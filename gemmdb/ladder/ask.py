@@ -41,7 +41,8 @@ class Step:
 class Ask:
     """One lookup: the query, the tables in order, the policy and the toolchain that will run the answer (None: unknown,
     and then every row counts as measured under the right one). `excluded`: rules out what the caller cannot carry out;
-    `left_out`: what it ruled out of this answer so far, with reasons. `memo`: what the steps of this lookup share."""
+    `left_out`: what it ruled out of this answer so far, with reasons. `memo`: what the steps of this lookup share.
+    `faults`: what was said of tables that could not be read, also for the same question about other problems."""
 
     query: Query
     tables: tuple[Table, ...]
@@ -50,6 +51,7 @@ class Ask:
     excluded: Exclude | None = None
     left_out: Mapping[Config, str] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    faults: list[str] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def problem(self) -> Problem:
@@ -96,7 +98,7 @@ class Ask:
             broken = error
         except (GemmdbError, ValueError) as error:
             broken = TableError(f"{table.path} is broken ({one_line(str(error))[:300]}); check it with `gemmdb verify`")
-        self.memo["broken"] = True
+        self.faults.append(str(broken))
         if self.policy.on_miss == "error":
             raise broken
         _warn(str(broken))

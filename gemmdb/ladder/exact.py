@@ -28,7 +28,8 @@ def find(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
     passes = (None,) if ask.klass is None else (ask.klass, None)
     for klass in passes:
         for table in ask.tables:
-            verdict = ask.read(Table.verdict, table, ask.problem, ask.device, ask.query.l2, klass)
+            l2 = ask.query.l2
+            verdict = ask.read(Table.verdict, table, ask.problem, ask.device, l2, klass, l2 == "cold")
             if verdict is not None and verdict.protocol.clock != "model":
                 return table, verdict, verified(ask, verdict.pick, verdict.toolchain)
     return None

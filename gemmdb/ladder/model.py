@@ -122,6 +122,8 @@ def _charged(ask: Ask, config: Config, us: float) -> Candidate:
 
 def uncovered(problem: Problem) -> str | None:
     """Why the model does not cover a problem; None if it does."""
+    if problem.int4 is not None:
+        return "products with an int4 weight are not modelled"
     return f"products of the op {problem.op} are not modelled" if problem.op not in OPS else outside(problem)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import islice, product, takewhile
 from typing import Any
 
 from gemmdb.errors import InputError
@@ -16,10 +16,10 @@ from gemmdb.ladder import dispatching
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.certainty import certain
 from gemmdb.ladder.exact import exact
-from gemmdb.ladder.near import near, predict_near
+from gemmdb.ladder.near import near, predict_corrected
 from gemmdb.ladder.policy_filter import required_gain
 from gemmdb.ladder.prediction import Prediction, measured
-from gemmdb.ladder.tree_correction import corrected
+from gemmdb.ladder.remembering import remembered
 
 MOST_BUCKETS = 64
 """The most buckets that are compared. Several symbolic sizes may give more; ATen serves those."""
@@ -43,6 +43,10 @@ def ranged(ask: Ask) -> Step:
     The classes of the problem, alignment among them, are assumed to hold over the range. Raises InputError for an empty
     range, or one of a size other than m, n and k.
     """
+    return remembered(ask, f"range {_ranges(ask)}", _ranged)
+
+
+def _ranged(ask: Ask) -> Step:
     problems = buckets(ask)
     hint = exact(ask)
     hint = hint if hint.hit else near(ask)
@@ -50,12 +54,12 @@ def ranged(ask: Ask) -> Step:
         return Step("range", None, f"the hint has no answer: {hint.reason}")
     if len(problems) > MOST_BUCKETS:
         return _aten(ask, hint.hit, f"more than {MOST_BUCKETS} buckets are not compared")
-    found = list(_answers(ask, problems))
-    answered = [_Bucket(problem, known) for problem, known in zip(problems, found, strict=True) if known]
+    found = list(takewhile(lambda one: one is not None, _answers(ask, problems)))
+    answered = [_Bucket(problem, known) for problem, known in zip(problems, found, strict=False) if known]
     if len(answered) == len(problems):
         step = _one_config(ask, hint.hit, answered)
     else:
-        missing = next(problem for problem, known in zip(problems, found, strict=True) if known is None)
+        missing = problems[len(answered)]
         step = _aten(ask, hint.hit, f"no measured or near answer at m={missing.m} n={missing.n} k={missing.k}")
     return step if step.hit and step.hit.config != ATEN else _divided(ask, hint.hit, step)
 
@@ -114,12 +118,17 @@ def _answers(ask: Ask, problems: list[Problem]) -> Iterator[Prediction | None]:
     """The prediction of each bucket; None if there is none. Between measured problems, of the configs that are faster
     than ATen for certain."""
     for problem in problems:
-        at = ask.at(problem)
-        prediction = measured(at)
-        if prediction is None and ask.policy.near:
-            guess = predict_near(at)
-            prediction = certain(at, corrected(at, guess)) if isinstance(guess, Prediction) else None
-        yield prediction
+        found = remembered(ask.at(problem), "size of a range", _answer)
+        yield found if isinstance(found, Prediction) else None
+
+
+def _answer(at: Ask) -> Prediction | str:
+    """The same for one size, or the reason why there is none."""
+    prediction = measured(at)
+    if prediction is not None:
+        return prediction
+    guess = predict_corrected(at) if at.policy.near else "switched off by the policy"
+    return guess if isinstance(guess, str) else certain(at, guess)
 
 
 def _divided(ask: Ask, hint: Hit, otherwise: Step) -> Step:

@@ -14,7 +14,7 @@ from gemmdb.cost.transfer import fitted
 from gemmdb.ladder.ask import Ask
 from gemmdb.table.reader import Table
 
-_KEPT = 512
+_KEPT = 4096
 """The most questions whose answers are remembered per catalog."""
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ def remembered(ask: Ask, name: str, compute: Callable[[Ask], T]) -> T:
     if found is not None:
         return cast("T", found)
     found = compute(ask)
-    if not ask.memo.get("broken"):
+    if not ask.faults:
         answers[name] = found
     return found
 

@@ -141,7 +141,7 @@ def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
         found: Timings | None = known[key]
     else:
         found = _read(ask, table, problem)
-        if found is not None or "broken" not in ask.memo:  # What could not be read now may be readable later.
+        if found is not None or not ask.faults:  # What could not be read now may be readable later.
             known[key] = found
     return found
 

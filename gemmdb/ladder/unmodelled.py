@@ -1,37 +1,63 @@
-"""Problems that the cost model does not cover: the shipped menus of configs that were often the best on their kind."""
+"""Problems that the cost model does not cover: the shipped menus of configs that were often the best on their kind, and
+for products of groups the first of the menu that a build tries."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gemmdb.cost.data import CAPABILITIES
 from gemmdb.cost.machine import machine
 from gemmdb.cost.menu import MENU_OF
 from gemmdb.cost.menus import REST
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.triton.grouped.menu import MENU as GROUPED
+from gemmdb.kernels.triton.int4.menu import MENU as INT4_MENU
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.neighbours import unfit
 from gemmdb.ladder.policy_filter import objection
 
+INT4 = 6
+"""The most configs for an int4 weight. Live tuning measures four."""
+
 
 def kind(problem: Problem) -> str:
-    """The kind of an uncovered problem: its menu, with the multiplication mode for fp32, else "unaligned"."""
+    """The kind of an uncovered problem: its menu, with the multiplication mode for fp32, the packing of int4 weights,
+    else "unaligned"."""
+    if problem.int4 is not None:
+        return f"{MENU_OF[problem.op]} {problem.int4.packing}"
     how = problem.numerics.fp32 if problem.a.dtype == "fp32" else "unaligned"
     return f"{MENU_OF[problem.op]} {how}"
 
 
 def usual(ask: Ask) -> list[Config]:
-    """The configs that were the best on measured problems of the kind, the most frequent first; empty for an arch or a
-    kind without measurements."""
+    """The configs that were the best on measured problems of the kind, the most frequent first; for products of groups
+    those of the menu. For int4 weights, some of the menu of our kernel, evenly spread, and ATen's product of a
+    dequantised weight. Empty for an arch or a kind without measurements."""
     known = machine(ask.device)
-    if known is None or known.capability not in CAPABILITIES or ask.problem.empty or ask.problem.op not in MENU_OF:
+    if ask.problem.int4 is not None:
+        return _of_int4(ask) if known is not None and not ask.problem.empty else []
+    if known is None or known.capability not in CAPABILITIES or ask.problem.empty:
         return []
-    menus = REST.get(kind(ask.problem), {})
-    texts = next((texts for limit, texts in menus.items() if ask.problem.m <= limit), ())
     banned = unfit(ask)
-    return [c for c in _configs(texts) if c != ATEN and c not in banned and objection(ask, c) is None]
+    return [c for c in _menu(ask) if c != ATEN and c not in banned and objection(ask, c) is None]
+
+
+def _menu(ask: Ask) -> Iterable[Config]:
+    if ask.problem.spec.grouped:
+        return GROUPED.usual(ask.problem, ask.device)
+    if ask.problem.op not in MENU_OF:
+        return ()
+    menus = REST.get(kind(ask.problem), {})
+    return _configs(next((texts for limit, texts in menus.items() if ask.problem.m <= limit), ()))
+
+
+def _of_int4(ask: Ask) -> list[Config]:
+    banned = unfit(ask)
+    menu = dict.fromkeys((*INT4_MENU.usual(ask.problem, ask.device), Config.of("aten", "dequantised")))
+    legal = [config for config in menu if config not in banned and objection(ask, config) is None]
+    return legal[:: -(-len(legal) // INT4) or 1]
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Whether a folder's file system has the locks that writers of one table need to take turns.
+"""Files that processes lock to take turns, and whether a folder's file system has such locks.
 
 SQLite says that a file is locked also where the file system refuses every lock, as network file systems do that are
 mounted without them.
@@ -17,6 +17,16 @@ except ImportError:  # Windows has locks of its own, on every file system.
     fcntl = None  # type: ignore[assignment]
 
 _REFUSALS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+def opened(path: str | Path, mode: int = 0o666, *, writable: bool = False) -> int:
+    """A descriptor of the file at `path` that processes lock, which is made if it is missing. `mode`: its permissions,
+    less the umask. A lock of bytes (`lockf`) needs a `writable` one, a lock of the file (`flock`) does not. Raises
+    OSError, and ValueError for a path that holds a NUL.
+
+    A link is not followed: in a folder that is shared, others can put one there."""
+    access = os.O_RDWR if writable else os.O_RDONLY
+    return os.open(path, access | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
 def absent(error: OSError) -> bool:

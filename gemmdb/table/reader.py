@@ -11,6 +11,7 @@ from zlib import crc32
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.triton.dependent import early
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table import dbfile, nearest, schema
@@ -77,8 +78,11 @@ class Table:
         found = self._file.fetch_few("SELECT id FROM device ORDER BY text", (), schema.MOST_DEVICES, "devices")
         return tuple(self._cache.device(key) for (key,) in found)
 
-    def verdict(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> Verdict | None:
-        """The verdict on a problem, None when the file has none. `klass` None takes the newest toolchain's."""
+    def verdict(
+        self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None, chained: bool = False
+    ) -> Verdict | None:
+        """The verdict on a problem, None when the file has none. `klass` None takes the newest toolchain's. `chained`:
+        that of times between other kernels, if it picks a kernel that begins before the one in front has ended."""
         file, cache = self._file, self._cache
         known = self._known(device)
         if known is None:
@@ -101,7 +105,7 @@ class Table:
                         file.busy = False
         except dbfile.FAULTS as error:
             if file.moved(db):
-                return self.verdict(problem, device, l2, klass)
+                return self.verdict(problem, device, l2, klass, chained)
             raise file.broken(error) from error
         if len(rows) > 1:
             if len(rows) > schema.MOST_VERDICTS:
@@ -112,8 +116,11 @@ class Table:
                 context = cache.contexts[known.kind][row[0][:CONTEXT]]
             except (KeyError, TypeError):
                 context = cache.context(known.kind, row[0])
-            if context.protocol.l2 == l2 and (klass is None or context.klass == klass):
-                return self._verdict(row, context, problem, known)
+            state = context.protocol.l2
+            if (state == l2 or (chained and state == "chain")) and (klass is None or context.klass == klass):
+                verdict = self._verdict(row, context, problem, known)
+                if state == l2 or (verdict is not None and early(verdict.pick)):
+                    return verdict
         return None
 
     def verdicts(self, problem: Problem, device: Device) -> list[Verdict]:
@@ -383,7 +390,14 @@ class Table:
         return Verdict(problem, device, context.protocol, context.toolchain, ties, ratio, spread, aten_us, runs)
 
     def _rank(self, row: tuple[Any, ...], device: Device) -> tuple[Any, ...]:
-        """The sort key of verdicts: measured before modelled, then the newest procedure, the newest toolchain, the most
-        samples."""
+        """The sort key of verdicts: measured before modelled, then between other kernels before alone, then the newest
+        procedure, the newest toolchain, the most samples."""
         protocol, toolchain, *_ = self._cache.context(device.kind, row[0])
-        return protocol.clock != "model", protocol.version, age(toolchain), protocol.samples, protocol.text
+        return (
+            protocol.clock != "model",
+            protocol.l2 == "chain",
+            protocol.version,
+            age(toolchain),
+            protocol.samples,
+            protocol.text,
+        )

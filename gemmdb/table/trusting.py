@@ -47,6 +47,6 @@ def foreign(path: Path, settings: Settings) -> Check | None:
 def _digest(path: Path) -> str:
     dbfile.check_file(path)
     try:
-        return trust.sha256_of(path)
+        return trust.sha256_in_use(path)
     except OSError as error:
         raise TableError(f"{path} cannot be read ({error.strerror}); check its permissions") from error

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from gemmdb.table import dbfile
+from gemmdb.table import dbfile, locks
 
 try:
     import fcntl
@@ -46,10 +46,8 @@ def _file(path: Path) -> str:
 def _open(path: Path) -> int:
     if fcntl is None:
         return -1
-    # Not through a link, which others can put into a shared folder. A lock needs no right to write.
-    flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(_file(path), flags, 0o666)
+        return locks.opened(_file(path))
     except (OSError, ValueError):  # The path holds a NUL.
         return -1
 

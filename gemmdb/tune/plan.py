@@ -61,6 +61,14 @@ class Wanted:
         return self.calls * (self.us if self.saving is None else self.saving.us)
 
 
+@dataclass(frozen=True, slots=True)
+class _Missed:
+    """A product without an answer, and the sizes of its range that no table answers; empty for fixed sizes."""
+
+    wanted: Wanted
+    lacking: tuple[Problem, ...]
+
+
 @dataclass(frozen=True)
 class Plan:
     """What to build, most valuable first, and what is left out: products by reason. `budget_s`: the time limit."""
@@ -114,7 +122,7 @@ def plan(
     device or range, or an unknown effort."""
     missed = _missed(workload.entries, catalog)
     left_out: Counter[str] = Counter()
-    device = _busiest(missed)
+    device = _busiest([one.wanted for one in missed])
     if device is None:
         return Plan((), {}, budget_s)
     backend, chosen = backends.backend_for(device), efforts.named(effort, device.kind)
@@ -125,33 +133,36 @@ def plan(
         if reason:
             left_out[reason] += 1
         else:
-            wanted.append(replace(one, seconds=pace_s or SECONDS[device.kind]))
+            wanted.append(replace(one.wanted, seconds=pace_s or SECONDS[device.kind]))
     return Plan(tuple(by_worth(wanted)), dict(left_out), budget_s)
 
 
-def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[Wanted]:
-    """The products without an answer, one per problem and device."""
-    found: dict[tuple[Problem, Device, Ranges], Wanted] = {}
+def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[_Missed]:
+    """The products without an answer, one per problem, device and range."""
+    found: dict[tuple[Problem, Device, Ranges], _Missed] = {}
     for entry in entries:
         asked = ask(entry, catalog, Policy())
-        if asked.hit is not None and (asked.served or not _lacking(asked.query, catalog)):
+        lacking = () if asked.served else _lacking(asked.query, catalog)
+        if asked.hit is not None and not lacking:
             continue
         problem, device, calls = entry.problem, asked.device, entry.calls or entry.count
         key = problem, device, entry.ranges
-        known = found.get(key)
-        if known is not None:
-            found[key] = replace(known, calls=known.calls + calls, origins=origins.merged(known.origins, entry.origins))
+        if key in found:
+            known = found[key].wanted
+            more = replace(known, calls=known.calls + calls, origins=origins.merged(known.origins, entry.origins))
+            found[key] = _Missed(more, lacking)
             continue
         expected = saving(Ask(Query(problem, device), (), Policy(), None))
         us = expected.aten_us if expected else roofline_us(problem, device)
-        found[key] = Wanted(problem, device, calls, us, expected, 0.0, entry.origins, entry.ranges)
+        wanted = Wanted(problem, device, calls, us, expected, 0.0, entry.origins, entry.ranges)
+        found[key] = _Missed(wanted, lacking)
     return list(found.values())
 
 
-def _lacking(query: Query, catalog: Catalog) -> list[Problem]:
+def _lacking(query: Query, catalog: Catalog) -> tuple[Problem, ...]:
     """The sizes of a range that no table answers; empty for fixed sizes."""
     at = Ask(query, catalog.tables, Policy(), installed(query.device.kind))
-    return unmeasured(at) if at.symbolic else []
+    return tuple(unmeasured(at)) if at.symbolic else ()
 
 
 def _busiest(missed: Sequence[Wanted]) -> Device | None:
@@ -162,8 +173,9 @@ def _busiest(missed: Sequence[Wanted]) -> Device | None:
     return max(worth, key=lambda device: (worth[device], device.text), default=None)
 
 
-def _objection(one: Wanted, device: Device, backend: Backend, effort: Effort, table: Path, catalog: Catalog) -> str:
+def _objection(missed: _Missed, device: Device, backend: Backend, effort: Effort, table: Path, catalog: Catalog) -> str:
     """Why a product is not built; empty if it is."""
+    one = missed.wanted
     if one.device != device:
         return ELSEWHERE
     if one.saving is not None and one.saving.us <= 0:
@@ -171,6 +183,7 @@ def _objection(one: Wanted, device: Device, backend: Backend, effort: Effort, ta
     if reason := only_aten(one.problem, device, backend.space, effort):
         return reason
     query = Query(one.problem, device, {name: (low, high) for name, low, high in one.ranges})
-    if lacking := _lacking(query, catalog):
-        return too_long(Ask(query, catalog.tables, Policy(), backend.toolchain), lacking, backend.space, effort)
+    if missed.lacking:
+        at = Ask(query, catalog.tables, Policy(), backend.toolchain)
+        return too_long(at, missed.lacking, backend.space, effort)
     return "" if queue.left(queue.jobs([one.problem], backend, effort), table, backend, effort) else DONE

@@ -6,8 +6,9 @@ them leave the chance that a kernel other than ATen serves the range.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +71,27 @@ def recorded(name: str | None, problems: Sequence[Problem], device: Device) -> R
     )
 
 
-def first(of: Recorded, backend: Backend, effort: Effort, table: Path) -> Wanted:
+@dataclass(frozen=True)
+class Tables:
+    """What the ladder is asked with while a build writes `built`, a table that is there: all tables, `built` first.
+    They stay open from one round to the next, and what was read of those that nobody writes is not read again."""
+
+    built: Table
+    catalog: Catalog
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, path: Path) -> Iterator[Tables]:
+        """The tables of a build into `path`, open as long as the block lasts. Raises TableError."""
+        with Table.open(path) as built, contextlib.closing(Catalog.load(tables=[path])) as catalog:
+            yield cls(built, catalog)
+
+    def ask(self, query: Query, backend: Backend) -> Ask:
+        """The question of a lookup."""
+        return Ask(query, self.catalog.tables, Policy(), backend.toolchain)
+
+
+def first(of: Recorded, backend: Backend, effort: Effort, tables: Tables) -> Wanted:
     """What is measured at first: fixed sizes, and of each range the hint, the ends and every STRIDE-th size."""
     left_out: Counter[str] = Counter()
     wanted: dict[Problem, None] = {}
@@ -79,9 +100,9 @@ def first(of: Recorded, backend: Backend, effort: Effort, table: Path) -> Wanted
             left_out[reason] += 1
         else:
             wanted[problem] = None
-    begun, with_tables = [], _catalog(table)
+    begun = []
     for query in of.ranged:
-        ask = _ask(query, with_tables, backend)
+        ask = tables.ask(query, backend)
         missing = ranges.unmeasured(ask)
         reason = only_aten(query.problem, backend.device, backend.space, effort)
         reason = reason or too_long(ask, missing, backend.space, effort)
@@ -89,25 +110,23 @@ def first(of: Recorded, backend: Backend, effort: Effort, table: Path) -> Wanted
             left_out[reason] += 1
         else:
             begun.append(query)
-            some = [query.problem, *_some(ask, missing, table)]
+            some = [query.problem, *_some(ask, missing, tables.built)]
             wanted |= dict.fromkeys(one for one in some if fits(one, backend.device, backend.space, effort))
     return Wanted(tuple(wanted), tuple(begun), left_out)
 
 
-def further(ranged: Sequence[Query], backend: Backend, effort: Effort, table: Path) -> list[Problem]:
+def further(ranged: Sequence[Query], backend: Backend, effort: Effort, tables: Tables) -> list[Problem]:
     """What the ladder still lacks for the ranges, after what was measured so far."""
-    with_tables = _catalog(table)
     wanted: dict[Problem, None] = {}
     for query in ranged:
-        missing = ranges.unmeasured(_ask(query, with_tables, backend))
+        missing = ranges.unmeasured(tables.ask(query, backend))
         wanted |= dict.fromkeys(one for one in missing if fits(one, backend.device, backend.space, effort))
     return list(wanted)
 
 
-def in_vain(ranged: Sequence[Query], backend: Backend, table: Path) -> int:
+def in_vain(ranged: Sequence[Query], backend: Backend, tables: Tables) -> int:
     """How many of the ranges have been measured and end in ATen all the same."""
-    with_tables = _catalog(table)
-    asks = [_ask(query, with_tables, backend) for query in ranged]
+    asks = [tables.ask(query, backend) for query in ranged]
     answers = [(ask, ranges.ranged(ask).hit) for ask in asks]
     return sum(
         hit is not None and hit.config == ATEN and not hit.branches and not ranges.unmeasured(ask)
@@ -115,23 +134,12 @@ def in_vain(ranged: Sequence[Query], backend: Backend, table: Path) -> int:
     )
 
 
-def _some(ask: Ask, missing: Sequence[Problem], table: Path) -> list[Problem]:
+def _some(ask: Ask, missing: Sequence[Problem], built: Table) -> list[Problem]:
     """The sizes to begin a range with: some of those that miss, and all that the table holds, since a busy machine may
     have timed these."""
-    known: list[Problem] = []
-    if table.exists():
-        with Table.open(table) as held:
-            known = [one for one in ranges.buckets(ask) if held.verdict(one, ask.device) is not None]
+    known = [one for one in ranges.buckets(ask) if built.verdict(one, ask.device) is not None]
     return [*missing[::STRIDE], *missing[-1:], *known]
 
 
 def _moves(one: entries.Entry) -> bool:
     return any(low != high for _, low, high in one.ranges)
-
-
-def _catalog(table: Path) -> Catalog:
-    return Catalog.load(tables=[table] if table.exists() else [])
-
-
-def _ask(query: Query, catalog: Catalog, backend: Backend) -> Ask:
-    return Ask(query, catalog.tables, Policy(), backend.toolchain)

@@ -103,21 +103,24 @@ def _recorded(
     builder: Builder, backend: Backend, store: Store, workload: Recorded, problems: Sequence[Problem]
 ) -> BuildReport:
     """Measure what the ladder will ask of a workload, and say what is left out."""
-    effort, every = builder.effort, builder.request.every
-    wanted = asked.first(workload, backend, effort, builder.out)
-    begun = problems if every else wanted.problems
-    left_out = Counter() if every else +wanted.left_out
-    for reason, number in left_out.items():
-        builder.say(_told(number, reason))
-    report = builder.build(backend, store, list(dict.fromkeys((*begun, *wanted.problems))))
-    for _ in range(asked.ROUNDS - 1 if wanted.ranged else 0):
-        more = asked.further(wanted.ranged, backend, effort, builder.out)
-        if not more or report.interrupted or report.left:
-            break
-        builder.say(f"{len(more)} more sizes of symbolic ranges are measured")
-        backend = builder.renew()
-        report = together(report, builder.build(backend, store, more))
-    if in_vain := asked.in_vain(wanted.ranged, backend, builder.out) if wanted.ranged and not report.disturbed else 0:
+    effort, every, left_out = builder.effort, builder.request.every, Counter[str]()
+    with asked.Tables.opened(builder.out) as tables:
+        wanted = asked.first(workload, backend, effort, tables)
+        begun = problems if every else wanted.problems
+        if not every:
+            left_out += wanted.left_out
+        for reason, number in left_out.items():
+            builder.say(_told(number, reason))
+        report = builder.build(backend, store, list(dict.fromkeys((*begun, *wanted.problems))))
+        for _ in range(asked.ROUNDS - 1 if wanted.ranged else 0):
+            more = asked.further(wanted.ranged, backend, effort, tables)
+            if not more or report.interrupted or report.left:
+                break
+            builder.say(f"{len(more)} more sizes of symbolic ranges are measured")
+            backend = builder.renew()
+            report = together(report, builder.build(backend, store, more))
+        in_vain = asked.in_vain(wanted.ranged, backend, tables) if wanted.ranged and not report.disturbed else 0
+    if in_vain:
         left_out[asked.NO_KERNEL] = in_vain
         builder.say(_told(in_vain, asked.NO_KERNEL))
     return replace(report, left_out=dict(left_out))

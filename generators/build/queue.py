@@ -40,11 +40,12 @@ the machine was busy."""
 
 
 def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[Job]:
-    """The jobs of a build in the order of the problems: one per problem and protocol of the effort."""
+    """The jobs of a build in the order of the problems: one per problem with candidates and protocol of the effort."""
     protocols = backend.protocols(effort)
     return [
-        Job(problem, protocol, tuple(backend.space.candidates(problem, backend.device, effort)))
+        Job(problem, protocol, tuple(candidates))
         for problem in problems
+        if (candidates := backend.space.candidates(problem, backend.device, effort))
         for protocol in protocols
     ]
 
@@ -156,8 +157,7 @@ class Claims:
 
     def __enter__(self) -> Claims:
         try:
-            # Not through a link: in a shared folder, others can put one there. All who may write the folder may build.
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            self._descriptor = locks.opened(self._path, writable=True)  # All who may write the folder may build.
         except OSError as error:
             why = f"{self._path} cannot be opened ({error.strerror}), and builds claim their work there"
             raise InputError(f"{why}; remove it, or name another --out") from error

@@ -4,7 +4,6 @@ archive of compiled kernels."""
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ def describe(path: Path) -> dict[str, Any]:
         summary = table.summary()
         return {
             "file": path.name,
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "sha256": trust.sha256_of(path),
             "bytes": path.stat().st_size,
             "digest": table.digest,
             "devices": [{name: entry[name] for name in _PER_DEVICE} for entry in summary],
@@ -44,7 +43,7 @@ def describe_kernels(path: Path) -> dict[str, Any]:
     archive = Archive.open(path)
     return {
         "file": path.name,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "sha256": trust.sha256_of(path),
         "bytes": path.stat().st_size,
         "kernels": len(archive.digests),
         "provenance": dict(archive.provenance),

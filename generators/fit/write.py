@@ -9,13 +9,13 @@ FOLDER: a folder of archives (`rows-*.jsonl.xz`). The same archives give the sam
 from __future__ import annotations
 
 import argparse
-import hashlib
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gemmdb import trust
 from gemmdb.cost.model import Coefficients
 from gemmdb.generators.files import archive
 from gemmdb.generators.fit import cost_model as fit
@@ -105,7 +105,7 @@ def _provenance(folders: Sequence[Path], found: Sequence[Sample]) -> dict[str, A
         "problems": len({(sample.problem, sample.device) for sample in found}),
         "devices": sorted({sample.device.sku for sample in found}),
         "archives": {
-            path.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            path.as_posix(): trust.sha256_of(path)
             for folder in folders
             for path in sorted(folder.glob("rows-*.jsonl.xz"))
         },

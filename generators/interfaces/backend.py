@@ -78,8 +78,8 @@ class Space(Interface):
     """Which configs to try. Pure: no clock, device, environment or disk of its own."""
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """The candidates of a problem, without repeats, ATen first. Equal arguments must give equal answers, or a build
-        could not be resumed."""
+        """The candidates of a problem, without repeats, ATen first; none if the effort is not for it. Equal arguments
+        must give equal answers, or a build could not be resumed."""
 
 
 def ignore(_job: Job) -> None:

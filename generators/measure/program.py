@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from gemmdb.errors import InputError
-from gemmdb.generators.measure import representative
+from gemmdb.generators.measure import int4, representative
 from gemmdb.generators.measure.literals import literal, literal_bias
 from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
+from gemmdb.generators.measure.splits import splits
 from gemmdb.key import fp8
 from gemmdb.key.operands import TensorInfo
 from gemmdb.key.problem import Problem
@@ -27,7 +28,9 @@ multiple of 3."""
 class Operands:
     """The tensors of a product: `a` [m, k], `b` [k, n], for bmm with the batch as first dimension; a bias; the scale
     [n] of a `scale` fusion. A scaled_mm has the fp32 scales of both operands: one number [] each, or [m, 1] and [1, n].
-    `reads`: the tensors that the epilogue reads, of the output's size and dtype.
+    An int4 weight is `b` as it is packed, with the scales of its groups as `scale` and their `zeros`.
+    `reads`: the tensors that the epilogue reads, of the output's size and dtype. `offsets`: of a grouped_mm, int32,
+    where each of its groups ends.
     """
 
     a: torch.Tensor
@@ -37,12 +40,14 @@ class Operands:
     scale_a: torch.Tensor | None = None
     scale_b: torch.Tensor | None = None
     reads: tuple[torch.Tensor, ...] = ()
+    offsets: torch.Tensor | None = None
+    zeros: torch.Tensor | None = None
 
     @property
     def named(self) -> dict[str, torch.Tensor]:
         """The tensors that are present, A and B first, by their names in kernels."""
         found = {"A": self.a, "B": self.b, "bias": self.bias, "scale": self.scale}
-        found |= {"scale_a": self.scale_a, "scale_b": self.scale_b}
+        found |= {"scale_a": self.scale_a, "scale_b": self.scale_b, "offsets": self.offsets, "zeros": self.zeros}
         found |= {f"read{place}": tensor for place, tensor in enumerate(self.reads, 1)}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
@@ -51,27 +56,28 @@ class Operands:
         """The operands among tensors by these names."""
         bias, scale, scale_a, scale_b = (named.get(name) for name in ("bias", "scale", "scale_a", "scale_b"))
         reads = tuple(named[name] for name in ("read1", "read2") if name in named)
-        return cls(named["A"], named["B"], bias, scale, scale_a, scale_b, reads)
+        more = named.get("offsets"), named.get("zeros")
+        return cls(named["A"], named["B"], bias, scale, scale_a, scale_b, reads, *more)
 
 
 class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
     """The module of a Problem, spelled so that Inductor's default sees the op itself.
 
     A constant weight, with its bias and scales, is a parameter; otherwise they are inputs after the activation, its own
-    scale and what the epilogue reads. A `col` operand is stored transposed, and the graph transposes it back, as
-    `nn.Linear` does. An int8 weight is cast before it is transposed: in the other order, Inductor's weight-only pattern
-    would replace the product.
+    scale, the offsets of groups and what the epilogue reads. A `col` operand is stored transposed, and the graph
+    transposes it back, as `nn.Linear` does. An int8 weight is cast before it is transposed: in the other order,
+    Inductor's weight-only pattern would replace the product.
     """
 
     def __init__(self, problem: Problem, operands: Operands) -> None:
         super().__init__()
         self.problem, self.multiply, self.casts = problem, SPELLINGS[problem.op], problem.spec.dequantises
         self.own, self.columns, self.reads = problem.epilogue, head(problem.n), _reads(problem)
-        self.has_bias, self.has_scale = operands.bias is not None, operands.scale is not None
-        rest = [_stored(problem.b.layout.order, operands.b)]
-        rest += [t for t in (operands.scale_b, operands.bias, operands.scale) if t is not None]
+        self.has_bias, self.has_scale = operands.bias is not None, problem.fusion == "scale"
+        rest = [operands.b if problem.int4 else _stored(problem.b.layout.order, operands.b)]
+        rest += [t for t in (operands.scale_b, operands.bias, operands.scale, operands.zeros) if t is not None]
         activation = [_stored(problem.a.layout.order, operands.a)]
-        activation += [] if operands.scale_a is None else [operands.scale_a]
+        activation += [one for one in (operands.scale_a, operands.offsets) if one is not None]
         activation += operands.reads
         self.constants = torch.nn.ParameterList()
         self.inputs: tuple[torch.Tensor, ...] = (*activation, *rest)
@@ -84,18 +90,22 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         both: the result of the epilogue first."""
         # Dynamo of torch 2.11 cannot unpack a ParameterList into a list, but iterates over one.
         problem, inputs = self.problem, list(rest)
-        scales = [inputs.pop(0)] if problem.scales else []
+        # What an op takes beside its matrices: scales of both, or offsets.
+        beside = [inputs.pop(0)] if problem.scales or problem.ragged else []
         reads = [inputs.pop(0) for _ in range(self.reads)]
         tensors = list(self.constants)
         tensors += inputs
         b = tensors.pop(0)
-        scales += [tensors.pop(0)] if problem.scales else []
+        beside += [tensors.pop(0)] if problem.scales else []
         bias = tensors.pop(0) if self.has_bias else None
         scale = tensors.pop(0) if self.has_scale else None
-        if self.casts:
-            b = b.to(a.dtype)
-        a, b = _stored(problem.a.layout.order, a), _stored(problem.b.layout.order, b)
-        out = self.multiply(problem, a, b, scales, None if self.has_scale else bias)
+        a = _stored(problem.a.layout.order, a)
+        if problem.int4 is not None:
+            out = int4.multiply(problem, a, [b, *tensors])
+            out, bias = (out if bias is None else out + bias), None
+        else:
+            b = _stored(problem.b.layout.order, b.to(a.dtype) if self.casts else b)
+            out = self.multiply(problem, a, b, beside, None if self.has_scale else bias)
         if out.dtype != to_torch(problem.out):
             out = out.to(to_torch(problem.out))
         if scale is not None:
@@ -119,12 +129,17 @@ def blank(problem: Problem, device: torch.device) -> Operands:
     when the sizes cannot have the layout classes, or no representative of the epilogue is measured."""
     _check(problem)
     first, second, _ = problem.shapes
-    a, b = _blank(literal(problem.a, *first), device), _blank(literal(problem.b, *second), device)
+    a = _blank(literal(problem.a, *first), device)
     bias = None if problem.bias is None else _blank(literal_bias(problem.bias, problem.m, problem.n), device)
+    reads = [torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device) for _ in range(_reads(problem))]
+    if problem.int4 is not None:
+        weight = int4.blank(problem, device, a.dtype)
+        return Operands(a, weight.packed, bias, weight.scale, reads=tuple(reads), zeros=weight.zeros)
+    b = _blank(literal(problem.b, *second), device)
     scale = torch.empty(problem.n, dtype=_scale_dtype(problem), device=device) if problem.fusion == "scale" else None
     scales = _scales(problem, device)
-    reads = [torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device) for _ in range(_reads(problem))]
-    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads))
+    offsets = torch.empty(problem.groups, dtype=torch.int32, device=device) if problem.ragged else None
+    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), offsets)
 
 
 def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
@@ -133,7 +148,7 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
 
     Activations are scaled so that the outputs stay near 1, or near 100 with integer weights: no dtype overflows. fp8
     operands are quantised as real programs do it: the largest element under each scale becomes the largest number of
-    the dtype. Raises InputError as `blank`.
+    the dtype. The groups of a grouped_mm are balanced. Raises InputError as `blank`.
     """
     _check(problem)
     random = torch.Generator(device=device).manual_seed(seed)
@@ -142,21 +157,28 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
     if scales:
         a = _quantised(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5, scales[0])
         b = _quantised(literal(problem.b, *second), random, 1.0, scales[1])
+    elif problem.int4 is not None:
+        a = _filled(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5)
+        weight = int4.filled(problem, random, a.dtype)
+        b = weight.packed
     else:
         a = _filled(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5)
         b = _filled(literal(problem.b, *second), random, 1.0)
     bias = None
     if problem.bias is not None:
         bias = _filled(literal_bias(problem.bias, problem.m, problem.n), random, 1.0)
-    scale = None
+    scale = weight.scale if problem.int4 is not None else None
     if problem.fusion == "scale":
         scale = torch.rand(problem.n, generator=random, device=device).mul(0.01).add(0.001).to(_scale_dtype(problem))
     reads = [_like_output(problem, random) for _ in range(_reads(problem))]
-    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads))
+    zeros = weight.zeros if problem.int4 is not None else None
+    offsets = next((torch.tensor(ends, dtype=torch.int32, device=device) for ends in splits(problem)[:1]), None)
+    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), offsets, zeros)
 
 
 def _check(problem: Problem) -> None:
-    if reason := unmeasured(problem):
+    reason = unmeasured(problem) or (problem.int4 and problem.int4.unfit(problem.n, problem.k))
+    if reason:
         raise InputError(reason)
 
 

@@ -11,6 +11,7 @@ import torch
 from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.generators.measure.program import Operands, spread
+from gemmdb.inductor.int4 import dequantised
 from gemmdb.key.problem import Problem
 
 ROW_FLOPS = 8e9
@@ -52,17 +53,17 @@ class Reference:
 
 def reference(problem: Problem, operands: Operands) -> Reference:
     """The Reference for literal operands, computed on their device."""
-    if problem.spec.batched:
-        return _of_batch(problem, operands)
+    if problem.spec.batched or problem.spec.grouped:
+        return _of_matrices(problem, operands)
     rows = _rows(problem, operands.a.device)
-    a, b = operands.a[rows].double(), operands.b.double()
+    a, b = operands.a[rows].double(), _weight(problem, operands)
     if operands.scale_a is not None and operands.scale_b is not None:
         a = a * spread(operands.scale_a, operands.a.shape)[rows].double()
         b = b * spread(operands.scale_b, operands.b.shape).double()
     alpha, beta = SCALARS[problem.scalars]
     exact, squares = alpha * (a @ b), alpha**2 * (a.square() @ b.square())
     # The scale belongs to the weight, so a bias is added after it (only mixed_mm has both).
-    if operands.scale is not None:
+    if operands.scale is not None and problem.int4 is None:
         scale = operands.scale.double()
         exact, squares = exact * scale, squares * scale.square()
     if operands.bias is not None:
@@ -73,19 +74,28 @@ def reference(problem: Problem, operands: Operands) -> Reference:
     return Reference(rows, exact, squares.sqrt(), problem.shapes[2])
 
 
-def _of_batch(problem: Problem, operands: Operands) -> Reference:
-    """Like `reference`, but matrix by matrix: all at once in float64 would take up to eight times the memory of the
-    operands."""
-    device, (count, m, n) = operands.a.device, problem.shapes[2]
+def _weight(problem: Problem, operands: Operands) -> torch.Tensor:
+    """The exact weight [k, n] in float64, without a scale that multiplies the product."""
+    if problem.int4 is None or operands.scale is None:
+        return operands.b.double()
+    return dequantised(operands.b, operands.scale, operands.zeros, problem.int4, torch.float64).t()
+
+
+def _of_matrices(problem: Problem, operands: Operands) -> Reference:
+    """Like `reference`, but matrix by matrix of a batch or of groups: all at once in float64 would take up to eight
+    times the memory of the operands."""
+    device, n = operands.a.device, problem.n
+    parts = _groups(problem, operands) if problem.spec.grouped else _batch(operands)
     many = max(2, int(ROW_FLOPS / max(2 * n * problem.k, 1)))
-    matrices = _sample(count, min(many // 2 + 1, MATRICES), problem.key)
+    matrices = _sample(len(parts), min(many // 2 + 1, MATRICES), problem.key)
     few = max(2, many // max(len(matrices), 1))
     rows, exact, squares = [], [], []
     for matrix in matrices:
         # Different rows of each matrix, so an error at the same place in all of them is likely to be seen.
-        chosen = torch.tensor(_sample(m, few, problem.key + matrix), dtype=torch.int64, device=device)
-        a, b = operands.a[matrix, chosen].double(), operands.b[matrix].double()
-        rows.append(chosen + matrix * m)
+        start, left, right = parts[matrix]
+        chosen = torch.tensor(_sample(len(left), few, problem.key + matrix), dtype=torch.int64, device=device)
+        a, b = left[chosen].double(), right.double()
+        rows.append(chosen + start)
         exact.append(a @ b)
         squares.append(a.square() @ b.square())
     if not matrices:
@@ -95,6 +105,27 @@ def _of_batch(problem: Problem, operands: Operands) -> Reference:
     reads = [read.reshape(-1, n)[chosen].double() for read in operands.reads]
     product, magnitude = representative.exact(problem, torch.cat(exact), torch.cat(squares), reads)
     return Reference(chosen, product, magnitude.sqrt(), problem.shapes[2])
+
+
+Part = tuple[int, torch.Tensor, torch.Tensor]
+"""The first row of a product in the output, counted through all matrices of it, and its operands."""
+
+
+def _batch(operands: Operands) -> list[Part]:
+    """The products of a batch."""
+    pairs = enumerate(zip(operands.a, operands.b, strict=True))
+    return [(place * len(a), a, b) for place, (a, b) in pairs]
+
+
+def _groups(problem: Problem, operands: Operands) -> list[Part]:
+    """The products of groups that have rows. Rows beyond the last group belong to no product and may hold anything; a
+    group without any of K has zeros."""
+    assert operands.offsets is not None
+    a, b, ends = operands.a, operands.b, operands.offsets.tolist()
+    spans = list(zip([0, *ends[:-1]], ends, strict=True))
+    if problem.ragged == "k":
+        return [(place * len(a), a[:, start:end], b[start:end]) for place, (start, end) in enumerate(spans)]
+    return [(start, a[start:end], b[place]) for place, (start, end) in enumerate(spans) if end > start]
 
 
 def poison(problem: Problem, device: torch.device) -> None:

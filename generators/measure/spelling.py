@@ -15,10 +15,11 @@ DTYPES = {
     "int32": torch.int32, "int8": torch.int8, "uint8": torch.uint8,
     "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2,
 }  # fmt: skip
-Scales = Sequence[torch.Tensor]
+Beside = Sequence[torch.Tensor]
 Spelling = Callable[..., torch.Tensor]
-"""(problem, A [m, k], B [k, n], scales of A and B if the op has them, bias that the op itself adds or None) gives the
-product [m, n], or the batch of them. A keyword `out` names the tensor to write it to."""
+"""(problem, A [m, k], B [k, n], scales of A and B or offsets of groups if the op has them, bias that the op itself adds
+or None) gives the product [m, n], or the batch of them. A keyword `out` names the tensor to write it to; the spellings
+in ALLOCATES ignore it."""
 
 
 def to_torch(dtype: str) -> torch.dtype:
@@ -26,7 +27,7 @@ def to_torch(dtype: str) -> torch.dtype:
     return DTYPES[dtype]
 
 
-def _mm(p: Problem, a: torch.Tensor, b: torch.Tensor, _: Scales, bias: torch.Tensor | None, **out: Any) -> torch.Tensor:
+def _mm(p: Problem, a: torch.Tensor, b: torch.Tensor, _: Beside, bias: torch.Tensor | None, **out: Any) -> torch.Tensor:
     if bias is None:
         return torch.mm(a, b, **out)
     alpha, beta = SCALARS[p.scalars]
@@ -42,13 +43,20 @@ def _bmm(p: Problem, a: torch.Tensor, b: torch.Tensor, *_: Any, **out: Any) -> t
 
 
 def _scaled_mm(
-    p: Problem, a: torch.Tensor, b: torch.Tensor, scales: Scales, bias: torch.Tensor | None, **out: Any
+    p: Problem, a: torch.Tensor, b: torch.Tensor, scales: Beside, bias: torch.Tensor | None, **out: Any
 ) -> torch.Tensor:
     dtype, fast = to_torch(p.out), p.numerics.fast
     return torch._scaled_mm(a, b, *scales, bias=bias, out_dtype=dtype, use_fast_accum=fast, **out)
 
 
+def _grouped_mm(p: Problem, a: torch.Tensor, b: torch.Tensor, offsets: Beside, *_: Any, **out: Any) -> torch.Tensor:
+    return torch._grouped_mm(a, b, offs=offsets[0])
+
+
 SPELLINGS: Mapping[str, Spelling] = {
     "mm": _mm, "addmm": _mm, "mixed_mm": _mm, "int_mm": _int_mm, "bmm": _bmm, "scaled_mm": _scaled_mm,
+    "grouped_mm": _grouped_mm,
 }  # fmt: skip
 """By op. The weight of a mixed_mm is cast before its product."""
+ALLOCATES = ("grouped_mm",)
+"""Ops that torch computes into new memory only."""

@@ -6,8 +6,9 @@ problem per value:
 
 {"op": ["mm", "addmm"], "m": [1, 16], "n": 4096, "k": 4096, "dtype": "bf16", "constant_weight": true}
 
-A bmm also has a `batch` and `interleaved`, a scaled_mm `scales` and `fast_accum`. Sizes may also be given as `"a": [16,
-4096], "b": [4096, 1024]`, the operands as they are multiplied. A line of a workload is an item too.
+A bmm also has a `batch` and `interleaved`, a scaled_mm `scales` and `fast_accum`, a grouped_mm `groups` and `ragged`,
+an int4 weight `group`, `zeros` and `packing`. Sizes may also be given as `"a": [16, 4096], "b": [4096, 1024]`, the
+operands as they are multiplied. A line of a workload is an item too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ DEFAULTS = {"cpu": "cpu-quick", "cuda": "h200", "hip": "h200"}
 FLAGS = {
     "op": str, "batch": int, "m": int, "n": int, "k": int, "dtype": str, "layout": str, "weight_dtype": str,
     "bias": str, "tf32": bool, "out_dtype": str, "fusion": str, "constant_weight": bool, "scales": str,
-    "fast_accum": bool, "interleaved": str,
+    "fast_accum": bool, "interleaved": str, "groups": int, "ragged": str, "group": int, "zeros": str, "packing": str,
 }  # fmt: skip
 """The keywords of an item and their types."""
 LARGEST = 1_000_000
@@ -102,10 +103,12 @@ def _document(text: str, name: str) -> Iterator[tuple[str, Any]]:
         raise InputError(f"{name}: a shapes file holds a list of problems")
     begin = re.search(r'"problems"\s*:\s*\[', text) if isinstance(whole, dict) else re.search(r"\[", text)
     position, decoder = begin.end() if begin else 0, json.JSONDecoder()
+    line, counted = 1, 0
     for _ in items:
         position = _skip(text, position)
         item, end = decoder.raw_decode(text, position)
-        yield f"{name}:{text.count(chr(10), 0, position) + 1}", item
+        line, counted = line + text.count("\n", counted, position), position
+        yield f"{name}:{line}", item
         position = _skip(text, end) + 1
 
 

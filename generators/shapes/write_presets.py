@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators.shapes import h200, h200_batches, h200_epilogues, h200_scaled
+from gemmdb.generators.shapes import h200, h200_batches, h200_epilogues, h200_grouped, h200_int4, h200_scaled
 from gemmdb.generators.shapes.architectures import (
     ARCHITECTURES,
     DECODE,
@@ -140,8 +140,10 @@ PRESETS = {
     "grid": (grid, "Square powers of two and a log grid."),
     "h200": (h200.items, "What the shipped table of a data-centre GPU covers; any prefix is a sample."),
     "h200-epilogues": (h200_epilogues.items, "Layers of common models with their epilogues, the most used first."),
+    "h200-int4": (h200_int4.items, "Projections of decoders with int4 weights, tiled and in bytes."),
     "h200-bmm": (h200_batches.items, "Products of batches: attention written out, adapters, MLA, blocks, experts."),
     "h200-scaled": (h200_scaled.items, "Products of fp8 operands with scales: projections of open language models."),
+    "h200-grouped": (h200_grouped.items, "Experts of open mixtures, forward and in training, the most used first."),
     "odd": (odd, "Primes and sizes that are no multiple of 8 or 16."),
 }
 

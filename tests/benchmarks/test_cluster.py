@@ -1,9 +1,11 @@
 """`python -m benchmarks.h200 cluster` without GPUs: its options, the order of its builds, and its summary."""
 
 import argparse
+import json
 
 import pytest
 
+from benchmarks.common import ROOT
 from benchmarks.h200 import cluster
 from gemmdb.errors import InputError
 
@@ -54,3 +56,25 @@ def test_the_medians_are_compared():
     late = cluster.summary([one("plain", 100.0), one("ray", 120.0, pairs=99)])
     assert not late["within"]
     assert not late["same_rows"]
+
+
+def test_the_documents_figures_are_those_of_the_raw_result():
+    found = json.loads((ROOT / "benchmarks/results/h200/checks/2026-11-25-cluster.json").read_text())
+    page = (ROOT / "docs/how-to/cluster.md").read_text()
+    firsts, rests, wholes = (
+        [tuple(f"{value(one):.1f}" for one in found["builds"] if one["kind"] == kind) for kind in cluster.KINDS]
+        for value in (
+            lambda one: one["first_after_s"],
+            lambda one: one["seconds"] - one["first_after_s"],
+            lambda one: one["seconds"],
+        )
+    )
+    for name, cells in (
+        ("to the first result, seconds", firsts),
+        ("from the first to the last result, seconds", rests),
+        ("the whole build, seconds", wholes),
+    ):
+        assert f"| {name} | {' | '.join(' and '.join(pair) for pair in cells)} |" in page
+    assert f"took {found['ratio']['seconds']:.2f} times as long" in page
+    assert found["same_rows"]
+    assert f"same {found['builds'][0]['pairs']} pairs" in page

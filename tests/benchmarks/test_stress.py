@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import subprocess
+import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -40,6 +42,31 @@ def test_readers_and_writers_all_came_to_their_turn() -> None:
         assert f"{one['lookup_us']['median']:.1f} us" in page
     assert f"{written['write_s']['median']:.1f} s" in page
     assert f"{written['write_s']['max']:.1f} s" in page
+
+
+def test_processes_that_compile_at_once_are_served_unless_torch_waits_too_long_for_a_lock() -> None:
+    page = (ROOT / "docs" / "faults.md").read_text()
+    runs = json_lines(ROOT / "benchmarks/results/load/compiles.jsonl")
+    assert [run["processes"] for run in runs] == [64, 16]
+    for run in runs:
+        alone, beside = run["alone"], run["beside a writer"]
+        assert all(one["compiled"] + one["errors"] == run["processes"] for one in (alone, beside))
+        last = max(one["seconds"] for one in (alone, beside))
+        assert (beside["errors"] > 0) == (last > 600)
+        assert f"| {run['processes']} | {alone['compiled']} | {beside['compiled']} | {last:.0f} s |" in page
+    assert "'exact', 'aten:default'" in runs[0]["beside a writer"]["error"]
+
+
+@pytest.mark.slow
+def test_two_processes_compile_with_one_table(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    out = tmp_path / "compiles.jsonl"
+    command = [sys.executable, "-m", "benchmarks.stress", "compiles", "--processes", "2", "--out", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=280)
+    (found,) = json_lines(out)
+    for name in ("alone", "beside a writer"):
+        assert (found[name]["compiled"], found[name]["errors"], found[name]["error"]) == (2, 0, "")
+        assert found[name]["memory_mib"] > 0
 
 
 def test_a_hundred_kills_lost_nothing() -> None:

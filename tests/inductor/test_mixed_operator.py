@@ -123,7 +123,7 @@ def test_only_an_fp16_weight_has_to_be_scaled_first(dtype):
             x, s = torch.empty(8, K, dtype=dtype), torch.empty(N, dtype=dtype)
             traced = make_fx(function, select_decomp_table())(x, torch.empty(N, K, dtype=torch.int8), s)
         (found,) = filter(None, map(mixed.find, traced.graph.nodes))
-        mixed.rewrite(traced.graph, found)
+        found.rewrite(traced.graph)
         (node,) = (node for node in traced.graph.nodes if node.target is ops.register())
         assert (node.args[3:] == (True,)) == (dtype is torch.float16 and name == "before the product")
 

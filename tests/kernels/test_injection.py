@@ -28,7 +28,7 @@ ATTACKS = [
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda kernel: f"{kernel.backend}:{kernel.name}")
 def test_a_parameter_is_a_number_or_a_word(kernel):
-    for name, domain in kernel.params.items():
+    for name, domain in {**kernel.params, **kernel.optional}.items():
         assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
         if not isinstance(domain, IntRange):
             assert all(type(value) is int or re.fullmatch(r"[a-z0-9_]+", value) for value in domain.values)
@@ -41,7 +41,7 @@ def test_a_config_with_anything_else_in_it_is_refused(config, data):
     if not names:
         return
     name, attack = data.draw(st.sampled_from(names)), data.draw(st.sampled_from(ATTACKS) | st.text(max_size=20))
-    domain = config.spec.params[name]
+    domain = {**config.spec.params, **config.spec.optional}[name]
     if attack in domain or (attack.isascii() and attack.isdigit() and len(attack) < 10 and int(attack) in domain):
         return
     with pytest.raises(InputError):

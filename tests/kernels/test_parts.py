@@ -7,7 +7,7 @@ import pytest
 
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.triton import parts
+from gemmdb.kernels.triton import dependent, parts
 from gemmdb.key.problem import Problem
 
 TILE = Config.of(
@@ -76,3 +76,14 @@ def test_the_templates_take_the_weights_and_a_vector_for_each(config, scaled, bi
     assert "beyond = start >= 64 + 32\n" in source
     # Nothing of the kernel may change where K begins or how tiles are ordered.
     assert source.count("base_n = 0\n") == 1
+
+
+@pytest.mark.parametrize("config", [TILE, NARROW, GEMV], ids=lambda config: config.kernel)
+def test_a_kernel_that_begins_early_asks_for_its_own_weight(config):
+    _, early = dependent.ways(config)
+    assert parts.objection(early, WIDTHS) is None
+    source = ast.unparse(rendered(early, Problem.gemm("mm", m=4, n=sum(WIDTHS), k=512), True, False))
+    before, _, after = source.partition("tl.extra.cuda.gdc_wait()")
+    assert "ahead = (weight + (" in before
+    assert "tl.load(" in after
+    assert "tl.load(" not in before

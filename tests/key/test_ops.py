@@ -63,6 +63,12 @@ KNOWN = [
         " fp32=ieee acc=fp32 reduced=0 deterministic=0 constant=0 scales=tensor fast=0",
         (7611889790269407975, 8819782471592254901),
     ),
+    (
+        GEMM("grouped_mm", m=16, n=64, k=32),
+        "grouped_mm m=16 n=64 k=32 a=bf16:row:8 b=bf16:col:8 out=bf16 bias=none scalars=unit fusion=none fp32=ieee"
+        " acc=fp32 reduced=1 deterministic=0 constant=0 groups=8 ragged=m",
+        (-1931761060684522004, -8037713692959490307),
+    ),
 ]
 """A problem of each op with its text and keys as tables have them: they must never change."""
 
@@ -87,12 +93,20 @@ def _bmm(batch=8):
     return GEMM("bmm", batch=batch, m=16, n=64, k=32)
 
 
+def _grouped(**rest):
+    return GEMM("grouped_mm", m=16, n=64, k=32, **rest)
+
+
 APART = {
     "bmm": [_bmm(), _bmm(9), GEMM("mm", m=16, n=64, k=32)],
     "scaled_mm": [
         _scaled(), _scaled(scales="row"), _scaled(fast_accum=True), _scaled(scales="row", fast_accum=True),
         _scaled(dtype="fp8_e5m2"), _scaled(weight_dtype="fp8_e5m2"), _scaled(out_dtype="fp16"), _scaled(bias="1d"),
         _scaled(fusion="pointwise"), _scaled(constant_weight=True),
+    ],
+    "grouped_mm": [
+        _grouped(), _grouped(groups=9), _grouped(ragged="k"), _grouped(dtype="fp16"), _grouped(layout="nn"),
+        _grouped(fusion="pointwise"), _grouped(constant_weight=True), GEMM("mm", m=16, n=64, k=32),
     ],
 }  # fmt: skip
 """By op, problems that differ in one thing each."""
@@ -113,6 +127,7 @@ def test_the_family_is_everything_but_the_sizes():
 VALID = {
     "bmm": replace(_bmm(), b=Operand("bf16", Layout("col", 8, "broadcast"))).text,
     "scaled_mm": _scaled().text,
+    "grouped_mm": _grouped().text,
 }
 SPOILT = {
     "bmm": [
@@ -126,6 +141,15 @@ SPOILT = {
         ("a=fp8_e4m3", "a=fp8_e4m3fnuz"), ("out=bf16", "out=fp8_e4m3"), ("scalars=unit", "scalars=general"),
         ("fusion=none", "fusion=scale"), ("bias=none", "bias=full:bf16:8"), ("bias=none", "bias=1d:fp64:2"),
         ("fp32=ieee", "fp32=tf32"),
+    ],
+    "grouped_mm": [
+        (" groups=8 ragged=m", ""), (" ragged=m", ""), ("ragged=m", "ragged=n"), ("ragged=m", "ragged="),
+        ("groups=8 ragged=m", "ragged=m groups=8"), ("groups=8", "groups=08"), ("groups=8", "groups=4294967296"),
+        ("groups=8", "groups=-1"), ("grouped_mm", "mm"), ("grouped_mm m", "grouped_mm batch=2 m"),
+        ("out=bf16", "out=fp32"), ("a=bf16", "a=fp32"), ("b=bf16", "b=fp16"),
+        ("b=bf16:col:8", "b=bf16:col:8:broadcast"),
+        ("scalars=unit", "scalars=general"), ("fusion=none", "fusion=scale"), ("bias=none", "bias=1d:bf16:8"),
+        (" groups=8", " scales=tensor fast=0 groups=8"),
     ],
 }  # fmt: skip
 

@@ -24,6 +24,9 @@ BASES: dict[str, dict[str, str | int]] = {
         "block_m": 16, "block_n": 64, "block_k": 64, "split_k": 1, "swap": 0, "stagger": 1, "rows": "mask",
         "dequant": "cast", "warps": 4, "stages": 3,
     },
+    "int4": {
+        "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "scaled": "weights", "warps": 4, "stages": 3,
+    },
     "persistent": {
         "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "swap": 0, "dequant": "cast", "resident": 1,
         "warps": 4, "stages": 3,
@@ -33,6 +36,10 @@ BASES: dict[str, dict[str, str | int]] = {
     },
     "batch": {
         "block_m": 16, "block_n": 64, "block_k": 64, "group_m": 8, "split_k": 1, "swap": 0, "warps": 4, "stages": 3,
+    },
+    "grouped": {
+        "block_m": 16, "block_n": 64, "block_k": 64, "swap": 0, "load": "pointer", "flatten": 0, "resident": 2,
+        "warps": 4, "stages": 3,
     },
 }  # fmt: skip
 """A small config of each kernel: what a test does not name."""

@@ -12,8 +12,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.settings import Settings
-from gemmdb.table.catalog import Catalog
+from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
@@ -72,17 +71,16 @@ class Lab:
         return Query(problem, device, **rest)
 
     def catalog(self, *tables: Iterable[Measurement]) -> Catalog:
-        """A Catalog of one table per list of measurements, in order."""
+        """A Catalog of one table per list of measurements, in order, without those that are installed."""
         paths: list[Path] = []
         for measurements in tables:
             paths.append(self.folder / f"table{len(self.opened) + len(paths)}.db")
             with Store.open(paths[-1]) as store:
                 store.add(measurements)
                 store.refresh()
-        loaded = Catalog.load(Settings((), self.folder / "user.db", "aten", False, ""), tables=paths)
-        assert [table.path for table in loaded.tables[: len(paths)]] == paths
-        self.opened.extend(loaded.tables)
-        return loaded
+        loaded = [(Source(path, "explicit"), Table.open(path)) for path in paths]
+        self.opened.extend(table for _, table in loaded)
+        return Catalog(loaded)
 
     def close(self) -> None:
         for table in self.opened:

@@ -13,13 +13,16 @@ from gemmdb.key.device import KINDS, Device
 from gemmdb.key.epilogue import ARITHMETIC, READS, STORED, Epilogue
 from gemmdb.key.epilogue import ORDERS as STORE_ORDERS
 from gemmdb.key.fp8 import FP8, OUTPUTS, SCALES
+from gemmdb.key.grouped import DTYPES, RAGGED
+from gemmdb.key.int4 import BYTES, INT4, TILED, WEIGHT, Groups
+from gemmdb.key.int4 import SIZES as GROUP_SIZES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.key.operands import BIAS_KINDS, Bias, Numerics, Operand
 from gemmdb.key.ops import FLOATS, OPS, WEIGHT_DTYPES
 from gemmdb.key.problem import Problem
 from gemmdb.key.rules import FUSIONS, SCALAR_CLASSES
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+from gemmdb.table.measurement import STATES, Measurement, Protocol, Status, Times
 
 SIZES = st.one_of(st.integers(0, 70), st.sampled_from([4096, 14336, 2**31 - 1]))
 ALIGNS = st.sampled_from([1, 2, 4, 8, 16])
@@ -40,12 +43,16 @@ def _problem(draw: st.DrawFn) -> Problem:
     op = draw(st.sampled_from(list(OPS)))
     if op == "scaled_mm":
         return draw(_scaled())
+    if op == "grouped_mm":
+        return draw(_grouped())
     if op in ("mm", "addmm", "bmm"):
         a = b = draw(st.sampled_from(FLOATS))
     elif op == "int_mm":
         a, b = draw(st.sampled_from(["int8", "uint8"])), "int8"
     else:
         a, b = draw(st.sampled_from(["bf16", "fp16"])), draw(st.sampled_from(WEIGHT_DTYPES))
+        if b == INT4:
+            return draw(_int4())
     batch = draw(st.integers(0, 4) | st.just(2**31 - 1)) if op == "bmm" else 1
     layouts = st.builds(Layout, st.sampled_from(ORDERS), ALIGNS)
     if batch > 1:
@@ -81,6 +88,32 @@ def _problem(draw: st.DrawFn) -> Problem:
 
 
 @st.composite
+def _int4(draw: st.DrawFn) -> Problem:
+    """Products with an int4 weight: tiled ones, and those of bytes, whose zero points have more dtypes."""
+    if draw(st.booleans()):
+        a, own = "bf16", Groups(draw(st.sampled_from(GROUP_SIZES)), "bf16", draw(st.sampled_from(sorted(TILED))))
+    else:
+        a = draw(st.sampled_from(["bf16", "fp16"]))
+        zeros = draw(st.sampled_from(["none", a, "uint8", "int8"]))
+        own = Groups(draw(st.sampled_from(GROUP_SIZES)), zeros, draw(st.sampled_from(BYTES)))
+    bias = st.builds(Bias, st.sampled_from(BIAS_KINDS), st.sampled_from(sorted(ITEM_SIZES)), ALIGNS)
+    return Problem(
+        "mixed_mm",
+        draw(SIZES),
+        draw(SIZES),
+        draw(SIZES),
+        Operand(a, draw(st.builds(Layout, st.sampled_from(ORDERS), ALIGNS))),
+        WEIGHT,
+        a,
+        draw(st.none() | bias),
+        fusion=draw(_fusion(["none", "pointwise"], a)),
+        numerics=Numerics(reduced=draw(st.booleans()), deterministic=draw(st.booleans())),
+        constant=draw(st.booleans()),
+        int4=own,
+    )
+
+
+@st.composite
 def _scaled(draw: st.DrawFn) -> Problem:
     """Products of fp8 operands with scales, which leave less open than the other ops do."""
     a, b = (st.builds(Layout, st.sampled_from([order, f"{order}-padded"]), ALIGNS) for order in ("row", "col"))
@@ -103,10 +136,32 @@ def _scaled(draw: st.DrawFn) -> Problem:
 
 
 @st.composite
+def _grouped(draw: st.DrawFn) -> Problem:
+    """Products of groups: the output has the dtype of A, and there is neither a bias nor a scale."""
+    dtype = draw(st.sampled_from(DTYPES))
+    layouts = st.builds(Layout, st.sampled_from(ORDERS), ALIGNS)
+    return Problem(
+        "grouped_mm",
+        draw(SIZES),
+        draw(SIZES),
+        draw(SIZES),
+        Operand(dtype, draw(layouts)),
+        Operand(dtype, draw(layouts)),
+        dtype,
+        fusion=draw(_fusion(["none", "pointwise"], dtype)),
+        numerics=Numerics(reduced=draw(st.booleans()), deterministic=draw(st.booleans())),
+        constant=draw(st.booleans()),
+        groups=draw(st.integers(0, 9) | st.sampled_from([128, 2**31 - 1])),
+        ragged=draw(st.sampled_from(RAGGED)),
+    )
+
+
+@st.composite
 def _config(draw: st.DrawFn) -> Config:
     kernel: Kernel = draw(st.sampled_from(list(KERNELS.values())))
     values = {}
-    for name, domain in kernel.params.items():
+    optional = {name: domain for name, domain in kernel.optional.items() if draw(st.booleans())}
+    for name, domain in {**kernel.params, **optional}.items():
         if isinstance(domain, IntRange):
             choice = st.integers(domain.low, domain.high)
             if domain.power_of_two:
@@ -146,6 +201,7 @@ epilogues: st.SearchStrategy[Epilogue] = st.builds(
     st.sampled_from(STORE_ORDERS),
     st.sampled_from(["", *STORED.values()]),
 )
+int4_problems: st.SearchStrategy[Problem] = _int4()
 problems: st.SearchStrategy[Problem] = _problem()
 configs: st.SearchStrategy[Config] = _config()
 devices: st.SearchStrategy[Device] = st.builds(
@@ -161,7 +217,7 @@ devices: st.SearchStrategy[Device] = st.builds(
 protocols: st.SearchStrategy[Protocol] = st.builds(
     Protocol,
     st.sampled_from(["graph", "host", "model"]),
-    st.sampled_from(["cold", "hot"]),
+    st.sampled_from(STATES),
     st.integers(1, 10_000),
     st.integers(1, 1_000_000),
     st.sampled_from(["aten:default"]),

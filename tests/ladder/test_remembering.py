@@ -12,7 +12,8 @@ from kit.devices import H200
 
 from gemmdb.errors import TableError
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import explain, lookup, near, remembering
+from gemmdb.ladder import explain, lookup, near, ranges, remembering
+from gemmdb.ladder.ask import Ask
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.nearest import Family, bounds
@@ -72,6 +73,46 @@ def test_a_row_that_is_written_changes_the_answer(lab, tmp_path):
         assert lookup(query, catalog, Policy(confirm=True)).config == slow
         add(lab.rows(lab.problem(m=36), {fast: 0.4}))
         assert lookup(query, catalog, Policy(confirm=True)).config == fast
+
+
+def test_the_sizes_of_ranges_are_answered_once_for_all_that_ask(lab, monkeypatch):
+    """A report asks twice about a product, a build four times, and ranges of one product share sizes."""
+    answers, certain = [], ranges.certain
+    monkeypatch.setattr(ranges, "certain", lambda at, found: (answers.append(at.problem.m), certain(at, found))[1])
+    sizes = (8, 12, 24, 48, 96)
+    catalog = lab.catalog([row for m in sizes for row in lab.rows(lab.problem(m=m), {lab.cpp(): 0.5})])
+    query, narrow = (lab.query(lab.problem(m=33), ranges={"m": ends}) for ends in ((8, 96), (15, 96)))
+    hit = lookup(query, catalog, Policy())
+    assert hit.config == lab.cpp()
+    assert answers == [16, 32, 33, 64]  # The others are measured.
+    assert lookup(query, catalog, Policy()) == hit
+    assert explain(query, catalog, Policy())[0].hit == hit
+    assert ranges.unmeasured(Ask(query, catalog.tables, Policy(), None)) == []
+    assert len(answers) == 4
+    found = lookup(narrow, catalog, Policy())
+    assert answers[4:] == [15]
+    assert found.evidence["range"] == {"m": [15, 96]}
+    remembering.forget()
+    assert lookup(narrow, catalog, Policy()) == found
+
+
+def test_a_range_whose_sizes_could_not_be_read_is_asked_for_again(lab, monkeypatch):
+    catalog = lab.catalog([row for m in (8, 16, 32) for row in lab.rows(lab.problem(m=m), {lab.cpp(): 0.5})])
+    query, verdict = lab.query(lab.problem(m=16), ranges={"m": (8, 32)}), Table.verdict
+
+    def broken(self, problem, *args):
+        if problem.m == 32:
+            raise TableError("locked by another process")
+        return verdict(self, problem, *args)
+
+    def served():
+        hit = lookup(query, catalog, Policy(near=False))
+        return hit is not None and hit.config == lab.cpp()
+
+    monkeypatch.setattr(Table, "verdict", broken)
+    assert not served()
+    monkeypatch.setattr(Table, "verdict", verdict)
+    assert served()
 
 
 def test_what_a_broken_table_left_out_is_asked_for_again(lab, monkeypatch):

@@ -160,4 +160,4 @@ def test_a_file_is_read_again_when_it_has_changed(tmp_path):
     path = tmp_path / "x"
     for content in (b"a", b"bb"):
         path.write_bytes(content)
-        assert trust.sha256_of(path) == digest(path)
+        assert trust.sha256_in_use(path) == digest(path)

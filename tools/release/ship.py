@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import os
 import shutil
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any
 
 from benchmarks.common import ROOT, SHIPPED
 from benchmarks.h200.results import archives, folders
+from gemmdb import trust
 from gemmdb.generators.files import archive
 from gemmdb.generators.files.manifest import write_manifest
 from gemmdb.generators.files.pack import pack
@@ -61,7 +61,7 @@ def provenance(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """The runs that made the rows, each with the files of its timings."""
     runs: dict[str, dict[str, Any]] = {}
     for path in paths:
-        file = {"file": os.path.relpath(path, ROOT), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        file = {"file": os.path.relpath(path, ROOT), "sha256": trust.sha256_of(path)}
         for run in archive.runs(path):
             known = runs.setdefault(run["run"], {**run, "timings": [], "table": COMMAND})
             known["timings"].append(file)

@@ -11,7 +11,6 @@ another folder, time zone and locale, and fails if the bytes differ. Prints the 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import io
 import os
 import re
@@ -26,6 +25,7 @@ from pathlib import Path
 
 from benchmarks.common import ROOT
 from gemmdb.errors import InputError
+from gemmdb.trust import sha256_of
 
 UMASK = 0o022
 """Mode bits of new files get into a wheel, so builds do not take them from who builds."""
@@ -59,11 +59,6 @@ def export(commit: str, folder: Path) -> None:
         tar.extractall(folder, filter="fully_trusted")
 
 
-def sha256(path: Path) -> str:
-    """The digest of a file, in hexadecimal."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def _git(*arguments: str) -> bytes:
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=False)
     if done.returncode:
@@ -92,5 +87,5 @@ def main(options: argparse.Namespace) -> None:
         with tempfile.TemporaryDirectory() as folder:
             again = build(options.commit, Path(folder), ELSEWHERE)
             if again.read_bytes() != wheel.read_bytes():
-                raise SystemExit(f"{wheel}: a second build has other bytes: {sha256(wheel)}, {sha256(again)}")
-    print(f"{sha256(wheel)}  {wheel}")
+                raise SystemExit(f"{wheel}: a second build has other bytes: {sha256_of(wheel)}, {sha256_of(again)}")
+    print(f"{sha256_of(wheel)}  {wheel}")

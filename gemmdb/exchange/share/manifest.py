@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gemmdb import trust
 from gemmdb.errors import InputError, TableError
 from gemmdb.exchange.share.remote import Remote
 from gemmdb.generators.files.manifest import NAME, describe
@@ -96,7 +96,7 @@ def listed(path: Path, file: str) -> Listed:
 
 def contradiction(path: Path, said: Listed | None = None) -> str | None:
     """How the file at `path` contradicts itself or what is said of it; None if it does not. Raises TableError."""
-    if said is not None and sha256_of(path) != said.sha256:
+    if said is not None and trust.sha256_of(path) != said.sha256:
         return "its sha256 is not that of the manifest"
     with Table.open(path) as table:
         if content.digest(table) != table.digest:
@@ -104,9 +104,3 @@ def contradiction(path: Path, said: Listed | None = None) -> str | None:
         if said is not None and table.digest != said.digest:
             return "its content digest is not that of the manifest"
     return None
-
-
-def sha256_of(path: Path) -> str:
-    """The sha256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

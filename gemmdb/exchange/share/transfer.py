@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gemmdb import trust
 from gemmdb.errors import InputError, TableError
 from gemmdb.exchange import files
 from gemmdb.exchange.share import manifest
@@ -116,7 +117,7 @@ def _check_target(target: Path, one: Listed, replace: bool) -> None:
         return
     if not target.is_file():
         raise InputError(f"{target} is not a file; name another folder")
-    found = manifest.sha256_of(target)
+    found = trust.sha256_of(target)
     if found not in (one.sha256, _pulled(target.parent).get(target.name)):
         raise InputError(
             f"{target} has other rows, which a pull would lose: merge them with `gemmdb merge`, pull into another"
@@ -126,7 +127,7 @@ def _check_target(target: Path, one: Listed, replace: bool) -> None:
 
 def _pull(remote: Remote, into: Path, one: Listed, say: Say) -> Transferred:
     target = into / one.file
-    if target.is_file() and manifest.sha256_of(target) == one.sha256:
+    if target.is_file() and trust.sha256_of(target) == one.sha256:
         return Transferred(one.file, str(target), "current", one.size, one.digest)
     part = into / f".{one.file}.{one.sha256[:16]}.download"
     say(f"downloading {one.file}, {one.size:,} bytes")

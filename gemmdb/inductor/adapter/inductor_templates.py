@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
-from torch._inductor.kernel import bmm, mm
+from torch._inductor.kernel import bmm, mm, mm_grouped
 from torch._inductor.utils import TMA_DESCRIPTOR_SIZE, get_num_sms, get_tma_workspace_arg
 from torch.utils._triton import has_triton_stable_tma_api
 
@@ -22,6 +22,7 @@ _TEMPLATES = {
     "inductor_persistent_tma": (mm, "persistent_tma_mm_template"),
     "inductor_bmm": (bmm, "bmm_template"),
     "inductor_scaled_tma": (mm, "scaled_mm_device_tma_epilogue_scaling_template"),
+    "inductor_grouped": (mm_grouped, "triton_grouped_mm_template"),
 }
 
 
@@ -91,6 +92,29 @@ def scaled_product(choice: Choice, operands: Sequence[Any], out: torch.dtype, re
     else:
         options = {"suffix_args": len(rest), "epilogue_fn": _scaling()}
     return _generated(choice, [a, b, *rest], _layout(a, b, out), options)
+
+
+def grouped_constants(ragged_k: bool, a_row_major: bool, b_row_major: bool) -> dict[str, Any]:
+    """The constants of the template of groups besides the tile. `ragged_k`: the groups divide K. The orders are those
+    of the operands in memory."""
+    return {
+        "SCALED": False,
+        "A_IS_2D": True,
+        "B_IS_2D": ragged_k,
+        "A_IS_K_MAJOR": a_row_major,
+        "B_IS_K_MAJOR": not b_row_major,
+        "USE_FAST_ACCUM": False,
+        "NUM_SMS": get_num_sms(),
+        "NUM_CONSUMER_GROUPS": 1,
+        "USE_TMA_LOAD": True,
+        "USE_EXPERIMENTAL_MAKE_TENSOR_DESCRIPTOR": not has_triton_stable_tma_api(),
+    }
+
+
+def grouped_product(choice: Choice, operands: Sequence[Any], out: torch.dtype, sizes: Sequence[int]) -> Any:
+    """The output of these `sizes` in `out` of products of groups; otherwise like `product`. `operands`: A, B and the
+    offsets, settled."""
+    return _generated(choice, operands, ir.FixedLayout(operands[0].get_device(), out, list(sizes)), {})
 
 
 def _layout(a: Any, b: Any, out: torch.dtype) -> Any:

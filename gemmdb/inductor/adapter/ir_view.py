@@ -30,7 +30,7 @@ def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
     """
     op = problem.spec
     biased = op.bias == "always" or (op.batched and len(args) == 3)
-    pair = args[1:] if biased else args[:2] if op.scaled else args
+    pair = args[1:] if biased else args[:2] if op.scaled or op.grouped else args
     if len(pair) != 2 or not all(map(_is_stored, pair)) or not _sizes_match(problem, pair):
         return problem
     a, b = (_operand(node, known) for node, known in zip(pair, (problem.a, problem.b), strict=True))
@@ -222,6 +222,19 @@ def ones(w: Any, a: Any) -> Any:
     made = lowerings[torch.ops.aten.full.default]([columns], 1, dtype=a.get_dtype(), device=w.get_device())
     made.realize()
     return made
+
+
+def is_whole(node: Any) -> bool:
+    """Whether a tensor of fixed sizes lies in memory without gaps, in the order of its dimensions."""
+    found = literal(node)
+    if found is None:
+        return False
+    wanted = 1
+    for size, stride in zip(reversed(found[0]), reversed(found[1]), strict=True):
+        if size != 1 and stride != wanted:
+            return False
+        wanted *= size
+    return True
 
 
 def is_dense(vector: Any) -> bool:

@@ -43,8 +43,8 @@ class Patch:
 
 _STEERED = (
     "aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default", "aten._int_mm.default",
-    "aten._weight_int8pack_mm", "aten._scaled_mm.default", "aten._scaled_mm_v2.default", "mkldnn._linear_pointwise",
-    "mkl._mkl_linear",
+    "aten._weight_int8pack_mm", "aten._scaled_mm.default", "aten._scaled_mm_v2.default", "aten._grouped_mm.default",
+    "mkldnn._linear_pointwise", "mkl._mkl_linear",
 )  # fmt: skip
 
 PATCHES: tuple[Patch, ...] = (
@@ -88,6 +88,14 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "define_kernel", "torch._inductor.codegen.triton:TritonScheduling.define_kernel",
         "a kernel that was compiled for a trial keeps its name, so that it is not compiled again",
+    ),
+    Patch(
+        "launching", "torch._inductor.codegen.triton:TritonKernel._enable_pdl_codegen",
+        "Inductor's kernels take programmatic dependent launch in graphs in which ours do",
+    ),
+    Patch(
+        "waiting", "torch._inductor.codegen.triton:TritonKernel._filter_pdl",
+        "such a kernel waits for the one before it, before anything else",
     ),
     Patch(
         "cutlass_headers", "torch._inductor.codegen.cuda.compile_utils:_cutlass_include_paths",

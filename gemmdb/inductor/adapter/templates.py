@@ -16,7 +16,7 @@ from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, TritonTemplateKernel, realize_inputs
 from torch._inductor.virtualized import V
 
-from gemmdb.inductor.adapter import fusing
+from gemmdb.inductor.adapter import dependent, fusing
 from gemmdb.inductor.legality import MOST_COUNTERS
 from gemmdb.kernels import triton
 from gemmdb.kernels.registry import KERNELS
@@ -105,8 +105,10 @@ class Epilogue:
         return result
 
 
-class _KernelWithWorkspace(TritonTemplateKernel):  # type: ignore[misc]
-    """Gives the sections of the workspace the names that our templates use. The kernels of a graph share the workspace.
+class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
+    """A kernel of a template of ours, which may be launched before the one in front of it has ended.
+
+    It gives the sections of the workspace the names that our templates use. The kernels of a graph share the workspace.
 
     The counters come first and take the same number of words in every kernel. They are zeroed once per call of the
     graph, and each kernel leaves them at zero. The partial sums after them are never zeroed. The workspace's name
@@ -126,9 +128,15 @@ class _KernelWithWorkspace(TritonTemplateKernel):  # type: ignore[misc]
             return str(head)
         return f"{head}\n    partials = (counters + {MOST_COUNTERS}).to(tl.pointer_type({self.meta['ACC_TYPE']}))"
 
+    def jit_lines(self) -> str:
+        """Inductor's own decorator of the kernel, which also says how it is launched."""
+        if "PDL" in self.meta:
+            self.triton_meta: dict[str, Any] = {"launch_pdl": True}  # Inductor adds its own.
+        return str(super().jit_lines())
+
 
 class _Template(TritonTemplate):  # type: ignore[misc]
-    kernel_type = _KernelWithWorkspace
+    kernel_type = _Kernel
 
 
 def registered(name: str) -> Any:
@@ -214,12 +222,23 @@ def product(
         )  # fmt: skip
     choice = registered(kernel.template).generate(
         input_nodes=(*operands, *rest), layout=layout, num_stages=kernel.stages, num_warps=kernel.warps,
-        call_sizes=list(launched or (sizes if batched(kernel.template) else sizes[-2:])), **options, **kernel.constants,
+        call_sizes=list(launched or (sizes if batched(kernel.template) else sizes[-2:])), **options,
+        **_launched(kernel.constants, layout.device),
     )  # fmt: skip
     if choice is None:
         raise RuntimeError("the template cannot be generated")
     output = choice.output_node()
     return output if launched else fusing.choice(output)
+
+
+def _launched(constants: Mapping[str, Any], device: Any) -> Mapping[str, Any]:
+    """The constants of a kernel, without PDL where the code being generated cannot launch it that way."""
+    if "PDL" not in constants:
+        return constants
+    if dependent.possible(device):
+        dependent.begin()
+        return constants
+    return {name: value for name, value in constants.items() if name != "PDL"}
 
 
 def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:

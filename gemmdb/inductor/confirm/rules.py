@@ -36,6 +36,8 @@ def objection(query: Query, policy: Policy) -> str:
         return "its sizes are symbolic"
     if ranks.several():
         return "the ranks of a job could come to different kernels"
+    if query.problem.spec.grouped:
+        return "how its groups are divided is known when the program runs"
     if query.device.kind != "cuda" and policy.confirm_s < SLOW_S:
         kind = query.device.kind.upper()
         return f"on a {kind} that takes {SLOW_S:.0f} s, and {policy.confirm_s:g} s are allowed"

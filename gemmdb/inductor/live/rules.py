@@ -10,6 +10,7 @@ from gemmdb.inductor.adapter import ranks
 from gemmdb.kernels.aten import PADDED, misaligned
 from gemmdb.kernels.hardware import SKINNY_ROWS
 from gemmdb.kernels.registry import GPU_ALONE, INDUCTOR_ALONE
+from gemmdb.kernels.rules import uncaptured
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.representatives import unmeasured
 from gemmdb.ladder.saving import trivial
@@ -28,7 +29,7 @@ def objection(query: Query, policy: Policy) -> str:
     if op in GPU_ALONE and (query.device.kind != "cuda" or symbolic or missing()):
         # Only Inductor's search is left, and no table could name its kernels.
         return f"{GPU_ALONE[op]} can be tuned only on a GPU, at fixed sizes, with gemmdb[build]"
-    if reason := unmeasured(query.problem):
+    if reason := unmeasured(query.problem) or uncaptured(query.problem, query.device):
         return reason
     if trivial(query.problem):
         return "there is nothing to save: K is 1, or a size is 0"

@@ -41,6 +41,8 @@ BESIDE_BYTES = 2**31
 """Memory of a measuring process beside the operands: its CUDA context and the workspaces of kernels."""
 EXACT = 16
 """Bytes of the exact result per element of the weight: the element and its square in double precision."""
+IDLE = 6
+"""Bytes of the weights of groups per element, whether they have work or not: the random number and its rounding."""
 
 _expected = -math.inf
 """When live tuning was last expected."""
@@ -120,8 +122,9 @@ def _with_room(device: Device, group: Sequence[Decision]) -> tuple[list[Decision
 
 def bytes_needed(problem: Problem) -> int:
     """GPU memory that measuring a product takes: copies of its operands, and its exact result."""
-    once = problem.bytes
-    return BESIDE_BYTES + max(once, min(COPIES * once, COPIED_BYTES)) + EXACT * problem.n * problem.k
+    once, matrix = problem.bytes, problem.n * problem.k
+    idle = IDLE * problem.groups * matrix if problem.ragged == "m" else 0
+    return BESIDE_BYTES + max(once, min(COPIES * once, COPIED_BYTES)) + EXACT * matrix + idle
 
 
 def _measure(group: Sequence[Decision]) -> list[Decision]:

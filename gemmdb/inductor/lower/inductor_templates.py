@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gemmdb.inductor.adapter import inductor_templates, ir_view, templates
-from gemmdb.inductor.lower.triton import Operands, Refused, check, check_maps, stored
+from gemmdb.inductor.lower.triton import Operands, Refused, check, check_maps, check_offsets, stored
 from gemmdb.inductor.match import extract
 from gemmdb.kernels.config import Config
 from gemmdb.key import fp8
@@ -24,6 +24,10 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     choice = inductor_templates.Choice(
         config.kernel, constants(config, problem), int(value["warps"]), int(value["stages"])
     )
+    if problem.spec.grouped:
+        check_offsets(problem, operands)
+        matrices = operands.a, operands.b, operands.offsets
+        return inductor_templates.grouped_product(choice, matrices, operands.a.get_dtype(), problem.shapes[2])
     if problem.spec.scaled:
         rest = _scales_as_stored(problem, operands) if config.spec.maps(config) else _epilogue(problem, operands)
         out = extract.TORCH[problem.out]
@@ -58,9 +62,12 @@ def constants(config: Config, problem: Problem) -> dict[str, Any]:
     """The constants that the template reads by name. Those that depend on sizes are computed for this problem: Inductor
     does not check EVEN_K, and the value of another problem would give a wrong result."""
     value = config.values
-    found: dict[str, Any] = {
-        name.upper(): int(value[name]) for name in ("block_m", "block_n", "block_k", "group_m")
-    }  # fmt: skip
+    found: dict[str, Any] = {name.upper(): int(value[name]) for name in ("block_m", "block_n", "block_k")}
+    if problem.spec.grouped:
+        return found | inductor_templates.grouped_constants(
+            problem.ragged == "k", problem.a.row_major, problem.b.row_major
+        )
+    found["GROUP_M"] = int(value["group_m"])
     found |= {
         "EVEN_K": problem.k % int(value["block_k"]) == 0,
         "ALLOW_TF32": problem.numerics.fp32 == "tf32",

@@ -13,8 +13,8 @@ from gemmdb.inductor import legality, ops, outcome
 from gemmdb.inductor.adapter import ir_view, state
 from gemmdb.inductor.decision import Decision, decision_of
 from gemmdb.inductor.live import searching
-from gemmdb.inductor.lower import branches, casting, emit, horizontal
-from gemmdb.inductor.match import scaled_mm
+from gemmdb.inductor.lower import branches, casting, emit, horizontal, int4
+from gemmdb.inductor.match import grouped, scaled_mm
 from gemmdb.kernels.config import ATEN, Config
 
 aten = torch.ops.aten
@@ -25,6 +25,7 @@ def register() -> None:
     state.register_own(ops.register(), lower_mixed)
     state.register_own(ops.register_scaled(), lower_scaled)
     horizontal.register()
+    int4.register()
 
 
 def steer(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,7 +35,7 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
     def lower(*args: Any, **kwargs: Any) -> Any:
         node = state.current_node()
         decision = decision_of(node)
-        if decision is None or node.target in (ops.register(), ops.register_scaled()):
+        if decision is None or node.target in (ops.register(), ops.register_int4(), ops.register_scaled()):
             return original(*args, **kwargs)
         try:
             return carry_out(decision, original, args, kwargs)
@@ -75,6 +76,8 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
 
 def _operands(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The arguments of an operator as `triton.Operands.of` takes them. A baddbmm that has a Decision adds nothing."""
+    if decision.problem.spec.grouped:
+        return grouped.read(args, kwargs).operands
     if not decision.problem.spec.scaled:
         return args[-2:] if decision.problem.spec.batched else args
     return scaled_mm.read(state.current_node().target, args, kwargs).operands

@@ -30,7 +30,7 @@ class Operands:
     """The operands of a product in Inductor's IR. `a` [M, K] and `b` [K, N], or batches of them, are settled. `scale`
     multiplies the product: a vector over N, or one number; `rows` a vector over M of an integer product. `bias` is
     added, and broadcasts to [M, N]. `ranges`: the ranges of the symbolic sizes, as in a Query. `scales`: the scales of
-    A and B of a scaled_mm, each one number, or [M, 1] and [1, N]."""
+    A and B of a scaled_mm, each one number, or [M, 1] and [1, N]. `offsets`: where each group of a grouped_mm ends."""
 
     a: Any
     b: Any
@@ -39,11 +39,15 @@ class Operands:
     ranges: Mapping[str, extract.Range] = field(default_factory=dict)
     scales: tuple[Any, ...] = ()
     rows: Any = None
+    offsets: Any = None
 
     @classmethod
     def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None, rows: Any = None, bias: Any = None) -> Operands:
         """The operands from an operator's arguments. Settles the layouts of A and B. The arguments of a scaled_mm are
-        A, B, their scales and the bias."""
+        A, B, their scales and the bias, those of a grouped_mm A, B and the offsets."""
+        if query.problem.spec.grouped:
+            a, b, offsets = map(templates.settled, args)
+            return cls(a, b, ranges=query.ranges, offsets=offsets)
         if query.problem.spec.scaled:
             a, b, *scales, bias = args
             settled = (templates.settled(a), templates.settled(b))
@@ -104,6 +108,10 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     m, n, _ = operands.sizes
     epilogue = operands.epilogue(scalars)
     split, fixup = int(value.get("split_k", 1)), counts_arrivals(config)
+    if problem.spec.grouped:
+        return _grouped(
+            problem, operands, templates.Kernel(config.kernel, names, int(value["warps"]), int(value["stages"]))
+        )
     if not ir_view.addressable((*operands.batch, 1 if fixup else split, m, n), pair):
         unbounded = any(guessing.from_data(size) for size in operands.sizes)
         raise Refused(f"offsets are 32 bits wide{', and what comes out of data has no bound' if unbounded else ''}")
@@ -119,6 +127,19 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
         # It applies those of blocks within the sum.
         pair, epilogue = (*pair, *map(templates.settled, operands.scales)), replace(epilogue, scales=())
     return templates.product(kernel, pair, (dtype, (*operands.batch, m, n)), epilogue)
+
+
+def _grouped(problem: Problem, operands: Operands, kernel: templates.Kernel) -> Any:
+    """The products of groups. The matrices of B may be farther apart than 32 bits: each is addressed from its start."""
+    check_offsets(problem, operands)
+    m, n, _ = operands.sizes
+    sizes = (m, n) if problem.ragged == "m" else (problem.groups, m, n)
+    near = (operands.a,) if problem.ragged == "m" else (operands.a, operands.b)
+    if not ir_view.addressable(sizes, near):
+        raise Refused("offsets are 32 bits wide")
+    matrices = operands.a, operands.b, operands.offsets
+    epilogue = templates.Epilogue() if problem.ragged == "m" else None
+    return templates.product(kernel, matrices, (operands.a.get_dtype(), sizes), epilogue)
 
 
 def stored(problem: Problem, operands: Operands) -> torch.dtype:
@@ -171,8 +192,18 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
             raise Refused("symbolic sizes or strides")
         if found[0] != sizes or extract.dtype_name(node.get_dtype()) != operand.dtype:
             raise Refused(f"an operand is {node.get_dtype()} {found[0]}, not {operand.dtype} {sizes}")
-        if fixed and sum((size - 1) * stride for size, stride in zip(*fixed, strict=True)) >= LARGEST_OFFSET:
+        steps = [] if fixed is None else list(zip(*fixed, strict=True))
+        if problem.spec.grouped:
+            steps = steps[-2:]  # Each matrix is addressed from its start.
+        if sum((size - 1) * stride for size, stride in steps) >= LARGEST_OFFSET:
             raise Refused("offsets within an operand are 32 bits wide")
+
+
+def check_offsets(problem: Problem, operands: Operands) -> None:
+    """Raise Refused unless the offsets of a grouped_mm are a dense vector of 32-bit integers, one for each group."""
+    offsets = operands.offsets
+    if ir_view.literal(offsets) != ((problem.groups,), (1,)) or offsets.get_dtype() != torch.int32:
+        raise Refused("the offsets are no dense vector of 32-bit integers")
 
 
 def check_maps(problem: Problem, operands: Operands) -> None:
@@ -183,6 +214,6 @@ def check_maps(problem: Problem, operands: Operands) -> None:
     for node, operand in ((operands.a, problem.a), (operands.b, problem.b)):
         if ir_view.anywhere(node):
             raise Refused(ANYWHERE)
-        apart = node.get_stride()[0 if operand.row_major else 1]
+        apart = node.get_stride()[-2 if operand.row_major else -1]
         if not ir_view.divides(VECTOR_BYTES // ITEM_SIZES[operand.dtype], apart):
             raise Refused("rows of an operand are a symbolic length apart")

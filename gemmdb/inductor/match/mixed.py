@@ -13,7 +13,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from gemmdb.inductor import ops
-from gemmdb.inductor.match import epilogues, extract, rewriting, weight_only
+from gemmdb.inductor.match import epilogues, extract, reading, rewriting
 from gemmdb.inductor.match.extract import Unsupported, value
 from gemmdb.key.epilogue import LIGHT
 from gemmdb.key.operands import TensorInfo
@@ -50,7 +50,11 @@ class Mixed:
         for node in (self.node, self.addition):
             if node is not None:
                 # This is the metadata that Inductor copies to the nodes that replace a node.
-                node.meta["custom"] = {**node.meta.get("custom", {}), weight_only.MARK: mark}
+                node.meta["custom"] = {**node.meta.get("custom", {}), reading.MARK: mark}
+
+    def rewrite(self, graph: Any) -> None:
+        """Replace the product and its scale by `gemmdb::mixed_mm`. A bias stays a pointwise addition after it."""
+        _rewrite(graph, self)
 
     def _mark(self, constant: bool) -> dict[str, Any]:
         info = extract.tensor(value(self.weight))
@@ -169,11 +173,17 @@ def _with_users(found: Mixed) -> Mixed:
         if multiply is not None:
             found.scale, found.multiply, last = scale, multiply, multiply
     if found.bias is None:
-        addition, bias = _single(last, aten.add.Tensor)
-        # A residual of one row looks like a bias. With several rows it is no bias, and one table serves both.
-        if bias is not None and not (value(bias).dim() > 1 and _same_shape(bias, addition)):
-            found.addition, found.bias = addition, bias
+        found.addition, found.bias = added(last)
     return found
+
+
+def added(node: Any) -> tuple[Any, Any]:
+    """(addition, bias) if the only user of a product adds a bias; else (None, None)."""
+    addition, bias = _single(node, aten.add.Tensor)
+    # A residual of one row looks like a bias. With several rows it is no bias, and one table serves both.
+    if bias is None or (value(bias).dim() > 1 and _same_shape(bias, addition)):
+        return None, None
+    return addition, bias
 
 
 def _single(node: Any, target: Any) -> tuple[Any, Any]:
@@ -200,8 +210,8 @@ def _same_shape(node: Any, other: Any) -> bool:
     return len(shapes[0]) == len(shapes[1]) and all(extract.known(a == b) for a, b in zip(*shapes, strict=True))
 
 
-def rewrite(graph: Any, found: Mixed) -> None:
-    """Replace the product and its scale by `gemmdb::mixed_mm`. A bias stays a pointwise addition after it.
+def _rewrite(graph: Any, found: Mixed) -> None:
+    """`Mixed.rewrite`.
 
     All new nodes are made before the graph is changed, so an exception leaves only unused nodes behind.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,16 @@ import torch
 from gemmdb.errors import InputError
 from gemmdb.inductor import ops
 from gemmdb.inductor.adapter import state
-from gemmdb.inductor.match import epilogues, extract, int_mm_scale, packed_linears, scaled_mm, weight_only
+from gemmdb.inductor.match import (
+    epilogues,
+    extract,
+    grouped,
+    int4_products,
+    int_mm_scale,
+    packed_linears,
+    scaled_mm,
+    weight_only,
+)
 from gemmdb.inductor.match.extract import Unsupported, value
 from gemmdb.inductor.match.reading import Product, constant, two_operands
 from gemmdb.inductor.match.weight_only import marked
@@ -39,6 +49,8 @@ def uncovered(node: Any) -> str | None:
         return "baddbmm" if _adds(node) or _has_symbolic_batch(node) else None
     if str(node.target) == "aten.bmm.default" and _has_symbolic_batch(node) and marked(node, node.args[0]) is None:
         return "bmm"
+    if _FOREIGN_INT4.match(str(node.target)):
+        return f"int4_mm of {str(node.target).partition('.')[0]}"
     if getattr(node.target, "__name__", "") == "mm_plus_mm":
         return "mm_plus_mm"
     if str(node.target) in _CONVOLUTIONS:
@@ -50,12 +62,16 @@ def uncovered(node: Any) -> str | None:
 
 
 _UNCOVERED = {
-    "aten.bmm.dtype": "bmm.dtype", "aten._grouped_mm.default": "grouped_mm",
+    "aten.bmm.dtype": "bmm.dtype",
+    "transformers.grouped_mm_fallback.default": "grouped_mm in a dtype that torch does not compile",
     "aten._scaled_grouped_mm.default": "scaled_grouped_mm", "aten._scaled_grouped_mm_v2.default": "scaled_grouped_mm",
     "aten.mm.dtype": "mm.dtype",
-    "aten._weight_int4pack_mm_for_cpu.default": "int4_mm", "onednn.qlinear_pointwise.default": "qlinear",
+    "aten._weight_int4pack_mm_for_cpu.default": "int4_mm",
+    "aten._weight_int4pack_mm_with_scales_and_zeros.default": "int4_mm", "onednn.qlinear_pointwise.default": "qlinear",
     "onednn.qlinear_pointwise.tensor": "qlinear",
 }  # fmt: skip
+_FOREIGN_INT4 = re.compile(r"(mslk|fbgemm)\.\w*i4\w*_(rowwise|shuffled)")
+"""Operators of other libraries that multiply by int4 weights in layouts of their own, such as torchao's default."""
 _CONVOLUTIONS = ("aten.convolution.default", "mkldnn._convolution_pointwise.default")
 
 
@@ -65,6 +81,8 @@ def _reader(node: Any) -> Callable[[Any], Product | None] | None:
     target = node.target
     if target is ops.register():
         return weight_only.mixed_op
+    if target is ops.register_int4():
+        return int4_products.int4_op
     plain = _PLAIN.get(str(target))
     if plain is not None:
         return plain
@@ -159,14 +177,26 @@ def _scaled_mm(node: Any) -> Product | None:
     return two_operands("scaled_mm", node, value(call.a), value(call.b), constant(call.b), rest, call.fast)
 
 
+def _grouped_mm(node: Any) -> Product | None:
+    call = grouped.read(node.args, node.kwargs)
+    rest = {
+        **grouped.fields(call),
+        "fusion": epilogues.fusion(node),
+        "out": extract.dtype_name(value(node).dtype),
+    }
+    return two_operands("grouped_mm", node, value(call.a), value(call.b), constant(call.b), rest)
+
+
 _PLAIN: dict[str, Callable[[Any], Product | None]] = {
     "aten.mm.default": _mm,
     "aten.bmm.default": _bmm,
     "aten.baddbmm.default": _baddbmm,
     "aten.addmm.default": _addmm,
     "aten._int_mm.default": _int_mm,
+    "aten._weight_int4pack_mm.default": int4_products.tiled,
     "aten._scaled_mm.default": _scaled_mm,
     "aten._scaled_mm_v2.default": _scaled_mm,
+    "aten._grouped_mm.default": _grouped_mm,
     "mkl._mkl_linear": packed_linears.mkl_linear,
     "mkl._mkl_linear.default": packed_linears.mkl_linear,
     "mkldnn._linear_pointwise.default": packed_linears.onednn_linear,

@@ -13,6 +13,9 @@ from gemmdb.inductor.match.extract import Range
 from gemmdb.key.problem import Problem, Query
 
 aten = torch.ops.aten
+MARK = "gemmdb_mixed"
+"""Key in the metadata `custom` of a product with a cast int8 or uint8 weight. The value describes that weight as
+[N, K], and the product's fusion and bias. For an int4 weight it has the group size, zero points and packing."""
 
 
 @dataclass(frozen=True)

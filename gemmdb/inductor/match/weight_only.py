@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemmdb.inductor.match import extract, reading
+from gemmdb.inductor.match import extract, int4_products, reading
 from gemmdb.inductor.match.extract import value
 from gemmdb.inductor.match.reading import Product
 from gemmdb.key.operands import Bias, TensorInfo
 from gemmdb.key.problem import Problem
-
-MARK = "gemmdb_mixed"
-"""Key in the metadata `custom` of a product with a cast int8 or uint8 weight. The value describes that weight as
-[N, K], and the product's fusion and bias."""
 
 
 def weight_only(node: Any) -> Product | None:
@@ -28,7 +24,7 @@ def mixed_op(node: Any) -> Product | None:
     stored = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
     # The mark is what the joint stage saw. Both stages must look up the same Problem, and by now the bias is a separate
     # addition.
-    mark = node.meta.get("custom", {}).get(MARK, {})
+    mark = node.meta.get("custom", {}).get(reading.MARK, {})
     fusion = "scale" if len(node.args) > 2 else mark.get("fusion", "none")
     constant = mark.get("constant", reading.constant(node.args[1]))
     bias = Bias.parse(mark["bias"]) if mark.get("bias") else None
@@ -38,7 +34,9 @@ def mixed_op(node: Any) -> Product | None:
 def marked(node: Any, x: Any, old: Any = None) -> Product | None:
     """A mixed product that was not rewritten. Its mark describes the weight before the cast. None without a mark, or
     with the mark of another product: Inductor copies metadata to all nodes that replace a node."""
-    mark = (old or node).meta.get("custom", {}).get(MARK)
+    mark = (old or node).meta.get("custom", {}).get(reading.MARK)
+    if mark is not None and "groups" in mark:
+        return int4_products.marked(node, x, mark)
     if mark is None or tuple(mark["sizes"]) != (extract.hint(value(node).shape[-1]), extract.hint(value(x).shape[-1])):
         return None
     info = TensorInfo(mark["dtype"], tuple(mark["sizes"]), tuple(mark["strides"]), mark["offset"])

@@ -93,7 +93,7 @@ def archive() -> Archive | None:
         return None
     try:
         known = trust.shipped(path.parent).get(path.name)
-        return Archive.open(path) if known in (None, trust.sha256_of(path)) else None
+        return Archive.open(path) if known in (None, trust.sha256_in_use(path)) else None
     except (TableError, InputError, OSError, ValueError):
         return None
 

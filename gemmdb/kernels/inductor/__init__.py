@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemmdb import trust
 from gemmdb.kernels.inductor.legality import illegal, illegal_sum
 from gemmdb.kernels.kernel import Domain, IntRange, Kernel
 
@@ -41,7 +41,7 @@ def digest(file: str) -> str:
     name = f"torch/_inductor/kernel/templates/{file}.py.jinja"
     try:
         path = metadata.distribution("torch").locate_file(name)
-        return hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()[:16]
+        return trust.sha256_of(Path(str(path)))[:16]
     except (OSError, metadata.PackageNotFoundError):
         return ""
 
@@ -73,6 +73,8 @@ TEMPLATES = (
     _kernel("inductor_bmm", "triton_bmm", ("bmm",)),
     # For products of fp8 operands with scales: persistent programs with TMA.
     _kernel("inductor_scaled_tma", "triton_epilogue_scaled_mm", ("scaled_mm",), maps=True),
+    # For products of groups: persistent programs with TMA.
+    _kernel("inductor_grouped", "triton_mm_grouped", ("grouped_mm",), maps=True),
 )
 """Each kernel with the name of torch's template file."""
 SUM = Kernel(

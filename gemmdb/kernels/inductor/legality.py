@@ -26,6 +26,9 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
     if problem.spec.scaled:
         if reason := _scaled(config, problem, device):
             return reason
+    elif problem.spec.grouped:
+        if reason := _grouped(config, problem, device):
+            return reason
     elif problem.a.dtype not in ("bf16", "fp16", "fp32", "int8") or problem.numerics.fp32 == "bf16":
         return "the template multiplies bf16, fp16, int8, and fp32 in full or as TF32"
     if problem.scalars == "beta0":
@@ -64,6 +67,14 @@ def _scaled(config: Config, problem: Problem, device: Device) -> str | None:
     if config.spec.maps(config) and problem.bias is not None:
         return "the template with tensor maps takes no bias"
     return None
+
+
+def _grouped(config: Config, problem: Problem, device: Device) -> str | None:
+    if device.capability < hardware.FIRST_TMA:
+        return "the template copies by tensor maps, which need compute capability 9.0"
+    if problem.ragged == "m" and problem.fusion != "none":
+        return "rows beyond the last group are not stored, but what is fused may need them"
+    return rules.unaligned_groups(problem) or rules.unpadded(problem)
 
 
 @rules.sizeless

@@ -3,13 +3,14 @@ a size class, padding if rows are misaligned, and the multiply-and-sum for one r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gemmdb.kernels.aten import PADDED, misaligned
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import BAND_ROWS, SKINNY_ROWS
 from gemmdb.kernels.inductor import SUM
 from gemmdb.kernels.legality import illegal
+from gemmdb.key import grouped
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
@@ -20,7 +21,7 @@ costs half a second of compiling per problem. With misaligned rows, Inductor's k
 WIDE_ROWS = 256
 """From this many rows on, padding to larger multiples is tried too."""
 
-TMA, SCALED_TMA = "inductor_persistent_tma", "inductor_scaled_tma"
+TMA, SCALED_TMA, GROUPED_TMA = "inductor_persistent_tma", "inductor_scaled_tma", "inductor_grouped"
 Tile = tuple[int, int, int, int, int]
 """Rows, columns and depth of a tile of 2-byte elements, stages, warps."""
 TILES: dict[int, tuple[Tile, ...]] = {
@@ -81,6 +82,14 @@ SCALED_PERSISTENT: dict[int, tuple[Tile, ...]] = {
 }  # fmt: skip
 """The same for the template with tensor maps: all of Inductor's list."""
 
+GROUPED: dict[int, tuple[Tile, ...]] = {
+    1: ((16, 64, 256, 4, 4), (16, 128, 128, 4, 4), (16, 64, 128, 4, 4)),
+    17: ((64, 128, 64, 4, 4), (32, 128, 128, 4, 4), (64, 128, 128, 3, 4)),
+    65: ((128, 256, 64, 3, 8), (128, 128, 64, 4, 8), (64, 256, 64, 4, 8)),
+}  # fmt: skip
+"""Tiles of the template of groups, by the mean number of rows of the groups that have some. Where the groups divide K,
+those for many rows."""
+
 
 def configs(problem: Problem, device: Device) -> list[Config]:
     """The legal configs for a problem, in a fixed order. None if the weight is a constant of the graph, since the code
@@ -102,6 +111,9 @@ def _padded(problem: Problem) -> Iterator[Config]:
 def _templates(problem: Problem) -> Iterator[Config]:
     if problem.spec.batched:
         yield from (_config("inductor_bmm", tile) for tile in _batched(problem))
+        return
+    if problem.spec.grouped:
+        yield from (_config(GROUPED_TMA, tile) for tile in _grouped(problem))
         return
     if problem.spec.scaled:
         row_class = max((least for least in SCALED if least <= problem.m), default=1)
@@ -127,6 +139,12 @@ def _templates(problem: Problem) -> Iterator[Config]:
 def _sum(problem: Problem) -> Iterator[Config]:
     if problem.op in SUM.ops and 1 in (problem.m, problem.n):
         yield Config.of(SUM.backend, SUM.name)
+
+
+def _grouped(problem: Problem) -> Sequence[Tile]:
+    """The tiles of the template of groups."""
+    rows = problem.m if problem.ragged == "k" else -(-problem.m // max(grouped.active(problem), 1))
+    return GROUPED[max((least for least in GROUPED if least <= rows), default=1)]
 
 
 def _batched(problem: Problem) -> Iterator[Tile]:

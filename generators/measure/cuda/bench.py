@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.cuda.calls import Call, Tensors
 from gemmdb.generators.measure.cuda.trial import Loaded
-from gemmdb.generators.measure.program import operands, set_numerics
+from gemmdb.generators.measure.program import Operands, operands, set_numerics
 from gemmdb.generators.measure.reference import Reference, reference
 from gemmdb.generators.measure.spelling import to_torch
+from gemmdb.generators.measure.splits import splits
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import COPIED_BYTES, COPIES
@@ -20,21 +21,23 @@ from gemmdb.table.measurement import COPIED_BYTES, COPIES
 SEED = 2
 
 
-Graphs = dict[Config | None, torch.cuda.CUDAGraph]
+Graphs = dict[Config | None, list[torch.cuda.CUDAGraph]]
 
 
 @dataclass
 class Bench:
     """One problem set up for measuring. `graphs` holds, per protocol, each candidate's graph and, under None, the
-    flush alone. `most`: how many calls each graph has, 0 while the first candidate, ATen, has not been run.
+    flush alone; of a grouped_mm, one graph for each split. `most`: how many calls each graph has, 0 while the first
+    candidate, ATen, has not been run.
 
     `copies` are equal operands and outputs at different addresses, which the calls of a graph use in turn: the address
-    of a buffer changes a kernel's time by up to a tenth, and that is not a property of the kernel.
+    of a buffer changes a kernel's time by up to a tenth, and that is not a property of the kernel. `expected`: the
+    exact result, of a grouped_mm one for each split. The copies take turns over the splits.
     """
 
     problem: Problem
     copies: list[Tensors]
-    expected: Reference
+    expected: list[Reference]
     most: int = 0
     calls: dict[Config, Call] = field(default_factory=dict)
     loaded: dict[Config, Loaded] = field(default_factory=dict)
@@ -54,15 +57,33 @@ def set_up(problem: Problem) -> Bench:
     torch.cuda.empty_cache()
     set_numerics(problem)
     device = torch.device("cuda")
-    made = operands(problem, device, SEED)
-    expected = reference(problem, made)
-    tensors = made.named
+    ways = divided(problem, operands(problem, device, SEED))
+    expected = [reference(problem, one) for one in ways]
+    tensors = ways[0].named
     tensors["out"] = representative.output(problem, device)
     if problem.epilogue and problem.epilogue.kept:
         tensors["kept"] = torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device)
     count = COPIED_BYTES // max(sum(tensor.nbytes for tensor in tensors.values()), 1)
     copies = [tensors, *({n: moved(t) for n, t in tensors.items()} for _ in range(min(count, COPIES) - 1))]
-    return Bench(problem, copies, expected)
+    return Bench(problem, _over(ways, copies), expected)
+
+
+def divided(problem: Problem, made: Operands) -> list[Operands]:
+    """The operands for each way in which a grouped_mm is measured, which differ in their offsets alone; those of
+    another op as they are."""
+    device = made.a.device
+    offsets = [torch.tensor(ends, dtype=torch.int32, device=device) for ends in splits(problem)]
+    return [replace(made, offsets=one) for one in offsets] or [made]
+
+
+def _over(ways: Sequence[Operands], copies: list[Tensors]) -> list[Tensors]:
+    """The copies with the offsets of the splits in turn. Each split has as many: where there are too few copies, splits
+    share one, and otherwise the last few are left out."""
+    if len(ways) == 1:
+        return copies
+    count = max(len(copies) // len(ways), 1) * len(ways)
+    turns = ((copies[place % len(copies)], ways[place % len(ways)].offsets) for place in range(count))
+    return [{**tensors, "offsets": offsets} for tensors, offsets in turns if offsets is not None]
 
 
 def moved(tensor: torch.Tensor) -> torch.Tensor:
@@ -76,15 +97,17 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check(bench: Bench, call: Call) -> float:
-    """The error of runs into poisoned memory, on the first and the last copy. The first copy runs twice, since a run
-    may leave scratch memory changed."""
-    last = len(bench.copies) - 1
-    for index in (0, 0, last):
+    """The error of runs into poisoned memory, on the first and the last copy, and on one of each split. The first copy
+    runs twice, since a run may leave scratch memory changed."""
+    ways, last = len(bench.expected), len(bench.copies) - 1
+    errors: list[float] = []
+    for index in dict.fromkeys((*range(ways), last)):
         out = bench.copies[index]["out"]
-        out.fill_(float("nan") if out.is_floating_point() else torch.iinfo(out.dtype).min)
-        made = call(index)
-        if made is not None:
-            out.copy_(made)
-    torch.cuda.synchronize()
-    results = (representative.as_product(bench.problem, bench.copies[index]["out"]) for index in {0, last})
-    return max(map(bench.expected.error, results))
+        for _ in range(1 if index else 2):
+            out.fill_(float("nan") if out.is_floating_point() else torch.iinfo(out.dtype).min)
+            made = call(index)
+            if made is not None:
+                out.copy_(made)
+        torch.cuda.synchronize()
+        errors.append(bench.expected[index % ways].error(representative.as_product(bench.problem, out)))
+    return float(max(errors))

@@ -14,7 +14,7 @@ from gemmdb.generators.measure.cuda import cutlass_calls, elementwise, emitted
 from gemmdb.generators.measure.cuda.emitted_config import only_emitted
 from gemmdb.generators.measure.cuda.render import Launch, Plan, Unit, plan
 from gemmdb.generators.measure.cuda.units import compile_unit
-from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
+from gemmdb.generators.measure.spelling import ALLOCATES, SPELLINGS, to_torch
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import EMITTED
@@ -78,17 +78,27 @@ def aten(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float]:
     that default mode has around the product: without reads they do as well, but an exact GELU takes them up to half as
     long again."""
     around = elementwise.around(problem)
-    made = [_aten_call(problem, tensors, around) for tensors in copies]
+    of_one = _allocating_call if problem.op in ALLOCATES else _aten_call
+    made = [of_one(problem, tensors, around) for tensors in copies]
     return lambda index: made[index](), 0.0
 
 
-def _aten_call(problem: Problem, names: Tensors, around: tuple[Launch | None, Launch | None]) -> Callable[[], None]:
+def _aten_call(
+    problem: Problem, names: Tensors, around: tuple[Launch | None, Launch | None]
+) -> Callable[[], torch.Tensor | None]:
     """Nearly what Inductor's default does: one ATen call, with a cast of the weight before it and a pointwise kernel
     after it where the problem needs them."""
     first, last = around
+    if problem.int4 is not None and problem.int4.inner:
+        return _tiled_call(problem, names, last)
     before, after, weight, product = None, None, names["B"], names["out"]
     if first is not None:
-        weight = names["cast"] = torch.empty_like(weight, dtype=to_torch(problem.a.dtype))
+        dtype = to_torch(problem.a.dtype)
+        if problem.int4 is not None:
+            weight = torch.empty(problem.n, problem.k, dtype=dtype, device="cuda").t()
+        else:
+            weight = torch.empty_like(weight, dtype=dtype)
+        names["cast"] = weight
         before = launcher(first, names, {"elements": problem.n * problem.k})
     if last is not None:
         after = _finish(problem, names, elementwise.product_dtype(problem), last)
@@ -108,6 +118,38 @@ def _aten_call(problem: Problem, names: Tensors, around: tuple[Launch | None, La
     return call
 
 
+def _tiled_call(problem: Problem, names: Tensors, last: Launch | None) -> Callable[[], torch.Tensor | None]:
+    """ATen's operator for a tiled int4 weight, which makes its output itself, and the kernel that follows."""
+    own = problem.int4
+    assert own is not None
+    sizes = None if last is None else _sizes(problem, names)
+
+    def call() -> torch.Tensor | None:
+        made: torch.Tensor = torch.ops.aten._weight_int4pack_mm(names["A"], names["B"], own.size, names["scale"])
+        if last is None or sizes is None:
+            return made
+        launcher(last, {**names, "product": made}, sizes)()
+        return None
+
+    return call
+
+
+def _allocating_call(
+    problem: Problem, names: Tensors, around: tuple[Launch | None, Launch | None]
+) -> Callable[[], torch.Tensor | None]:
+    """As `_aten_call`, for a product that torch puts into new memory, which costs nothing when a graph replays."""
+    beside, last = [names["offsets"]], around[1]
+
+    def call() -> torch.Tensor | None:
+        product = SPELLINGS[problem.op](problem, names["A"], names["B"], beside, None)
+        if last is None:
+            return product
+        launcher(last, {**names, "product": product}, _sizes(problem, names))()
+        return None
+
+    return call
+
+
 def _follow(problem: Problem, names: Tensors, dtype: str) -> Callable[[], None]:
     """The kernel that finishes a product in `dtype`, which becomes the tensor `product`."""
     return _finish(problem, names, dtype, elementwise.after(problem, dtype))
@@ -122,7 +164,7 @@ def _finish(problem: Problem, names: Tensors, dtype: str, launch: Launch) -> Cal
 def _sizes(problem: Problem, names: Tensors) -> dict[str, int]:
     # The kernel that finishes a batch treats it as one matrix with all rows.
     sizes = {"M": problem.batch * problem.m, "N": problem.n, "K": problem.k}
-    leading = {"lda": max(names["A"].stride()), "ldb": max(names["B"].stride())}
+    leading = {"lda": max(names["A"].stride()), "ldb": max(names["B"].stride()[-2:]), "apart": names["B"].stride(0)}
     return {**sizes, **{f"arg_{name}": size for name, size in sizes.items()}, **leading}
 
 

@@ -7,8 +7,18 @@ from dataclasses import replace
 
 from gemmdb.generators.measure.cuda import epilogue
 from gemmdb.generators.measure.cuda.epilogue import POINTERS
-from gemmdb.generators.measure.cuda.render import HEAD, Launch, Unit, divisors, kernel, reduction_args, reduction_launch
+from gemmdb.generators.measure.cuda.render import (
+    HEAD,
+    Launch,
+    Unit,
+    divisors,
+    kernel,
+    reduction_args,
+    reduction_launch,
+    weight_args,
+)
 from gemmdb.kernels.triton import TL
+from gemmdb.kernels.triton.dependent import LAUNCH, WAIT
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand, default_numerics
 from gemmdb.key.problem import Problem
@@ -19,14 +29,18 @@ SIDE = 64
 FLUSH_WORDS = 32 * 2**20
 """int32 words that a flush reads: 128 MiB, twice any L2. With twice as many, no median of 36 kernels on an H200 changed
 by more than chance, and every sample includes the noise of its flushes."""
+COPY_BYTES = 4096
+"""Bytes that a program of a neighbour copies."""
 READS = ((4096, 8, 8), (1024, 4, 4), (2048, 4, 4), (4096, 2, 8), (512, 8, 1))
 """(Elements per step, steps, warps) of reading kernels; the first one flushes."""
 
 
 def around(problem: Problem) -> tuple[Launch | None, Launch | None]:
     """The kernels that Inductor's default runs before and after ATen's product, None where it needs none."""
-    mixed = problem.spec.dequantises
+    mixed, own = problem.spec.dequantises, problem.int4
     follows = problem.fusion != "none" or (mixed and problem.bias is not None)
+    if own is not None:
+        return None if own.inner else dequantise(problem), after(problem, problem.a.dtype) if follows else None
     return cast(problem) if mixed else None, after(problem, product_dtype(problem)) if follows else None
 
 
@@ -45,6 +59,26 @@ def cast(problem: Problem) -> Launch:
         f"tl.store(cast + at, tl.load(B + at, mask=inside).to(tl.{TL[problem.a.dtype]}), mask=inside)",
     )
     args = (("B", POINTERS[problem.b.dtype]), ("cast", POINTERS[problem.a.dtype]), ("elements", "i32"))
+    elements = problem.n * problem.k
+    return Launch(_unit(lines, args, elements, 4), (math.ceil(elements / CAST_BLOCK), 1, 1))
+
+
+def dequantise(problem: Problem) -> Launch:
+    """Makes a weight [n, k] of the activation's dtype, `cast`, of an int4 weight in bytes: what a program that unpacks
+    it computes, in its roundings."""
+    own, dtype = problem.int4, f"tl.{TL[problem.a.dtype]}"
+    assert own is not None
+    place = "1 - at % 2" if own.packing == "high-first" else "at % 2"
+    start = "8.0" if own.zeros == "none" else f"tl.load(zeros + at // {own.size}, mask=inside).to({dtype})"
+    lines = (
+        f"at = tl.program_id(0).to(tl.int64) * {CAST_BLOCK} + tl.arange(0, {CAST_BLOCK})",
+        "inside = at < elements",
+        f"number = ((tl.load(B + at // 2, mask=inside).to(tl.int32) >> (4 * ({place})).to(tl.int32)) & 15).to({dtype})",
+        f"shifted = (number - {start}).to({dtype})",
+        f"scaled = shifted.to(tl.float32) * tl.load(scale + at // {own.size}, mask=inside).to(tl.float32)",
+        f"tl.store(cast + at, scaled.to({dtype}), mask=inside)",
+    )
+    args = (*weight_args(problem), ("cast", POINTERS[problem.a.dtype]), ("elements", "i32"))
     elements = problem.n * problem.k
     return Launch(_unit(lines, args, elements, 4), (math.ceil(elements / CAST_BLOCK), 1, 1))
 
@@ -130,6 +164,19 @@ def read(words: int, shape: tuple[int, int, int] = READS[0]) -> Launch:
     )
     args = (("data", "*i32"), ("sink", "*i32"), ("elements", "i32"))
     return Launch(_unit(lines, args, words, warps), (math.ceil(words / (block * steps)), 1, 1))
+
+
+def neighbour(size: int, early: bool) -> Launch:
+    """Copies `size` bytes of `source` to `target`, as the small kernels between two products do. `early`: it begins
+    before the kernel in front of it has ended, and lets the next one do so."""
+    lines = (
+        *((WAIT, LAUNCH) if early else ()),
+        f"at = tl.program_id(0) * {COPY_BYTES} + tl.arange(0, {COPY_BYTES})",
+        "inside = at < elements",
+        "tl.store(target + at, tl.load(source + at, mask=inside), mask=inside)",
+    )
+    args = (("source", "*i8"), ("target", "*i8"), ("elements", "i32"))
+    return Launch(replace(_unit(lines, args, size, 4), early=early), (math.ceil(size / COPY_BYTES), 1, 1))
 
 
 def _unit(lines: tuple[str, ...], args: tuple[tuple[str, str], ...], elements: int, warps: int) -> Unit:

@@ -17,12 +17,12 @@ WARMUP = 2
 
 
 def capture(call: Call | None, protocol: Protocol, copies: int = 1, calls: int | None = None) -> torch.cuda.CUDAGraph:
-    """A graph of `calls` calls (default: the protocol's `unroll`) on the copies in turn, each after a flush when the
-    protocol is cold. None stands for no call. With a hot cache, all calls use the same operands."""
+    """A graph of `calls` calls (default: the protocol's `unroll`) on the copies in turn, each after a flush unless the
+    cache is hot. None stands for no call. With a hot cache, all calls use the same operands."""
     calls = calls or protocol.unroll
-    turns = copies if protocol.l2 == "cold" else 1
+    turns = 1 if protocol.l2 == "hot" else copies
     flush: Callable[[], None] = lambda: None  # noqa: E731
-    if protocol.l2 == "cold":
+    if protocol.l2 != "hot":
         data, sink = flush_buffer(), sink_buffer()
         names = {"data": data, "sink": sink}
         flush = launcher(elementwise.flush(), names, {"elements": elementwise.FLUSH_WORDS})

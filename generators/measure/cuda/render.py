@@ -18,6 +18,7 @@ from gemmdb.generators.measure.cuda import epilogue
 from gemmdb.generators.measure.cuda.epilogue import POINTERS
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.triton import dependent
 from gemmdb.key.canonical import lazy
 from gemmdb.key.problem import Problem
 
@@ -30,18 +31,21 @@ VECTOR = 16
 @dataclass(frozen=True)
 class Unit:
     """One kernel to compile: Python source, argument (name, Triton type) pairs, what the arguments are known to be
-    multiples of as (name, divisor) pairs (pointers: of 16 bytes), warps and pipeline stages."""
+    multiples of as (name, divisor) pairs (pointers: of 16 bytes), warps and pipeline stages. `early`: it is launched
+    before the kernel in front of it has ended, for which it waits itself."""
 
     source: str
     args: tuple[tuple[str, str], ...]
     divisors: tuple[tuple[str, int], ...]
     warps: int
     stages: int
+    early: bool = False
 
     @lazy
     def key(self) -> str:
         """16 hexadecimal digits that name the unit."""
-        text = repr((self.source, self.args, self.divisors, self.warps, self.stages))
+        launched = (self.early,) if self.early else ()
+        text = repr((self.source, self.args, self.divisors, self.warps, self.stages, *launched))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -101,7 +105,8 @@ def _unit(problem: Problem, config: Config, names: Mapping[str, int | str], extr
     )  # fmt: skip
     constants = "".join(f"    {name}: tl.constexpr = {value}\n" for name, value in sorted(names.items()))
     warps, stages = (int(config.values[name]) for name in ("warps", "stages"))
-    return hooks.unit(HEAD + text.lstrip().replace("    #constants#\n", constants), warps, stages)
+    unit = hooks.unit(HEAD + text.lstrip().replace("    #constants#\n", constants), warps, stages)
+    return replace(unit, early=dependent.early(config))
 
 
 @functools.cache
@@ -124,7 +129,8 @@ class _Hooks:
 
     def args(self) -> list[tuple[str, str]]:
         problem, acc = self.problem, _sums(self.problem)
-        found = [("A", POINTERS[problem.a.dtype]), ("B", POINTERS[problem.b.dtype])]
+        found = [("A", POINTERS[problem.a.dtype]), *weight_args(problem)]
+        found += [("offsets", "*i32")] if problem.spec.grouped else []
         if not self.partial:
             found += epilogue.args(problem)
         found += [("partials", acc) if self.partial else ("out", epilogue.out_type(problem))]
@@ -133,19 +139,25 @@ class _Hooks:
 
     def _strides(self) -> list[tuple[str, str]]:
         pairs = (("lda", self.problem.a), ("ldb", self.problem.b))
-        return [(name, "i32") for name, operand in pairs if operand.layout.order.endswith("-padded")]
+        found = [(name, "i32") for name, operand in pairs if operand.layout.order.endswith("-padded")]
+        return [*found, ("apart", "i64")] if self.problem.ragged == "m" else found
 
     def def_kernel(self, *_: str) -> str:
         names = [name for name, _ in self.args()]
         return f"def kernel({', '.join(f'arg_{n}' if n in 'MNK' else n for n in names)}):\n    #constants#"
 
     def size(self, name: str, dim: int) -> str:
-        return "arg_" + {("A", 0): "M", ("A", 1): "K", ("B", 0): "K", ("B", 1): "N"}[name, dim]
+        if self.problem.int4 is not None and name == "B":
+            return "(arg_N // 8)" if self.problem.int4.inner else "arg_N"
+        return "arg_" + {("A", 0): "M", ("A", 1): "K", ("B", 0): "K", ("B", 1): "N", ("B", -1): "N"}[name, dim]
 
     def stride(self, name: str, dim: int) -> str:
         if name == "scale":
             return "1"
+        if (name, dim) == ("B", 0) and self.problem.ragged == "m":
+            return "apart"
         operand, leading = {"A": (self.problem.a, "lda"), "B": (self.problem.b, "ldb")}[name]
+        dim %= 2  # A template of groups counts from the last.
         if dim == (1 if operand.row_major else 0):
             return "1"
         if operand.layout.order.endswith("-padded"):
@@ -159,7 +171,9 @@ class _Hooks:
             lines = ["tl.store(partials + ({} * M + {}) * N + {}, {}, mask={})".format(*indices, value, mask)]
         else:
             rest = replace(self.problem, fusion="none") if self.scaled else self.problem
-            lines = epilogue.statements(rest, indices, value, mask)
+            *group, m, n = indices
+            place = f"({group[0]}.to(tl.int64) * M + {m}) * N + {n}" if group else ""
+            lines = epilogue.statements(rest, (m, n), value, mask, place)
         return ("\n" + " " * indent_width).join(lines)
 
     def unit(self, source: str, warps: int, stages: int) -> Unit:
@@ -168,7 +182,17 @@ class _Hooks:
         rows = 1 if self.problem.a.row_major else self.problem.m
         sizes = {"arg_M": rows, "arg_N": self.problem.n, "arg_K": self.problem.k}
         sizes |= {"lda": self.problem.a.layout.align, "ldb": self.problem.b.layout.align}  # in elements
+        sizes |= {"apart": self.problem.b.layout.align}
         return Unit(source, args, divisors(args, sizes), warps, stages)
+
+
+def weight_args(problem: Problem) -> list[tuple[str, str]]:
+    """The (name, type) arguments that are the weight: one tensor, or those of an int4 weight."""
+    own = problem.int4
+    if own is None:
+        return [("B", POINTERS[problem.b.dtype])]
+    found = [("B", "*i32" if own.inner else "*u8"), ("scale", POINTERS[problem.a.dtype])]
+    return found if own.inner or own.zeros == "none" else [*found, ("zeros", POINTERS[own.zeros])]
 
 
 def reduction_args(problem: Problem, source: tuple[str, str]) -> tuple[tuple[str, str], ...]:

@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from gemmdb.generators.measure.cuda import elementwise, emitted
+from gemmdb.generators.measure.cuda import elementwise, emitted, neighbours
 from gemmdb.generators.measure.cuda.bench import Bench, check, set_up
 from gemmdb.generators.measure.cuda.calls import Call, bind, launcher, reference
 from gemmdb.generators.measure.cuda.graphs import capture, elapsed, sink_buffer
 from gemmdb.generators.measure.cuda.trial import SAMPLE_US, Loaded, Trial
-from gemmdb.generators.measure.spelling import to_torch
 from gemmdb.generators.measure.tolerance import acceptable
 from gemmdb.inductor.timing.graphs import elapsed as once
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.triton.dependent import early
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
 from gemmdb.table.measurement import Protocol, Status, one_line
@@ -96,6 +96,7 @@ def time_round(
     """Microseconds of one call, `samples` per config, ATen among them.
 
     A sample is the time of one replay of a graph of (flush, call) pairs, minus a replay of the flushes alone, per pair.
+    Of a grouped_mm, each split has a graph: see `_worst`.
     Each round replays every graph once and starts with the next one each time. If `samples` rounds would take over 1.5
     s, there are fewer, but at least 7. In a short estimate (`samples` below the protocol's), candidates far behind
     after their first two replays take part in one round only.
@@ -103,25 +104,44 @@ def time_round(
     if _bench is None or _bench.problem != problem:
         raise RuntimeError("the candidates of this problem are not loaded")
     graphs = _bench.graphs[protocol.text]
-    order: list[Config | None] = [None] if protocol.l2 == "cold" else []
+    order: list[Config | None] = [None] if protocol.l2 != "hot" else []
     order += [ATEN, *(config for config in configs if config != ATEN)]
-    first = {key: elapsed(graphs[key]) for key in order}
+    first = {key: statistics.fmean(map(elapsed, graphs[key])) for key in order}
     rounds = min(samples, max(FEWEST, int(LONGEST_US / max(sum(first.values()), 1.0))))
-    times: dict[Config | None, list[float]] = {key: [] for key in order}
+    times: dict[Config | None, list[list[float]]] = {key: [] for key in order}
     for index in range(rounds):
         for turn in range(len(order)):
             key = order[(index + turn) % len(order)]
-            times[key].append(elapsed(graphs[key]))
+            times[key].append([elapsed(graph) for graph in graphs[key]])
         if index == 0 and samples < protocol.samples:
-            order = _in_reach(order, {key: min(first[key], times[key][0]) for key in order})
+            order = _in_reach(order, {key: min(first[key], statistics.fmean(times[key][0])) for key in order})
     global _busy_us
-    _busy_us += sum(first.values()) + sum(map(sum, times.values()))
-    empty = times.pop(None, [0.0] * rounds)
-    return {
-        config: [max(t - f, 0.01) / _bench.most for t, f in zip(found, empty, strict=False)]
-        for config, found in times.items()
+    _busy_us += sum(first[key] * len(graphs[key]) for key in first) + sum(sum(map(sum, one)) for one in times.values())
+    empty = times.pop(None, [[0.0]] * rounds)
+    return _worst({
+        config: [[max(t - f, 0.01) / _bench.most for t in found] for found, (f,) in zip(all_found, empty, strict=False)]
+        for config, all_found in times.items()
         if config is not None
-    }
+    })  # fmt: skip
+
+
+def _worst(us: dict[Config, list[list[float]]]) -> dict[Config, list[float]]:
+    """The samples of each config from those of each split, a list per round.
+
+    ATen takes the mean over the splits. No compile knows the split, and no answer may be slower than ATen, so a
+    candidate counts as if it were everywhere as slow, relative to ATen, as on the split where that is worst.
+    """
+    ways = range(len(us[ATEN][0]))
+    if len(ways) == 1:
+        return {config: [one for (one,) in found] for config, found in us.items()}
+    aten = [statistics.median(found[way] for found in us[ATEN]) for way in ways]
+    mean = statistics.fmean(aten)
+
+    def of(found: list[list[float]]) -> list[float]:
+        way = max(ways, key=lambda way: statistics.median(one[way] for one in found) / aten[way])
+        return [mean * one[way] / aten[way] for one in found]
+
+    return {c: list(map(statistics.fmean, found)) if c == ATEN else of(found) for c, found in us.items()}
 
 
 def _in_reach(order: Sequence[Config | None], first: dict[Config | None, float]) -> list[Config | None]:
@@ -134,8 +154,7 @@ def _in_reach(order: Sequence[Config | None], first: dict[Config | None, float])
 def floor_us(problem: Problem, protocol: Protocol, samples: int) -> list[float]:
     """Microseconds of a streaming read of as many bytes as the weight has, under the same protocol: the fastest of a
     few kernels that do nothing else."""
-    matrices = 1 if problem.b.layout.batch == "broadcast" else problem.batch
-    words = max(matrices * problem.n * problem.k * to_torch(problem.b.dtype).itemsize // 4, 1)
+    words = max(problem.weight_bytes // 4, 1)
     names = {"data": torch.ones(words, dtype=torch.int32, device="cuda"), "sink": sink_buffer()}
     empty = capture(None, protocol)
     found = []
@@ -161,14 +180,31 @@ def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
         if not acceptable(problem, error, known.error if known and known.error is not None else error):
             return Loaded(Status.WRONG, error, compile_s)
         bench.calls[config], bench.loaded[config] = call, Loaded(Status.OK, error, compile_s, detail)
+    ways = len(bench.expected)
     if not bench.most:
-        bench.most = _pairs(protocol, bench.calls[config])
+        bench.most = -(-_pairs(protocol, bench.calls[config]) // ways)
     graphs = bench.graphs.setdefault(protocol.text, {})
-    if protocol.l2 == "cold" and None not in graphs:
-        graphs[None] = capture(None, protocol, calls=bench.most)
+    copies = len(bench.copies)
+    if protocol.l2 != "hot" and None not in graphs:
+        graphs[None] = [capture(_chained(bench, None, protocol), protocol, copies, bench.most)]
     if config not in graphs:
-        graphs[config] = capture(bench.calls[config], protocol, len(bench.copies), bench.most)
+        call = _chained(bench, config, protocol)
+        turns = [_turns(call, way, ways) for way in range(ways)]
+        graphs[config] = [capture(turn, protocol, copies // ways, bench.most) for turn in turns]
     return bench.loaded[config]
+
+
+def _chained(bench: Bench, config: Config | None, protocol: Protocol) -> Call | None:
+    """The call of a candidate (None: no call), between its neighbours if the protocol wants them."""
+    call = bench.calls[config] if config is not None else None
+    if protocol.l2 != "chain":
+        return call
+    return neighbours.between(call, bench.copies, config is not None and early(config))
+
+
+def _turns(call: Call | None, way: int, ways: int) -> Call | None:
+    """The call on the copies of one split."""
+    return None if call is None else lambda index: call(way + index * ways)
 
 
 def _bench_of(problem: Problem) -> Bench:

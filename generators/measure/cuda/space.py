@@ -5,19 +5,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate
 from gemmdb.generators.measure.cuda.likely import likely
+from gemmdb.kernels import rules
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cutlass import menu as cutlass_menu
 from gemmdb.kernels.fp8 import unmultiplied
 from gemmdb.kernels.inductor import menu as inductor_menu
 from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import KERNELS
+from gemmdb.kernels.triton import dependent
 from gemmdb.kernels.triton.batch.menu import MENU as BATCH
 from gemmdb.kernels.triton.gemv.menu import MENU as GEMV
+from gemmdb.kernels.triton.grouped.menu import MENU as GROUPED
+from gemmdb.kernels.triton.int4.menu import MENU as INT4
 from gemmdb.kernels.triton.menu import Menu
 from gemmdb.kernels.triton.narrow.menu import MENU as NARROW
 from gemmdb.kernels.triton.persistent.menu import MENU as PERSISTENT
@@ -28,10 +32,11 @@ from gemmdb.key.problem import Problem
 from gemmdb.key.representatives import unmeasured
 
 MENUS: Mapping[str, Menu] = {
-    "gemv": GEMV, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE, "batch": BATCH,
-    "scaled_blocks": SCALED_BLOCKS,
+    "gemv": GEMV, "int4": INT4, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE, "grouped": GROUPED,
+    "batch": BATCH, "scaled_blocks": SCALED_BLOCKS,
 }  # fmt: skip
 """What is tried of each of our Triton kernels, in this order."""
+DEQUANTISED_INT4 = Config.of("aten", "dequantised")
 BEYOND = 300
 """Configs of the whole space that breadth 2 tries after the menu."""
 
@@ -42,6 +47,9 @@ class CudaSpace:
     templates, which every breadth tries if the menu is empty. 2 tries the whole menu and a sample of the rest of the
     space.
 
+    For the state `chain`, each config is also tried in every way of beginning early, and problems for which none is
+    legal have no candidates.
+
     `cutlass`: from breadth 1 on, also try the menu of our CUTLASS kernel; for machines that can compile it.
     """
 
@@ -49,20 +57,31 @@ class CudaSpace:
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
         """ATen, then legal configs only: illegal configs of a product space tell nothing. If there is nothing to
-        multiply, ATen alone. If torch cannot multiply these fp8 operands, or no epilogue of this class is measured,
-        ATen alone, as illegal."""
-        if reason := unmultiplied(problem, device) or unmeasured(problem):
+        multiply, ATen alone. If torch cannot multiply these operands in a graph, or no epilogue of this class is
+        measured, ATen alone, as illegal."""
+        own = problem.int4
+        reason = unmultiplied(problem, device) or rules.uncaptured(problem, device) or unmeasured(problem)
+        reason = reason or (None if own is None else own.unfit(problem.n, problem.k))
+        if reason:
             return [Candidate(ATEN, reason)]
         if problem.empty:
             return [Candidate(ATEN)]
         whole = from_menu(problem, device)
         tried = likely(whole, problem, device) if effort.breadth < 2 else whole
-        ours = [Candidate(config, estimated=len(tried) < len(whole)) for config in tried]
+        fewer = len(tried) < len(whole)
+        if "chain" in effort.states:
+            early = _legal(chain.from_iterable(map(dependent.ways, tried)), problem, device)
+            if not early:
+                return []
+            tried = [*tried, *early]
+        ours = [Candidate(config, estimated=fewer) for config in tried]
         others = self._others(problem, device, effort) if effort.breadth or not whole else []
         beyond = _beyond(problem, device, {*tried, *others}) if effort.breadth == 2 else []
         return [Candidate(ATEN), *ours, *map(Candidate, [*others, *beyond])]
 
     def _others(self, problem: Problem, device: Device, effort: Effort) -> list[Config]:
+        if problem.int4 is not None:
+            return _legal([DEQUANTISED_INT4], problem, device)
         takes = self.cutlass and problem.op in KERNELS["cutlass", "gemm"].ops
         ours = cutlass_menu.configs(problem, device, effort.breadth == 2) if takes else []
         return [*ours, *inductor_menu.configs(problem, device)]
@@ -87,7 +106,9 @@ def everything(problem: Problem, device: Device) -> list[Config]:
 
 
 def _menus(problem: Problem) -> list[Menu]:
-    return [menu for name, menu in MENUS.items() if problem.op in KERNELS["triton", name].ops]
+    wanted = problem.int4 is not None
+    kernels = {name: KERNELS["triton", name] for name in MENUS}
+    return [MENUS[name] for name, one in kernels.items() if problem.op in one.ops and one.int4 == wanted]
 
 
 def _legal(configs: Iterable[Config], problem: Problem, device: Device) -> list[Config]:

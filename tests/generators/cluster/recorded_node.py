@@ -100,3 +100,21 @@ class NodeBackend:
 
     def provenance(self) -> dict[str, object]:
         return {"reading": 1}
+
+
+class Frail:
+    """An actor whose process ends when it begins, the first `deaths` times. Each beginning adds a byte to `log`."""
+
+    def begin(self, log: str, deaths: int) -> None:
+        with open(log, "ab") as file:
+            file.write(b".")
+            begun = file.tell()
+        if begun <= deaths:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def linger(self, log: str, deaths: int) -> None:
+        """Begin for so long that the node is lost meanwhile."""
+        time.sleep(1000)
+
+    def number(self) -> int:
+        return 7

@@ -52,6 +52,11 @@ PROBLEMS = [
     GEMM("bmm", batch=2, m=0, n=8, k=8, dtype="fp32"),
     replace(GEMM("bmm", batch=3, **SIZES), b=Operand("bf16", Layout("col", 8, "broadcast"))),
     replace(GEMM("bmm", batch=3, **SIZES), b=Operand("bf16", Layout("col-padded", 4, "interleaved"))),
+    *(GEMM("grouped_mm", **SIZES, dtype=dtype, layout=layout, groups=5)
+      for dtype in ("bf16", "fp16") for layout in ("nn", "nt", "tn")),
+    *(GEMM("grouped_mm", **SIZES, dtype=dtype, layout="tn", ragged="k", groups=5) for dtype in ("bf16", "fp16")),
+    GEMM("grouped_mm", m=3, n=48, k=64, groups=9, fusion="pointwise:math"),
+    GEMM("grouped_mm", **SIZES, groups=5, constant_weight=True),
     GEMM("scaled_mm", m=1, n=1, k=1),
     GEMM("scaled_mm", m=0, n=8, k=8),
     *(GEMM("scaled_mm", m=m, n=48, k=64, scales=scales, fast_accum=fast, constant_weight=fast)

@@ -138,6 +138,21 @@ def test_bad_files_are_named_with_their_line(load, text, message):
     assert "\n" not in str(caught.value)
 
 
+def test_the_line_of_an_item_is_counted_from_the_item_before():
+    class Text(str):
+        scanned = 0
+
+        def count(self, what, begin=0, end=None):
+            Text.scanned += (len(self) if end is None else end) - begin
+            return super().count(what, begin, end)
+
+    text = Text(json.dumps([{"op": "mm", "m": m + 1, "n": 8, "k": 8} for m in range(300)], indent=1))
+    found = list(loading._document(text, "shapes.json"))
+    assert [where for where, _ in found[:2]] == ["shapes.json:2", "shapes.json:8"]
+    assert text.splitlines()[int(found[-1][0].rpartition(":")[2])].strip() == '"op": "mm",'
+    assert Text.scanned <= len(text)
+
+
 @pytest.mark.parametrize("what", ["folder", "binary"])
 def test_unreadable_files(tmp_path, what):
     path = tmp_path / what
@@ -157,4 +172,4 @@ def test_select():
 def test_the_example_of_the_docs_loads(load):
     text = (Path(__file__).parents[3] / "docs" / "building.md").read_text()
     (example,) = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(load(example)) == 11
+    assert len(load(example)) == 13

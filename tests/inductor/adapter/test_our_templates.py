@@ -7,6 +7,7 @@ from pathlib import Path
 import jinja2
 import pytest
 from kit.devices import H200
+from kit.gpu import make
 from torch._inductor.codegen.common import KernelTemplate
 
 from gemmdb.inductor import legality, session_factory
@@ -58,6 +59,50 @@ def test_the_hooks_are_those_that_inductor_gives(kernel: str, values: dict[str, 
     names.pop("MIXED")
     with pytest.raises(jinja2.UndefinedError):
         template.render(**names, **hooks)
+
+
+@pytest.mark.parametrize(("flags", "operands"), [
+    ({}, ["A", "B", "scale"]), ({"packing": "low-first", "zeros": "uint8"}, ["A", "B", "scale", "zeros"]),
+])  # fmt: skip
+def test_the_hooks_of_an_int4_weight(flags: dict[str, str], operands: list[str]) -> None:
+    problem = Problem.gemm("mixed_mm", m=4, n=512, k=512, weight_dtype="int4", **flags)  # type: ignore[arg-type]
+    template = KernelTemplate._template_from_string(triton.source("int4"))
+    hooks = {
+        "def_kernel": lambda *names: f"def kernel({', '.join(names)}):",
+        "size": lambda name, dim: f"{name}.size{dim}",
+        "stride": lambda name, dim: f"{name}.stride{dim}",
+        "store_output": lambda indices, value, mask, indent_width=4, val_shape=None: f"store({value}, {mask})",
+    }
+    for scaled in ("weights", "sums"):
+        text = template.render(**triton.names(make("int4", scaled=scaled), problem), **hooks)
+        function = ast.parse(text.strip()).body[0]
+        assert isinstance(function, ast.FunctionDef)
+        assert [argument.arg for argument in function.args.args] == operands
+        assert "store(acc, mask)" in text
+
+
+@pytest.mark.parametrize("load", ["pointer", "tma"])
+@pytest.mark.parametrize(("ragged", "layout"), [("m", "nt"), ("m", "nn"), ("k", "tn")])
+def test_the_template_of_groups_counts_dimensions_from_the_last(ragged: str, layout: str, load: str) -> None:
+    """B has three where the groups divide M, and two where they divide K."""
+    problem = Problem.gemm("grouped_mm", m=64, n=512, k=512, ragged=ragged, layout=layout)
+    template = KernelTemplate._template_from_string(triton.source("grouped"))
+    asked: set[tuple[str, int]] = set()
+
+    def measure(name: str, dim: int) -> str:
+        asked.add((name, dim))
+        return f"{name}_{abs(dim)}"
+
+    text = template.render(
+        **triton.names(make("grouped", load=load), problem), size=measure, stride=measure,
+        def_kernel=lambda *names: f"def kernel({', '.join(names)}):",
+        store_output=lambda indices, value, mask, indent_width=4, val_shape=None: f"store({len(indices)}, {mask})",
+    )  # fmt: skip
+    function = ast.parse(text.strip()).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    assert [argument.arg for argument in function.args.args] == ["A", "B", "offsets"]
+    assert {dim for name, dim in asked if name == "B"} == ({0, -1, -2} if ragged == "m" else {-1, -2})
+    assert ("store(2, mask)" in text, "store(3, mask)" in text) == (ragged == "m", ragged == "k")
 
 
 def tile(**changes: str | int) -> Config:

@@ -173,6 +173,8 @@ def test_a_large_weight_needs_more_memory_free_than_a_small_one():
     small, large = (Problem.gemm("mm", m=16, n=n, k=8192) for n in (1024, 57344))
     assert tuning.bytes_needed(small) < tuning.FREE_BYTES
     assert tuning.bytes_needed(large) > 16 * 57344 * 8192
+    experts = Problem.gemm("grouped_mm", m=8, n=4096, k=7168, groups=256)
+    assert tuning.bytes_needed(experts) > 6 * 256 * 4096 * 7168
 
 
 @pytest.mark.parametrize("done", [0, 1])

@@ -21,6 +21,8 @@ SOME = {"m": (2, 64)}
 ROTARY = Query(Problem.gemm("mm", m=64, n=4, k=1, dtype="fp32"), H200)
 UNALIGNED = Query(Problem.gemm("mm", m=7, n=5000, k=3001), H200)
 SCALED = Query(Problem.gemm("scaled_mm", m=7, n=64, k=64, scales="row"), H200)
+GROUPS = Query(Problem.gemm("grouped_mm", m=7, n=64, k=64), H200)
+HALF_GROUPS = Problem.gemm("grouped_mm", m=7, n=64, k=64, dtype="fp16")
 BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
 
 
@@ -43,6 +45,11 @@ BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
         (BATCH, 300.0, ""),
         (replace(BATCH, ranges=SOME), 300.0, "at fixed sizes"),
         (replace(BATCH, device=detect.cpu()), 300.0, "only on a GPU"),
+        (GROUPS, 20.0, ""),
+        (replace(GROUPS, problem=HALF_GROUPS), 300.0, "sizes of such groups back"),
+        (replace(GROUPS, device=registry.find("NVIDIA L4")), 300.0, "sizes of such groups back"),
+        (replace(GROUPS, ranges=SOME), 300.0, "at fixed sizes"),
+        (replace(GROUPS, device=detect.cpu()), 300.0, "only on a GPU"),
         (SCALED, 20.0, ""),
         (SCALED, 300.0, ""),
         (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 20.0, "fp8 have Inductor's templates alone"),

@@ -19,6 +19,7 @@ from kit.for_a_gpu import (  # noqa: E402
     linear,
     rand,
 )
+from kit.gpu import make  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config  # noqa: E402
@@ -140,3 +141,28 @@ def test_a_symbolic_stride_is_read_by_pointers(reached: list[str]) -> None:
     torch._dynamo.mark_dynamic(narrow, 1, min=257, max=4096)
     asked(lambda x, w: x[:, :256] @ w.t(), narrow, w, config=TILE)
     assert reached == ["tile"]
+
+
+@pytest.mark.parametrize("load", ["pointer", "tma"])
+def test_experts_take_any_number_of_rows(load: str, reached: list[str]) -> None:
+    """Rows of all experts are tokens times experts per token."""
+    x, w, ends = rand(24, 256), rand(4, 512, 256), torch.tensor([3, 3, 9, 24], dtype=torch.int32)
+    torch._dynamo.mark_dynamic(x, 0)
+    config = make("grouped", load=load)
+    product = asked(lambda x, w, o: torch._grouped_mm(x, w.mT, offs=o), x, w, ends, config=config)
+    assert (product["ranges"], product["note"]) == ({"m": [2, None]}, "that far")
+    assert reached == ["grouped"]
+
+
+@pytest.mark.parametrize("ends", ["dense", "strided", "computed"])
+def test_offsets_are_a_dense_vector(ends: str, reached: list[str]) -> None:
+    """Inductor copies others, also for ATen."""
+    x, w = rand(24, 256), rand(4, 512, 256)
+
+    def model(x: Any, w: Any, o: Any) -> Any:
+        return torch._grouped_mm(x, w.mT, offs={"dense": o[4:], "strided": o[::2], "computed": o[:4] * 3}[ends])
+
+    given = torch.tensor([1, 2, 3, 8, 3, 3, 9, 24], dtype=torch.int32)
+    given = torch.tensor([3, 0, 3, 0, 9, 0, 24, 0], dtype=torch.int32) if ends == "strided" else given
+    assert asked(model, x, w, given, config=make("grouped"))["note"] == "that far"
+    assert reached == ["grouped"]

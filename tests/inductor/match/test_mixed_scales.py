@@ -44,7 +44,7 @@ def scale_of(scale, sizes):
     tensors = torch.randn(8, 64).to(BF16), torch.randint(-9, 9, (32, 64), dtype=torch.int8), torch.rand(*sizes)
     graph = make_fx(product, select_decomp_table(), tracing_mode="fake")(*tensors)
     (node,) = (one for one in graph.graph.nodes if one.target is torch.ops.aten.mm.default)
-    mixed.rewrite(graph.graph, mixed.find(node))
+    mixed.find(node).rewrite(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     (made,) = (one for one in graph.graph.nodes if one.target is ops.register())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmdb.kernels import hardware, rules
 from gemmdb.kernels.kernel import IntRange, Kernel, Template
-from gemmdb.kernels.triton import shared, sources
+from gemmdb.kernels.triton import dependent, shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def names(config: Config, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
     own = {"ROWS": hardware.gemv_sums(problem.m), "STAGES": config.values["stages"]}
+    own |= dependent.constants(config, problem)
     return shared.constants(config, problem) | own | {"SCALED": shared.scaled(problem)}
 
 
@@ -44,7 +45,7 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return f"the sums of {problem.m} rows do not fit into the registers of {value['warps']} warps"
     if not rules.by_rows_and_columns(problem):
         return "K has to run along memory in both operands"
-    return shared.undequantised(config, problem)
+    return shared.undequantised(config, problem) or dependent.illegal(config, problem, device, symbolic)
 
 
 KERNEL = Kernel(
@@ -52,6 +53,6 @@ KERNEL = Kernel(
         "block_n": IntRange(1, 64, True), "block_k": IntRange(64, 4096, True), "unroll": IntRange(1, 8, True),
         "dequant": shared.DEQUANT, "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    illegal=illegal, compiled=compiled, template=Template(__name__, names, grid),
+    optional=dependent.PARAMS, illegal=illegal, compiled=compiled, template=Template(__name__, names, grid),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip

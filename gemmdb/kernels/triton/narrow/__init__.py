@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
-from gemmdb.kernels.triton import shared, sources
+from gemmdb.kernels.triton import dependent, shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -20,7 +20,7 @@ def names(config: Config, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
     value = config.values
     own = {"SCALED": shared.scaled(problem), "STAGGER": value["stagger"] == 1, "MASK": value["rows"] == "mask"}
-    return shared.even_constants(config, problem) | own
+    return shared.even_constants(config, problem) | dependent.constants(config, problem) | own
 
 
 def reduction(config: Config) -> str:
@@ -30,7 +30,8 @@ def reduction(config: Config) -> str:
 
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
     """Why a config cannot run, None when it can."""
-    return shared.illegal_tile(config, problem, device) or shared.illegal_split(config, problem)
+    found = shared.illegal_tile(config, problem, device) or shared.illegal_split(config, problem)
+    return found or dependent.illegal(config, problem, device, symbolic)
 
 
 KERNEL = Kernel(
@@ -40,6 +41,7 @@ KERNEL = Kernel(
         "stagger": IntRange(0, 1), "rows": OneOf(("wrap", "mask")), "dequant": shared.DEQUANT,
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    splits=("split_k",), illegal=illegal, template=Template(__name__, names, shared.tile_grid, reduction),
+    optional=dependent.PARAMS, splits=("split_k",), illegal=illegal,
+    template=Template(__name__, names, shared.tile_grid, reduction),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gemmdb.kernels import rules
 from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
-from gemmdb.kernels.triton import shared, sources
+from gemmdb.kernels.triton import dependent, shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -27,7 +27,8 @@ def maps(config: Config) -> bool:
 
 def names(config: Config, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
-    return shared.even_constants(config, problem) | {"TMA": maps(config), "FIXUP": config.values["reduce"] == "fixup"}
+    own = {"TMA": maps(config), "FIXUP": config.values["reduce"] == "fixup"}
+    return shared.even_constants(config, problem) | dependent.constants(config, problem) | own
 
 
 def reduction(config: Config) -> str:
@@ -37,7 +38,8 @@ def reduction(config: Config) -> str:
 
 def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
     """Why a config cannot run, None when it can."""
-    return shared.illegal_tile(config, problem, device) or _own(config, problem)
+    found = shared.illegal_tile(config, problem, device) or _own(config, problem)
+    return found or dependent.illegal(config, problem, device, symbolic)
 
 
 def _own(config: Config, problem: Problem) -> str | None:
@@ -59,7 +61,8 @@ KERNEL = Kernel(
         "swap": shared.SWAP, "load": OneOf(("pointer", "tma")), "dequant": shared.DEQUANT,
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    splits=("split_k",), illegal=illegal, maps=maps, template=Template(__name__, names, shared.tile_grid, reduction),
+    optional=dependent.PARAMS, splits=("split_k",), illegal=illegal, maps=maps,
+    template=Template(__name__, names, shared.tile_grid, reduction),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip
 """docs/kernels.md says what each parameter does. `reduce`: how the partial sums of a split K are summed, by a second

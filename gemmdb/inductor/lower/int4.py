@@ -1,0 +1,126 @@
+"""Lowers products with an int4 weight: our Triton kernel, ATen's product of a tiled weight, or a dequantised weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gemmdb.errors import MissError, TableError
+from gemmdb.inductor import ops, outcome
+from gemmdb.inductor.adapter import ir_view, state, templates, unpacking
+from gemmdb.inductor.decision import Decision, decision_of
+from gemmdb.inductor.legality import objection
+from gemmdb.inductor.lower import branches, casting, triton
+from gemmdb.kernels.aten import DEQUANTISED
+from gemmdb.kernels.triton import counts_arrivals
+from gemmdb.key.int4 import TILED, Groups
+from gemmdb.key.problem import Problem
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Weight:
+    """The tensors of an int4 weight in Inductor's IR, and what they are: `zeros` is None without zero points of their
+    own. `sizes`: N and K."""
+
+    packed: Any
+    scale: Any
+    zeros: Any
+    groups: Groups
+    sizes: tuple[Any, Any]
+
+    def dequantised(self, dtype: torch.dtype) -> Any:
+        """The weight [K, N] of `dtype`, computed at every call."""
+        made = unpacking.weight(self.packed, self.scale, self.zeros, self.groups, self.sizes, dtype)
+        return state.lowering_of(aten.permute.default)(made, [1, 0])
+
+
+def register() -> None:
+    """Register the lowering of our own operator. Idempotent."""
+    state.register_own(ops.register_int4(), lower)
+
+
+def lower(a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str) -> Any:
+    """Lower `gemmdb::int4_mm`. The output code never calls our operator."""
+    decision = decision_of(state.current_node())
+    columns = packed.get_size()[0] * (8 if packing in TILED else 1)
+    # What the zero points are made of makes no difference here.
+    own = Groups(group, "none" if zeros is None else "int8", packing)
+    weight = Weight(packed, scale, zeros, own, (columns, a.get_size()[1]))
+    if decision is not None:
+        try:
+            result = _decided(decision, a, weight)
+            if result is not None:
+                return result
+        except (MissError, TableError):
+            raise
+        except Exception as error:
+            outcome.failed(decision, error)
+    if packing in TILED:
+        return unpacking.tiled_product(a, packed, group, scale)
+    with outcome.fallback(decision) if decision is not None else state.only_aten():
+        return casting.product(a, weight.dequantised(a.get_dtype()), None)
+
+
+def _decided(decision: Decision, a: Any, weight: Weight) -> Any:
+    """The product as decided. None if ATen was chosen, or, with a note in the journal, if the decided config is not
+    possible."""
+    if decision.branches:
+        tensors = (a, weight.packed, weight.scale, weight.zeros, weight.groups.size, weight.groups.packing)
+        return branches.lower(decision, tensors, {})
+    config = decision.config
+    if config is None or (config.backend, config.kernel) == ("aten", "default"):
+        return None
+    refusal = objection(config, decision.query)
+    if refusal is not None:
+        outcome.refuse(decision, refusal)
+        return None
+    if config.spec is DEQUANTISED:
+        with state.only_aten():
+            return casting.product(a, weight.dequantised(a.get_dtype()), None)
+    try:
+        return _generated(decision, a, weight)
+    except triton.Refused as error:
+        outcome.refuse(decision, str(error))
+        return None
+
+
+def _generated(decision: Decision, a: Any, weight: Weight) -> Any:
+    """The product as our Triton kernel. Raises Refused, or Inductor's exception if it cannot generate the kernel."""
+    config, problem = decision.config, decision.problem
+    assert config is not None
+    activation = templates.settled(a, row_major=True)
+    if ir_view.number(activation.get_stride()[1]) != 1 and ir_view.number(activation.get_size()[1]) != 1:
+        raise triton.Refused("K does not run along memory in the activations")
+    parts = [templates.settled(one) for one in (weight.packed, weight.scale, weight.zeros) if one is not None]
+    tensors = [_whole(one) for one in parts]
+    sizes = (activation.get_size()[0], weight.sizes[0])
+    if not ir_view.addressable(sizes, (activation, *tensors)):
+        raise triton.Refused("offsets are 32 bits wide")
+    names: dict[str, Any] = {**config.spec.template.names(config, problem), "ACC_TYPE": "tl.float32"}  # type: ignore[union-attr]
+    kept = 0
+    if counts_arrivals(config):
+        kept = triton.partials(config, _largest(decision, problem))
+    kernel = templates.Kernel(config.kernel, names, int(config.values["warps"]), int(config.values["stages"]), kept)
+    return templates.product(kernel, (activation, *tensors), (a.get_dtype(), sizes), templates.Epilogue())
+
+
+def _largest(decision: Decision, problem: Problem) -> Problem:
+    """The problem at the upper end of M. Raises Refused without one, because scratch has a fixed size."""
+    _, high = decision.query.ranges.get("m", (0, problem.m))
+    if high is None:
+        raise triton.Refused("the workspace has a fixed size, and that of the product has no bound")
+    return problem.resized(high, problem.n, problem.k)
+
+
+def _whole(part: Any) -> Any:
+    """A tensor of a weight that begins at a multiple of 16 bytes and has no gaps, so that it is read as words."""
+    aligned = ir_view.aligned(part)
+    if aligned is None:
+        raise triton.Refused("the weight may begin at no multiple of 16 bytes")
+    if not ir_view.is_whole(aligned):
+        raise triton.Refused("the weight has gaps")
+    return aligned

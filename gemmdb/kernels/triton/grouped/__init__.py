@@ -1,0 +1,73 @@
+"""`grouped`: products of groups whose sizes the device reads, all in one launch; by pointers or by tensor maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gemmdb.kernels import rules
+from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
+from gemmdb.kernels.triton import shared, sources
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+MOST_GROUPS = 1023
+"""torch multiplies at most so many groups, and a program holds the ends of all."""
+
+
+def maps(config: Config) -> bool:
+    """Whether it loads by tensor maps."""
+    return config.values["load"] == "tma"
+
+
+def names(config: Config, problem: Problem) -> dict[str, int | str]:
+    """The constants of the template. SLOTS: the power of two that holds all groups and the rows beyond them."""
+    return shared.even_constants(config, problem) | {
+        "TMA": maps(config), "RAGGED_K": problem.ragged == "k", "GROUPS": problem.groups,
+        "SLOTS": 1 << problem.groups.bit_length(),
+    }  # fmt: skip
+
+
+def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
+    """At most one program per tile that there may be; `resident` says how many run. Each group may end with a tile that
+    is not full, and so may the rows beyond the last."""
+    high, wide, groups = cdiv(m, meta["BLOCK_M"]), cdiv(n, meta["BLOCK_N"]), meta["GROUPS"]
+    return (groups * high if meta["RAGGED_K"] else groups + high) * wide, 1, 1
+
+
+def compiled(config: Config, problem: Problem) -> int:
+    """Whether loads by pointers are masked along K. Groups of K always are, and tensor maps never."""
+    return int(problem.ragged == "m" and not maps(config) and problem.k % int(config.values["block_k"]) != 0)
+
+
+def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    """Why a config cannot run, None when it can."""
+    if reason := shared.illegal_tile(config, problem, device) or rules.unpadded(problem):
+        return reason
+    if problem.groups > MOST_GROUPS:
+        return f"a program holds the ends of at most {MOST_GROUPS} groups"
+    if config.values["flatten"]:
+        if problem.ragged == "k":
+            return "the groups of K have different lengths, and only loops of one length are flattened"
+        if problem.fusion != "none":
+            return "rows beyond the last group are not stored, but what is fused may need them"
+    if not maps(config):
+        return None
+    return rules.unaligned_groups(problem) or rules.unmapped(problem)
+
+
+KERNEL = Kernel(
+    "triton", "grouped", ("grouped_mm",), ("cuda",), 1, {
+        "block_m": IntRange(16, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 512, True),
+        "swap": shared.SWAP, "load": OneOf(("pointer", "tma")), "flatten": IntRange(0, 1), "resident": IntRange(1, 16),
+        "warps": shared.WARPS, "stages": shared.STAGES,
+    },
+    illegal=illegal, maps=maps, compiled=compiled, template=Template(__name__, names, grid),
+    digest=partial(sources.digest, __name__),
+)  # fmt: skip
+"""docs/kernels.md says what each parameter does. `flatten`: the loads of a program's next tile are in flight while it
+stores this one. Rows beyond the last group are then left as they are, as ATen leaves them."""

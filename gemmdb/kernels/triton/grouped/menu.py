@@ -1,0 +1,91 @@
+"""What is tried of `grouped`: an entry is (BLOCK_M, BLOCK_N, BLOCK_K, warps, programs per multiprocessor, ways). A way
+is (swap, load, flatten). As many stages as fit are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.triton.menu import Menu, Shape, stages, up_to
+from gemmdb.key import grouped
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+Way = tuple[int, str, int]
+Entry = tuple[int, int, int, int, int, Sequence[Way]]
+POINTER, SWAPPED, TMA, SWAPPED_TMA = (0, "pointer", 0), (1, "pointer", 0), (0, "tma", 0), (1, "tma", 0)
+FLAT, SWAPPED_FLAT = (0, "tma", 1), (1, "tma", 1)
+_ROWS: tuple[tuple[int, Sequence[Entry]], ...] = (
+    (4, (
+        (16, 64, 256, 4, 2, (POINTER, TMA, SWAPPED, SWAPPED_FLAT)), (16, 32, 256, 4, 4, (POINTER,)),
+        (16, 128, 128, 4, 2, (POINTER, SWAPPED, SWAPPED_TMA)), (16, 64, 128, 4, 4, (POINTER, TMA)),
+        (16, 32, 256, 2, 4, (POINTER,)), (16, 32, 512, 4, 2, (POINTER, TMA)), (16, 16, 512, 4, 4, (POINTER,)),
+        (16, 64, 256, 4, 1, (POINTER, TMA)), (16, 128, 256, 4, 1, (SWAPPED_FLAT,)), (16, 128, 256, 8, 1, (POINTER,)),
+    )),
+    (16, (
+        (16, 64, 256, 4, 2, (POINTER, TMA, SWAPPED_FLAT)), (16, 32, 256, 4, 4, (POINTER,)),
+        (16, 128, 128, 4, 2, (POINTER, SWAPPED)), (16, 64, 128, 4, 4, (POINTER,)),
+        (32, 64, 256, 4, 2, (POINTER, TMA)), (32, 64, 128, 4, 4, (POINTER, TMA)),
+        (32, 128, 128, 4, 2, (POINTER, TMA, SWAPPED_FLAT)), (64, 64, 128, 4, 2, (TMA,)),
+        (64, 128, 64, 4, 2, (TMA, FLAT)), (64, 128, 128, 4, 1, (TMA,)),
+    )),
+    (32, (
+        (32, 64, 128, 4, 4, (POINTER, TMA, SWAPPED_FLAT)), (32, 128, 128, 4, 2, (POINTER, TMA, SWAPPED_FLAT)),
+        (64, 64, 128, 4, 3, (TMA,)), (64, 128, 64, 4, 2, (POINTER, TMA, FLAT)), (64, 128, 64, 4, 3, (TMA, FLAT)),
+        (64, 128, 128, 4, 1, (TMA, FLAT)), (64, 256, 64, 4, 1, (TMA, FLAT)), (128, 128, 64, 4, 2, (TMA,)),
+    )),
+    (128, (
+        (64, 128, 64, 4, 2, (TMA, FLAT)), (64, 128, 64, 4, 3, (POINTER, TMA)), (64, 128, 128, 4, 2, (TMA, FLAT)),
+        (64, 256, 64, 4, 1, (POINTER, TMA, FLAT)), (128, 128, 64, 8, 2, (TMA,)), (128, 128, 64, 4, 2, (TMA, FLAT)),
+        (128, 256, 64, 8, 1, (TMA, FLAT)),
+    )),
+    (1 << 31, (
+        (128, 256, 64, 8, 1, (FLAT, TMA, POINTER)), (64, 256, 64, 4, 1, (FLAT, TMA)),
+        (128, 128, 64, 4, 2, (FLAT, TMA)), (128, 128, 64, 8, 2, (TMA,)), (64, 128, 64, 4, 2, (TMA,)),
+        (64, 128, 64, 4, 3, (TMA,)), (128, 256, 128, 8, 1, (FLAT,)),
+    )),
+)  # fmt: skip
+"""For groups that divide M, by the mean number of rows of the groups that have some."""
+_DEPTHS: tuple[tuple[int, Sequence[Entry]], ...] = (
+    (32, (
+        (128, 128, 32, 4, 2, (POINTER, TMA)), (128, 128, 32, 4, 3, (POINTER,)), (64, 128, 32, 4, 4, (POINTER,)),
+        (128, 128, 32, 8, 2, (POINTER, TMA)), (128, 128, 16, 4, 3, (POINTER,)), (64, 256, 32, 4, 2, (POINTER,)),
+        (128, 256, 32, 8, 1, (POINTER,)),
+    )),
+    (1 << 31, (
+        (128, 128, 64, 4, 2, (POINTER, TMA)), (128, 128, 64, 4, 3, (POINTER,)), (128, 128, 64, 8, 2, (POINTER, TMA)),
+        (128, 256, 64, 8, 1, (POINTER, TMA)), (128, 128, 32, 4, 3, (POINTER, TMA)), (64, 128, 64, 4, 4, (POINTER,)),
+        (64, 256, 64, 4, 2, (POINTER, TMA)), (64, 128, 64, 4, 2, (POINTER,)),
+    )),
+)  # fmt: skip
+"""For groups that divide K, by their mean depth."""
+
+
+def _usual(problem: Problem, device: Device) -> Iterator[Config]:
+    entries, total = (_ROWS, problem.m) if problem.ragged == "m" else (_DEPTHS, problem.k)
+    mean = -(-total // max(grouped.active(problem), 1))
+    for m, n, k, warps, resident, ways in up_to(entries, mean):
+        for way in ways:
+            yield from _fitted(problem, device, Shape(m, n, k, warps, resident), way)
+
+
+def _whole(problem: Problem, device: Device) -> Iterator[Config]:
+    sides, depths = (16, 32, 64, 128, 256), (16, 32, 64, 128, 256, 512)
+    ways = (POINTER, SWAPPED, TMA, SWAPPED_TMA, FLAT, SWAPPED_FLAT)
+    for m, n, k, warps, resident, way in product(sides, sides, depths, (2, 4, 8), (1, 2, 3, 4), ways):
+        yield from _fitted(problem, device, Shape(m, n, k, warps, resident), way)
+
+
+def _fitted(problem: Problem, device: Device, shape: Shape, way: Way) -> Iterator[Config]:
+    """The config with the stages that fit, if at least two do."""
+    swap, load, flatten = way
+    ahead = stages(problem, device, shape, load, swap)
+    if ahead >= 2:
+        yield Config.of(
+            "triton", "grouped", block_m=shape.m, block_n=shape.n, block_k=shape.k, swap=swap, load=load,
+            flatten=flatten, resident=shape.resident, warps=shape.warps, stages=ahead,
+        )  # fmt: skip
+
+
+MENU = Menu(_usual, _whole)

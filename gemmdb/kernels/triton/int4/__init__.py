@@ -1,0 +1,111 @@
+"""`int4`: an int4 weight, dequantised in registers, is the left operand of the matrix unit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gemmdb.kernels import hardware
+from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
+from gemmdb.kernels.triton import TL, shared, sources
+from gemmdb.key.device import Device
+from gemmdb.key.int4 import TILED
+from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+MOST_REGISTERS = 200
+"""Registers of a thread for its sums and for the weights that it dequantises at once, two in each. Configs with 192
+keep all in registers on Hopper, or all but a few (24 bytes); with 256 they write kilobytes to memory."""
+_ROWS, _COLUMNS = 16, 8
+"""Rows of the left operand, and columns of the right one, that a warp multiplies at once."""
+
+
+def names(config: Config, problem: Problem) -> dict[str, int | str]:
+    """The constants of the template."""
+    own = problem.int4
+    assert own is not None
+    value = config.values
+    return {
+        "BLOCK_M": value["block_m"], "BLOCK_N": value["block_n"], "BLOCK_K": value["block_k"],
+        "SPLIT_K": value["split_k"], "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
+        "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": given(problem),
+        "GROUPED": grouped(_block(config), int(value["warps"])), "LATE": value["scaled"] == "sums",
+        "ROWS": _ROWS * int(value["warps"]), "EVEN_K": problem.k % int(value["block_k"]) == 0,
+    }  # fmt: skip
+
+
+def grouped(block: tuple[int, int, int], warps: int) -> bool:
+    """Whether Hopper multiplies a tile `block` (rows, columns, depth) with the matrix instructions of whole warp
+    groups."""
+    return block[0] >= 2 * _COLUMNS and hardware.by_warp_groups(block[1], warps)
+
+
+def given(problem: Problem) -> bool:
+    """Whether an int4 weight has its zero points in a tensor of their own."""
+    own = problem.int4
+    return own is not None and own.zeros != "none" and own.packing not in TILED
+
+
+def _block(config: Config) -> tuple[int, int, int]:
+    m, n, k = (int(config.values[name]) for name in ("block_m", "block_n", "block_k"))
+    return m, n, k
+
+
+def reduction(config: Config) -> str:
+    """How the partial sums of a split K are summed."""
+    return "none" if config.values["split_k"] == 1 else "fixup"
+
+
+def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    """Why a config cannot run, None when it can."""
+    if reason := shared.illegal(config, problem, device):
+        return reason
+    if not problem.a.row_major:
+        return "K has to run along memory in the activations"
+    return _unfit(config, problem, device) or shared.illegal_split(config, problem)
+
+
+def _unfit(config: Config, problem: Problem, device: Device) -> str | None:
+    own = problem.int4
+    assert own is not None
+    m, n, k = _block(config)
+    warps, scaled, stages = int(config.values["warps"]), str(config.values["scaled"]), int(config.values["stages"])
+    if k < max(16 * own.inner, 32):
+        return f"a lane of {own.packing} has words for {16 * own.inner} of K"
+    if scaled == "sums" and k > own.size:
+        return f"a sum over {k} of K has several scales"
+    if scaled == "sums" and n < _ROWS * warps:
+        return f"{warps} warps multiply {_ROWS * warps} columns at once"
+    if n * (m + k // 2) > MOST_REGISTERS * hardware.WARP_THREADS * warps:
+        return f"the sums and weights of a tile do not fit into {MOST_REGISTERS} registers of each thread"
+    if shared_bytes((m, n, k), (warps, scaled), stages, problem, device) > hardware.shared_bytes(device):
+        return "the pipeline's stages do not fit into shared memory"
+    return None
+
+
+def shared_bytes(
+    block: tuple[int, int, int], way: tuple[int, str], stages: int, problem: Problem, device: Device
+) -> int:
+    """Shared memory of the pipeline, in bytes. `block`: rows, columns and depth of a tile. `way`: warps, and what is
+    scaled. Warp-group instructions read the activations of a stage while the next one is loaded. Scales of weights that
+    have their zero points beside them are loaded ahead like the weight."""
+    (m, n, k), own = block, problem.int4
+    assert own is not None
+    ahead = max(stages - 1, 1)
+    late = grouped(block, way[0]) and hardware.has_warp_groups(device.capability)
+    scales = 4 * n * max(k // own.size, 1) if own.inner and way[1] == "weights" else 0
+    return 2 * m * k * (ahead + late) + (n * k // 2 + scales) * ahead
+
+
+KERNEL = Kernel(
+    "triton", "int4", ("mixed_mm",), ("cuda",), 1, {
+        "block_m": IntRange(8, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(32, 1024, True),
+        "split_k": IntRange(1, 64), "scaled": OneOf(("weights", "sums")), "warps": IntRange(1, 8, True),
+        "stages": shared.STAGES,
+    },
+    splits=("split_k",), illegal=illegal, template=Template(__name__, names, shared.tile_grid, reduction),
+    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT, int4=True,
+)  # fmt: skip

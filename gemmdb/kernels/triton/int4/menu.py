@@ -1,0 +1,91 @@
+"""What is tried of `int4`: an entry is (BLOCK_N, BLOCK_K, warps, blocks per multiprocessor, what is scaled). The
+pipeline has as many stages as fit, and K is split until the multiprocessors are full once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from gemmdb.kernels import hardware
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.triton.int4 import shared_bytes
+from gemmdb.kernels.triton.menu import Menu
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+LEAST_STAGES = 2
+_BESIDE = 2048
+"""Shared memory of a block beside its pipeline: what the system takes (1 KB), and tiles whose layout changes."""
+W, S = "weights", "sums"
+_TILED = (
+    (256, 128, 4, (3, 2), S), (128, 128, 2, (5, 4), S), (128, 128, 4, (4, 2), S), (256, 128, 8, (2,), S),
+    (128, 128, 4, (1, 4), W), (64, 256, 4, (2, 4, 3), W), (128, 256, 8, (2,), W), (64, 128, 4, (2, 6), W),
+    (128, 128, 8, (3,), W), (64, 128, 4, (4, 8), S), (64, 128, 2, (4,), S),
+)  # fmt: skip
+_BYTES = (
+    (128, 128, 4, (4, 3), S), (128, 128, 2, (4,), S), (64, 128, 4, (4,), S), (128, 64, 4, (4,), S),
+    (64, 64, 4, (6, 3), S), (64, 32, 4, (6,), S), (64, 128, 4, (4,), W), (128, 256, 8, (2,), W), (64, 256, 4, (3,), W),
+)  # fmt: skip
+_MANY = (
+    (64, 128, 4, (2,), W), (128, 64, 4, (2,), W), (128, 128, 4, (1, 2), W), (128, 64, 8, (2, 1), W),
+    (128, 128, 8, (1,), W), (256, 64, 8, (1,), W),
+)  # fmt: skip
+_FEW = {True: _TILED, False: _BYTES}
+"""For skinny tiles, by whether the weight is tiled."""
+
+
+def _usual(problem: Problem, device: Device) -> Iterator[Config]:
+    own = problem.int4
+    if own is None:
+        return
+    for height in _heights(problem.m):
+        for n, k, warps, residents, scaled in _MANY if problem.m > hardware.SKINNY_ROWS else _FEW[own.inner > 0]:
+            for resident in residents:
+                yield from _configs(problem, device, (height, n, k), (warps, resident, scaled))
+
+
+def _heights(m: int) -> tuple[int, ...]:
+    """Of tiles: what holds all rows, or what large matrices are cut into."""
+    least = max(8, 1 << (m - 1).bit_length())
+    return (least,) if least <= hardware.SKINNY_ROWS else (64, 128, 256)
+
+
+def _whole(problem: Problem, device: Device) -> Iterator[Config]:
+    heights = [height for height in (8, 16, 32, 64, 128, 256) if height < 2 * max(problem.m, 8)]
+    ways = product((1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 8), (W, S))
+    for block, way in product(product(heights, (32, 64, 128, 256), (32, 64, 128, 256, 512)), list(ways)):
+        yield from _configs(problem, device, block, way)
+
+
+def _configs(
+    problem: Problem, device: Device, block: tuple[int, int, int], way: tuple[int, int, str]
+) -> Iterator[Config]:
+    """The configs of a tile `block` (rows, columns, depth): with the splits of K that fill the multiprocessors once,
+    and without a split if that leaves less than half of them without work. `way`: warps, blocks per multiprocessor,
+    and what is scaled."""
+    warps, resident, scaled = way
+    own = problem.int4
+    stages = _stages(problem, device, block, way) if own is not None else 0
+    if stages < LEAST_STAGES:
+        return
+    tiles = hardware.tile_count(problem.m, problem.n, block[:2])
+    splits = hardware.splits(tiles, device.units * resident, -(-problem.k // block[2]))
+    whole = [1] if not splits or 2 * tiles >= device.units else []
+    for split in (*whole, *splits):
+        yield Config.of(
+            "triton", "int4", block_m=block[0], block_n=block[1], block_k=block[2], split_k=split, scaled=scaled,
+            warps=warps, stages=stages,
+        )  # fmt: skip
+
+
+def _stages(problem: Problem, device: Device, block: tuple[int, int, int], way: tuple[int, int, str]) -> int:
+    """The stages that fit when so many blocks share a multiprocessor, at most MOST_STAGES; 0 if none does."""
+    warps, resident, scaled = way
+    room = hardware.shared_bytes(device) // resident - _BESIDE
+    for stages in range(hardware.MOST_STAGES, 0, -1):
+        if shared_bytes(block, (warps, scaled), stages, problem, device) <= room:
+            return stages
+    return 0
+
+
+MENU = Menu(_usual, _whole)

@@ -1,0 +1,80 @@
+"""The connection to an actor whose process ends before it can measure."""
+
+import threading
+import time
+
+import pytest
+
+from gemmdb.errors import GemmdbError
+from gemmdb.generators.cluster import connection
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def link(nodes, tmp_path):
+    """Makes a link to an actor whose first so many processes end while they begin, each noted by a byte in the log."""
+    import ray
+    from recorded_node import Frail
+
+    from gemmdb.generators.cluster.measurer import Link
+
+    log = tmp_path / "log"
+
+    def make(deaths):
+        def start():
+            actor = ray.remote(Frail).options(num_cpus=1).remote()
+            return actor, actor.begin.remote(str(log), deaths)
+
+        return Link(start, 60.0, threading.Event()), log
+
+    with connection.connected(nodes.address):
+        yield make
+
+
+def wait(link):
+    end = time.monotonic() + 90
+    while not link.available():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_an_actor_that_ends_twice_before_it_measures_begins_a_third_time(link):
+    made, log = link(2)
+    wait(made)
+    assert made.call("number") == 7
+    assert len(log.read_bytes()) == 3
+    assert made.lost == 0  # None was lost while it measured.
+    made.close()
+
+
+@pytest.mark.slow
+def test_an_actor_that_goes_away_with_its_node_does_not_count(nodes, link):
+    import ray
+    from recorded_node import Frail
+
+    made, log = link(2)
+    lost, usual = nodes.start(num_cpus=1, resources={"of the lost node": 1}), made.start
+
+    def start_there():
+        made.start = usual
+        actor = ray.remote(Frail).options(num_cpus=1, resources={"of the lost node": 1}).remote()
+        return actor, actor.linger.remote(str(log), 2)
+
+    made.start = start_there
+    assert not made.available()
+    time.sleep(5.0)  # The actor begins.
+    nodes.remove(lost)
+    wait(made)
+    assert len(log.read_bytes()) == 3
+    made.close()
+
+
+def test_three_beginnings_that_fail_end_the_build(link):
+    from gemmdb.generators.cluster.measurer import BEGINNINGS
+
+    made, log = link(100)
+    with pytest.raises(GemmdbError, match="the workers of the cluster end before they measure"):
+        wait(made)
+    assert len(log.read_bytes()) == BEGINNINGS == 3
+    made.close()

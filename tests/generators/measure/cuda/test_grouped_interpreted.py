@@ -1,0 +1,100 @@
+"""The kernel of groups in Triton's interpreter, on a CPU: right for random splits, and zero beyond the last group."""
+
+import importlib.util
+import json
+import random
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.gpu import make
+from kit.inductor import ROOT, run
+
+from gemmdb import Config, Problem
+from gemmdb.generators.measure.cuda.render import plan
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+GROUPS = 5
+
+
+def cases() -> Iterator[tuple[Problem, Config]]:
+    """Every way to load and to turn the operands. The interpreter multiplies fp16, and no bf16."""
+    for ragged, load, swap, layout in product("mk", ("pointer", "tma"), (0, 1), ("nt", "nn", "tn")):
+        problem = Problem.gemm(
+            "grouped_mm", m=40, n=48, k=80, groups=GROUPS, ragged=ragged, layout=layout, dtype="fp16"
+        )
+        if load == "tma" and (layout == "tn") != (ragged == "k"):
+            continue
+        for flatten in (0, 1) if load == "tma" and ragged == "m" else (0,):
+            yield problem, make("grouped", load=load, swap=swap, flatten=flatten, block_n=32, block_k=32)
+
+
+def split(total: int, number: int) -> list[int]:
+    """Random ends; every other time everything is divided."""
+    ends = sorted(random.Random(number).choices(range(total + 1), k=GROUPS))
+    return ends if number % 2 else [*ends[:-1], total]
+
+
+def check(path: str, text: str, config: str, ends: list[int]) -> dict[str, Any]:
+    """The largest error of a kernel, and the largest value beyond the last group. Called in a process of its own."""
+    import torch
+
+    problem = Problem.parse(text)
+    unit = plan(problem, Config.parse(config)).launches[0].unit
+    Path(path).write_text(unit.source)
+    spec = importlib.util.spec_from_file_location("unit", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    torch.manual_seed(0)
+    a, b = (torch.randn(sizes).half() for sizes in problem.shapes[:2])
+    a = a if problem.a.row_major else a.mT.contiguous().mT
+    b = b if problem.b.row_major else b.mT.contiguous().mT
+    out = torch.full(problem.shapes[2], float("nan")).half()
+    names = {"A": a, "B": b, "out": out, "offsets": torch.tensor(ends, dtype=torch.int32), "apart": b.stride(0)}
+    names |= {prefix + name: getattr(problem, name.lower()) for name in "MNK" for prefix in ("", "arg_")}
+    module.kernel[(7, 1, 1)](*(names[name] for name, _ in unit.args))
+    wanted = torch.zeros(out.shape, dtype=torch.float64)
+    for group, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        if problem.ragged == "m":
+            wanted[start:end] = a[start:end].double() @ b[group].double()
+        else:
+            wanted[group] = a[:, start:end].double() @ b[start:end].double()
+    rows = ends[-1] if problem.ragged == "m" else len(out)
+    return {
+        "error": float((out.double() - wanted)[:rows].abs().max()) if rows else 0.0,
+        "beyond": float(out[rows:].abs().max()) if rows < len(out) else 0.0,
+    }
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What `check` says of each case and split. Triton looks for the interpreter when it is imported."""
+    asked = [
+        (problem.text, config.text, split(getattr(problem, problem.ragged), number))
+        for problem, config in cases()
+        for number in range(4)
+    ]
+    file = tmp_path_factory.mktemp("kernels") / "asked.json"
+    file.write_text(json.dumps(asked))
+    program = f"""
+        import {Path(__file__).stem} as own
+        asked = json.load(open({str(file)!r}))
+        print(json.dumps([own.check(f"{file}-{{place}}.py", *one) for place, one in enumerate(asked)]))
+    """
+    path = f"{ROOT}:{ROOT / 'tests'}:{Path(__file__).parent}"
+    answers = run(program, {"TRITON_INTERPRET": "1", "PYTHONPATH": path})
+    return [{"problem": p, "config": c, "ends": e} | one for (p, c, e), one in zip(asked, answers, strict=True)]
+
+
+def test_every_split_is_right(found: list[dict[str, Any]]) -> None:
+    assert len(found) >= 60
+    assert [one for one in found if not one["error"] < 0.1] == []
+
+
+def test_what_is_beyond_the_last_group_is_zero_unless_it_is_not_stored(found: list[dict[str, Any]]) -> None:
+    stored = [one for one in found if "flatten=0" in one["config"]]
+    assert [one for one in stored if one["beyond"] != 0] == []

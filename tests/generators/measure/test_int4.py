@@ -1,0 +1,109 @@
+"""Problems with int4 weights as torch programs: how they are packed, their exact product, and the preset."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from gemmdb import Problem
+from gemmdb.errors import InputError
+from gemmdb.generators.measure.program import Operands, Product, blank, operands
+from gemmdb.generators.measure.reference import reference
+from gemmdb.generators.measure.tolerance import tolerance
+from gemmdb.generators.shapes import loading
+from gemmdb.inductor.int4 import dequantised, numbers
+
+CPU = torch.device("cpu")
+
+
+def int4(**rest):
+    return Problem.gemm("mixed_mm", **{"m": 5, "n": 64, "k": 256, "weight_dtype": "int4", "group": 64, **rest})
+
+
+def packed_by_lanes(found, inner):
+    """[n, k] numbers as a matrix unit's lanes take them: lane t of a tile of 8 columns and 32 of K has column t / 4,
+    and of K 2 (t % 4) and its neighbour, four times 8 apart. The even ones are the low halves of a word."""
+    n, k = found.shape
+    words = torch.zeros(n // 8, k // (16 * inner), 32, inner // 2, dtype=torch.int64)
+    for tile, step, lane, word in torch.cartesian_prod(*map(torch.arange, words.shape)).tolist():
+        column, first = 8 * tile + lane // 4, 16 * inner * step + 32 * word + 2 * (lane % 4)
+        for eight in range(4):
+            for half in range(2):
+                number = int(found[column, first + 8 * eight + half])
+                words[tile, step, lane, word] |= number << (4 * eight + 16 * half)
+    return words.to(torch.int32)
+
+
+@pytest.mark.parametrize("inner", [2, 4, 8])
+def test_a_tiled_weight_is_read_as_the_matrix_unit_takes_it(inner):
+    found = torch.randint(0, 16, (16, 256))
+    own = int4(packing=f"tinygemm{inner}").int4
+    assert torch.equal(numbers(packed_by_lanes(found, inner), own), found.to(torch.uint8))
+
+
+def test_two_numbers_are_in_a_byte():
+    packed = torch.tensor([[0x21, 0x43]], dtype=torch.uint8)
+    assert numbers(packed, int4(packing="low-first").int4).tolist() == [[1, 2, 3, 4]]
+    assert numbers(packed, int4(packing="high-first").int4).tolist() == [[2, 1, 4, 3]]
+
+
+def test_what_the_numbers_stand_for():
+    packed, scale = torch.full((1, 32), 0x9F, dtype=torch.uint8), torch.tensor([[2.0, 4.0]])
+    weight = dequantised(packed, scale, None, int4(packing="low-first", group=32).int4, torch.float64)
+    assert weight[0, :2].tolist() == [14.0, 2.0]
+    assert weight[0, 32:34].tolist() == [28.0, 4.0]
+    zeros = torch.tensor([[15, 9]], dtype=torch.uint8)
+    own = int4(packing="low-first", group=32, zeros="uint8").int4
+    weight = dequantised(packed, scale, zeros, own, torch.float64)
+    assert weight[0, :2].tolist() == [0.0, -12.0]
+    assert weight[0, 32:34].tolist() == [24.0, 0.0]
+    words = torch.full((1, 1, 32, 1), 0x0F0F0F0F, dtype=torch.int32)
+    scales = torch.tensor([[2.0, 0.5]]).expand(1, 8, 2)
+    weight = dequantised(words, scales, None, int4(packing="tinygemm2", group=32).int4, torch.float64)
+    assert set(weight.flatten().tolist()) == {-15.5, 14.5}
+
+
+BYTES = [
+    int4(packing="low-first"), int4(packing="high-first", zeros="uint8", dtype="fp16", bias="1d"),
+    int4(packing="low-first", zeros="bf16", group=32), int4(packing="high-first", zeros="int8", fusion="pointwise"),
+    int4(packing="low-first", m=1, bias="1d", fusion="pointwise:math"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", BYTES, ids=lambda problem: problem.text)
+def test_the_program_computes_the_exact_product(problem):
+    made = operands(problem, CPU, 0)
+    assert Operands.of(made.named) == made
+    module = Product(problem, made)
+    assert reference(problem, made).error(module(*module.inputs)) <= tolerance(problem)
+    sizes = [(name, one.shape, one.dtype, one.stride()) for name, one in made.named.items()]
+    assert [(name, one.shape, one.dtype, one.stride()) for name, one in blank(problem, CPU).named.items()] == sizes
+
+
+@pytest.mark.parametrize("problem", [int4(), *BYTES[:3]], ids=lambda problem: problem.text)
+def test_the_scale_of_another_group_is_found_out(problem):
+    made = operands(problem, CPU, 0)
+    expected = reference(problem, made)
+    along_k = 0 if problem.int4.inner else 1
+    other = dict(made.named, scale=made.scale.roll(1, along_k))
+    wrong = reference(problem, Operands.of(other)).exact
+    assert expected.error(wrong.to(made.a.dtype)) > 4 * tolerance(problem)
+
+
+def test_sizes_without_whole_groups_cannot_be_made():
+    for make in (lambda problem: blank(problem, CPU), lambda problem: operands(problem, CPU, 0)):
+        with pytest.raises(InputError, match="wants K in steps of 128"):
+            make(int4(k=320))
+
+
+def test_what_the_preset_has():
+    problems = loading.load("h200-int4", "cuda")
+    assert len(problems) == 494
+    for part in (problems[:100], problems):
+        assert min(Counter(problem.m for problem in part if problem.m <= 64).values()) >= 6
+        packings = Counter(problem.int4.packing for problem in part)
+        assert 0.5 <= packings["tinygemm8"] / len(part) <= 0.8
+        assert 0.2 <= packings["low-first"] / len(part) <= 0.4
+    assert {problem.int4.size for problem in problems} == {32, 64, 128, 256}
+    assert {problem.int4.zeros for problem in problems} == {"none", "bf16", "fp16", "uint8"}
+    assert max(problem.m for problem in problems) == 2048

@@ -1,0 +1,105 @@
+"""Which kernels take int4 weights, and which configs of our own kernel are legal."""
+
+from dataclasses import replace
+
+import pytest
+from kit.devices import H200
+
+from gemmdb import Config, Problem
+from gemmdb.kernels import triton
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.legality import illegal
+from gemmdb.kernels.triton.int4 import grouped, shared_bytes
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Operand
+
+BASE = {"block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "scaled": "weights", "warps": 4, "stages": 4}
+
+
+def int4(**rest):
+    return Problem.gemm("mixed_mm", **{"m": 16, "n": 4096, "k": 4096, "weight_dtype": "int4", **rest})
+
+
+def config(**changes):
+    return Config.of("triton", "int4", **{**BASE, **changes})
+
+
+OTHERS = [
+    Config.of("triton", "narrow", block_m=16, block_n=64, block_k=128, split_k=1, swap=0, stagger=0, rows="mask",
+              dequant="cast", warps=4, stages=3),
+    Config.of("triton", "gemv", block_n=8, block_k=256, unroll=1, dequant="cast", warps=4, stages=3),
+    Config.of("triton", "tile", block_m=16, block_n=64, block_k=128, group_m=8, split_k=1, reduce="none", swap=0,
+              load="pointer", dequant="cast", warps=4, stages=3),
+    Config.of("triton", "inductor_sum"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda one: one.name)
+def test_kernels_of_8_bit_weights_take_no_int4_weight(other):
+    assert illegal(other, int4(), H200) == f"{other.name} takes no int4 weight"
+    assert illegal(other, Problem.gemm("mixed_mm", m=1, n=4096, k=4096), H200) is None
+
+
+@pytest.mark.parametrize("one", [config(), Config.of("aten", "dequantised")], ids=lambda one: one.name)
+def test_kernels_of_int4_weights_take_no_other(one):
+    assert illegal(one, int4(), H200) is None
+    assert "takes no weight but int4" in illegal(one, Problem.gemm("mixed_mm", m=16, n=4096, k=4096), H200)
+
+
+def test_aten_takes_every_weight_that_there_is():
+    assert illegal(ATEN, int4(), H200) is None
+    assert "wants K in steps of 128" in illegal(ATEN, int4(k=4160), H200)
+
+
+def test_a_program_that_dequantises_needs_no_dequantised_product():
+    assert "itself" in illegal(Config.of("aten", "dequantised"), int4(packing="low-first"), H200)
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags", "reason"),
+    [
+        ({"block_k": 64}, {}, "a lane of tinygemm8 has words for 128 of K"),
+        ({"block_k": 64}, {"packing": "tinygemm4"}, None),
+        ({"scaled": "sums", "block_k": 256}, {}, "a sum over 256 of K has several scales"),
+        ({"scaled": "sums"}, {"group": 64}, "a sum over 128 of K has several scales"),
+        ({"scaled": "sums", "warps": 8}, {}, "8 warps multiply 128 columns at once"),
+        ({"scaled": "sums"}, {}, None),
+        ({"block_m": 256, "block_n": 128}, {}, "do not fit into 200 registers"),
+        ({"stages": 8, "block_m": 64, "block_n": 128, "block_k": 256, "warps": 8}, {}, "do not fit into shared memory"),
+        ({"split_k": 64}, {}, "fewer than 64 steps"),
+    ],
+)
+def test_which_configs_are_legal(changes, flags, reason):
+    found = illegal(config(**changes), int4(**flags), H200)
+    assert found == reason or (reason is not None and reason in (found or ""))
+
+
+def test_activations_lie_by_rows():
+    turned = replace(int4(), a=Operand("bf16", Layout("col", 8)))
+    assert "K has to run along memory" in illegal(config(), turned, H200)
+
+
+def test_the_template_reads_the_problems_groups():
+    names = triton.names(config(scaled="sums"), int4(packing="tinygemm4", group=128))
+    assert (names["GROUP"], names["LANE"], names["ADDED"], names["GIVEN"]) == (128, 2, True, False)
+    assert (names["LATE"], names["ROWS"], names["EVEN_K"], names["GROUPED"]) == (True, 64, True, True)
+    names = triton.names(config(warps=2), int4(packing="high-first", zeros="int8", group=32, k=4128))
+    assert (names["LANE"], names["ADDED"], names["GIVEN"], names["HIGH_FIRST"]) == (0, False, True, True)
+    assert (names["EVEN_K"], names["GROUPED"]) == (False, False)
+
+
+def test_shared_memory_of_compiled_kernels():
+    """What Triton 3.6 reports for sm90."""
+    for block, way, stages, problem, bytes_ in (
+        ((16, 64, 128), (4, "weights"), 4, int4(), 29440),
+        ((64, 64, 64), (4, "weights"), 4, int4(packing="tinygemm2", k=4224), 39680),
+        ((8, 64, 128), (2, "weights"), 5, int4(), 25600),
+        ((16, 128, 256), (4, "weights"), 5, int4(), 110592),
+    ):
+        assert shared_bytes(block, way, stages, problem, H200) == bytes_
+
+
+def test_small_tiles_do_without_warp_groups():
+    assert [grouped((m, n, 128), warps) for m, n, warps in ((16, 64, 4), (8, 64, 4), (16, 32, 4), (16, 64, 2))] == [
+        True, False, False, False,
+    ]  # fmt: skip

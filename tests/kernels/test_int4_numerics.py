@@ -1,0 +1,66 @@
+"""What our kernel for int4 weights computes, in Triton's interpreter: every packing, group size and form of it."""
+
+import importlib.util
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit.gpu import make  # noqa: E402
+from kit.inductor import ROOT, run  # noqa: E402
+
+from gemmdb import Problem  # noqa: E402
+from gemmdb.generators.measure.tolerance import tolerance  # noqa: E402
+from gemmdb.kernels.legality import illegal  # noqa: E402
+from gemmdb.key.device import Device  # noqa: E402
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140)
+KINDS = [
+    ("tinygemm8", "bf16", "bf16"), ("tinygemm4", "bf16", "bf16"), ("tinygemm2", "bf16", "bf16"),
+    ("low-first", "fp16", "none"), ("high-first", "bf16", "none"), ("low-first", "bf16", "uint8"),
+    ("high-first", "fp16", "fp16"), ("low-first", "fp16", "int8"),
+]  # fmt: skip
+FORMS = [
+    make("int4"), make("int4", block_m=8, warps=2, split_k=2), make("int4", block_n=32, warps=1, block_k=256),
+    make("int4", scaled="sums", split_k=2), make("int4", scaled="sums", block_n=128, block_m=8, warps=2),
+    make("int4", scaled="sums", block_k=32, warps=2),
+]  # fmt: skip
+
+
+def pairs():
+    """Each form with each kind of weight, at one of the group sizes in turn, those with a part of a tile among them."""
+    found = []
+    for turn, (packing, dtype, zeros) in enumerate(KINDS):
+        for place, config in enumerate(FORMS):
+            for shift in range(4):
+                group = (32, 64, 128, 256)[(turn + place + shift) % 4]
+                k = 5 * max(group, 128) if group < 256 else 512
+                problem = Problem.gemm("mixed_mm", m=5, n=136, k=k, dtype=dtype, weight_dtype="int4", group=group,
+                                       zeros=zeros, packing=packing)  # fmt: skip
+                if illegal(config, problem, H200) is None:
+                    found.append((problem, config))
+                    break
+    return found
+
+
+def found():
+    """The error of each pair. Called in a process whose Triton interprets."""
+    import tempfile
+    from pathlib import Path
+
+    from kit import ptx
+
+    with tempfile.TemporaryDirectory() as folder:
+        return [ptx.error(problem, config, Path(folder)) for problem, config in pairs()]
+
+
+def test_it_is_right_in_all_forms():
+    tried = pairs()
+    assert len(tried) > 35
+    program = "from test_int4_numerics import found; print(json.dumps(found()))"
+    path = f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests' / 'kernels'}"
+    errors = run(program, {"PYTHONPATH": path, "TRITON_INTERPRET": "1"})
+    wrong = [(problem.text, config.text, error) for (problem, config), error in zip(tried, errors, strict=True)
+             if not error <= tolerance(problem)]  # fmt: skip
+    assert wrong == []

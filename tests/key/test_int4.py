@@ -1,0 +1,98 @@
+"""Int4 weights in the key: what names them, what is refused, and that the texts of other problems stay as they were."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from kit import strategies
+
+from gemmdb import Problem
+from gemmdb.errors import InputError
+from gemmdb.key.int4 import PACKINGS, SIZES, TILED, WEIGHT, Groups
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Operand
+
+
+def int4(**rest):
+    return Problem.gemm("mixed_mm", **{"m": 16, "n": 4096, "k": 4096, "weight_dtype": "int4", **rest})
+
+
+def test_the_text_says_how_a_weight_is_scaled_and_packed():
+    rest = " out=bf16 bias=none scalars=unit fusion=none fp32=ieee acc=fp32 reduced=1 deterministic=0 constant=0"
+    assert int4().text.endswith(f" b=int4:col:16{rest} group=128 zeros=bf16 packing=tinygemm8")
+    assert int4(dtype="fp16", group=32, zeros="uint8").text.endswith("group=32 zeros=uint8 packing=low-first")
+
+
+@given(problem=strategies.int4_problems)
+def test_the_text_is_read_back(problem):
+    assert Problem.parse(problem.text) == problem
+    assert problem.family.endswith(problem.int4.text)
+    assert problem.resized(1, 2, 3).family_key == problem.family_key
+
+
+@given(problem=strategies.problems.filter(lambda one: one.int4 is None))
+def test_no_other_problem_names_groups(problem):
+    assert "group=" not in problem.text
+    with pytest.raises(InputError):
+        replace(problem, int4=Groups(128, "none", "low-first"))
+
+
+def test_problems_with_other_groups_are_of_other_families():
+    families = {int4(group=size, packing=packing).family for size in SIZES for packing in PACKINGS}
+    assert len(families) == len(SIZES) * len(PACKINGS)
+    assert int4().family_key != Problem.gemm("mixed_mm", m=16, n=4096, k=4096).family_key
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ({"group": 48}, "groups have 32, 64, 128, 256"),
+        ({"packing": "awq"}, "no such packing: 'awq'"),
+        ({"zeros": "int32"}, "no such zero points: 'int32'"),
+        ({"zeros": "uint8"}, "tinygemm8 has bf16 activations and zero points"),
+        ({"dtype": "fp16", "packing": "tinygemm8"}, "tinygemm8 has bf16 activations"),
+        ({"dtype": "fp16", "packing": "low-first", "zeros": "bf16"}, "zero points of bf16 do not belong"),
+        ({"fusion": "scale"}, "the scales of an int4 weight are those of its groups"),
+        ({"layout": "nn"}, "an int4 weight is \\[N, K\\]"),
+        ({"weight_dtype": "int8", "group": 64}, "only an int4 weight has groups"),
+    ],
+)
+def test_what_is_no_int4_weight_is_refused_with_the_reason(flags, reason):
+    with pytest.raises(InputError, match=reason):
+        int4(**flags)
+
+
+def test_the_weight_has_one_layout():
+    for b in (
+        Operand("int4", Layout("row", 16)),
+        Operand("int4", Layout("col", 8)),
+        Operand("int8", Layout("col", 16)),
+    ):
+        with pytest.raises(InputError):
+            replace(int4(), b=b)
+    assert int4().b == WEIGHT
+
+
+@pytest.mark.parametrize("text", ["group=0128 zeros=none packing=low-first", "group=128 zeros=none packing=low first",
+                                  "group=128 packing=low-first zeros=none", "group=128"])  # fmt: skip
+def test_another_spelling_of_the_text_is_refused(text):
+    head = int4(packing="low-first").text.partition(" group=")[0]
+    with pytest.raises(InputError):
+        Problem.parse(f"{head} {text}")
+
+
+def test_a_weight_counts_with_its_scales():
+    assert int4().weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 4
+    assert int4(packing="low-first").weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 2
+    assert int4(packing="low-first", zeros="uint8", group=64).weight_bytes == 4096 * 4096 // 2 + 4096 * 64 * 3
+    assert int4().bytes == int4().weight_bytes + 2 * 16 * (4096 + 4096)
+
+
+@pytest.mark.parametrize(("packing", "fit", "unfit"), [
+    ("tinygemm8", (8, 128), [(12, 128), (8, 192)]), ("tinygemm2", (8, 64), [(8, 32), (4, 64)]),
+    ("low-first", (3, 64), [(3, 96)]),
+])  # fmt: skip
+def test_sizes_that_a_packing_cannot_have(packing, fit, unfit):
+    own = Groups(64, "bf16" if packing in TILED else "none", packing)
+    assert own.unfit(*fit) is None
+    assert all(own.unfit(*sizes) for sizes in unfit)
