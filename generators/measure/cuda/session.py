@@ -188,8 +188,8 @@ def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
     if protocol.l2 != "hot" and None not in graphs:
         graphs[None] = [capture(_chained(bench, None, protocol), protocol, copies, bench.most)]
     if config not in graphs:
-        call = _chained(bench, config, protocol)
-        turns = [_turns(call, way, ways) for way in range(ways)]
+        chained = _chained(bench, config, protocol)
+        turns = [_turns(chained, way, ways) for way in range(ways)]
         graphs[config] = [capture(turn, protocol, copies // ways, bench.most) for turn in turns]
     return bench.loaded[config]
 
