@@ -3,7 +3,8 @@
 import os
 import signal
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate, Job, Outcome
@@ -27,13 +28,29 @@ class Space:
         return [Candidate(c, "one row" if c == CONFIGS[3] and problem.m == 1 else "") for c in CONFIGS]
 
 
+@dataclass(frozen=True)
+class Gate:
+    """Holds measurements until the file `open` is in `folder`. Those of problems of up to `free` rows pass. A process
+    that is held leaves a file there, named after its id."""
+
+    folder: str
+    free: int = 0
+
+    def wait(self, problem: Problem) -> None:
+        folder = Path(self.folder)
+        if problem.m > self.free and not (folder / "open").exists():
+            (folder / str(os.getpid())).touch()
+            while not (folder / "open").exists():
+                time.sleep(0.02)
+
+
 class Measurer:
-    """Answers after `delay` seconds."""
+    """Answers after `delay` seconds, once the gate lets it."""
 
     busy_s = None
 
-    def __init__(self, delay: float, more: int = 0) -> None:
-        self.delay, self.more = delay, more
+    def __init__(self, delay: float, gate: Gate | None, more: int = 0) -> None:
+        self.delay, self.gate, self.more = delay, gate, more
 
     def prepare(self, jobs, ready=lambda job: None):
         for job in jobs:
@@ -42,6 +59,8 @@ class Measurer:
     def measure(self, problem, configs, protocol, samples):
         if problem.n == DEADLY_N:
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.gate is not None:
+            self.gate.wait(problem)
         time.sleep(1000 if problem.n == HANGING_N else self.delay)
         return [self._outcome(config, samples) for config in configs]
 
@@ -67,7 +86,7 @@ class Measurer:
         return config
 
     def fresh(self):
-        return Measurer(self.delay, self.more + 1)
+        return Measurer(self.delay, self.gate, self.more + 1)
 
     def close(self):
         pass
@@ -80,8 +99,8 @@ class NodeBackend:
     space = Space()
     toolchain = Toolchain(torch="2.13.0", gemmdb="0.1.0")
 
-    def __init__(self, device: Device, delay: float = 0.02) -> None:
-        self.device, self.delay = replace(device, sku="Test CPU", isa="avx2"), delay
+    def __init__(self, device: Device, delay: float = 0.02, gate: Gate | None = None) -> None:
+        self.device, self.delay, self.gate = replace(device, sku="Test CPU", isa="avx2"), delay, gate
 
     def protocols(self, effort: Effort) -> list[Protocol]:
         return [Protocol("host", state, 1, effort.samples) for state in effort.states]
@@ -90,7 +109,7 @@ class NodeBackend:
         pass
 
     def measurer(self, worker: int, effort: Effort) -> Measurer:
-        return Measurer(self.delay)
+        return Measurer(self.delay, self.gate)
 
     def busy(self) -> str:
         return ""

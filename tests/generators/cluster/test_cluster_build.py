@@ -23,9 +23,11 @@ from gemmdb.key.device import Device
 from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 HERE = Path(__file__).parent
 MANY = [(m, 64) for m in range(1, 25)]
+LIMIT_S = 300.0
+"""How long anything may take. An actor starts in a second, or in a minute where others keep the processors busy."""
 
 
 def contents(path):
@@ -48,13 +50,13 @@ def plain(workload, out, device):
     return out
 
 
-def over(nodes, workload, out, delay=0.02, **more):
+def over(nodes, workload, out, delay=0.02, gate=None, **more):
     from recorded_node import NodeBackend
 
     from gemmdb.generators.cluster.build import build
 
     request = BuildRequest(arch="native", shapes=str(workload), out=out, ray=nodes.address)
-    return build(request, site=Site(make=functools.partial(NodeBackend, delay=delay)), **more)
+    return build(request, site=Site(make=functools.partial(NodeBackend, delay=delay, gate=gate)), **more)
 
 
 @pytest.fixture
@@ -62,8 +64,8 @@ def driver(nodes):
     """Start a build over the cluster in a process of its own."""
     started = []
 
-    def begin(workload, out, delay=0.05):
-        command = [sys.executable, HERE / "run_build.py", nodes.address, workload, out, str(delay)]
+    def begin(workload, out, delay, *gate):
+        command = [sys.executable, HERE / "run_build.py", nodes.address, workload, out, delay, *gate]
         started.append(subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -85,8 +87,8 @@ def rows(path):
         return 0
 
 
-def until(true, limit_s=90.0):
-    end = time.monotonic() + limit_s
+def until(true):
+    end = time.monotonic() + LIMIT_S
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -119,16 +121,22 @@ def test_the_table_is_that_of_a_plain_build(nodes, workload, tmp_path):
 
 
 def test_what_a_lost_node_was_measuring_is_measured_by_another(nodes, workload, tmp_path):
-    path, out = workload(*MANY), tmp_path / "over.db"
+    from recorded_node import Gate
+
+    path, out, held = workload(*MANY), tmp_path / "over.db", tmp_path / "held"
     lost = nodes.add()
+    held.mkdir()
 
     def lose():
-        until(lambda: rows(out) > 10)
-        nodes.remove(lost)
+        try:
+            until(lambda: len(list(held.iterdir())) == 3)  # All three measure.
+        finally:
+            nodes.remove(lost)
+            (held / "open").touch()
 
     thread = threading.Thread(target=lose)
     thread.start()
-    (report,) = over(nodes, path, out, delay=0.1)
+    (report,) = over(nodes, path, out, gate=Gate(str(held)))
     thread.join()
     assert (report.measured, report.left, report.workers) == (24, 0, 3)
     assert report.warnings == ("workers of the cluster lost: 1; what they were measuring went to others",)
@@ -138,7 +146,7 @@ def test_what_a_lost_node_was_measuring_is_measured_by_another(nodes, workload, 
 @pytest.mark.slow
 def test_what_ends_three_workers_or_never_ends_is_set_aside(nodes, workload, tmp_path):
     path, out = workload((1, 64), (2, 72), (3, 80), (4, 64)), tmp_path / "over.db"
-    (report,) = over(nodes, path, out, late_s=1.5)
+    (report,) = over(nodes, path, out, late_s=10.0)
     assert (report.measured, report.left) == (4, 0)
     assert report.warnings == ("workers of the cluster lost: 6; what they were measuring went to others",)
     with Table.open(out) as table:
@@ -172,24 +180,25 @@ def test_kills_of_workers_nodes_and_the_driver_at_random_times_change_nothing(no
             process.wait()
             process = driver(path, out, 0.15)
         killed[victim] += 1
-    assert process.wait(240) == 0
+    assert process.wait(LIMIT_S) == 0
     assert killed.total() >= 4
     if not killed["node"]:
         nodes.remove(extra)
     assert set(contents(out)) == set(contents(plain(path, tmp_path / "plain.db", device_of(out))))
-    until(lambda: not _actors(), 30.0)
+    until(lambda: not _actors())
 
 
 @pytest.mark.slow
 def test_one_command_builds_for_every_kind_of_device_and_an_interrupt_ends_all(nodes, workload, tmp_path, driver):
-    path, out, watcher = workload(*MANY[:10]), tmp_path / "over.db", Watcher()
+    path, out, watcher, held = workload(*MANY[:10]), tmp_path / "over.db", Watcher(), tmp_path / "held"
+    held.mkdir()
     node = nodes.add(Device("cpu", "cpu", "Test CPU", 4, isa="avx2"))
     try:
-        process = driver(path, out, 0.2)
+        process = driver(path, out, 0.02, held, 5)  # Half of the products wait, so neither build can end.
         until(lambda: len({row[3] for row in contents(out)}) == 2 if rows(out) else False)
         process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=90)
-        until(lambda: not _actors(), 30.0)
+        said, _ = process.communicate(timeout=LIMIT_S)
+        until(lambda: not _actors())
         reports = over(nodes, path, out, progress=watcher)
     finally:
         nodes.remove(node)
