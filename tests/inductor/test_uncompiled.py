@@ -43,19 +43,34 @@ def linear():
     return nn.Sequential(nn.Linear(64, 48 + int.from_bytes(os.urandom(1)), bias=False), nn.ReLU()).eval()
 
 
+class Branching(nn.Module):
+    """A product before a branch, and one in each way that it may go."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = linear()
+        width = self.before[0].out_features
+        self.yes, self.no = (nn.Linear(width, 40, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        h = self.before(x)
+        return torch.cond(x.sum() > 0, lambda h: self.yes(h).relu(), lambda h: self.no(h) * 2, (h,))
+
+
 def served(kit, table, model):
-    """Compile with a table in which the C++ template wins the model's product; the problem."""
+    """Compile with a table in which the C++ template wins the model's products; these, one for each time it occurs."""
     with force(lambda problem: None):
         kit.compiled(model, X)
-    (text,) = kit.problems()
+    texts = kit.problems()
     gemmdb.inductor.reset_stats()
-    gemmdb.inductor.enable(on_miss="aten", tables=[table({text: kit.CPP})], policy=Policy(confirm=False))
+    winners = dict.fromkeys(texts, kit.CPP)
+    gemmdb.inductor.enable(on_miss="aten", tables=[table(winners)], policy=Policy(confirm=False))
     kit.close(kit.compiled(model, X), model(X))
-    return Problem.parse(text)
+    return [Problem.parse(text) for text in texts]
 
 
 def test_the_compile_goes_on_with_aten_and_remembers_the_kernel(kit, table, no_micro_gemm):
-    problem = served(kit, table, linear())
+    (problem,) = served(kit, table, linear())
     (entry,) = gemmdb.inductor.stats()["products"]
     assert (entry["config"], entry["rung"], entry["count"]) == ("aten:default", "exact", 1)
     assert "could not be compiled" in entry["note"]
@@ -73,6 +88,21 @@ def test_the_next_graph_does_not_try_again(kit, table, no_micro_gemm):
     assert gemmdb.inductor.stats()["errors"] == []
     (entry,) = gemmdb.inductor.stats()["products"]
     assert entry["config"] == "aten:default"
+
+
+def test_a_graph_with_branches_is_compiled_again_as_a_whole(kit, table, no_micro_gemm):
+    """On a CPU the branches get no kernel of ours, whose weight must be a constant, and are lowered twice as well."""
+    model = Branching().eval()
+    problems = served(kit, table, model)
+    assert len(problems) == 3
+    run = torch.compile(model)
+    for x in (X.abs(), -X.abs()):
+        kit.close(run(x), model(x))
+    products = gemmdb.inductor.stats()["products"]
+    assert sorted(kit.problems()) == sorted(problem.text for problem in problems)
+    assert {(entry["config"], entry["rung"]) for entry in products} == {("aten:default", "exact")}
+    assert all("could not be compiled" in entry["note"] for entry in products)
+    assert len(gemmdb.inductor.stats()["errors"]) == 1
 
 
 def test_the_second_attempt_reports_what_tracing_lost_too(monkeypatch):
@@ -129,35 +159,65 @@ ON_A_GPU = """
     from gemmdb.inductor.adapter import emitting
     from gemmdb.table.writer import Store
 
+    def plain(x, w, v, u, p):
+        return x @ w
+
+    def branching(x, w, v, u, p):
+        # Products alone: without a driver no Triton kernel can be compiled, Inductor's own included.
+        h = x @ w
+        # The operator that `torch.cond` becomes, which would ask for the driver first.
+        return torch.ops.higher_order.cond(p, lambda h, v, u: (h @ v,), lambda h, v, u: (h @ u,), (h, v, u))
+
+    SIZES = ((48, 512), (512, 256), (256, 128), (256, 128))
+
     def compiled(**given):
         gemmdb.inductor.reset_stats()
         gemmdb.inductor.enable(on_miss="aten", policy=Policy(confirm=False, unverified_gain=0), **given)
         patches = {"compile_threads": 1, "fx_graph_cache": False, "shape_padding": False}
         with torch.no_grad(), config.patch(patches), emitting.no_gpu_context():
             with FakeTensorMode():
-                made = [torch.empty(sizes, dtype=torch.bfloat16, device="cuda") for sizes in ((48, 512), (512, 256))]
-                graph = make_fx(torch.matmul)(*made)
+                made = [torch.empty(sizes, dtype=torch.bfloat16, device="cuda") for sizes in SIZES]
+                made.append(torch.empty((), dtype=torch.bool, device="cuda"))
+                graph = make_fx(globals()[sys.argv[2]])(*made)
             compile_fx.compile_fx(graph, made)
         return gemmdb.inductor.stats()
 
-    (product,) = compiled()["products"]
     path = Path(sys.argv[1])
     with Store.open(path) as store:
-        store.add(rows(Problem.parse(product["problem"]), {gpu.make("tile"): 0.5}, device=H200, clock="graph"))
+        for text in {product["problem"] for product in compiled()["products"]}:
+            store.add(rows(Problem.parse(text), {gpu.make("tile"): 0.5}, device=H200, clock="graph"))
         store.refresh()
     found = compiled(tables=[path])
     print(json.dumps([found["products"], found["errors"]]))
 """
 
 
-@pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA")
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's kernels cannot be compiled where there is no driver")
-def test_a_triton_kernel_that_cannot_be_compiled_is_atens(kit, tmp_path):
-    """Triton needs the driver's library for the last step, and there is none here: the kernel was lowered then."""
+@pytest.fixture
+def without_a_driver(kit, tmp_path):
+    """What became of a function of ON_A_GPU: its products and the errors. Triton needs the driver's library for the
+    last step, and there is none here: a kernel is lowered and cannot be compiled then."""
+    if torch.version.cuda is None:
+        pytest.skip("needs torch's build for CUDA")
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("needs Triton")
+    if torch.cuda.is_available():
+        pytest.skip("Triton's kernels cannot be compiled only where there is no driver")
     path = f"{kit.ROOT}:{kit.ROOT / 'tests'}"
     fresh = {"TRITON_CACHE_DIR": f"{tmp_path}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/inductor"}
-    (product,), (error,) = kit.run(ON_A_GPU, {"PYTHONPATH": path, **fresh}, [str(tmp_path / "t.db")])
+    return lambda name: kit.run(ON_A_GPU, {"PYTHONPATH": path, **fresh}, [str(tmp_path / "t.db"), name])
+
+
+def test_a_triton_kernel_that_cannot_be_compiled_is_atens(without_a_driver):
+    (product,), (error,) = without_a_driver("plain")
     assert (product["rung"], product["config"]) == ("exact", "aten:default")
     assert product["note"] == "a kernel of its graph could not be compiled"
+    assert error.startswith("compiling triton:tile ")
+
+
+def test_triton_kernels_in_branches_are_atens_too(without_a_driver):
+    """The nested graphs are the same in both attempts, and hold what the first one decided."""
+    products, (error,) = without_a_driver("branching")
+    assert sum(product["count"] for product in products) == 3
+    assert {(product["rung"], product["config"]) for product in products} == {("exact", "aten:default")}
+    assert {product["note"] for product in products} == {"a kernel of its graph could not be compiled"}
     assert error.startswith("compiling triton:tile ")
