@@ -60,6 +60,14 @@ def test_another_torch_is_installed_without_the_lock(choice: str) -> None:
     assert "--constraint" not in found
 
 
+def test_actions_of_others_are_named_by_commit() -> None:
+    """A tag can be moved to other code."""
+    used = [step["uses"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "uses" in step]
+    lines = re.findall(r"uses: (\S+)  # v\d+\.\d+\.\d+\n", (ROOT / ".github/workflows/release.yml").read_text())
+    assert lines == used
+    assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", one) for one in used)
+
+
 def test_steps_of_the_workflow_are_commands_that_run_here() -> None:
     runs = [step["run"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "run" in step]
     assert runs == ["bash .ci/run", 'make release COMMIT="$GITHUB_REF_NAME"']
