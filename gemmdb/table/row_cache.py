@@ -15,8 +15,9 @@ from gemmdb.key.toolchain import Toolchain
 from gemmdb.table import schema
 from gemmdb.table.measurement import UNSAFE, Measurement, Protocol, Status, Times, one_line
 from gemmdb.table.numbering import Numbering
-from gemmdb.table.record import Entry, Record, counts, failures, opened
-from gemmdb.table.record import unpack as unpack_record
+from gemmdb.table.record import Entry, Record
+from gemmdb.table.record_bytes import counts, failures, opened
+from gemmdb.table.record_bytes import unpack as unpack_record
 from gemmdb.table.rows import parse_figures, unpack
 
 Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]

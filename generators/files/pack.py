@@ -14,7 +14,7 @@ from typing import Any
 from gemmdb.errors import InputError, TableError
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.expected import with_expectations
-from gemmdb.table import content, dbfile, schema, swapping
+from gemmdb.table import content, dbfile, record_bytes, schema, swapping
 from gemmdb.table import record as records
 from gemmdb.table.measurement import one_line
 from gemmdb.table.numbering import Numbering
@@ -124,7 +124,7 @@ class Draft:
 
     def pack(self, record: Record) -> bytes:
         """The record with these numbers. Raises InputError if there are more than a packed table has room for."""
-        return records.pack(
+        return record_bytes.pack(
             record,
             lambda entry: self.entries.setdefault(entry, len(self.entries)),
             lambda name: self.classes.setdefault(name, len(self.classes)),
@@ -139,9 +139,9 @@ def _number(db: sqlite3.Connection, draft: Draft, numbering: Numbering) -> None:
     while found := db.execute(_RECORDS, (*last, _CHUNK)).fetchall():
         changed = []
         for problem, device, data in found:
-            one = records.unpack(data, entries.__getitem__, classes)
-            packed = records.pack(one, number, places.__getitem__)
-            changed.append((records.sealed(packed, problem, device), problem, device))
+            one = record_bytes.unpack(data, entries.__getitem__, classes)
+            packed = record_bytes.pack(one, number, places.__getitem__)
+            changed.append((record_bytes.sealed(packed, problem, device), problem, device))
         db.executemany("UPDATE record SET data = ? WHERE problem = ? AND device = ?", changed)
         last = found[-1][:2]
 

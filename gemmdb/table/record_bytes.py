@@ -1,0 +1,138 @@
+"""A record as bytes: a header, the failures, and groups of 8 bytes per time. Packed tables hold records like this."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from gemmdb.errors import InputError
+from gemmdb.kernels.config import Config
+from gemmdb.table import checksum
+from gemmdb.table.measurement import LEAST_US, MOST_US, Status
+from gemmdb.table.record import MOST_CODE, MOST_RESIDENT, RESIDENT, Entry, Group, Record, Time
+
+VERSION, SEALED = 1, 2
+"""Versions of packed records. A sealed one ends with a checksum; those of older tables have none."""
+MOST_ENTRIES = 1 << 16
+"""The most entries of a table's numbering."""
+_HEAD, _GROUP = struct.Struct("<BBHI"), struct.Struct("<BBHd")
+_TIME, _FAILURE = struct.Struct("<HhBBh"), struct.Struct("<HB")
+_HOT, _MODELLED, _ALL = 1, 2, 4
+_STATUSES = tuple(Status)
+_FLAGS = RESIDENT * (MOST_RESIDENT + 1)
+
+
+def pack(record: Record, number: Callable[[Entry], int], klass: Callable[[str], int]) -> bytes:
+    """A record as bytes. `number`: the number of an entry in the table's numbering; `klass`: that of a class. Raises
+    InputError if it holds more than a packed table has room for."""
+    try:
+        parts = [_HEAD.pack(VERSION, len(record.groups), len(record.failed), record.stamp)]
+        for config, status in record.failed:
+            parts.append(_FAILURE.pack(number(Entry(config)), _STATUSES.index(status)))
+        for one in record.groups:
+            what = _HOT * (one.l2 == "hot") + _MODELLED * one.modelled + _ALL * (one.klass is None)
+            parts.append(_GROUP.pack(what, 0 if one.klass is None else klass(one.klass), len(one.times), one.aten_us))
+            parts += [_TIME.pack(number(t.entry), t.code, t.width, t.flags, t.expected) for t in one.times]
+    except struct.error as error:
+        raise InputError(f"a packed table has no room for so many times or configs ({error})") from error
+    return b"".join(parts)
+
+
+def sealed(data: bytes, problem: int, device: int) -> bytes:
+    """What `pack` made, with the checksum that says that it belongs to the keys of a problem and a device."""
+    data = bytes([SEALED]) + data[1:]
+    return data + checksum.of_record(problem, device, data)
+
+
+def opened(data: Any, problem: int, device: int) -> Any:
+    """What `pack` made, or any other value; the checksum of a sealed record is checked. Raises InputError."""
+    if not isinstance(data, bytes) or data[:1] != bytes([SEALED]):
+        return data
+    whole, data = data, data[: -checksum.BYTES]
+    if whole[len(data) :] != checksum.of_record(problem, device, data):
+        raise InputError("a record is damaged: its checksum differs")
+    return bytes([VERSION]) + data[1:]
+
+
+def counts(data: Any) -> tuple[int, int]:
+    """How many times a packed record holds: measured ones, failures included, and modelled ones. Times over all classes
+    are not counted again. Raises InputError."""
+    groups, failures, _, at = _head(data, (VERSION, SEALED))
+    found = [failures, 0]
+    try:
+        for _ in range(groups):
+            what, _, count, _ = _GROUP.unpack_from(data, at)
+            found[bool(what & _MODELLED)] += 0 if what & _ALL else count
+            at += _GROUP.size + count * _TIME.size
+    except struct.error as error:
+        raise InputError(f"a record is malformed ({error})") from error
+    return found[0], found[1]
+
+
+def unpack(data: Any, entry: Callable[[int], Entry], classes: Sequence[str]) -> Record:
+    """The record that `pack` made. `entry`: the entry of a number. Raises InputError, one line, for anything that
+    `pack` does not make."""
+    groups, _, stamp, end = _head(data)
+    failed = failures(data, entry)
+    try:
+        found = []
+        for _ in range(groups):
+            head = _GROUP.unpack_from(data, end)
+            begin, end = end + _GROUP.size, end + _GROUP.size + head[2] * _TIME.size
+            found.append(_group(head, data[begin:end], entry, classes))
+    except (struct.error, IndexError) as error:
+        raise InputError(f"a record is malformed ({error})") from error
+    if end != len(data):
+        raise InputError("a record is longer or shorter than it says")
+    if len({(one.l2, one.modelled, one.klass) for one in found}) < groups:
+        raise InputError("a record holds two groups of one kind")
+    return Record(tuple(found), failed, stamp)
+
+
+def failures(data: Any, entry: Callable[[int], Entry]) -> tuple[tuple[Config, Status], ...]:
+    """`Record.failed` alone. Raises InputError."""
+    *_, end = _head(data)
+    try:
+        return tuple((entry(n).config, _STATUSES[s]) for n, s in _FAILURE.iter_unpack(data[_HEAD.size : end]))
+    except (struct.error, IndexError) as error:
+        raise InputError(f"a record is malformed ({error})") from error
+
+
+def _head(data: Any, versions: Sequence[int] = (VERSION,)) -> tuple[int, int, int, int]:
+    """The numbers of groups and of failures, the stamp, and where the groups begin."""
+    if not isinstance(data, bytes) or len(data) < _HEAD.size:
+        raise InputError("a record is cut off")
+    version, groups, failures, stamp = _HEAD.unpack_from(data)
+    if version not in versions:
+        raise InputError(f"a record has the unknown version {version}")
+    return groups, failures, stamp, _HEAD.size + failures * _FAILURE.size
+
+
+_made: Callable[[Iterable[Any]], Time] = partial(tuple.__new__, Time)
+"""A Time of its five values; `Time` itself takes three times as long."""
+
+
+def _group(
+    head: tuple[int, int, int, float], data: bytes, entry: Callable[[int], Entry], classes: Sequence[str]
+) -> Group:
+    what, klass, count, aten_us = head
+    if not count or len(data) != count * _TIME.size or what > _HOT + _MODELLED + _ALL:
+        raise InputError("a record is cut off")
+    numbers, codes, widths, flags, expected = zip(*_TIME.iter_unpack(data), strict=True)
+    found = list(map(entry, numbers))
+    times = tuple(map(_made, zip(found, codes, widths, flags, expected)))  # noqa: B905 - all are of one length
+    aten = [code for one, code in zip(found, codes, strict=True) if one.aten]
+    good = len({one.key for one in found}) == count and max(flags) < _FLAGS and min(codes) >= -MOST_CODE
+    good = good and all(one.split for one, flag in zip(found, flags, strict=True) if flag >= RESIDENT)
+    if not good or not (LEAST_US <= aten_us <= MOST_US and aten[0] == 0 if aten else aten_us == 0):
+        raise InputError("a record holds impossible times")
+    name = None if what & _ALL else classes[klass]
+    return Group("hot" if what & _HOT else "cold", bool(what & _MODELLED), name, aten_us, times)
+
+
+def entries(record: Record) -> Iterable[Entry]:
+    """Every entry that `pack` asks the number of, repeats included."""
+    return chain((Entry(config) for config, _ in record.failed), (t.entry for one in record.groups for t in one.times))
