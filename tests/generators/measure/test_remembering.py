@@ -6,11 +6,12 @@ import pytest
 
 from gemmdb.devices.detect import cpu
 from gemmdb.generators.build import queue
-from gemmdb.generators.build.asked import Recorded, first
+from gemmdb.generators.build.asked import Recorded, Tables, first
 from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cpu.backend import CpuBackend
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.key.problem import Problem, Query
+from gemmdb.table.writer import Store
 
 PROBLEM, OTHER = (Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32", constant_weight=True) for m in (4, 8))
 
@@ -27,7 +28,10 @@ def test_the_candidates_of_each_problem_are_found_once(monkeypatch, tmp_path):
     monkeypatch.setattr(CpuSpace, "candidates", counted)
     backend, effort = CpuBackend(), named("quick")
     recorded = Recorded((PROBLEM,), (Query(OTHER, cpu(), {"m": (2, 32)}),))
-    wanted = first(recorded, backend, effort, tmp_path / "none.db")
+    with Store.open(tmp_path / "empty.db"):
+        pass
+    with Tables.opened(tmp_path / "empty.db") as tables:
+        wanted = first(recorded, backend, effort, tables)
     jobs = queue.jobs(wanted.problems, backend, effort)
     assert {PROBLEM, OTHER} < {job.problem for job in jobs}
     assert set(asked.values()) == {1}
