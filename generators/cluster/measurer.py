@@ -28,8 +28,7 @@ POLL_S = 0.2
 PATIENCE_S = 10.0
 """How long an actor may take to begin before it is said that a device is waited for."""
 BEGINNINGS = 3
-"""A build ends when the actor of a device went away this many times in a row before it could measure anything.
-One that went away with its node does not count."""
+"""A build ends when the actor of a device went away this many times in a row before it could measure anything."""
 
 
 @dataclass
@@ -69,7 +68,7 @@ class Link:
         try:
             ray.get(self._begun)
         except RayActorError as error:
-            self._failed += not _with_its_node(error)
+            self._failed += 1
             self._kill()
             if self._failed >= BEGINNINGS:
                 raise GemmdbError(f"the workers of the cluster end before they measure: {_cause(error)}") from None
@@ -212,11 +211,6 @@ class RemoteMeasurer:
         keys = [key for config in wanted for key in compilers.keys(problem, config)] if self.files else []
         files = {key: self.files[key] for key in dict.fromkeys(keys) if key in self.files}
         return Compiled(failures, {config: compilers.seconds(problem, config) for config in wanted}, files)
-
-
-def _with_its_node(error: RayActorError) -> bool:
-    """Whether an actor went away with its node. Ray says that in its message alone."""
-    return "its node has died" in str(error)
 
 
 def _cause(error: RayError) -> str:

@@ -131,9 +131,5 @@ class Frail:
         if begun <= deaths:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def linger(self, log: str, deaths: int) -> None:
-        """Begin for so long that the node is lost meanwhile."""
-        time.sleep(1000)
-
     def number(self) -> int:
         return 7

@@ -48,28 +48,6 @@ def test_an_actor_that_ends_twice_before_it_measures_begins_a_third_time(link):
     made.close()
 
 
-@pytest.mark.slow
-def test_an_actor_that_goes_away_with_its_node_does_not_count(nodes, link):
-    import ray
-    from recorded_node import Frail
-
-    made, log = link(2)
-    lost, usual = nodes.start(num_cpus=1, resources={"of the lost node": 1}), made.start
-
-    def start_there():
-        made.start = usual
-        actor = ray.remote(Frail).options(num_cpus=1, resources={"of the lost node": 1}).remote()
-        return actor, actor.linger.remote(str(log), 2)
-
-    made.start = start_there
-    assert not made.available()
-    time.sleep(5.0)  # The actor begins.
-    nodes.remove(lost)
-    wait(made)
-    assert len(log.read_bytes()) == 3
-    made.close()
-
-
 def test_three_beginnings_that_fail_end_the_build(link):
     from gemmdb.generators.cluster.measurer import BEGINNINGS
 
