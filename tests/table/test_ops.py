@@ -55,7 +55,7 @@ CASES = {
 }  # fmt: skip
 SPOILT = [
     *(("bmm", "batch=8", f"batch={batch}") for batch in ("99999999999", "2147483648", "-1", "08", "", "x")),
-    ("scaled_mm", "scales=row", "scales=block"),
+    ("scaled_mm", "scales=row", "scales=column"),
     ("scaled_mm", "scales=row", "scales="),
     ("scaled_mm", " scales=row fast=0", ""),
     ("scaled_mm", "fast=0", "fast=7"),
