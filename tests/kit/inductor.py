@@ -156,3 +156,10 @@ def close(found: Any, wanted: Any) -> None:
     assert found.shape == wanted.shape
     assert found.dtype == wanted.dtype
     assert error <= bound * max(largest, 1e-6), (error, largest)
+
+
+def found_without_gpu(file: str) -> Any:
+    """What `found()` of the test in `file` returns in a process that pretends to have a GPU."""
+    path = Path(file)
+    program = f"from kit import no_gpu; from {path.stem} import found; print(json.dumps(found()))"
+    return run(program, {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{path.parent}"})

@@ -1,14 +1,13 @@
 """The kernels of Inductor's code for a GPU, generated where there is none: what is fused into a product's kernel."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from kit import gpu  # noqa: E402
-from kit.inductor import ROOT, run  # noqa: E402
+from kit.inductor import found_without_gpu  # noqa: E402
 from torch.nn.functional import gelu, linear, rms_norm, silu  # noqa: E402
 
 pytestmark = [
@@ -101,9 +100,7 @@ def found():
 
 @pytest.fixture(scope="module")
 def answers():
-    path = f"{ROOT}:{ROOT / 'tests'}:{Path(__file__).parent}"
-    program = f"from kit import no_gpu; from {Path(__file__).stem} import found; print(json.dumps(found()))"
-    return run(program, {"PYTHONPATH": path})
+    return found_without_gpu(__file__)
 
 
 @pytest.mark.parametrize("what", BEHIND)

@@ -1,7 +1,6 @@
 """`scaled_blocks` under Inductor's template engine: its code for a GPU, generated where there is none."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from kit import gpu  # noqa: E402
 from kit.devices import H200  # noqa: E402
-from kit.inductor import ROOT, run  # noqa: E402
+from kit.inductor import found_without_gpu  # noqa: E402
 
 from gemmdb.kernels.legality import illegal  # noqa: E402
 from gemmdb.key.problem import Problem  # noqa: E402
@@ -51,9 +50,7 @@ def found():
 
 @pytest.fixture(scope="module")
 def answers():
-    path = f"{ROOT}:{ROOT / 'tests'}:{Path(__file__).parent}"
-    program = f"from kit import no_gpu; from {Path(__file__).stem} import found; print(json.dumps(found()))"
-    return run(program, {"PYTHONPATH": path})
+    return found_without_gpu(__file__)
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA")

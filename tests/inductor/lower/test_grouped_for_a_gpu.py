@@ -2,14 +2,13 @@
 not."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from kit import gpu  # noqa: E402
-from kit.inductor import ROOT, run  # noqa: E402
+from kit.inductor import found_without_gpu  # noqa: E402
 
 from gemmdb import Config  # noqa: E402
 
@@ -73,9 +72,7 @@ def found():
 
 @pytest.fixture(scope="module")
 def answers():
-    path = f"{ROOT}:{ROOT / 'tests'}:{Path(__file__).parent}"
-    program = f"from kit import no_gpu; from {Path(__file__).stem} import found; print(json.dumps(found()))"
-    return run(program, {"PYTHONPATH": path})
+    return found_without_gpu(__file__)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -1,13 +1,12 @@
 """What Inductor's code for a GPU has of products with int4 weights, generated where there is none."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.inductor import ROOT, run  # noqa: E402
+from kit.inductor import found_without_gpu  # noqa: E402
 
 from gemmdb import Config, Problem  # noqa: E402
 
@@ -79,9 +78,7 @@ def _measured():
 
 @pytest.fixture(scope="module")
 def answers():
-    path = f"{ROOT}:{ROOT / 'tests'}:{Path(__file__).parent}"
-    program = f"from kit import no_gpu; from {Path(__file__).stem} import found; print(json.dumps(found()))"
-    return run(program, {"PYTHONPATH": path})
+    return found_without_gpu(__file__)
 
 
 def test_a_build_measures_the_problems_that_it_means(answers):
