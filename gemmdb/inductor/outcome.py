@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
+from gemmdb.errors import MissError, TableError
 from gemmdb.inductor.adapter import state
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL, SEARCH, Event
@@ -63,6 +66,20 @@ def not_searched(decision: Decision) -> None:
     JOURNAL.correct(
         decision.entry, lambda event: event if event.config else replace(event, config=ATEN.text, note=note)
     )
+
+
+def attempt(decision: Decision | None, lower: Callable[[Decision], Any]) -> Any:
+    """What `lower` makes of a decision; None without one, or if it fails, which is recorded. Raises MissError and
+    TableError: strict mode wants them."""
+    if decision is None:
+        return None
+    try:
+        return lower(decision)
+    except (MissError, TableError):
+        raise
+    except Exception as error:
+        failed(decision, error)
+        return None
 
 
 def failed(decision: Decision, error: Exception) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from gemmdb.errors import MissError, TableError
 from gemmdb.inductor import ops, outcome
 from gemmdb.inductor.adapter import ir_view, state, templates, unpacking
 from gemmdb.inductor.decision import Decision, decision_of
@@ -50,15 +49,9 @@ def lower(a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str)
     # What the zero points are made of makes no difference here.
     own = Groups(group, "none" if zeros is None else "int8", packing)
     weight = Weight(packed, scale, zeros, own, (columns, a.get_size()[1]))
-    if decision is not None:
-        try:
-            result = _decided(decision, a, weight)
-            if result is not None:
-                return result
-        except (MissError, TableError):
-            raise
-        except Exception as error:
-            outcome.failed(decision, error)
+    result = outcome.attempt(decision, lambda decision: _decided(decision, a, weight))
+    if result is not None:
+        return result
     if packing in TILED:
         return unpacking.tiled_product(a, packed, group, scale)
     with outcome.fallback(decision) if decision is not None else state.only_aten():

@@ -86,15 +86,9 @@ def _operands(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any])
 def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
     """Lower `gemmdb::mixed_mm`. The output code never calls our operator."""
     decision = decision_of(state.current_node())
-    if decision is not None:
-        try:
-            result = _decided_mixed(decision, a, w, scale, scale_first)
-            if result is not None:
-                return result
-        except (MissError, TableError):
-            raise
-        except Exception as error:
-            outcome.failed(decision, error)
+    result = outcome.attempt(decision, lambda decision: _decided_mixed(decision, a, w, scale, scale_first))
+    if result is not None:
+        return result
     with outcome.fallback(decision) if decision is not None else state.only_aten():
         return casting.cast_product(a, w, casting.like(scale, a), scale_first)
 

@@ -3,7 +3,6 @@ none."""
 
 import importlib.util
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit import gpu  # noqa: E402
-from kit.inductor import ROOT, run  # noqa: E402
+from kit.inductor import found_without_gpu  # noqa: E402
 from torch._inductor.virtualized import V  # noqa: E402
 from torch.nn.functional import rms_norm, silu  # noqa: E402
 
@@ -57,9 +56,7 @@ def found():
 
 @pytest.fixture(scope="module")
 def codes():
-    path = f"{ROOT}:{ROOT / 'tests'}:{Path(__file__).parent}"
-    return run(f"from kit import no_gpu; from {Path(__file__).stem} import found; print(json.dumps(found()))",
-               {"PYTHONPATH": path})  # fmt: skip
+    return found_without_gpu(__file__)
 
 
 def kernels(code):
