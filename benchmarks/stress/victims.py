@@ -12,6 +12,8 @@ from pathlib import Path
 
 MARK = "GEMMDB_STRESS_MARK"
 """The environment variable that a build and all its descendants have."""
+AGENTS = (b"ray::DashboardAgent", b"ray::RuntimeEnvAgent")
+"""Ray's own processes on a node, which ends with them."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ def _running(mark: str) -> Iterator[Victim]:
 
 
 def _kind(folder: Path, words: list[bytes]) -> str:
+    if words[0].startswith(AGENTS):
+        return "other"
     if words[0].startswith(b"ray::"):
         return "idle" if words[0].startswith(b"ray::IDLE") else "worker"
     if b"/ray/" in words[0]:

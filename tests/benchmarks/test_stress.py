@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common import json_lines
-from benchmarks.stress import contents, crowd, invented, kills, readers, rows, scale, writers
+from benchmarks.stress import contents, crowd, invented, kills, readers, rows, scale, victims, writers
 from gemmdb.generators.files.verify import verify
 from gemmdb.table.measurement import Status
 
@@ -126,3 +126,8 @@ def test_what_differs_between_two_tables_is_named() -> None:
     assert contents.differences(wanted, found) == {
         "missing": ["p d"], "more": ["q a"], "untimed": ["p c: error"], "given_up": ["p b"],
     }  # fmt: skip
+
+
+def test_what_a_node_needs_is_not_taken_for_a_worker(tmp_path: Path) -> None:
+    names = (b"ray::Measuring.answer", b"ray::IDLE", b"ray::DashboardAgent", b"ray::RuntimeEnvAgent")
+    assert [victims._kind(tmp_path, [name, b""]) for name in names] == ["worker", "idle", "other", "other"]
