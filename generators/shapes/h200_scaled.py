@@ -77,9 +77,11 @@ def others() -> list[Stratum]:
 
 
 def blocks() -> Stratum:
-    """Scales of blocks, 1 x 128 by 128 x 128, as DeepSeek-style checkpoints have them. They come last."""
+    """Scales of blocks, 1 x 128 by 128 x 128, as DeepSeek-style checkpoints have them. They come last. cuBLAS takes
+    them where M, and the number of blocks along K, are multiples of four: programs pad."""
+    rows = [m for m in (*FEW, *MANY) if m % 4 == 0]
     whole = [(n, k) for n, k in (*DEEPSEEK, *_every()) if k % (4 * BLOCK) == 0 and n % BLOCK == 0]
-    return Stratum(60, pool(OP, [*FEW, *MANY], unique(whole[: 3 * len(DEEPSEEK)]), scales="block"))
+    return Stratum(60, pool(OP, rows, unique(whole[: 3 * len(DEEPSEEK)]), scales="block"))
 
 
 def _every() -> list[Pair]:
