@@ -12,7 +12,7 @@ from gemmdb.generators.shapes import architectures, write_presets
 def test_the_preset_file_is_what_the_module_writes(name: str) -> None:
     file = resources.files("gemmdb.generators") / "presets" / f"{name}.json"
     assert file.read_text(encoding="utf-8") == write_presets.text(name), (
-        "run python -m gemmdb.generators.shapes.write_presets"
+        "run python -m gemmdb.generators.shapes.write_presets generators/presets"
     )
 
 
