@@ -27,6 +27,7 @@ _EXHAUSTED = (
     "killed signal terminated program",  # GCC, of a part of it that was killed.
     "died due to signal 9",  # nvcc likewise.
     "no space left on device", "disk quota exceeded",  # A compiler's, which writes files.
+    "file too short",  # The loader's, of a library that a linker which was killed left unfinished.
 )  # fmt: skip
 
 

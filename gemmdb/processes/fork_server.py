@@ -60,8 +60,9 @@ class Forked:
         if self._code is None and select.select([self._status], [], [], limit_s)[0]:
             found = os.read(self._status, NUMBER.size)
             os.close(self._status)
-            # Nothing is read if the server was killed. Then nobody knows how its copies end.
-            self._code = NUMBER.unpack(found)[0] if found else 1
+            # Nothing is read if the server was killed. Then nobody knows how its copies end. Most likely it is the same
+            # way: the kernel kills for memory.
+            self._code = NUMBER.unpack(found)[0] if found else -signal.SIGKILL
         return self._code
 
 

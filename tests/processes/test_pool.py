@@ -76,6 +76,8 @@ except Exception as error:
         "raise RuntimeError(400 * 'x' + ' g++: fatal error: Killed signal terminated program cc1plus')",
         "raise RuntimeError(\"nvcc error : 'cicc' died due to signal 9 (Kill signal)\")",
         "raise OSError(12, 'Cannot allocate memory')",
+        "import ctypes, pathlib, tempfile; half = pathlib.Path(tempfile.mkdtemp(), 'half.so');"
+        " half.write_bytes(b'\\x7fELF'); ctypes.CDLL(str(half))",
     ],
 )
 def test_a_compiler_that_the_kernel_kills_for_memory_is_oom_wherever_the_message_says_so(process, code):
@@ -265,6 +267,16 @@ class TestForkServer:
             assert one.call(20, os.getpid).value != first
         finally:
             for made in (one, two, server):
+                made.close()
+
+    def test_a_copy_that_ends_after_its_server_was_killed_may_have_been_killed_too(self):
+        server = ForkServer()
+        process = IsolatedProcess(server=server)
+        try:
+            os.kill(process.call(20, os.getppid).value, signal.SIGKILL)
+            assert process.call(20, os._exit, 3).status is Status.OOM
+        finally:
+            for made in (process, server):
                 made.close()
 
     def test_a_server_that_ends_before_it_forks_is_started_again(self):
