@@ -50,11 +50,14 @@ def _epilogue(problem: Problem, operands: Operands) -> list[Any]:
 
 
 def _scales_as_stored(problem: Problem, operands: Operands) -> list[Any]:
-    """The scales for a template that reads them by pointer, number by number. Raises Refused if they have gaps."""
+    """The scales for a template that reads them by pointer, number by number; those of a group from where they begin.
+    Raises Refused if they have gaps."""
     found = [templates.settled(scale) for scale in operands.scales]
     for scale in found:
         literal = ir_view.literal(scale)
-        if literal is None or any(size > 1 and stride != 1 for size, stride in zip(*literal, strict=True)):
+        steps = [] if literal is None else list(zip(*literal, strict=True))
+        steps = steps[-1:] if problem.spec.grouped else steps
+        if literal is None or any(size > 1 and stride != 1 for size, stride in steps):
             raise Refused("the scales have gaps in memory")
     return found
 
