@@ -34,8 +34,8 @@ class Op:
     `bias`: `never`, `always` or `maybe`. `unbiased`: the same op without the bias.
     `batched`: A, B and the output have a batch before their two dimensions. `integer`: the sums are int32.
     `dequantises`: B is cast to A's dtype inside the product. `scaled`: the dtypes of A with which A and B have their
-    own fp32 scales, and the canonical form names their kind. `grouped`: offsets on the device divide one size into groups, and the canonical
-    form has their number. `scale`: whether a `scale` fusion is possible.
+    own fp32 scales, and the canonical form names their kind. `grouped`: offsets on the device divide one size into
+    groups, and the canonical form has their number. `scale`: whether a `scale` fusion is possible.
     `reason`: why a Problem that fits all fields above is still invalid for the op, None when it is valid.
     """
 

@@ -19,8 +19,9 @@ Beside = Sequence[torch.Tensor]
 BESIDE = ("scale_a", "scale_b", "offsets")
 """The names of what an op may take beside its matrices, in order."""
 Spelling = Callable[..., torch.Tensor]
-"""(problem, A [m, k], B [k, n], those of BESIDE that the problem has, bias that the op itself adds or None) gives the product [m, n], or the batch of them. A keyword `out` names the tensor to write it to; the spellings
-in ALLOCATES ignore it."""
+"""(problem, A [m, k], B [k, n], those of BESIDE that the problem has, bias that the op itself adds or None) gives the
+product [m, n], or the batch of them. A keyword `out` names the tensor to write it to; the spellings in ALLOCATES ignore
+it."""
 
 
 def to_torch(dtype: str) -> torch.dtype:

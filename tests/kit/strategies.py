@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.kernel import IntRange, Kernel
 from gemmdb.kernels.registry import KERNELS
+from gemmdb.key import grouped
 from gemmdb.key.device import KINDS, Device
 from gemmdb.key.epilogue import ARITHMETIC, READS, STORED, Epilogue
 from gemmdb.key.epilogue import ORDERS as STORE_ORDERS
 from gemmdb.key.fp8 import FP8, OUTPUTS, SCALES
-from gemmdb.key import grouped
 from gemmdb.key.int4 import BYTES, INT4, TILED, WEIGHT, Groups
 from gemmdb.key.int4 import SIZES as GROUP_SIZES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout

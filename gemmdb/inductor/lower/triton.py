@@ -30,7 +30,8 @@ class Operands:
     """The operands of a product in Inductor's IR. `a` [M, K] and `b` [K, N], or batches of them, are settled. `scale`
     multiplies the product: a vector over N, or one number; `rows` a vector over M of an integer product. `bias` is
     added, and broadcasts to [M, N]. `ranges`: the ranges of the symbolic sizes, as in a Query. `scales`: the scales of
-    fp8 A and B, each one number, or [M, 1] and [1, N], of groups [M] and [groups, N]. `offsets`: where each group of a grouped_mm ends."""
+    fp8 A and B, each one number, or [M, 1] and [1, N], of groups [M] and [groups, N]. `offsets`: where each group of a
+    grouped_mm ends."""
 
     a: Any
     b: Any

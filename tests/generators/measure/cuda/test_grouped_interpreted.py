@@ -43,7 +43,8 @@ def split(total: int, number: int) -> list[int]:
 
 
 def check(path: str, text: str, config: str, ends: list[int]) -> dict[str, Any]:
-    """The largest error of a kernel, as a share of the largest value, and the largest value beyond the last group. Called in a process of its own."""
+    """The largest error of a kernel, as a share of the largest value, and the largest value beyond the last group.
+    Called in a process of its own."""
     import torch
 
     from gemmdb.generators.measure.spelling import to_torch
