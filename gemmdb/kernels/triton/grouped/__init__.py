@@ -36,7 +36,8 @@ def names(config: Config, problem: Problem) -> dict[str, int | str]:
 def _scaling(config: Config, problem: Problem) -> dict[str, int | str]:
     if not problem.scaled:
         return {}  # Other kernels are rendered without a word of scales.
-    return {"SCALES": True} | ({"PROMOTE": True} if _promotes(config, problem) else {})
+    found: dict[str, int | str] = {"SCALES": True}
+    return found | {"PROMOTE": True} if _promotes(config, problem) else found
 
 
 def _promotes(config: Config, problem: Problem) -> bool:
