@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 import torch
+from kit import gpu
 
 from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.cuda import elementwise
@@ -33,6 +34,18 @@ def check(launch: Launch) -> str:
 def test_every_layout_renders(make, layout, changes):
     for launch in plan(gemm("mm", m=32, n=512, k=256, layout=layout), make.tile(**changes)).launches:
         check(launch)
+
+
+@pytest.mark.parametrize("changes", [{}, {"swap": 1}, {"load": "tma"}, {"load": "tma", "flatten": 1}])
+def test_only_groups_of_fp8_have_scales(changes):
+    """Rows of bf16 hold while what they were measured with is rendered: without a word of scales."""
+    sizes = {"m": 32, "n": 512, "k": 272, "groups": 4}
+    config = gpu.make("grouped", block_k=32, **changes)
+    scaled, plain = (
+        check(plan(gemm("grouped_mm", **sizes, dtype=dtype), config).launches[0]) for dtype in ("fp8_e4m3", "bf16")
+    )
+    assert "scale" not in plain.lower()
+    assert (scaled.count("tl.load(scale_a"), scaled.count("tl.load(scales")) == (1, 1)
 
 
 @pytest.mark.parametrize("op", ["mm", "int_mm", "mixed_mm"])
