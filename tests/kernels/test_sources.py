@@ -5,6 +5,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from kit.gpu import make
 
 from gemmdb.kernels import inductor, sources, triton
 from gemmdb.kernels.config import ATEN, Config
@@ -58,3 +59,8 @@ def test_our_own_templates_and_kernels_without_one() -> None:
     assert sources.digest(ATEN) == ""
     assert sources.is_current(ATEN, "anything")
     assert sources.is_current(tile, "")
+
+
+def test_rows_of_groups_from_before_they_took_fp8_still_hold() -> None:
+    assert sources.is_current(make("grouped"), "2b822f06dd6f893e")
+    assert not sources.is_current(make("grouped"), "2b822f06dd6f893f")

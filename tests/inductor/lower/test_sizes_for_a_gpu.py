@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -151,6 +152,43 @@ def test_experts_take_any_number_of_rows(load: str, reached: list[str]) -> None:
     config = make("grouped", load=load)
     product = asked(lambda x, w, o: torch._grouped_mm(x, w.mT, offs=o), x, w, ends, config=config)
     assert (product["ranges"], product["note"]) == ({"m": [2, None]}, "that far")
+    assert reached == ["grouped"]
+
+
+@pytest.fixture
+def scaled_groups() -> Iterator[None]:
+    """`_scaled_grouped_mm` on a CPU, where torch has none."""
+
+    def multiply(a: Any, b: Any, scale_a: Any, scale_b: Any, offs: Any = None, *rest: Any) -> Any:
+        found, start = torch.zeros(len(a), b.shape[2]), 0
+        for group, end in enumerate(offs.tolist()):
+            rows = slice(start, end)
+            found[rows] = (a[rows].float() @ b[group].float()) * scale_a[rows, None] * scale_b[group]
+            start = end
+        return found.bfloat16()
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_scaled_grouped_mm", multiply, "CPU")
+    yield
+    library._destroy()
+
+
+@pytest.mark.usefixtures("scaled_groups")
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("load", ["pointer", "tma"])
+def test_experts_of_fp8_take_any_number_of_rows(load: str, symbolic: bool, reached: list[str]) -> None:
+    fp8 = torch.float8_e4m3fn
+    x, w, scale_a, scale_b = rand(24, 256).to(fp8), rand(4, 512, 256).to(fp8), torch.rand(24), torch.rand(4, 512)
+    for tensor in (x, scale_a) if symbolic else ():
+        torch._dynamo.mark_dynamic(tensor, 0)
+
+    def model(x: Any, w: Any, a: Any, b: Any, o: Any) -> Any:
+        return torch._scaled_grouped_mm(x, w.mT, a, b, offs=o, use_fast_accum=True)
+
+    ends = torch.tensor([3, 3, 9, 24], dtype=torch.int32)
+    product = asked(model, x, w, scale_a, scale_b, ends, config=make("grouped", load=load))
+    assert (product["ranges"], product["note"]) == ({"m": [2, None]} if symbolic else {}, "that far")
+    assert " scales=row fast=1 groups=4 ragged=m" in product["problem"]
     assert reached == ["grouped"]
 
 
