@@ -40,6 +40,9 @@ SPLITS: tuple[tuple[str, Member], ...] = (
     ("int_mm, alone", of("int_mm", fusion="none")),
     ("mm, all M", of("mm")),
     ("addmm, all M", of("addmm")),
+    ("scaled_mm, M <= 64, scales of rows", of("scaled_mm", most=64, scales="row")),
+    ("scaled_mm, M <= 64, one scale", of("scaled_mm", most=64, scales="tensor")),
+    ("scaled_mm, M <= 64, scales of blocks", of("scaled_mm", most=64, scales="block")),
     ("scaled_mm, all M", of("scaled_mm")),
     ("int4 weights, all M", of("mixed_mm", int4=True)),
 )

@@ -14,12 +14,17 @@ FLOOR_BYTES = 48e6
 Member = Callable[[Problem], bool]
 
 
-def of(*ops: str, most: float = math.inf, least: int = 0, fusion: str | None = None, int4: bool = False) -> Member:
-    """A function that tells whether a problem has one of the ops, an M from `least` to `most`, and the fusion if one is
-    given. `int4`: whether the weight is of int4."""
-    return lambda p: (
-        p.op in ops and least <= p.m <= most and fusion in (None, p.fusion) and (p.int4 is not None) == int4
-    )
+def of(
+    *ops: str, most: float = math.inf, least: int = 0, fusion: str = "", scales: str = "", int4: bool = False
+) -> Member:
+    """A function that tells whether a problem has one of the ops, an M from `least` to `most`, and the fusion and the
+    scales if they are given. `int4`: whether the weight is of int4."""
+
+    def member(p: Problem) -> bool:
+        alike = fusion in ("", p.fusion) and scales in ("", p.scales) and int4 == (p.int4 is not None)
+        return p.op in ops and least <= p.m <= most and alike
+
+    return member
 
 
 def streamed(problem: Problem) -> bool:
