@@ -1,4 +1,4 @@
-"""Archives of kernels for tests: their members are any bytes, or what g++ makes of a function in C."""
+"""Archives of kernels for tests: their kernels are any bytes, or what g++ makes of a function in C."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.generators.kernels import building
+from gemmdb.generators.kernels import writing
 from gemmdb.generators.kernels.compiling import Tools
 from gemmdb.kernels.cutlass import prebuilt
+from gemmdb.kernels.cutlass.archive import KINDS
 
 TOOLS = Tools("nvcc", "13.0.88", Path("include"), "4.2.0")
 NAME = f"gemmdb_cutlass_{'ab' * 12}"
@@ -21,7 +22,7 @@ def archived(folder: Path, names: Iterable[str] = (NAME,), tools: Tools = TOOLS)
     """An archive in `folder` with kernels of these names, which no processor runs."""
     files: dict[str, Mapping[str, Path]] = {}
     for name in names:
-        files[name] = {kind: folder / f"{name}.{kind}" for kind in prebuilt.KINDS}
+        files[name] = {kind: folder / f"{name}.{kind}" for kind in KINDS}
         for kind, path in files[name].items():
             path.write_bytes(f"{kind} of {name}".encode())
     return written(files, folder, tools)
@@ -29,7 +30,7 @@ def archived(folder: Path, names: Iterable[str] = (NAME,), tools: Tools = TOOLS)
 
 def compiled(folder: Path) -> Path:
     """An archive with the function of SOURCE, compiled by g++."""
-    paths = {kind: folder / f"{NAME}.{kind}" for kind in prebuilt.KINDS}
+    paths = {kind: folder / f"{NAME}.{kind}" for kind in KINDS}
     source = folder / "source.cpp"
     source.write_text(SOURCE)
     subprocess.run(["g++", "-fPIC", "-c", str(source), "-o", str(paths["o"])], check=True)
@@ -40,7 +41,7 @@ def compiled(folder: Path) -> Path:
 def written(files: Mapping[str, Mapping[str, Path]], folder: Path, tools: Tools) -> Path:
     """The archive of these files."""
     path = folder / "kernels-sm90.zip"
-    building.write(files, tools, path)
+    writing.write(files, tools, path)
     return path
 
 

@@ -89,13 +89,6 @@ def test_what_is_missing_is_named(monkeypatch):
         Tools.find()
 
 
-def test_an_archive_that_cannot_be_written_is_an_error(calls, tmp_path):
-    tools = Tools.find()
-    files = building.build(units("one"), tools, 1, lambda *numbers: None)
-    with pytest.raises(InputError, match="cannot be written"):
-        building.write(files, tools, tmp_path / "nowhere" / "kernels.zip")
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(cutlass.compiler() is None or cutlass.headers() is None, reason="needs nvcc and nvidia-cutlass")
 def test_nvcc_compiles_the_first_kernel(tmp_path):
