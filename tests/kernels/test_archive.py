@@ -72,8 +72,7 @@ def test_an_archive_of_another_source_is_a_fault(tmp_path, monkeypatch):
     path = kernels.archived(tmp_path)
     monkeypatch.setattr(cutlass, "digest", lambda kernel: "0" * 16)
     assert [finding.message for finding in verify_kernels(path)] == [
-        f"compiled from source {Archive.open(path).provenance['source']}, which is {'0' * 16} now: "
-        "gemmdb kernels build"
+        f"compiled from source {Archive.open(path).provenance['source']}, which is {'0' * 16} now: gemmdb kernels build"
     ]
 
 

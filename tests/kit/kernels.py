@@ -10,10 +10,19 @@ import pytest
 
 from gemmdb.generators.kernels import writing
 from gemmdb.generators.kernels.compiling import Tools
+from gemmdb.kernels import cutlass
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.kernels.cutlass.archive import KINDS
 
 TOOLS = Tools("nvcc", "13.0.88", Path("include"), "4.2.0")
+COMPILER = """#!/bin/sh
+if [ "$1" = --version ]; then echo "Cuda compilation tools, release 13.0, V13.0.88"; exit; fi
+echo "$@" >> {calls}
+while [ $# -gt 0 ]; do case $1 in -o) out=$2;; -c) source=$2;; esac; shift; done
+grep -q "cannot be" "$source" 2> /dev/null && echo "kernel.cu(3): error: it cannot be" >&2 && exit 2
+echo compiled > "$out"
+"""
+"""Stands for nvcc where only what happens around it is tested; a kernel takes the real one a minute."""
 NAME = f"gemmdb_cutlass_{'ab' * 12}"
 SOURCE = f'extern "C" int {NAME}(int number) {{ return number + 1; }}\n'
 
@@ -42,6 +51,23 @@ def written(files: Mapping[str, Mapping[str, Path]], folder: Path, tools: Tools)
     """The archive of these files."""
     path = folder / "kernels-sm90.zip"
     writing.write(files, tools, path)
+    return path
+
+
+def instead_of_nvcc(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let COMPILER be the nvcc of this process, with headers and an empty cache, until the test ends. Returns the file
+    with a line per call of it."""
+    path, compiler = folder / "calls", folder / "nvcc"
+    path.touch()
+    compiler.write_text(COMPILER.format(calls=path))
+    compiler.chmod(0o755)
+    headers = folder / "include"
+    (headers / "cutlass").mkdir(parents=True)
+    numbers = zip(("MAJOR", "MINOR", "PATCH"), (4, 2, 0), strict=True)
+    (headers / "cutlass" / "version.h").write_text("".join(f"#define CUTLASS_{name} {n}\n" for name, n in numbers))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("CUDACXX", str(compiler))
+    monkeypatch.setattr(cutlass, "headers", lambda: headers)
     return path
 
 
