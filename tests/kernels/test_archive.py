@@ -160,7 +160,7 @@ def test_an_index_that_would_fill_the_memory_is_refused(tmp_path):
 
 def test_a_dictionary_that_would_fill_the_memory_is_refused(tmp_path):
     path = rewritten(kernels.archived(tmp_path), {BLOCK: lzma.compress(b"x" * 200, preset=9)})
-    with pytest.raises(TableError, match="[Mm]emory"):
+    with pytest.raises(TableError, match=r"[Mm]emory"):
         Archive.open(path).read(kernels.NAME)
 
 
