@@ -98,6 +98,7 @@ def test_a_malformed_index_is_an_error_of_one_line(tmp_path, monkeypatch, told):
 @pytest.mark.parametrize("told", [
     {"name": "../x"}, {"cuda": 13}, {"offset": -1}, {"offset": MOST_BYTES}, {"offset": 1e999}, {"offset": "x"},
     {"sizes": {"o": -1, "so": 2}}, {"sizes": {"o": MOST_BYTES, "so": 1}}, {"sizes": {"o": 1}}, {"sizes": 1},
+    {"block": "index.json.xz"}, {"block": "kernels-1.xz\n"}, {"block": 0},
 ])  # fmt: skip
 def test_a_kernel_outside_of_any_block_is_an_error_of_one_line(tmp_path, monkeypatch, told):
     refused(rewritten(kernels.archived(tmp_path), {INDEX: index(**told)}), monkeypatch)

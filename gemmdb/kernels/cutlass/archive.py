@@ -23,6 +23,7 @@ KINDS = ("o", "so")
 INDEX = "index.json.xz"
 NAME = re.compile(r"gemmdb_cutlass_[0-9a-f]{24}")
 """The name of a kernel."""
+_BLOCK = re.compile(r"kernels-[0-9]{1,6}\.xz")
 MOST_BYTES = 4 << 20
 """The most bytes of the index or of a block, both as they lie in the file and decompressed. A block of twice the size
 would spare a sixth of the archive and more than double the time that a kernel takes to read."""
@@ -48,6 +49,8 @@ class Place:
         found = cls(str(told["block"]), int(told["offset"]), sizes, str(told["sha256"]))
         if min(found.offset, *sizes.values()) < 0 or found.end > MOST_BYTES:
             raise ValueError(f"a kernel ends at byte {found.end} of its block")
+        if not _BLOCK.fullmatch(found.block):
+            raise ValueError(f"{found.block!r} is no name of a block")
         return found
 
     @property
