@@ -84,7 +84,7 @@ class Archive:
         return cls(path, kernels, provenance)
 
     def read(self, name: str) -> dict[str, bytes]:
-        """A kernel by kind. It takes about 5 ms. Raises TableError if it is not what the index says."""
+        """A kernel by kind. It takes about 7 ms. Raises TableError if it is not what the index says."""
         place = self.kernels[name]
         data = _unpacked(self.path, place.block, place.end)[place.offset :]
         if hashlib.sha256(data).hexdigest() != place.sha256:
