@@ -14,7 +14,7 @@ from gemmdb.kernels.config import Config
 from gemmdb.kernels.triton.dependent import early
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table import dbfile, nearest, schema
+from gemmdb.table import dbfile, nearest, remembered, schema
 from gemmdb.table.checksum import BYTES, NUMBERS, WHOLE
 from gemmdb.table.handle import Handle
 from gemmdb.table.measurement import LEAST_US, MARKED, MOST_US, Measurement
@@ -83,34 +83,16 @@ class Table:
     ) -> Verdict | None:
         """The verdict on a problem, None when the file has none. `klass` None takes the newest toolchain's. `chained`:
         that of times between other kernels, if it picks a kernel that begins before the one in front has ended."""
-        file, cache = self._file, self._cache
         known = self._known(device)
         if known is None:
             return None
-        # Inlined from `Handle.fetch` and `RowCache.context`: two calls fewer save a tenth of the time of a lookup.
-        db = None
-        try:
-            with file.lock:
-                if file.busy:  # A signal handler asks while this thread reads.
-                    args = (problem.key, known.key)
-                    rows = file.fetch_few(schema.VERDICT_SQL, args, schema.MOST_VERDICTS, "verdicts")
-                else:
-                    file.busy = True
-                    try:
-                        db = file.db or file.connect()
-                        file.deadline.begin()
-                        found = db.execute(schema.VERDICT_SQL, (problem.key, known.key))
-                        rows = found.fetchmany(schema.MOST_VERDICTS + 1)
-                    finally:
-                        file.busy = False
-        except dbfile.FAULTS as error:
-            if file.moved(db):
-                return self.verdict(problem, device, l2, klass, chained)
-            raise file.broken(error) from error
-        if len(rows) > 1:
-            if len(rows) > schema.MOST_VERDICTS:
-                raise file.crowded(schema.MOST_VERDICTS, "verdicts")
-            rows.sort(key=lambda row: self._rank(row, known), reverse=True)
+        cache, seen, asked = self._cache, self._file.remembered, (problem.key, known.key)
+        rows = None if seen is None else seen.get(asked)
+        if rows is None:
+            place = None if seen is None else seen.place()
+            rows = self._decisions(asked, known)
+            if place is not None:
+                remembered.add(place, asked, rows)
         for row in rows:
             try:
                 context = cache.contexts[known.kind][row[0][:CONTEXT]]
@@ -122,6 +104,33 @@ class Table:
                 if state == l2 or (verdict is not None and early(verdict.pick)):
                     return verdict
         return None
+
+    def _decisions(self, asked: tuple[int, int], device: Device) -> Sequence[tuple[Any, ...]]:
+        """The rows of the verdicts on the keys of a problem and a device, the best first."""
+        file = self._file
+        # Inlined from `Handle.fetch`: two calls fewer save a tenth of the time of a lookup.
+        db = None
+        try:
+            with file.lock:
+                if file.busy:  # A signal handler asks while this thread reads.
+                    rows = file.fetch_few(schema.VERDICT_SQL, asked, schema.MOST_VERDICTS, "verdicts")
+                else:
+                    file.busy = True
+                    try:
+                        db = file.db or file.connect()
+                        file.deadline.begin()
+                        rows = db.execute(schema.VERDICT_SQL, asked).fetchmany(schema.MOST_VERDICTS + 1)
+                    finally:
+                        file.busy = False
+        except dbfile.FAULTS as error:
+            if file.moved(db):
+                return self._decisions(asked, device)
+            raise file.broken(error) from error
+        if len(rows) > 1:
+            if len(rows) > schema.MOST_VERDICTS:
+                raise file.crowded(schema.MOST_VERDICTS, "verdicts")
+            rows.sort(key=lambda row: self._rank(row, device), reverse=True)
+        return tuple(rows)
 
     def verdicts(self, problem: Problem, device: Device) -> list[Verdict]:
         """All verdicts on a problem, of every protocol and toolchain class, in a fixed order."""
