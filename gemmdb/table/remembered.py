@@ -1,8 +1,9 @@
 """Rows that lookups have read of a file, remembered as long as the file has not changed.
 
 To read a file that others may write, SQLite locks it, looks for a journal and reads its header anew: eight calls of the
-system. That the file has not changed since takes one. Every write moves the time of a file's last change, in steps of
-the system's clock. So a time that is older than a few of these says that nothing was written after it was read.
+system. Whether the file has changed since takes one: every write moves the time of a file's last change. It moves in
+steps of the system's clock, so two writes may have the same. Once a time has been seen for longer than such a step, the
+next write has another one.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pathlib import Path
 from sys import getsizeof
 from typing import Any
 
-SETTLED_NS = 10**9
-"""How old the last change has to be: longer than a step of any clock of a file system below, which take 10 ms."""
+SETTLED_S = 1.0
+"""For how long a time has to be seen. A step of the clocks of the file systems below takes 10 ms at most."""
 LOCAL = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 """File systems that one host alone writes. What the system says of a file of another one may be seconds old."""
 MOST, MOST_BYTES = 2**15, 2**12
@@ -39,7 +40,10 @@ class Remembered:
         self._path, self._immutable = path, immutable
         self._known: tuple[_Stamp | None, dict[Key, Rows]] = (None, {})
         self._file = -1 if immutable else _opened(path)
-        if self._file >= 0 and not _local(self._file):
+        self._first: tuple[_Stamp | None, float] = (None, 0.0)
+        if self._file >= 0 and _local(self._file):
+            self._first = self._stamp(), time.monotonic()
+        else:
             self._close()
 
     def __del__(self) -> None:
@@ -64,14 +68,19 @@ class Remembered:
         return None
 
     def place(self) -> dict[Key, Rows] | None:
-        """Where `add` puts what is read from now on; None while the file has just changed. Whether it changes meanwhile
-        need not be known: then `get` finds nothing there. After a change there is a new place, since another thread may
-        still add to the old one what it read before."""
+        """Where `add` puts what is read from now on; None while the file's last change has not been seen for long enough.
+        Whether it changes meanwhile need not be known: then `get` finds nothing there. After a change there is a new
+        place, since another thread may still add to the old one what it read before."""
         stamp, known = self._known
         if stamp is None and not self._immutable:
-            stamp, known = self._stamp(), {}
-            if time.time_ns() - max(stamp[:2]) < SETTLED_NS:
+            now, stamp = time.monotonic(), self._stamp()
+            first, since = self._first
+            if stamp != first:
+                self._first = stamp, now
                 return None
+            if now - since < SETTLED_S:
+                return None
+            known = {}
             self._known = stamp, known
         return known
 

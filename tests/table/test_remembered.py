@@ -23,12 +23,20 @@ SETTLED_S = 0.05
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
-    monkeypatch.setattr(remembered, "SETTLED_NS", int(SETTLED_S * 1e9))
+    monkeypatch.setattr(remembered, "SETTLED_S", SETTLED_S)
     monkeypatch.setattr(remembered, "file_system", lambda *_: "ext4")  # Whatever the tests run on.
 
 
 def settle():
     time.sleep(1.2 * SETTLED_S)
+
+
+@contextlib.contextmanager
+def opened(path, immutable=False):
+    """A table that has been open for long enough."""
+    with Table.open(path, immutable=immutable) as table:
+        settle()
+        yield table
 
 
 def asked(table, act):
@@ -42,8 +50,7 @@ def asked(table, act):
 
 @pytest.mark.parametrize("immutable", [False, True])
 def test_a_file_that_has_not_changed_is_asked_once(kit, path, immutable):
-    settle()
-    with Table.open(path, immutable=immutable) as table:
+    with opened(path, immutable=immutable) as table:
         wanted = [table.verdict(problem, kit.device, l2) for problem in kit.problems for l2 in ("cold", "hot")]
 
         def again():
@@ -55,16 +62,22 @@ def test_a_file_that_has_not_changed_is_asked_once(kit, path, immutable):
 
 
 def test_that_there_is_no_verdict_is_remembered_too(kit, path):
-    settle()
-    with Table.open(path) as table:
+    with opened(path) as table:
         stranger = kit.problem.resized(7, 8, 8)
         assert table.verdict(stranger, kit.device) is None
         assert asked(table, lambda: table.verdict(stranger, kit.device)) == 0
 
 
-def test_a_file_that_was_just_written_is_asked_again(kit, path):
-    """The clock of a file system has steps: another write in the same step would not show."""
+def test_a_file_that_was_just_opened_is_asked_again(kit, path):
+    """The clock of a file system has steps: another write in the step of the last one would not show."""
     with Table.open(path) as table:
+        assert table.verdict(kit.problem, kit.device)
+        assert asked(table, lambda: table.verdict(kit.problem, kit.device)) == 1
+
+
+def test_a_file_that_was_just_written_is_asked_again(kit, path):
+    with opened(path) as table:
+        table.verdict(kit.problem, kit.device)
         with Store.open(path) as store:
             store.add([kit.row(kit.configs[1], 4.0, run="late")])
             store.refresh()
@@ -79,6 +92,7 @@ def test_every_write_is_seen_by_the_next_lookup(kit, tmp_path):
             if number % 3:
                 settle()
             before = table.verdict(kit.problem, kit.device)
+            assert asked(table, lambda: table.verdict(kit.problem, kit.device)) == (number % 3 == 0)
             assert table.verdict(kit.problem, kit.device) == before
             store.add([kit.row(kit.configs[1], 4.0 - number / 10, run=f"late-{number}")])
             store.refresh()
@@ -86,8 +100,7 @@ def test_every_write_is_seen_by_the_next_lookup(kit, tmp_path):
 
 
 def test_a_write_that_takes_back_the_time_of_the_file_is_seen(kit, path):
-    settle()
-    with Table.open(path) as table:
+    with opened(path) as table:
         before, found = table.verdict(kit.problem, kit.device), path.stat()
         with Store.open(path) as store:
             store.add([kit.row(kit.configs[2], 1.0, run="late")])
@@ -97,8 +110,7 @@ def test_a_write_that_takes_back_the_time_of_the_file_is_seen(kit, path):
 
 
 def test_damage_done_to_the_file_is_seen(kit, path):
-    settle()
-    with Table.open(path) as table:
+    with opened(path) as table:
         assert table.verdict(kit.problem, kit.device)
         os.truncate(path, 8192)
         with pytest.raises(TableError):
@@ -108,11 +120,9 @@ def test_damage_done_to_the_file_is_seen(kit, path):
 def test_a_file_put_at_the_path_is_read_once_the_table_is_opened_again(kit, tmp_path):
     path = kit.write(tmp_path / "a.db", [kit.row(), kit.row(kit.configs[1], 5.0)])
     other = kit.write(tmp_path / "b.db", [kit.row(), kit.row(kit.configs[2], 5.0)])
-    settle()
     for immutable in (False, True):
         here = shutil.copy(path, tmp_path / "here.db")
-        settle()
-        with Table.open(here, immutable=immutable) as table:
+        with opened(here, immutable=immutable) as table:
             assert table.verdict(kit.problem, kit.device).pick == kit.configs[1]
             shutil.copy(other, tmp_path / "new.db").replace(here)
             table.close()
@@ -122,8 +132,7 @@ def test_a_file_put_at_the_path_is_read_once_the_table_is_opened_again(kit, tmp_
 def test_a_child_remembers_nothing_of_its_parent(kit, tmp_path):
     path = kit.write(tmp_path / "a.db", [kit.row(), kit.row(kit.configs[1], 5.0)])
     other = kit.write(tmp_path / "b.db", [kit.row(), kit.row(kit.configs[2], 5.0)])
-    settle()
-    with Table.open(path, immutable=True) as table:
+    with opened(path, immutable=True) as table:
         assert table.verdict(kit.problem, kit.device).pick == kit.configs[1]
         other.replace(path)
         if not (pid := os.fork()):
@@ -137,7 +146,6 @@ def test_a_child_remembers_nothing_of_its_parent(kit, tmp_path):
 def test_a_file_is_watched_only_where_it_was_when_it_was_opened(kit, tmp_path):
     path = kit.write(tmp_path / "a.db", [kit.row()])
     other = kit.write(tmp_path / "b.db", [kit.row()])
-    settle()
     seen = remembered.Remembered(path)
     assert seen.leads_here()
     other.replace(path)
@@ -146,8 +154,9 @@ def test_a_file_is_watched_only_where_it_was_when_it_was_opened(kit, tmp_path):
 
 def test_what_was_read_before_a_write_is_not_remembered_after_it(kit, path):
     """Another thread may see the change first, and remember what it reads then."""
-    settle()
     seen = remembered.Remembered(path)
+    assert seen.place() is None
+    settle()
     first = seen.place()
     remembered.add(first, (1, 2), [("old",)])
     assert seen.get((1, 2)) == [("old",)]
@@ -163,8 +172,9 @@ def test_what_was_read_before_a_write_is_not_remembered_after_it(kit, path):
 
 
 def test_what_was_read_after_a_write_that_nobody_saw_is_not_remembered(kit, path):
-    settle()
     seen = remembered.Remembered(path)
+    assert seen.place() is None
+    settle()
     place = seen.place()
     path.touch()
     remembered.add(place, (1, 2), [("new",)])
@@ -173,8 +183,7 @@ def test_what_was_read_after_a_write_that_nobody_saw_is_not_remembered(kit, path
 
 def test_so_many_rows_are_remembered(kit, path, monkeypatch):
     monkeypatch.setattr(remembered, "MOST", 2)
-    settle()
-    with Table.open(path) as table:
+    with opened(path) as table:
         for problem in kit.problems:
             table.verdict(problem, kit.device)
             assert len(table._file.remembered.place()) <= 2
@@ -208,7 +217,6 @@ def test_the_file_system_of_an_open_file_is_known(path):
 def test_nothing_is_remembered_of_a_file_that_another_host_may_write(kit, path, monkeypatch):
     """What the system says of such a file may be seconds old."""
     monkeypatch.setattr(remembered, "file_system", lambda *_: "nfs4")
-    settle()
-    with Table.open(path) as table:
+    with opened(path) as table:
         assert table.verdict(kit.problem, kit.device)
         assert asked(table, lambda: table.verdict(kit.problem, kit.device)) == 1
