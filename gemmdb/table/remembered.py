@@ -68,17 +68,17 @@ class Remembered:
         return None
 
     def place(self) -> dict[Key, Rows] | None:
-        """Where `add` puts what is read from now on; None while the file's last change has not been seen for long enough.
-        Whether it changes meanwhile need not be known: then `get` finds nothing there. After a change there is a new
-        place, since another thread may still add to the old one what it read before."""
+        """Where `add` puts what is read from now on; None until the time of the last change has been seen for long
+        enough. Whether the file changes meanwhile need not be known: then `get` finds nothing there. After a change
+        there is a new place, since another thread may still add to the old one what it read before."""
         stamp, known = self._known
         if stamp is None and not self._immutable:
-            now, stamp = time.monotonic(), self._stamp()
-            first, since = self._first
+            now, (first, since) = time.monotonic(), self._first
+            if now - since < SETTLED_S:
+                return None
+            stamp = self._stamp()
             if stamp != first:
                 self._first = stamp, now
-                return None
-            if now - since < SETTLED_S:
                 return None
             known = {}
             self._known = stamp, known
