@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -51,11 +52,29 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_target(path: Path) -> None:
-    if path.is_dir():
-        raise TableError(f"{path} is a directory, not a table; name a .db file in it")
-    if path.exists() and not path.is_file():
-        raise TableError(f"{path} is not a regular file; name a table to write")
+    try:
+        if path.is_dir():
+            raise TableError(f"{path} is a directory, not a table; name a .db file in it")
+        if path.exists() and not path.is_file():
+            raise TableError(f"{path} is not a regular file; name a table to write")
+    except OSError as error:
+        raise TableError(f"{path} cannot be opened ({error.strerror}); check the permissions of its folder") from error
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TableError(f"{path}: its folder cannot be made ({error.strerror}); name another") from error
+    _check_writable(path)
+
+
+def _check_writable(path: Path) -> None:
+    """SQLite opens what it cannot write for reading, and complains at the first write: by then a build has asked for
+    its lock, and chosen what to measure. Its journal lies beside the file."""
+    target = Path(dbfile.real(path))
+    if target.parent.is_dir() and not os.access(target.parent, os.W_OK | os.X_OK):
+        if os.statvfs(target.parent).f_flag & os.ST_RDONLY:
+            why, remedy = "its folder is on a file system that is mounted read-only", "name a file elsewhere"
+        else:
+            why, remedy = "its folder may not be written", "check its permissions, or name another file"
+        raise TableError(f"{path} cannot be written: {why}; {remedy}")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise TableError(f"{path} cannot be written: it is read-only; check its permissions, or name another file")
