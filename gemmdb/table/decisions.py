@@ -19,6 +19,8 @@ from gemmdb.table.verdict import Verdict, age
 
 _WIDEST = MOST_US / LEAST_US
 """The largest ratio of two times."""
+_MOST_BYTES, _ROW = 2**13, 256
+"""The most bytes of the verdicts on a problem that are remembered, and those of a row without its keys and texts."""
 
 
 class Decisions:
@@ -34,8 +36,8 @@ class Decisions:
         if rows is None:
             place = None if seen is None else seen.place()
             rows = self._read(asked, device)
-            if place is not None:
-                remembered.add(place, asked, rows)
+            if place is not None and _usual(rows):
+                place[asked] = rows
         for row in rows:
             try:  # Inlined from `RowCache.context`.
                 context = cache.contexts[device.kind][row[0][:CONTEXT]]
@@ -82,7 +84,7 @@ class Decisions:
             if len(rows) > schema.MOST_VERDICTS:
                 raise file.crowded(schema.MOST_VERDICTS, "verdicts")
             rows.sort(key=lambda row: self._rank(row, device), reverse=True)
-        return tuple(rows)
+        return rows
 
     def _verdict(self, row: tuple[Any, ...], context: Context, problem: Problem, device: Device) -> Verdict | None:
         keys, ratio, spread, aten_us, runs, head = row
@@ -114,3 +116,15 @@ class Decisions:
             protocol.samples,
             protocol.text,
         )
+
+
+def _usual(rows: remembered.Rows) -> bool:
+    """Whether the rows have the types that the writer gives them, and are small: a hostile file may hold anything."""
+    size = 0
+    for keys, ratio, spread, aten_us, runs, head in rows:
+        if not (type(ratio) is type(spread) is type(aten_us) is float and type(runs) is int and type(head) is str):
+            return False
+        if type(keys) is not bytes:
+            return False
+        size += _ROW + len(keys) + len(head)
+    return size <= _MOST_BYTES

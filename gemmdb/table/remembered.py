@@ -12,16 +12,14 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from sys import getsizeof
 from typing import Any
 
 SETTLED_S = 1.0
 """For how long a time has to be seen. A step of the clocks of the file systems below takes 10 ms at most."""
 LOCAL = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 """File systems that one host alone writes. What the system says of a file of another one may be seconds old."""
-MOST, MOST_BYTES = 2**15, 2**12
-"""The most lookups whose rows are remembered, and the most bytes of the rows of one. When there are more lookups, all
-are forgotten. Half a KiB is usual, but a hostile file may hold anything."""
+MOST = 2**15
+"""The most lookups whose rows are remembered. When there are more, all are forgotten."""
 
 Key = tuple[int, int]
 """The keys of a problem and a device."""
@@ -68,9 +66,9 @@ class Remembered:
         return None
 
     def place(self) -> dict[Key, Rows] | None:
-        """Where `add` puts what is read from now on; None until the time of the last change has been seen for long
-        enough. Whether the file changes meanwhile need not be known: then `get` finds nothing there. After a change
-        there is a new place, since another thread may still add to the old one what it read before."""
+        """Where to put what is read from now on, by its key; None until the time of the last change has been seen for
+        long enough. Whether the file changes meanwhile need not be known: then `get` finds nothing there. After a
+        change there is a new place, since another thread may still add to the old one what it read before."""
         stamp, known = self._known
         if stamp is None and not self._immutable:
             now, (first, since) = time.monotonic(), self._first
@@ -82,6 +80,8 @@ class Remembered:
                 return None
             known = {}
             self._known = stamp, known
+        elif len(known) >= MOST:
+            known.clear()
         return known
 
     def _stamp(self) -> _Stamp:
@@ -92,18 +92,6 @@ class Remembered:
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
-
-
-def add(place: dict[Key, Rows], key: Key, rows: Rows) -> None:
-    """Remember the rows of one lookup in the `place` that was given before they were read, unless they are large."""
-    size = 0
-    for row in rows:
-        size += sum(map(getsizeof, row))
-    if size > MOST_BYTES:
-        return
-    if len(place) >= MOST:
-        place.clear()
-    place[key] = rows
 
 
 def file_system(about: str, mounts: str) -> str:
