@@ -51,8 +51,8 @@ class ProblemOptions:
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="Dtype of the activation: fp32, fp16, bf16 or int8; fp8_e4m3 or fp8_e5m2 for scaled_mm; or torch's"
-            " name, bfloat16 [default: bf16; int8 for int_mm, fp8_e4m3 for scaled_mm]."
+            help="Dtype of the activation: fp32, fp16, bf16 or int8; fp8_e4m3 or fp8_e5m2 for scaled_mm, fp8_e4m3 for"
+            " grouped_mm; or torch's name, bfloat16 [default: bf16; int8 for int_mm, fp8_e4m3 for scaled_mm]."
         ),
     ] = None
     layout: Annotated[
@@ -74,7 +74,7 @@ class ProblemOptions:
         str | None,
         typer.Option(
             help="Dtype of the output [default: that of the activation; int32 for int_mm; bf16 for a scaled int_mm and"
-            " for scaled_mm]."
+            " for fp8]."
         ),
     ] = None
     fusion: Annotated[
@@ -105,12 +105,12 @@ class ProblemOptions:
     scales: Annotated[
         str | None,
         typer.Option(
-            help="For scaled_mm only: tensor (one scale per operand), row (one per row of A and per column of B) or"
-            " block (1x128 of A by 128x128 of B) [default: tensor]."
+            help="For fp8 only: tensor (one scale per operand), row (one per row of A and per column of B, for"
+            " grouped_mm always) or block (1x128 of A by 128x128 of B) [default: tensor; row for grouped_mm]."
         ),
     ] = None
     fast_accum: Annotated[
-        bool, typer.Option("--fast-accum", help="For scaled_mm only: use_fast_accum, which sums with fewer bits.")
+        bool, typer.Option("--fast-accum", help="For fp8 only: use_fast_accum, which sums with fewer bits.")
     ] = False
     groups: Annotated[
         int | None, typer.Option(help="For grouped_mm only: number of groups, such as experts [default: 8].")

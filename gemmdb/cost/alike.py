@@ -18,7 +18,7 @@ def alike(problem: Problem) -> Problem:
     problems with at most 64 rows, measured with the whole menu on an H200, the best of the first 12 in this order was
     within 0.05% of the best of all (mean; 1.6% at most), and that of the first 16 was the best of all.
     """
-    if not problem.spec.scaled or problem.scales == "block":
+    if not problem.scaled or problem.spec.grouped or problem.scales == "block":
         return problem
     a, b = (Operand("int8", operand.layout) for operand in (problem.a, problem.b))
     return replace(

@@ -142,7 +142,7 @@ def kinds(p: Problem) -> tuple[float, ...]:
     coefficients that were fitted without them have none for these."""
     rows = min(math.log2(max(p.m, 1)), 10.0)
     integer, mixed = float(p.spec.integer), float(p.spec.dequantises)
-    scaled, batched = float(p.spec.scaled), float(p.spec.batched)
+    scaled, batched = float(p.scaled), float(p.spec.batched)
     size = math.log2(max(p.n * p.k, 1)) / 10
     fused = float(p.fusion != "none")
     return (

@@ -8,19 +8,24 @@ from gemmdb.key.layout import VECTOR_BYTES
 from gemmdb.key.problem import Problem
 
 MULTIPLE = 16
+PROMOTED = 256
+"""Without fast accumulation, the matrix unit sums at most this many products before they are added in fp32: 128 in
+cuBLAS and CUTLASS, the depth of a tile in Triton's kernels."""
 _CONVERTED = (90, 100)
 """Compute capabilities where Triton converts fp8 to fp16 in small tiles and sums in fp32. On others it uses fp8
 instructions, and Ada's also keep few bits of a sum (SageAttention2, arXiv 2411.10958)."""
 
 
 def unmultiplied(problem: Problem, device: Device) -> str | None:
-    """Why torch has no kernel for a scaled_mm on an NVIDIA GPU, None when it has one: what `at::_scaled_mm` checks
-    (aten/src/ATen/native/cuda/ScaledBlas.cpp). Inductor has the same requirements for what it compiles. None for other
-    ops."""
-    if not problem.spec.scaled:
+    """Why torch has no kernel for fp8 operands on an NVIDIA GPU, None when it has one: what `at::_scaled_mm` checks
+    (aten/src/ATen/native/cuda/ScaledBlas.cpp), and of groups `at::_scaled_grouped_mm` (GroupedBlas.cpp). Inductor has
+    the same requirements for what it compiles. None for other dtypes."""
+    if not problem.scaled:
         return None
     if device.capability < FIRST_FP8:
         return f"{device.arch} cannot multiply fp8, which needs compute capability 8.9"
+    if problem.spec.grouped and device.capability != HOPPER:
+        return "torch's kernel for groups of fp8 is made for Hopper alone"
     if problem.a.dtype == problem.b.dtype == "fp8_e5m2":
         return "cuBLAS cannot multiply two e5m2 operands"
     if problem.scales == "block" and device.capability != HOPPER:

@@ -117,6 +117,8 @@ def uncaptured(problem: Problem, device: Device) -> str | None:
     be captured of that (aten/src/ATen/native/cuda/GroupedBlas.cpp)."""
     if not problem.spec.grouped or device.kind != "cuda":
         return None
+    if problem.scaled:
+        return None  # It has another operator, without such a way.
     if problem.a.dtype != "bf16" or device.capability // 10 not in (9, 10):
         return "torch reads the sizes of such groups back, so it can be neither captured nor compiled into a graph"
     return None

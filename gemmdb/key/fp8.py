@@ -1,4 +1,5 @@
-"""The rules of `scaled_mm`, the product of fp8 operands with scales, that go beyond the fields of its record.
+"""The rules of products of fp8 operands with scales that go beyond the fields of a record: those of `scaled_mm`, and
+what the groups of a `grouped_mm` share with it.
 
 C = (A * scale_a) @ (B * scale_b) + bias, as in `torch._scaled_mm`: the fp32 scales multiply the sums, those of blocks
 the sum of each block along K.
@@ -24,8 +25,11 @@ OUTPUTS = ("bf16", "fp16", "fp32")
 _ROWS, _COLUMNS = ("row", "row-padded"), ("col", "col-padded")
 
 
-def scale_sizes(scales: str, m: int, n: int, k: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The sizes of the scales of A and B, of one of SCALES; none for a single number."""
+def scale_sizes(scales: str, m: int, n: int, k: int, groups: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sizes of the scales of A and B, of one of SCALES; none for a single number. Groups have scales of their own
+    for B, as vectors: [M] and [groups, N]."""
+    if groups:
+        return (m,), (groups, n)
     if scales == "row":
         return (m, 1), (1, n)
     deep, wide = -(-k // BLOCK), -(-n // BLOCK)
@@ -37,10 +41,10 @@ def unlike(problem: Problem) -> str | None:
     if problem.scalars != "unit":
         return "its scales are those of the operands; it has no alpha and beta"
     reason = _unlike_rest(problem.scales, problem.out, problem.bias)
-    return reason or _unlike_operands(problem.a.layout, problem.b.layout, (problem.k, problem.n))
+    return reason or unlike_operands(problem.a.layout, problem.b.layout, (problem.k, problem.n))
 
 
-def _unlike_operands(a: Layout, b: Layout, sizes: tuple[int, int]) -> str | None:
+def unlike_operands(a: Layout, b: Layout, sizes: tuple[int, int]) -> str | None:
     """Why fp8 operands of these layouts cannot be multiplied, None when they can. `sizes`: K and N.
 
     The matrix units of NVIDIA GPUs take fp8 only with K along memory in both operands, and torch requires that on every

@@ -33,9 +33,9 @@ class Op:
     `scale` fusion; empty for the dtype of A.
     `bias`: `never`, `always` or `maybe`. `unbiased`: the same op without the bias.
     `batched`: A, B and the output have a batch before their two dimensions. `integer`: the sums are int32.
-    `dequantises`: B is cast to A's dtype inside the product. `scaled`: A and B have their own fp32 scales, and the
-    canonical form names their kind. `grouped`: offsets on the device divide one size into groups, and the canonical
-    form has their number. `scale`: whether a `scale` fusion is possible.
+    `dequantises`: B is cast to A's dtype inside the product. `scaled`: the dtypes of A with which A and B have their
+    own fp32 scales, and the canonical form names their kind. `grouped`: offsets on the device divide one size into
+    groups, and the canonical form has their number. `scale`: whether a `scale` fusion is possible.
     `reason`: why a Problem that fits all fields above is still invalid for the op, None when it is valid.
     """
 
@@ -50,7 +50,7 @@ class Op:
     batched: bool = False
     integer: bool = False
     dequantises: bool = False
-    scaled: bool = False
+    scaled: tuple[str, ...] = ()
     grouped: bool = False
     scale: bool = True
     reason: Callable[[Problem], str | None] = _sound
@@ -71,7 +71,8 @@ class Op:
 
     def default_out(self, dtype: str, fusion: str) -> str:
         """The default dtype of the output when A has `dtype`."""
-        return (self.scaled_out if fusion == "scale" else "") or self.out or dtype
+        whole = "bf16" if dtype in self.scaled else dtype
+        return (self.scaled_out if fusion == "scale" else "") or self.out or whole
 
 
 _ALL = (
@@ -84,10 +85,13 @@ _ALL = (
     ),
     Op("bmm", "products of batches", FLOATS, batched=True, scale=False),
     Op(
-        "scaled_mm", "products of fp8", fp8.FP8, fp8.FP8, out="bf16", bias="maybe", scaled=True, scale=False,
+        "scaled_mm", "products of fp8", fp8.FP8, fp8.FP8, bias="maybe", scaled=fp8.FP8, scale=False,
         reason=fp8.unlike,
     ),
-    Op("grouped_mm", "products of groups", grouped.DTYPES, grouped=True, scale=False, reason=grouped.unlike),
+    Op(
+        "grouped_mm", "products of groups", grouped.DTYPES, scaled=grouped.FP8, grouped=True, scale=False,
+        reason=grouped.unlike,
+    ),
 )  # fmt: skip
 
 OPS: Mapping[str, Op] = {op.name: op for op in _ALL}

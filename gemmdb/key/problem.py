@@ -30,13 +30,13 @@ from gemmdb.key.ops import OPS, Op, named
 class Problem:
     """One GEMM with concrete sizes: C[m, n] = A[m, k] @ B[k, n], with what the kernel is fused with; of a bmm `batch`
     of these, C[batch, m, n] = A[batch, m, k] @ B[batch, k, n]; of a scaled_mm fp8 operands, each with its fp32 scales.
-    Of a grouped_mm, offsets divide `m` or `k` into groups, each with a product of its own.
+    Of a grouped_mm, offsets divide `m` or `k` into groups, each with a product of its own; fp8 operands have scales.
 
     `a`, `b`: the operands as the product sees them, so a transposed [N, K] weight is a `col` B. `out`: output dtype.
     `scalars`: alpha and beta, `unit` when both are 1. `fusion`: what the kernel is fused with: `none`, a `scale`
     (with its dtype cast), or the text of an Epilogue, `pointwise` for a light one. `constant`: B is a constant
     (freezing), so packed kernels exist.
-    `scales`: of a scaled_mm, one of fp8.SCALES, how many numbers scale an operand; empty for the other ops.
+    `scales`: of fp8 operands, one of fp8.SCALES, how many numbers scale an operand; empty for others.
     `groups`: of a grouped_mm, how many; `ragged`: one of grouped.RAGGED, which size they divide. 0 and empty for the
     other ops.
     `int4`: of an int4 weight, how it is scaled and packed; None for other weights.
@@ -73,6 +73,11 @@ class Problem:
         return OPS[self.op]
 
     @property
+    def scaled(self) -> bool:
+        """Whether the operands are fp8, with fp32 scales."""
+        return self.a.dtype in self.spec.scaled
+
+    @property
     def epilogue(self) -> Epilogue | None:
         """The class of the epilogue; None without one, and for a `scale`."""
         return None if self.fusion in ("none", "scale") else epilogue.parse(self.fusion)
@@ -85,7 +90,7 @@ class Problem:
     def _family(self) -> str:
         a, b, rules = self.a, self.b, self.numerics
         bias = "none" if self.bias is None else self.bias.text
-        more = f" scales={self.scales} fast={'01'[rules.fast]}" if self.spec.scaled else ""
+        more = f" scales={self.scales} fast={'01'[rules.fast]}" if self.scaled else ""
         more += f" groups={self.groups} ragged={self.ragged}" if self.spec.grouped else ""
         more += f" {self.int4.text}" if self.int4 is not None else ""
         return (
@@ -163,14 +168,14 @@ class Problem:
         `layout`: two letters, for A and for B. `n`: stored row-major. `t`: stored transposed. `nt` is an [M, K]
         activation times the transpose of an [N, K] weight.
         `dtype`: of the activation. Default bf16; int8 for int_mm; fp8_e4m3 for scaled_mm. Torch's names are understood
-        here and below: `bfloat16`, `torch.float16`.
+        here and below: `bfloat16`, `torch.float16`. A grouped_mm takes bf16, fp16 and fp8_e4m3.
         `weight_dtype`: only for mixed_mm (default int8) and scaled_mm (default `dtype`).
         `group`, `zeros`, `packing`: only for an int4 weight, see `gemmdb.key.int4`; by default groups of 128 in the
         layout of `aten._weight_int4pack_mm`.
         `bias`: defaults to `1d` for addmm. The bias of a scaled_mm has the output's dtype.
         `interleaved`: the operands of a bmm whose matrices lie side by side, like the heads of an attention [tokens,
         heads, size]: `a`, `b` or `ab`.
-        `scales` (default `tensor`), `fast_accum`: only for scaled_mm.
+        `scales` (default `tensor`; `row` for grouped_mm), `fast_accum`: only for fp8.
         `groups` (default 8), `ragged` (default `m`): only for grouped_mm.
         `l2`, `device` (a SKU), `arch`: only for `gemmdb.lookup`.
 
@@ -205,6 +210,9 @@ class Problem:
             groups, ragged = 8 if groups is None else groups, ragged or "m"
         # Every group has a matrix of its own, unless the groups divide K.
         weights = groups if ragged == "m" else several
+        scaled = dtype in spec.scaled
+        if scaled and scales is None:
+            scales = "row" if spec.grouped else "tensor"
         return cls(
             op,
             m,
@@ -215,12 +223,12 @@ class Problem:
             if own
             else Operand(other, contiguous(k, n, other, layout[1] == "t", weights, "b" in interleaved)),
             out,
-            dense_bias(bias or ("1d" if spec.bias == "always" else "none"), m, n, out if spec.scaled else dtype),
+            dense_bias(bias or ("1d" if spec.bias == "always" else "none"), m, n, out if scaled else dtype),
             fusion=fusion,
             numerics=replace(default_numerics(dtype, tf32), fast=fast_accum),
             constant=constant_weight,
             batch=batch,
-            scales=scales if scales is not None else ("tensor" if spec.scaled else ""),
+            scales=scales or "",
             groups=groups or 0,
             ragged=ragged or "",
             int4=own,
@@ -272,6 +280,11 @@ class Problem:
         return (*batch, self.m, self.k), (*weights, self.k, self.n), (*outputs, self.m, self.n)
 
     @property
+    def scale_sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The sizes of the scales of A and B, of a problem that is `scaled`."""
+        return fp8.scale_sizes(self.scales, self.m, self.n, self.k, self.groups)
+
+    @property
     def flops(self) -> int:
         """Floating-point (or integer) operations: 2 m n k, for each of a batch, and for all groups together."""
         return 2 * self.batch * self.m * self.n * self.k
@@ -300,7 +313,7 @@ class Problem:
         if self.bias is not None:
             elements = {"1d": self.n, "full": self.m * self.n, "column": self.m}[self.bias.kind]
             moved += elements * size[self.bias.dtype]
-        scales = fp8.scale_sizes(self.scales, self.m, self.n, self.k) if self.scales else ()
+        scales = self.scale_sizes if self.scaled else ()
         return moved + size["fp32"] * sum(math.prod(sizes) for sizes in scales)
 
 

@@ -76,9 +76,9 @@ def _check_scales(problem: Problem, op: Op) -> None:
         raise InputError(f"{op.name}: no scale can be fused into {op.words}")
     if problem.int4 is not None and not op.dequantises:
         raise InputError(f"{op.name}: an int4 weight has groups of scales, and no other weight has")
-    if not op.scaled and (problem.scales or problem.numerics.fast):
+    if not problem.scaled and (problem.scales or problem.numerics.fast):
         scaled = " and ".join(other.name for other in OPS.values() if other.scaled)
-        raise InputError(f"{op.name}: only {scaled} has scales of its operands and a fast accumulation")
+        raise InputError(f"{op.name}: only {scaled} of fp8 have scales of their operands and a fast accumulation")
 
 
 def _check_groups(problem: Problem, op: Op) -> None:

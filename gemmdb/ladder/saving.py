@@ -88,7 +88,7 @@ def _kind(problem: Problem) -> str:
         return "bmm"
     if problem.spec.grouped:
         return "groups"
-    if problem.spec.scaled:
+    if problem.scaled:
         return "fp8"
     if problem.int4 is not None:
         return "int4"

@@ -27,8 +27,8 @@ multiple of 3."""
 @dataclass(frozen=True)
 class Operands:
     """The tensors of a product: `a` [m, k], `b` [k, n], for bmm with the batch as first dimension; a bias; the scale
-    [n] of a `scale` fusion. A scaled_mm has the fp32 scales of both operands: one number [] each, or [m, 1] and [1, n].
-    An int4 weight is `b` as it is packed, with the scales of its groups as `scale` and their `zeros`.
+    [n] of a `scale` fusion. fp8 operands have fp32 scales: one number [] each, or [m, 1] and [1, n]; of groups [m] and
+    [groups, n]. An int4 weight is `b` as it is packed, with the scales of its groups as `scale` and their `zeros`.
     `reads`: the tensors that the epilogue reads, of the output's size and dtype. `offsets`: of a grouped_mm, int32,
     where each of its groups ends.
     """
@@ -90,13 +90,13 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         both: the result of the epilogue first."""
         # Dynamo of torch 2.11 cannot unpack a ParameterList into a list, but iterates over one.
         problem, inputs = self.problem, list(rest)
-        # What an op takes beside its matrices: scales of both, or offsets.
-        beside = [inputs.pop(0)] if problem.scales or problem.ragged else []
+        first = [inputs.pop(0)] if problem.scaled else []
+        offsets = [inputs.pop(0)] if problem.ragged else []
         reads = [inputs.pop(0) for _ in range(self.reads)]
         tensors = list(self.constants)
         tensors += inputs
         b = tensors.pop(0)
-        beside += [tensors.pop(0)] if problem.scales else []
+        beside = [*first, *([tensors.pop(0)] if problem.scaled else []), *offsets]
         bias = tensors.pop(0) if self.has_bias else None
         scale = tensors.pop(0) if self.has_scale else None
         a = _stored(problem.a.layout.order, a)
@@ -155,8 +155,10 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
     first, second, _ = problem.shapes
     scales = _scales(problem, device)
     if scales:
-        a = _quantised(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5, scales[0])
-        b = _quantised(literal(problem.b, *second), random, 1.0, scales[1])
+        # Those of groups are stored without a dimension for K.
+        parts = [scale.unsqueeze(1) for scale in scales] if problem.spec.grouped else scales
+        a = _quantised(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5, parts[0])
+        b = _quantised(literal(problem.b, *second), random, 1.0, parts[1])
     elif problem.int4 is not None:
         a = _filled(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5)
         weight = int4.filled(problem, random, a.dtype)
@@ -204,9 +206,9 @@ def _scale_dtype(problem: Problem) -> torch.dtype:
 def _scales(problem: Problem, device: torch.device) -> list[torch.Tensor]:
     """Memory for the scales of A and B, none for other ops. Scales of blocks lie as torch wants them: along M, and
     along K with room for a multiple of four."""
-    if not problem.scales:
+    if not problem.scaled:
         return []
-    first, second = fp8.scale_sizes(problem.scales, problem.m, problem.n, problem.k)
+    first, second = problem.scale_sizes
     if problem.scales != "block":
         return [torch.empty(sizes, dtype=torch.float32, device=device) for sizes in (first, second)]
     room = -(-second[0] // 4) * 4
@@ -224,8 +226,9 @@ def _quantised(info: TensorInfo, random: torch.Generator, factor: float, scale: 
     exact = torch.randn(info.sizes, generator=random, device=random.device).mul_(factor)
     if scale.dim():
         # Powers of two do not change the fp8 numbers.
-        groups = torch.arange(scale.numel(), device=random.device) % MAGNITUDES
-        exact.mul_(spread((groups - MAGNITUDES // 2).exp2().view(scale.shape), info.sizes))
+        places = torch.meshgrid(*(torch.arange(size, device=random.device) for size in scale.shape), indexing="ij")
+        turns = torch.stack(places).sum(0) % MAGNITUDES
+        exact.mul_(spread((turns - MAGNITUDES // 2).exp2(), info.sizes))
     scale.copy_(_largest(exact.abs(), scale.shape).clamp(min=1e-12).div_(torch.finfo(dtype).max))
     storage = torch.zeros(_elements(info), dtype=dtype, device=random.device)
     matrix = storage.as_strided(info.sizes, info.strides, info.offset)
@@ -238,9 +241,10 @@ def _largest(values: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
         return torch.zeros(sizes).to(values)
     if not sizes:
         return values.amax()
-    steps = [
-        1 if size == full else full if size == 1 else fp8.BLOCK for size, full in zip(sizes, values.shape, strict=True)
-    ]
+    pairs = list(zip(sizes, values.shape, strict=True))
+    if all(size in (1, full) for size, full in pairs):
+        return values.amax([dim for dim, size in enumerate(sizes) if size == 1], keepdim=True)
+    steps = [1 if size == full else full if size == 1 else fp8.BLOCK for size, full in pairs]
     (rows, columns), (high, wide) = sizes, steps
     padded = values.new_zeros(rows * high, columns * wide)
     padded[: values.shape[0], : values.shape[1]] = values

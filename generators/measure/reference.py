@@ -92,10 +92,10 @@ def _of_matrices(problem: Problem, operands: Operands) -> Reference:
     rows, exact, squares = [], [], []
     for matrix in matrices:
         # Different rows of each matrix, so an error at the same place in all of them is likely to be seen.
-        start, left, right = parts[matrix]
-        chosen = torch.tensor(_sample(len(left), few, problem.key + matrix), dtype=torch.int64, device=device)
-        a, b = left[chosen].double(), right.double()
-        rows.append(chosen + start)
+        part = parts[matrix]
+        chosen = torch.tensor(_sample(len(part.a), few, problem.key + matrix), dtype=torch.int64, device=device)
+        a, b = part.exact(chosen)
+        rows.append(chosen + part.start)
         exact.append(a @ b)
         squares.append(a.square() @ b.square())
     if not matrices:
@@ -107,25 +107,48 @@ def _of_matrices(problem: Problem, operands: Operands) -> Reference:
     return Reference(chosen, product, magnitude.sqrt(), problem.shapes[2])
 
 
-Part = tuple[int, torch.Tensor, torch.Tensor]
-"""The first row of a product in the output, counted through all matrices of it, and its operands."""
+@dataclass(frozen=True)
+class _Part:
+    """One product of several. `start`: its first row in the output, counted through all matrices of it. `a`, `b`: its
+    operands, of fp8 with the scales of their rows and columns."""
+
+    start: int
+    a: torch.Tensor
+    b: torch.Tensor
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def exact(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Some rows of A, and B, in float64."""
+        a, b = self.a[rows].double(), self.b.double()
+        if self.scales is None:
+            return a, b
+        return a * self.scales[0][rows, None].double(), b * self.scales[1].double()
 
 
-def _batch(operands: Operands) -> list[Part]:
+def _batch(operands: Operands) -> list[_Part]:
     """The products of a batch."""
     pairs = enumerate(zip(operands.a, operands.b, strict=True))
-    return [(place * len(a), a, b) for place, (a, b) in pairs]
+    return [_Part(place * len(a), a, b) for place, (a, b) in pairs]
 
 
-def _groups(problem: Problem, operands: Operands) -> list[Part]:
+def _groups(problem: Problem, operands: Operands) -> list[_Part]:
     """The products of groups that have rows. Rows beyond the last group belong to no product and may hold anything; a
     group without any of K has zeros."""
     assert operands.offsets is not None
     a, b, ends = operands.a, operands.b, operands.offsets.tolist()
     spans = list(zip([0, *ends[:-1]], ends, strict=True))
     if problem.ragged == "k":
-        return [(place * len(a), a[:, start:end], b[start:end]) for place, (start, end) in enumerate(spans)]
-    return [(start, a[start:end], b[place]) for place, (start, end) in enumerate(spans) if end > start]
+        return [_Part(place * len(a), a[:, start:end], b[start:end]) for place, (start, end) in enumerate(spans)]
+
+    def scales(place: int, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        first, second = operands.scale_a, operands.scale_b
+        return None if first is None or second is None else (first[start:end], second[place])
+
+    return [
+        _Part(start, a[start:end], b[place], scales(place, start, end))
+        for place, (start, end) in enumerate(spans)
+        if end > start
+    ]
 
 
 def poison(problem: Problem, device: torch.device) -> None:

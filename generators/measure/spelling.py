@@ -16,10 +16,12 @@ DTYPES = {
     "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2,
 }  # fmt: skip
 Beside = Sequence[torch.Tensor]
+BESIDE = ("scale_a", "scale_b", "offsets")
+"""The names of what an op may take beside its matrices, in order."""
 Spelling = Callable[..., torch.Tensor]
-"""(problem, A [m, k], B [k, n], scales of A and B or offsets of groups if the op has them, bias that the op itself adds
-or None) gives the product [m, n], or the batch of them. A keyword `out` names the tensor to write it to; the spellings
-in ALLOCATES ignore it."""
+"""(problem, A [m, k], B [k, n], those of BESIDE that the problem has, bias that the op itself adds or None) gives the
+product [m, n], or the batch of them. A keyword `out` names the tensor to write it to; the spellings in ALLOCATES ignore
+it."""
 
 
 def to_torch(dtype: str) -> torch.dtype:
@@ -49,8 +51,12 @@ def _scaled_mm(
     return torch._scaled_mm(a, b, *scales, bias=bias, out_dtype=dtype, use_fast_accum=fast, **out)
 
 
-def _grouped_mm(p: Problem, a: torch.Tensor, b: torch.Tensor, offsets: Beside, *_: Any, **out: Any) -> torch.Tensor:
-    return torch._grouped_mm(a, b, offs=offsets[0])
+def _grouped_mm(p: Problem, a: torch.Tensor, b: torch.Tensor, beside: Beside, *_: Any, **out: Any) -> torch.Tensor:
+    *scales, offsets = beside
+    if not p.scaled:
+        return torch._grouped_mm(a, b, offs=offsets)
+    dtype, fast = to_torch(p.out), p.numerics.fast
+    return torch._scaled_grouped_mm(a, b, *scales, offs=offsets, out_dtype=dtype, use_fast_accum=fast)
 
 
 SPELLINGS: Mapping[str, Spelling] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gemmdb.kernels.fp8 import PROMOTED
 from gemmdb.key.problem import Problem
 
 EPSILONS = {"fp64": 2.0**-53, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8,
@@ -15,9 +16,6 @@ FP8_SUM = 2.0**-13
 """What a sum of fp8 products loses at each step in Hopper's matrix unit, whose accumulator keeps about 14 bits and cuts
 off the others: DeepSeek-V3's technical report (arXiv 2412.19437, 3.3.2), which found errors of nearly 2% of random
 products with K = 4096; 4 times this, times the root of 4096, is 3.1%."""
-PROMOTED = 256
-"""Without fast accumulation, the matrix unit sums at most this many products before they are added in fp32: 128 in
-cuBLAS and CUTLASS, the depth of a tile in Inductor's templates."""
 ATEN_MULTIPLE = 4.0
 """A candidate's error may be this many times the error of ATen on the same inputs."""
 ALWAYS = 2.0
@@ -45,7 +43,7 @@ def tolerance(problem: Problem) -> float:
     if problem.out in ("int32", "int8", "uint8"):
         return 0.0
     rounding = _rounding(problem) + INPUT_EPSILONS[problem.numerics.fp32]
-    if problem.spec.scaled:
+    if problem.scaled:
         kept = problem.k if problem.numerics.fast else min(problem.k, PROMOTED)
         rounding += FP8_SUM * math.sqrt(max(kept, 1))
     return 4 * (rounding + _sums(problem))

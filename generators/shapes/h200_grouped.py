@@ -3,6 +3,7 @@
 The rows of a product are those of all experts together: each token has as many as it has experts. Where experts are
 divided over GPUs, a GPU has its share of the experts and of the rows; where each expert is divided, its share of the
 width. Any prefix is a balanced sample: the first part has the most used mixtures at all numbers of tokens in turns.
+The same mixtures with fp8 operands come last.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ MIXTURES = {
 }
 """Published dimensions. The first MOST_USED are those of the first part."""
 MOST_USED = 3
+EXACT = 18
+"""How many products of fp8 are there also without the fast accumulation that libraries ask for."""
 WEIGHTED = "pointwise:fp32"
 """What follows the second product of experts: its rows are multiplied by the fp32 weights of the router."""
 
@@ -71,7 +74,15 @@ def items() -> list[Item]:
     first = most_used()
     chosen = draw(strata(), {Problem.gemm(**item) for item in first})
     entries = [entry for found in chosen for entry in shares(found)]
-    return [*first, *(item for _, item in sorted(entries, key=lambda entry: (entry[0], digest(entry[1]))))]
+    rest = [item for _, item in sorted(entries, key=lambda entry: (entry[0], digest(entry[1])))]
+    return [*first, *rest, *fp8()]
+
+
+def fp8() -> list[Item]:
+    """The most used mixtures with fp8 operands, and some of them without a fast accumulation."""
+    scaled = [item | {"dtype": "fp8_e4m3"} for item in most_used()]
+    (exact,) = draw([Stratum(EXACT, scaled)], set())
+    return [*(item | {"fast_accum": True} for item in scaled), *exact]
 
 
 def most_used() -> list[Item]:

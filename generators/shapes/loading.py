@@ -6,7 +6,7 @@ problem per value:
 
 {"op": ["mm", "addmm"], "m": [1, 16], "n": 4096, "k": 4096, "dtype": "bf16", "constant_weight": true}
 
-A bmm also has a `batch` and `interleaved`, a scaled_mm `scales` and `fast_accum`, a grouped_mm `groups` and `ragged`,
+A bmm also has a `batch` and `interleaved`, fp8 `scales` and `fast_accum`, a grouped_mm `groups` and `ragged`,
 an int4 weight `group`, `zeros` and `packing`. Sizes may also be given as `"a": [16, 4096], "b": [4096, 1024]`, the
 operands as they are multiplied. A line of a workload is an item too.
 """

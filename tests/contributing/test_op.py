@@ -36,7 +36,7 @@ def test_what_the_guide_says_holds() -> None:
         ({"dtype": "bf16"}, "cannot multiply bf16 by bf16"),
         ({"bias": "1d"}, "addmm takes a bias"),
         ({"batch": 2}, "only bmm takes a batch"),
-        ({"scales": "row"}, "only scaled_mm has scales"),
+        ({"scales": "row"}, "only scaled_mm and grouped_mm of fp8 have scales"),
     ],
 )
 def test_what_its_record_does_not_take_is_refused(rest: dict[str, object], reason: str) -> None:

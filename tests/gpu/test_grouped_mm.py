@@ -1,7 +1,6 @@
 """Products of groups on a GPU: right for every split, alone and in compiled programs, and measured over several."""
 
 import itertools
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import make  # noqa: E402
+from kit.gpu import ends_of, make  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
@@ -42,15 +41,6 @@ def gradient(**rest: Any) -> Problem:
     return experts(264, 200, 328, ragged="k", layout="tn", **rest)
 
 
-def splits(total: int, count: int = 8) -> list[list[int]]:
-    """Random ends of the groups: of everything, of a part, of nothing, everything in one group."""
-    random.seed(total)
-    found = [sorted(random.choices(range(total + 1), k=GROUPS)) for _ in range(count)]
-    for ends in found[::2]:
-        ends[-1] = total
-    return [*found, [0] * GROUPS, [0] * (GROUPS - 1) + [total], [total] * GROUPS]
-
-
 PROBLEMS = [
     *(experts(dtype=dtype, layout=layout) for dtype, layout in itertools.product(("bf16", "fp16"), ("nt", "nn", "tn"))),
     experts(m=3), experts(k=100), experts(m=1000, n=16), gradient(), gradient(dtype="fp16"),
@@ -73,7 +63,7 @@ def test_every_split_is_right(problem: Problem, config: Config) -> None:
     if reason := illegal(config, problem, device):
         pytest.skip(reason)
     made = operands(problem, torch.device("cuda"), 1)
-    for ends in splits(problem.m if problem.ragged == "m" else problem.k):
+    for ends in ends_of(problem.m if problem.ragged == "m" else problem.k):
         one = replace(made, offsets=torch.tensor(ends, dtype=torch.int32, device="cuda"))
         out = torch.full(problem.shapes[2], float("nan"), dtype=made.a.dtype, device="cuda")
         call, _ = ours(problem, [one.named | {"out": out}], plan(problem, config))
@@ -107,7 +97,7 @@ def test_a_compiled_program_is_right_for_every_split(kit: Any, config: Config) -
     x, w = kit.rand(200, 328), kit.rand(GROUPS, 264, 328)
     with gemmdb.inductor.force(config), torch.no_grad():
         compiled = torch.compile(linear)
-        for ends in splits(200):
+        for ends in ends_of(200):
             kit.close(compiled(x, w, offsets(ends))[: ends[-1]], exactly(x, w, ends)[: ends[-1]])
     assert kit.served() == [config.text]
 
@@ -122,7 +112,7 @@ def test_what_is_fused_is_computed_for_rows_beyond_the_last_group_too(kit: Any, 
 
     with gemmdb.inductor.force(config), torch.no_grad():
         compiled = torch.compile(model)
-        for ends in splits(200):
+        for ends in ends_of(200):
             mine = (torch.arange(200, device="cuda") < ends[-1]).unsqueeze(1)
             found = compiled(x, w, offsets(ends), s, mine)
             kit.close(found, torch.where(mine, exactly(x, w, ends) * s.double(), 1.0))
@@ -137,7 +127,7 @@ def test_any_number_of_rows(kit: Any, config: Config) -> None:
     with gemmdb.inductor.force(config), torch.no_grad():
         compiled = torch.compile(linear)
         for rows in (200, 64, 16, 777):
-            x, ends = kit.rand(rows, 328), splits(rows, 1)[0]
+            x, ends = kit.rand(rows, 328), ends_of(rows, 1)[0]
             torch._dynamo.mark_dynamic(x, 0)
             kit.close(compiled(x, w, offsets(ends)), exactly(x, w, ends))
     assert kit.served() == [config.text]
@@ -147,7 +137,7 @@ def test_any_number_of_rows(kit: Any, config: Config) -> None:
 def test_a_training_step(kit: Any, transposed: bool) -> None:
     x, w = kit.rand(200, 328), kit.rand(GROUPS, 264, 328)
     w = w.transpose(1, 2).contiguous() if transposed else w
-    ends = splits(200, 1)[0]
+    ends = ends_of(200, 1)[0]
 
     def model(x: Any, w: Any, offs: Any) -> Any:
         return torch._grouped_mm(x, w if transposed else w.transpose(-2, -1), offs=offs)
@@ -204,7 +194,7 @@ def test_a_table_serves_the_kernel(kit: Any, tmp_path: Path) -> None:
     problem = experts()
     path = kit.table(tmp_path / "table.db", {problem: {make("grouped"): 50.0}})
     gemmdb.inductor.enable(tables=[path], on_miss="error")
-    x, w, ends = kit.rand(200, 328), kit.rand(GROUPS, 264, 328), splits(200, 1)[0]
+    x, w, ends = kit.rand(200, 328), kit.rand(GROUPS, 264, 328), ends_of(200, 1)[0]
     with torch.no_grad():
         kit.close(torch.compile(linear)(x, w, offsets(ends)), exactly(x, w, ends))
     (entry,) = gemmdb.inductor.stats()["products"]

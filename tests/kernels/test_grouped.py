@@ -35,6 +35,10 @@ def experts(m: int = 64, n: int = 512, k: int = 256, **rest) -> Problem:
     return Problem.gemm("grouped_mm", m=m, n=n, k=k, **rest)
 
 
+def fp8(m: int = 64, n: int = 512, k: int = 256, fast: bool = False, **rest) -> Problem:
+    return experts(m, n, k, dtype="fp8_e4m3", fast_accum=fast, **rest)
+
+
 GRADIENT = experts(512, 512, 64, ragged="k", layout="tn")
 TURNED = experts(layout="tt")
 LOW = replace(experts(), a=Operand("bf16", Layout("row-padded", 4)))
@@ -72,6 +76,20 @@ LOW = replace(experts(), a=Operand("bf16", Layout("row-padded", 4)))
         (TURNED, template(), "begins anywhere in a row of memory"),
         (GRADIENT, template(), None),
         (experts(512, 512, 64, ragged="k"), template(), "begins anywhere in a row of memory"),
+        (fp8(), config(), None),
+        (fp8(), config(load="tma", flatten=1), None),
+        (fp8(k=272), config(), None),
+        (fp8(k=264), config(), "K and N that are multiples of 16"),
+        (fp8(n=520), config(), "K and N that are multiples of 16"),
+        (replace(fp8(), a=Operand("fp8_e4m3", Layout("row-padded", 8))), config(), "start at multiples of 16 bytes"),
+        (fp8(), config(block_k=16), "the matrix unit takes 32 fp8_e4m3 of K at once"),
+        (fp8(), config(swap=1, block_k=512, stages=2), "at most 256 products before they are added in fp32"),
+        (fp8(fast=True), config(swap=1, block_k=512, stages=2), None),
+        (fp8(), config(block_k=512, stages=2), None),
+        (fp8(), template(), None),
+        (fp8(k=264), template(), "K and N that are multiples of 16"),
+        (fp8(), template(block_k=16), "the matrix unit takes 32 fp8 of K at once"),
+        (fp8(fusion="pointwise"), template(), "rows beyond the last group"),
     ],
 )
 def test_each_rule_has_its_reason(problem, one, reason):
@@ -84,12 +102,20 @@ def test_without_tensor_maps_there_is_no_template():
     assert illegal(config(), experts(), A100) is None
 
 
+@pytest.mark.parametrize("one", [config(), template()], ids=lambda one: one.text)
+def test_groups_of_fp8_are_multiplied_on_hopper_alone(one):
+    b200 = Device("cuda", "sm100", "NVIDIA B200", 148, 180)
+    assert illegal(one, fp8(), b200) == "torch's kernel for groups of fp8 is made for Hopper alone"
+    assert illegal(one, experts(), b200) is None
+
+
 @pytest.mark.parametrize(
     ("problem", "device", "captured"),
     [
         (experts(), H200, True),
         (experts(dtype="fp16"), H200, False),
         (experts(), A100, False),
+        (fp8(), H200, True),
         (experts(dtype="fp16"), CPU, True),
         (Problem.gemm("mm", m=64, n=512, k=256, dtype="fp16"), A100, True),
     ],
@@ -142,6 +168,30 @@ def test_every_number_of_rows_has_a_menu(m, rest):
     assert len(set(legal)) == len(legal)
     assert set(legal) <= set(MENU.whole(problem, H200))
     assert bool(inductor_menu.configs(problem, H200)) == (problem.fusion == "none")
+
+
+@pytest.mark.parametrize("m", [2, 8, 64, 200, 500, 4096, 32768])
+@pytest.mark.parametrize("rest", [{}, {"fast": True}, {"fusion": "pointwise"}, {"groups": 128}], ids=str)
+def test_every_number_of_rows_of_fp8_has_a_menu(m, rest):
+    problem = fp8(m, 4096, 2048, **rest)
+    legal = [one for one in MENU.usual(problem, H200) if not illegal(one, problem, H200)]
+    assert 5 <= len(legal) <= 18
+    assert len(set(legal)) == len(legal)
+    assert set(legal) <= set(MENU.whole(problem, H200))
+    assert bool(inductor_menu.configs(problem, H200)) == (problem.fusion == "none")
+
+
+@pytest.mark.parametrize(
+    ("one", "promotes"),
+    [
+        (config(), False), (config(swap=1), True), (config(block_m=64, block_n=128), True),
+        (config(swap=1, warps=2), False),
+    ],
+)  # fmt: skip
+def test_sums_of_fp8_are_added_in_fp32_where_the_matrix_unit_keeps_few_bits(one, promotes):
+    assert ("PROMOTE" in triton.names(one, fp8())) == promotes
+    assert "PROMOTE" not in triton.names(one, fp8(fast=True))
+    assert "PROMOTE" not in triton.names(one, experts())
 
 
 @pytest.mark.parametrize("k", [8, 512, 8192])

@@ -26,7 +26,14 @@ def grouped(m: int = 16, n: int = 64, k: int = 32, **rest) -> Problem:
         ({"bias": "1d"}, "takes none"),
         ({"fusion": "scale"}, "no scale can be fused"),
         ({"batch": 2}, "only bmm takes a batch"),
-        ({"scales": "row"}, "only scaled_mm has scales"),
+        ({"scales": "row"}, "only scaled_mm and grouped_mm of fp8 have scales"),
+        ({"fast_accum": True}, "only scaled_mm and grouped_mm of fp8 have scales"),
+        ({"dtype": "fp8_e5m2"}, "cannot multiply fp8_e5m2 by fp8_e5m2"),
+        ({"dtype": "fp8_e4m3", "scales": "tensor"}, "have scales of rows and columns, got 'tensor'"),
+        ({"dtype": "fp8_e4m3", "ragged": "k"}, "groups of fp8 divide M"),
+        ({"dtype": "fp8_e4m3", "out_dtype": "fp16"}, "the output of groups of fp8 is bf16, not fp16"),
+        ({"dtype": "fp8_e4m3", "layout": "nn"}, "B lies by columns in memory, not row"),
+        ({"dtype": "fp8_e4m3", "layout": "tt"}, "A lies by rows in memory, not col"),
     ],
 )
 def test_what_is_no_product_of_groups_is_refused_with_the_reason(rest, reason):
@@ -67,6 +74,15 @@ def test_all_groups_together_do_the_work_of_one_product(m, n, k, groups):
     # As many weights are read as there are rows to use them, at most.
     assert by_rows.bytes == 2 * (m * k + min(groups, m) * k * n + m * n)
     assert by_depth.bytes == 2 * (m * k + k * n + groups * m * n)
+
+
+@given(SIZES, SIZES, SIZES, st.integers(1, 40))
+def test_fp8_takes_half_the_bytes_and_has_scales(m, n, k, groups):
+    problem = grouped(m, n, k, groups=groups, dtype="fp8_e4m3")
+    assert (problem.scaled, problem.scales, problem.out) == (True, "row", "bf16")
+    assert problem.scale_sizes == ((m,), (groups, n))
+    assert problem.bytes == m * k + min(groups, m) * k * n + 2 * m * n + 4 * (m + groups * n)
+    assert not grouped(m, n, k, groups=groups).scaled
 
 
 @pytest.mark.parametrize("sizes", [{"groups": 0}, {"m": 0}, {"n": 0}, {"k": 0}])

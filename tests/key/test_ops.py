@@ -69,6 +69,12 @@ KNOWN = [
         " acc=fp32 reduced=1 deterministic=0 constant=0 groups=8 ragged=m",
         (-1931761060684522004, -8037713692959490307),
     ),
+    (
+        GEMM("grouped_mm", m=16, n=64, k=32, dtype="fp8_e4m3", fast_accum=True),
+        "grouped_mm m=16 n=64 k=32 a=fp8_e4m3:row:16 b=fp8_e4m3:col:16 out=bf16 bias=none scalars=unit fusion=none"
+        " fp32=ieee acc=fp32 reduced=0 deterministic=0 constant=0 scales=row fast=1 groups=8 ragged=m",
+        (-3404619192179986201, 3070925328501185016),
+    ),
 ]
 """A problem of each op with its text and keys as tables have them: they must never change."""
 
@@ -107,6 +113,7 @@ APART = {
     "grouped_mm": [
         _grouped(), _grouped(groups=9), _grouped(ragged="k"), _grouped(dtype="fp16"), _grouped(layout="nn"),
         _grouped(fusion="pointwise"), _grouped(constant_weight=True), GEMM("mm", m=16, n=64, k=32),
+        _grouped(dtype="fp8_e4m3"), _grouped(dtype="fp8_e4m3", fast_accum=True), _scaled(scales="row"),
     ],
 }  # fmt: skip
 """By op, problems that differ in one thing each."""
@@ -128,6 +135,7 @@ VALID = {
     "bmm": replace(_bmm(), b=Operand("bf16", Layout("col", 8, "broadcast"))).text,
     "scaled_mm": _scaled().text,
     "grouped_mm": _grouped().text,
+    "grouped_mm of fp8": _grouped(dtype="fp8_e4m3").text,
 }
 SPOILT = {
     "bmm": [
@@ -149,7 +157,12 @@ SPOILT = {
         ("out=bf16", "out=fp32"), ("a=bf16", "a=fp32"), ("b=bf16", "b=fp16"),
         ("b=bf16:col:8", "b=bf16:col:8:broadcast"),
         ("scalars=unit", "scalars=general"), ("fusion=none", "fusion=scale"), ("bias=none", "bias=1d:bf16:8"),
-        (" groups=8", " scales=tensor fast=0 groups=8"),
+        (" groups=8", " scales=tensor fast=0 groups=8"), (" groups=8", " scales=row fast=0 groups=8"),
+    ],
+    "grouped_mm of fp8": [
+        (" scales=row fast=0", ""), ("scales=row", "scales=tensor"), ("scales=row", "scales=block"),
+        ("scales=row fast=0 groups=8 ragged=m", "groups=8 ragged=m scales=row fast=0"), ("ragged=m", "ragged=k"),
+        ("b=fp8_e4m3:col", "b=fp8_e4m3:row"), ("b=fp8_e4m3", "b=fp8_e5m2"), ("out=bf16", "out=fp16"),
     ],
 }  # fmt: skip
 
@@ -166,7 +179,7 @@ def test_other_texts_are_refused(op, change):
 @pytest.mark.parametrize("op", sorted({*OPS} - {"scaled_mm"}))
 def test_the_other_ops_have_neither_scales_nor_a_fast_accumulation(op):
     for rest in ({"scales": "row"}, {"fast_accum": True}):
-        with pytest.raises(InputError, match="only scaled_mm has scales"):
+        with pytest.raises(InputError, match="only scaled_mm and grouped_mm of fp8 have scales"):
             GEMM(op, m=1, n=8, k=8, **rest)
     text = GEMM(op, m=1, n=8, k=8).text
     with pytest.raises(InputError):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,15 @@ def served() -> list[str]:
 
     entries = gemmdb.inductor.stats()["products"]
     return [entry["config"] for entry in entries for _ in range(entry["count"])]
+
+
+def ends_of(total: int, count: int = 8, groups: int = 9) -> list[list[int]]:
+    """Random ends of groups: of everything, of a part, of nothing, everything in one group."""
+    drawn = random.Random(total)
+    found = [sorted(drawn.choices(range(total + 1), k=groups)) for _ in range(count)]
+    for ends in found[::2]:
+        ends[-1] = total
+    return [*found, [0] * groups, [0] * (groups - 1) + [total], [total] * groups]
 
 
 def close(found: Any, wanted: Any, tolerance: float = 0.02) -> None:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.kernel import IntRange, Kernel
 from gemmdb.kernels.registry import KERNELS
+from gemmdb.key import grouped
 from gemmdb.key.device import KINDS, Device
 from gemmdb.key.epilogue import ARITHMETIC, READS, STORED, Epilogue
 from gemmdb.key.epilogue import ORDERS as STORE_ORDERS
 from gemmdb.key.fp8 import FP8, OUTPUTS, SCALES
-from gemmdb.key.grouped import DTYPES, RAGGED
 from gemmdb.key.int4 import BYTES, INT4, TILED, WEIGHT, Groups
 from gemmdb.key.int4 import SIZES as GROUP_SIZES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
@@ -137,22 +137,28 @@ def _scaled(draw: st.DrawFn) -> Problem:
 
 @st.composite
 def _grouped(draw: st.DrawFn) -> Problem:
-    """Products of groups: the output has the dtype of A, and there is neither a bias nor a scale."""
-    dtype = draw(st.sampled_from(DTYPES))
-    layouts = st.builds(Layout, st.sampled_from(ORDERS), ALIGNS)
+    """Products of groups: the output has the dtype of A, and there is neither a bias nor a scale; or of fp8, with
+    scales."""
+    dtype = draw(st.sampled_from(grouped.DTYPES))
+    scaled, out = dtype in grouped.FP8, "bf16" if dtype in grouped.FP8 else dtype
+    orders = (["row", "row-padded"], ["col", "col-padded"]) if scaled else (ORDERS, ORDERS)
+    a, b = (st.builds(Layout, st.sampled_from(one), ALIGNS) for one in orders)
     return Problem(
         "grouped_mm",
         draw(SIZES),
         draw(SIZES),
         draw(SIZES),
-        Operand(dtype, draw(layouts)),
-        Operand(dtype, draw(layouts)),
-        dtype,
-        fusion=draw(_fusion(["none", "pointwise"], dtype)),
-        numerics=Numerics(reduced=draw(st.booleans()), deterministic=draw(st.booleans())),
+        Operand(dtype, draw(a)),
+        Operand(dtype, draw(b)),
+        out,
+        fusion=draw(_fusion(["none", "pointwise"], out)),
+        numerics=Numerics(
+            reduced=draw(st.booleans()), deterministic=draw(st.booleans()), fast=scaled and draw(st.booleans())
+        ),
         constant=draw(st.booleans()),
+        scales="row" if scaled else "",
         groups=draw(st.integers(0, 9) | st.sampled_from([128, 2**31 - 1])),
-        ragged=draw(st.sampled_from(RAGGED)),
+        ragged="m" if scaled else draw(st.sampled_from(grouped.RAGGED)),
     )
 
 

@@ -46,7 +46,13 @@ def test_neighbours_of_as_many_groups_answer(lab, catalog):
 
 @pytest.mark.parametrize(
     "asked",
-    [experts(groups=33), experts(dtype="fp16"), experts(layout="nn"), experts(ragged="k", layout="tn")],
+    [
+        experts(groups=33),
+        experts(dtype="fp16"),
+        experts(layout="nn"),
+        experts(ragged="k", layout="tn"),
+        experts(dtype="fp8_e4m3"),
+    ],
     ids=lambda problem: problem.text,
 )
 def test_others_are_no_neighbours(lab, catalog, asked):
@@ -77,6 +83,24 @@ def test_live_tuning_tries_the_menu_where_nothing_is_known(lab):
     assert ATEN not in found
     # Nothing was measured there, and torch has no kernel to compare with.
     assert candidates(asked(lab, problem, A100)) == []
+
+
+def test_live_tuning_tries_the_menu_of_fp8_too(lab):
+    problem = experts(dtype="fp8_e4m3", fast_accum=True)
+    found = candidates(asked(lab, problem))
+    assert found[:4] == list(MENU.usual(problem, H200))[:4]
+    assert saving(asked(lab, problem)).us > 0
+    assert candidates(asked(lab, problem, A100)) == []
+
+
+def test_a_sum_of_fewer_bits_is_no_neighbour(lab):
+    known = [experts(m, dtype="fp8_e4m3", fast_accum=True) for m in (32, 64, 128, 256)]
+    rows = [row for problem in known for row in lab.rows(problem, {BEST: 0.5, OTHER: 0.7}, device=H200, clock="graph")]
+    catalog = lab.catalog(rows)
+    hit = lookup(lab.query(experts(96, dtype="fp8_e4m3", fast_accum=True), H200), catalog, Policy())
+    assert (hit.rung, hit.config) == ("near", BEST)
+    exact = {step.rung: step for step in explain(lab.query(experts(96, dtype="fp8_e4m3"), H200), catalog, Policy())}
+    assert exact["near"].hit is None
 
 
 def test_what_tuning_saves_is_expected_from_other_products_of_groups(lab):

@@ -94,16 +94,15 @@ def scaled_product(choice: Choice, operands: Sequence[Any], out: torch.dtype, re
     return _generated(choice, [a, b, *rest], _layout(a, b, out), options)
 
 
-def grouped_constants(ragged_k: bool, a_row_major: bool, b_row_major: bool) -> dict[str, Any]:
+def grouped_constants(ragged_k: bool, a_row_major: bool, b_row_major: bool, scaled: bool) -> dict[str, Any]:
     """The constants of the template of groups besides the tile. `ragged_k`: the groups divide K. The orders are those
-    of the operands in memory."""
+    of the operands in memory. `scaled`: the operands are fp8."""
     return {
-        "SCALED": False,
+        "SCALED": scaled,
         "A_IS_2D": True,
         "B_IS_2D": ragged_k,
         "A_IS_K_MAJOR": a_row_major,
         "B_IS_K_MAJOR": not b_row_major,
-        "USE_FAST_ACCUM": False,
         "NUM_SMS": get_num_sms(),
         "NUM_CONSUMER_GROUPS": 1,
         "USE_TMA_LOAD": True,
@@ -112,8 +111,8 @@ def grouped_constants(ragged_k: bool, a_row_major: bool, b_row_major: bool) -> d
 
 
 def grouped_product(choice: Choice, operands: Sequence[Any], out: torch.dtype, sizes: Sequence[int]) -> Any:
-    """The output of these `sizes` in `out` of products of groups; otherwise like `product`. `operands`: A, B and the
-    offsets, settled."""
+    """The output of these `sizes` in `out` of products of groups; otherwise like `product`. `operands`: A, B, the
+    scales of fp8 operands and the offsets, settled."""
     return _generated(choice, operands, ir.FixedLayout(operands[0].get_device(), out, list(sizes)), {})
 
 

@@ -44,7 +44,7 @@ class Patch:
 _STEERED = (
     "aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default", "aten._int_mm.default",
     "aten._weight_int8pack_mm", "aten._scaled_mm.default", "aten._scaled_mm_v2.default", "aten._grouped_mm.default",
-    "mkldnn._linear_pointwise", "mkl._mkl_linear",
+    "aten._scaled_grouped_mm.default", "mkldnn._linear_pointwise", "mkl._mkl_linear",
 )  # fmt: skip
 
 PATCHES: tuple[Patch, ...] = (

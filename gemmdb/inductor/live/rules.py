@@ -58,7 +58,8 @@ def patient(policy: Policy) -> bool:
 
 def _emitted(problem: Problem) -> str:
     """Why a product cannot be tuned without code that only Inductor can make, empty when it can."""
-    if problem.op in INDUCTOR_ALONE or (problem.spec.scaled and problem.m > SKINNY_ROWS):
+    scaled = problem.scaled and not problem.spec.grouped
+    if problem.op in INDUCTOR_ALONE or (scaled and problem.m > SKINNY_ROWS):
         return f"{GPU_ALONE[problem.op]} have Inductor's templates alone"
     # Inductor's own padding pass times a padded product, so a choice without one could be worse than default mode's.
     if problem.op in PADDED.ops and misaligned(problem):

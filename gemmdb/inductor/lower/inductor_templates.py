@@ -26,9 +26,10 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     )
     if problem.spec.grouped:
         check_offsets(problem, operands)
-        matrices = operands.a, operands.b, operands.offsets
-        return inductor_templates.grouped_product(choice, matrices, operands.a.get_dtype(), problem.shapes[2])
-    if problem.spec.scaled:
+        scales = _scales_as_stored(problem, operands)
+        tensors = operands.a, operands.b, *scales, operands.offsets
+        return inductor_templates.grouped_product(choice, tensors, stored(problem, operands), problem.shapes[2])
+    if problem.scaled:
         rest = _scales_as_stored(problem, operands) if config.spec.maps(config) else _epilogue(problem, operands)
         out = extract.TORCH[problem.out]
         return inductor_templates.scaled_product(choice, (operands.a, operands.b), out, rest)
@@ -49,11 +50,14 @@ def _epilogue(problem: Problem, operands: Operands) -> list[Any]:
 
 
 def _scales_as_stored(problem: Problem, operands: Operands) -> list[Any]:
-    """The scales for a template that reads them by pointer, number by number. Raises Refused if they have gaps."""
+    """The scales for a template that reads them by pointer, number by number; those of a group from where they begin.
+    Raises Refused if they have gaps."""
     found = [templates.settled(scale) for scale in operands.scales]
     for scale in found:
         literal = ir_view.literal(scale)
-        if literal is None or any(size > 1 and stride != 1 for size, stride in zip(*literal, strict=True)):
+        steps = [] if literal is None else list(zip(*literal, strict=True))
+        steps = steps[-1:] if problem.spec.grouped else steps
+        if literal is None or any(size > 1 and stride != 1 for size, stride in steps):
             raise Refused("the scales have gaps in memory")
     return found
 
@@ -64,9 +68,9 @@ def constants(config: Config, problem: Problem) -> dict[str, Any]:
     value = config.values
     found: dict[str, Any] = {name.upper(): int(value[name]) for name in ("block_m", "block_n", "block_k")}
     if problem.spec.grouped:
-        return found | inductor_templates.grouped_constants(
-            problem.ragged == "k", problem.a.row_major, problem.b.row_major
-        )
+        orders = problem.ragged == "k", problem.a.row_major, problem.b.row_major
+        own = inductor_templates.grouped_constants(*orders, problem.scaled)
+        return found | own | {"USE_FAST_ACCUM": problem.numerics.fast}
     found["GROUP_M"] = int(value["group_m"])
     found |= {
         "EVEN_K": problem.k % int(value["block_k"]) == 0,
@@ -74,7 +78,7 @@ def constants(config: Config, problem: Problem) -> dict[str, Any]:
         "USE_FAST_ACCUM": problem.numerics.fast,
         "ACC_TYPE": "tl.int32" if problem.spec.integer else "tl.float32",
     }
-    if problem.spec.scaled:
+    if problem.scaled:
         recipe = fp8.SCALES.index(problem.scales)
         found |= {"SCALE_RECIPE_A": recipe, "SCALE_RECIPE_B": recipe}
     if config.spec.maps(config):

@@ -77,8 +77,8 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
 def _operands(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The arguments of an operator as `triton.Operands.of` takes them. A baddbmm that has a Decision adds nothing."""
     if decision.problem.spec.grouped:
-        return grouped.read(args, kwargs).operands
-    if not decision.problem.spec.scaled:
+        return grouped.read(state.current_node().target, args, kwargs).operands
+    if not decision.problem.scaled:
         return args[-2:] if decision.problem.spec.batched else args
     return scaled_mm.read(state.current_node().target, args, kwargs).operands
 

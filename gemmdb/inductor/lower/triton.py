@@ -30,7 +30,8 @@ class Operands:
     """The operands of a product in Inductor's IR. `a` [M, K] and `b` [K, N], or batches of them, are settled. `scale`
     multiplies the product: a vector over N, or one number; `rows` a vector over M of an integer product. `bias` is
     added, and broadcasts to [M, N]. `ranges`: the ranges of the symbolic sizes, as in a Query. `scales`: the scales of
-    A and B of a scaled_mm, each one number, or [M, 1] and [1, N]. `offsets`: where each group of a grouped_mm ends."""
+    fp8 A and B, each one number, or [M, 1] and [1, N], of groups [M] and [groups, N]. `offsets`: where each group of a
+    grouped_mm ends."""
 
     a: Any
     b: Any
@@ -44,11 +45,11 @@ class Operands:
     @classmethod
     def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None, rows: Any = None, bias: Any = None) -> Operands:
         """The operands from an operator's arguments. Settles the layouts of A and B. The arguments of a scaled_mm are
-        A, B, their scales and the bias, those of a grouped_mm A, B and the offsets."""
+        A, B, their scales and the bias, those of a grouped_mm A, B, the offsets, and the scales of fp8 operands."""
         if query.problem.spec.grouped:
-            a, b, offsets = map(templates.settled, args)
-            return cls(a, b, ranges=query.ranges, offsets=offsets)
-        if query.problem.spec.scaled:
+            a, b, offsets, *scales = map(templates.settled, args)
+            return cls(a, b, ranges=query.ranges, offsets=offsets, scales=tuple(scales))
+        if query.problem.scaled:
             a, b, *scales, bias = args
             settled = (templates.settled(a), templates.settled(b))
             return cls(*settled, None, bias, query.ranges, tuple(scales))
@@ -137,17 +138,17 @@ def _grouped(problem: Problem, operands: Operands, kernel: templates.Kernel) -> 
     near = (operands.a,) if problem.ragged == "m" else (operands.a, operands.b)
     if not ir_view.addressable(sizes, near):
         raise Refused("offsets are 32 bits wide")
-    matrices = operands.a, operands.b, operands.offsets
+    tensors = operands.a, operands.b, operands.offsets, *operands.scales
     epilogue = templates.Epilogue() if problem.ragged == "m" else None
-    return templates.product(kernel, matrices, (operands.a.get_dtype(), sizes), epilogue)
+    return templates.product(kernel, tensors, (stored(problem, operands), sizes), epilogue)
 
 
 def stored(problem: Problem, operands: Operands) -> torch.dtype:
-    """The dtype that a kernel stores: that of A, for a bare int_mm int32, for a scaled one and for scaled_mm the
+    """The dtype that a kernel stores: that of A, for a bare int_mm int32, for a scaled one and for fp8 the
     problem's output dtype."""
     if problem.spec.integer and not operands.vectors:
         return torch.int32
-    scaled = problem.spec.integer or problem.spec.scaled
+    scaled = problem.spec.integer or problem.scaled
     return extract.TORCH[problem.out] if scaled else operands.a.get_dtype()
 
 

@@ -22,7 +22,7 @@ VIEWS = (*extract.VIEWS, aten.permute.default, aten.transpose.int, aten.t.defaul
 SOFTMAX = "prims.prepare_softmax_online.default"
 """Inductor's operator for the maximum and sum of a softmax on a GPU. It has no tag."""
 _PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten.baddbmm.", "aten._int_mm.", "aten._scaled_mm",
-             "aten._grouped_mm", "mkl.", "mkldnn._linear", "gemmdb.")  # fmt: skip
+             "aten._grouped_mm", "aten._scaled_grouped_mm", "mkl.", "mkldnn._linear", "gemmdb.")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def uncovered(node: Any) -> str | None:
 _UNCOVERED = {
     "aten.bmm.dtype": "bmm.dtype",
     "transformers.grouped_mm_fallback.default": "grouped_mm in a dtype that torch does not compile",
-    "aten._scaled_grouped_mm.default": "scaled_grouped_mm", "aten._scaled_grouped_mm_v2.default": "scaled_grouped_mm",
+    "aten._scaled_grouped_mm_v2.default": "scaled_grouped_mm_v2, which this torch's Inductor leaves to ATen",
     "aten.mm.dtype": "mm.dtype",
     "aten._weight_int4pack_mm_for_cpu.default": "int4_mm",
     "aten._weight_int4pack_mm_with_scales_and_zeros.default": "int4_mm", "onednn.qlinear_pointwise.default": "qlinear",
@@ -178,13 +178,13 @@ def _scaled_mm(node: Any) -> Product | None:
 
 
 def _grouped_mm(node: Any) -> Product | None:
-    call = grouped.read(node.args, node.kwargs)
+    call = grouped.read(node.target, node.args, node.kwargs)
     rest = {
         **grouped.fields(call),
         "fusion": epilogues.fusion(node),
         "out": extract.dtype_name(value(node).dtype),
     }
-    return two_operands("grouped_mm", node, value(call.a), value(call.b), constant(call.b), rest)
+    return two_operands("grouped_mm", node, value(call.a), value(call.b), constant(call.b), rest, call.fast)
 
 
 _PLAIN: dict[str, Callable[[Any], Product | None]] = {
@@ -197,6 +197,7 @@ _PLAIN: dict[str, Callable[[Any], Product | None]] = {
     "aten._scaled_mm.default": _scaled_mm,
     "aten._scaled_mm_v2.default": _scaled_mm,
     "aten._grouped_mm.default": _grouped_mm,
+    "aten._scaled_grouped_mm.default": _grouped_mm,
     "mkl._mkl_linear": packed_linears.mkl_linear,
     "mkl._mkl_linear.default": packed_linears.mkl_linear,
     "mkldnn._linear_pointwise.default": packed_linears.onednn_linear,

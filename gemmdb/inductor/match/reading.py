@@ -30,8 +30,8 @@ class Product:
 def two_operands(
     op: str, node: Any, a: Any, b: Any, constant: bool, rest: dict[str, Any], fast: bool = False
 ) -> Product | None:
-    """The product of two matrices, or of two batches of them, as they are. `rest`: fields of the Problem. `fast`: a
-    scaled_mm may accumulate in less than fp32."""
+    """The product of two matrices, or of two batches of them, as they are. `rest`: fields of the Problem. `fast`: fp8
+    operands may be accumulated in less than fp32."""
     infos = extract.tensor(a), extract.tensor(b)
     numerics = replace(extract.numerics(infos[0].dtype, a.device.type), fast=fast)
     problem = Problem.from_tensors(op, *infos, constant=constant, numerics=numerics, **rest)

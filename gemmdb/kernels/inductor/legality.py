@@ -23,11 +23,11 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return reason
     if problem.spec.batched and (reason := rules.unbatched(problem)):
         return reason
-    if problem.spec.scaled:
-        if reason := _scaled(config, problem, device):
-            return reason
-    elif problem.spec.grouped:
+    if problem.spec.grouped:
         if reason := _grouped(config, problem, device):
+            return reason
+    elif problem.scaled:
+        if reason := _scaled(config, problem, device):
             return reason
     elif problem.a.dtype not in ("bf16", "fp16", "fp32", "int8") or problem.numerics.fp32 == "bf16":
         return "the template multiplies bf16, fp16, int8, and fp32 in full or as TF32"
@@ -62,8 +62,8 @@ def _scaled(config: Config, problem: Problem, device: Device) -> str | None:
         return "scales of blocks are applied within the sum"
     if problem.k <= fp8.MULTIPLE:
         return f"Triton fails where K is {fp8.MULTIPLE} or less, says Inductor"
-    if int(config.values["block_k"]) < hardware.LEAST_DEPTH:
-        return f"the matrix unit takes {hardware.LEAST_DEPTH} fp8 of K at once"
+    if reason := _shallow(config, problem):
+        return reason
     if config.spec.maps(config) and problem.bias is not None:
         return "the template with tensor maps takes no bias"
     return None
@@ -74,7 +74,14 @@ def _grouped(config: Config, problem: Problem, device: Device) -> str | None:
         return "the template copies by tensor maps, which need compute capability 9.0"
     if problem.ragged == "m" and problem.fusion != "none":
         return "rows beyond the last group are not stored, but what is fused may need them"
-    return rules.unaligned_groups(problem) or rules.unpadded(problem)
+    found = fp8.unmultiplied(problem, device) or _shallow(config, problem)
+    return found or rules.unaligned_groups(problem) or rules.unpadded(problem)
+
+
+def _shallow(config: Config, problem: Problem) -> str | None:
+    if problem.scaled and int(config.values["block_k"]) < hardware.LEAST_DEPTH:
+        return f"the matrix unit takes {hardware.LEAST_DEPTH} fp8 of K at once"
+    return None
 
 
 @rules.sizeless

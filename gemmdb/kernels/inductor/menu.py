@@ -88,7 +88,9 @@ GROUPED: dict[int, tuple[Tile, ...]] = {
     65: ((128, 256, 64, 3, 8), (128, 128, 64, 4, 8), (64, 256, 64, 4, 8)),
 }  # fmt: skip
 """Tiles of the template of groups, by the mean number of rows of the groups that have some. Where the groups divide K,
-those for many rows."""
+those for many rows. Tiles of fp8 are twice as deep, as far as the template takes them."""
+DEEPEST = 256
+"""The deepest tile of Inductor's own lists."""
 
 
 def configs(problem: Problem, device: Device) -> list[Config]:
@@ -115,7 +117,7 @@ def _templates(problem: Problem) -> Iterator[Config]:
     if problem.spec.grouped:
         yield from (_config(GROUPED_TMA, tile) for tile in _grouped(problem))
         return
-    if problem.spec.scaled:
+    if problem.scaled:
         row_class = max((least for least in SCALED if least <= problem.m), default=1)
         yield from (_config("inductor_mm", tile) for tile in SCALED[row_class])
         yield from (_config(SCALED_TMA, tile) for tile in SCALED_PERSISTENT[row_class])
@@ -144,7 +146,9 @@ def _sum(problem: Problem) -> Iterator[Config]:
 def _grouped(problem: Problem) -> Sequence[Tile]:
     """The tiles of the template of groups."""
     rows = problem.m if problem.ragged == "k" else -(-problem.m // max(grouped.active(problem), 1))
-    return GROUPED[max((least for least in GROUPED if least <= rows), default=1)]
+    tiles = GROUPED[max((least for least in GROUPED if least <= rows), default=1)]
+    deeper = 2 // ITEM_SIZES[problem.a.dtype]
+    return [(m, n, min(k * deeper, DEEPEST), stages, warps) for m, n, k, stages, warps in tiles]
 
 
 def _batched(problem: Problem) -> Iterator[Tile]:

@@ -117,7 +117,8 @@ def _unfit_tile(config: Config, problem: Problem, device: Device) -> str | None:
         return f"the matrix unit takes {hardware.LEAST_DEPTH} {problem.a.dtype} of K at once"
     if reason := undequantised(config, problem):
         return reason
-    slow = problem.spec.scaled and not problem.numerics.fast
+    # The kernel of groups adds the sums of each step in fp32.
+    slow = problem.scaled and not problem.numerics.fast and not problem.spec.grouped
     if slow and not fp8.summed_in_full(device, memory.grouped(config, problem)):
         return "the sums stay in the matrix unit's accumulator, which is the fast accumulation"
     if memory.shared_bytes(config, problem) > hardware.shared_bytes(device):

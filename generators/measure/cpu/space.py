@@ -62,6 +62,8 @@ def excluded(config: Config, problem: Problem, device: Device) -> str:
         return "Inductor leaves nothing to compute of a product of size zero"
     if reason := unmeasured(problem):
         return reason
+    if problem.scaled and problem.spec.grouped:
+        return "ATen multiplies groups of fp8 on a GPU alone"
     if problem.scales == "row" and _release() < SCALED_ROWS:
         return "ATen takes scales of rows on a CPU from torch 2.12 on"
     if problem.scales == "block":

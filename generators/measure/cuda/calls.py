@@ -14,7 +14,7 @@ from gemmdb.generators.measure.cuda import cutlass_calls, elementwise, emitted
 from gemmdb.generators.measure.cuda.emitted_config import only_emitted
 from gemmdb.generators.measure.cuda.render import Launch, Plan, Unit, plan
 from gemmdb.generators.measure.cuda.units import compile_unit
-from gemmdb.generators.measure.spelling import ALLOCATES, SPELLINGS, to_torch
+from gemmdb.generators.measure.spelling import ALLOCATES, BESIDE, SPELLINGS, to_torch
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import EMITTED
@@ -104,14 +104,14 @@ def _aten_call(
         after = _finish(problem, names, elementwise.product_dtype(problem), last)
         product = names["product"]
     multiply = SPELLINGS[problem.op]
-    scales = [names[name] for name in ("scale_a", "scale_b") if name in names]
+    beside = [names[name] for name in BESIDE if name in names]
     # The kernel that follows adds the bias of a dequantised product, after the scale.
     bias = None if problem.spec.dequantises else names.get("bias")
 
     def call() -> None:
         if before is not None:
             before()
-        multiply(problem, names["A"], weight, scales, bias, out=product)
+        multiply(problem, names["A"], weight, beside, bias, out=product)
         if after is not None:
             after()
 
@@ -138,7 +138,7 @@ def _allocating_call(
     problem: Problem, names: Tensors, around: tuple[Launch | None, Launch | None]
 ) -> Callable[[], torch.Tensor | None]:
     """As `_aten_call`, for a product that torch puts into new memory, which costs nothing when a graph replays."""
-    beside, last = [names["offsets"]], around[1]
+    beside, last = [names[name] for name in BESIDE if name in names], around[1]
 
     def call() -> torch.Tensor | None:
         product = SPELLINGS[problem.op](problem, names["A"], names["B"], beside, None)

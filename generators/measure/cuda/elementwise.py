@@ -48,7 +48,7 @@ def product_dtype(problem: Problem) -> str:
     """The dtype of ATen's product, before the kernel that follows."""
     if problem.spec.integer:
         return "int32"
-    return problem.out if problem.spec.scaled else problem.a.dtype
+    return problem.out if problem.scaled else problem.a.dtype
 
 
 def cast(problem: Problem) -> Launch:
@@ -106,11 +106,12 @@ def _as_matrix(problem: Problem) -> Problem:
         # The kernel is elementwise, so the batch can count as one matrix with all rows.
         a, b = (Operand(one.dtype, Layout(one.layout.order, one.layout.align)) for one in (problem.a, problem.b))
         alone = replace(problem, op="mm", batch=1, m=problem.batch * problem.m, a=a, b=b)
-    if op.scaled:
+    if problem.scaled:
         dense = Operand(problem.out, Layout("row", 1))
         alone = replace(
-            problem, op="mm", a=dense, b=dense, bias=None, scales="", numerics=default_numerics(problem.out)
-        )
+            problem, op="mm", a=dense, b=dense, bias=None, scales="", groups=0, ragged="",
+            numerics=default_numerics(problem.out),
+        )  # fmt: skip
     return alone
 
 

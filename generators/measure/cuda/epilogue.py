@@ -49,7 +49,7 @@ def statements(problem: Problem, indices: tuple[str, ...], value: str, mask: str
         lines.append(f"result = result * tl.load(scale + {n}, mask={n} < N, other=0).to(tl.float32)")
     if problem.scales == "tensor":
         lines.append("result = result * tl.load(scale_a) * tl.load(scale_b)")
-    elif problem.scales == "row":
+    elif problem.scales == "row" and not problem.spec.grouped:  # The template of groups has applied those of its own.
         lines.append(f"result = result * tl.load(scale_a + {m}, mask={m} < M, other=0)")
         lines.append(f"result = result * tl.load(scale_b + {n}, mask={n} < N, other=0)")
     if bias is not None:

@@ -152,8 +152,8 @@ class _Hooks:
         return "arg_" + {("A", 0): "M", ("A", 1): "K", ("B", 0): "K", ("B", 1): "N", ("B", -1): "N"}[name, dim]
 
     def stride(self, name: str, dim: int) -> str:
-        if name == "scale":
-            return "1"
+        if name.startswith("scale"):
+            return "N" if (name, dim) == ("scale_b", 0) else "1"  # Those of each group follow each other.
         if (name, dim) == ("B", 0) and self.problem.ragged == "m":
             return "apart"
         operand, leading = {"A": (self.problem.a, "lda"), "B": (self.problem.b, "ldb")}[name]

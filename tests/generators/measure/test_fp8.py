@@ -9,7 +9,8 @@ import torch
 from gemmdb.devices.detect import cpu
 from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cpu import space
-from gemmdb.generators.measure.program import Operands, blank, operands
+from gemmdb.generators.measure.cuda import bench
+from gemmdb.generators.measure.program import Operands, Product, blank, operands
 from gemmdb.generators.measure.reference import reference
 from gemmdb.generators.measure.spelling import SPELLINGS
 from gemmdb.generators.measure.tolerance import acceptable, tolerance
@@ -150,6 +151,66 @@ def test_the_last_step_of_k_must_be_summed():
 
 def _scales(made: Operands) -> tuple[torch.Tensor, torch.Tensor]:
     return made.scale_a, made.scale_b
+
+
+def experts(m: int = 40, n: int = 48, k: int = 256, groups: int = 5, **rest) -> Problem:
+    return Problem.gemm("grouped_mm", m=m, n=n, k=k, groups=groups, dtype="fp8_e4m3", **rest)
+
+
+def product_of_groups(made: Operands, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
+    """The rows of all groups in float64, with these scales."""
+    found, start = torch.zeros(len(made.a), made.b.shape[2], dtype=torch.float64), 0
+    for group, end in enumerate(made.offsets.tolist()):
+        rows = slice(start, end)
+        found[rows] = (made.a[rows].double() * scale_a[rows, None]) @ (made.b[group].double() * scale_b[group])
+        start = end
+    return found
+
+
+@pytest.mark.parametrize("groups", [5, 30])
+def test_groups_of_fp8_have_a_scale_for_each_row_and_for_each_column_of_each_group(groups):
+    problem = experts(groups=groups)
+    made = operands(problem, CPU, 1)
+    assert (tuple(made.scale_a.shape), tuple(made.scale_b.shape)) == ((40,), (groups, 48)) == problem.scale_sizes
+    assert (made.a.float().abs().amax(1) == torch.finfo(made.a.dtype).max).all()
+    assert (made.b.float().abs().amax(1) == torch.finfo(made.b.dtype).max).all()
+    assert blank(problem, CPU).scale_b.shape == made.scale_b.shape
+    for one in bench.divided(problem, made):
+        expected, exact = reference(problem, one), product_of_groups(one, one.scale_a, one.scale_b)
+        assert expected.error(exact) < 1e-12
+        assert 0.5 < exact.std() < 4
+
+
+@pytest.mark.parametrize("shift", [1, 2, 16])
+def test_scales_of_another_row_column_or_group_are_wrong(shift):
+    problem = experts(fast_accum=True, n=48)
+    made = operands(problem, CPU, 1)
+    expected, a, b = reference(problem, made), made.scale_a, made.scale_b
+    for wrong in ((a.roll(shift), b), (a, b.roll(shift, 0)), (a, b.roll(shift, 1)), (a, b[:1].expand(5, -1))):
+        assert expected.error(product_of_groups(made, *wrong)) > 2 * tolerance(problem)
+
+
+def test_the_module_of_groups_of_fp8_takes_its_tensors_in_this_order(monkeypatch):
+    """torch multiplies them on a GPU alone."""
+    problem = experts(fast_accum=True)
+    made = operands(problem, CPU, 1)
+
+    def multiply(a, b, scale_a, scale_b, offs, out_dtype, use_fast_accum):
+        given = replace(made, a=a, b=b, offsets=offs)
+        return product_of_groups(given, scale_a, scale_b).to(out_dtype) if use_fast_accum else None
+
+    monkeypatch.setattr(torch, "_scaled_grouped_mm", multiply)
+    module = Product(problem, made)
+    assert [tuple(one.shape) for one in module.inputs] == [(40, 256), (40,), (5,), (5, 48, 256), (5, 48)]
+    assert reference(problem, made).error(module(*module.inputs)) <= tolerance(problem)
+    named = made.named
+    assert list(named) == ["A", "B", "scale_a", "scale_b", "offsets"]
+
+
+def test_no_cpu_measures_groups_of_fp8():
+    (candidate,) = space.CpuSpace().candidates(experts(), cpu(), named("full", "cpu"))
+    assert candidate.config == ATEN
+    assert candidate.illegal == "ATen multiplies groups of fp8 on a GPU alone"
 
 
 def test_operands_by_name_and_back():

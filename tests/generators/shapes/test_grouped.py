@@ -1,5 +1,6 @@
 """The preset of experts: which mixtures it holds, in which order, and that a build can measure all of it."""
 
+import hashlib
 from collections import Counter
 
 import pytest
@@ -14,6 +15,7 @@ from gemmdb.generators.shapes.strata import affordable
 
 PROBLEMS = preset("h200-grouped")
 FIRST = len(h200_grouped.most_used())
+WHOLE = len(PROBLEMS) - len(h200_grouped.fp8())
 
 
 def test_the_most_used_mixtures_come_first_at_all_steps():
@@ -35,7 +37,7 @@ def test_all_of_it_is_products_of_groups_that_a_build_measures():
     assert len(set(PROBLEMS)) == len(PROBLEMS)
     assert all(affordable(problem) for problem in PROBLEMS[FIRST:])
     space, effort = CudaSpace(), named("quick", "cuda")
-    for problem in PROBLEMS[::7]:
+    for problem in [*PROBLEMS[:WHOLE:7], *PROBLEMS[WHOLE::3]]:
         found = space.candidates(problem, H200, effort)
         assert len(found) >= 4, problem.text
         assert not any(one.illegal for one in found)
@@ -52,3 +54,17 @@ def test_any_part_of_the_rest_is_a_balanced_sample(part):
     assert {8, 16, 32, 64, 128} <= {p.groups for p in found}
     rows = Counter(p.m // max(p.groups, 1) > 16 for p in found if p.ragged == "m")
     assert min(rows.values()) > len(found) / 6
+
+
+def test_the_most_used_mixtures_come_again_with_fp8_and_nothing_before_them_has_moved():
+    assert not any(p.scaled for p in PROBLEMS[:WHOLE])
+    text = "\n".join(p.text for p in PROBLEMS[:WHOLE])
+    assert (WHOLE, hashlib.sha256(text.encode()).hexdigest()[:16]) == (480, "f65eda502a1955bd")
+    last = PROBLEMS[WHOLE:]
+    assert len(last) == 60
+    assert {(p.m, p.n, p.k, p.groups, p.fusion) for p in last} == {
+        (p.m, p.n, p.k, p.groups, p.fusion) for p in PROBLEMS[:FIRST]
+    }
+    assert Counter((p.a.dtype, p.scales, p.numerics.fast) for p in last) == {
+        ("fp8_e4m3", "row", True): FIRST, ("fp8_e4m3", "row", False): 18,
+    }  # fmt: skip

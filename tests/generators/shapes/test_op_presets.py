@@ -32,7 +32,7 @@ def drawn(name: str) -> Sequence[Problem]:
 def use(problem: Problem) -> Hashable:
     """What tells the uses of an op apart."""
     few, numerics = problem.m <= 64, problem.numerics
-    if problem.spec.scaled:
+    if problem.scaled:
         return problem.scales, numerics.fast, problem.bias is None, few
     return problem.a.dtype, numerics.fp32, problem.a.layout.order, problem.b.layout.order
 

@@ -101,7 +101,7 @@ GOOD = '{"op": "mm", "m": 1, "n": 8, "k": 8}\n'
         (GOOD + '{"op": "mm", "a": [16, 32], "b": [31, 64]}', r":2: K differs: a is \[16, 32\] and b is \[31, 64\]"),
         (GOOD + '\n{"op": "baddbmm", "m": 1, "n": 8, "k": 8}', ":3: unknown op 'baddbmm'"),
         (GOOD + '\n{"op": "mm", "batch": 2, "m": 1, "n": 8, "k": 8}', ":3: mm: only bmm takes a batch"),
-        (GOOD + '\n{"op": "mm", "scales": "row", "m": 1, "n": 8, "k": 8}', ":3: mm: only scaled_mm has scales"),
+        (GOOD + '\n{"op": "mm", "scales": "row", "m": 1, "n": 8, "k": 8}', ":3: mm: only scaled_mm and grouped_mm"),
         (GOOD + '\n{"op": "scaled_mm", "scales": 1, "m": 1, "n": 8, "k": 8}', ":3: scales must be of type str"),
         (
             GOOD + '\n{"op": "scaled_mm", "fast_accum": 1, "m": 1, "n": 8, "k": 8}',

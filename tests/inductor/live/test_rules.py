@@ -23,6 +23,7 @@ UNALIGNED = Query(Problem.gemm("mm", m=7, n=5000, k=3001), H200)
 SCALED = Query(Problem.gemm("scaled_mm", m=7, n=64, k=64, scales="row"), H200)
 GROUPS = Query(Problem.gemm("grouped_mm", m=7, n=64, k=64), H200)
 HALF_GROUPS = Problem.gemm("grouped_mm", m=7, n=64, k=64, dtype="fp16")
+FP8_GROUPS = Query(Problem.gemm("grouped_mm", m=500, n=64, k=64, dtype="fp8_e4m3"), H200)
 BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
 
 
@@ -50,6 +51,8 @@ BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
         (replace(GROUPS, device=registry.find("NVIDIA L4")), 300.0, "sizes of such groups back"),
         (replace(GROUPS, ranges=SOME), 300.0, "at fixed sizes"),
         (replace(GROUPS, device=detect.cpu()), 300.0, "only on a GPU"),
+        (FP8_GROUPS, 20.0, ""),
+        (replace(FP8_GROUPS, device=detect.cpu()), 300.0, "only on a GPU"),
         (SCALED, 20.0, ""),
         (SCALED, 300.0, ""),
         (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 20.0, "fp8 have Inductor's templates alone"),

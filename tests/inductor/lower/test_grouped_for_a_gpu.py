@@ -38,8 +38,26 @@ def gradient(x, y, offs):
     return torch._grouped_mm(x.t(), y, offs=offs)
 
 
-bf16 = torch.bfloat16
+def scaled(x, w, scale_a, scale_b, offs):
+    return torch._scaled_grouped_mm(x, w.transpose(-2, -1), scale_a, scale_b, offs=offs, use_fast_accum=True)
+
+
+def scaled_exactly(x, w, scale_a, scale_b, offs):
+    return torch._scaled_grouped_mm(x, w.transpose(-2, -1), scale_a, scale_b, offs)
+
+
+def scaled_weighted(*inputs):
+    return torch.relu(scaled(*inputs))
+
+
+def computed_scales(x, w, offs):
+    """As where activations are quantised in the same graph."""
+    return scaled(x.to(fp8), w.to(fp8), x.abs().amax(1).float(), w.abs().amax(2).float(), offs)
+
+
+bf16, fp8 = torch.bfloat16, torch.float8_e4m3fn
 TOKENS, OFFSETS = (64, 256, bf16), (8, torch.int32)
+FP8 = (64, 256, fp8), (8, 512, 256, fp8), (64, torch.float32), (8, 512, torch.float32), OFFSETS
 PROGRAMS = {
     "experts": (experts, (TOKENS, (8, 512, 256, bf16), OFFSETS)),
     "weighted": (weighted, (TOKENS, (8, 512, 256, bf16), OFFSETS, (64, 1, bf16))),
@@ -47,11 +65,14 @@ PROGRAMS = {
     # All matrices together have more than 2**32 elements.
     "far apart": (experts, (TOKENS, (1023, 2**15, 256, bf16), (1023, torch.int32))),
     "odd columns": (experts, (TOKENS, (8, 510, 256, bf16), OFFSETS)),
+    "fp8": (scaled, FP8),
+    "fp8, in fp32": (scaled_exactly, FP8),
+    "fp8, weighted": (scaled_weighted, FP8),
+    "fp8, computed": (computed_scales, (TOKENS, (8, 512, 256, bf16), OFFSETS)),
 }  # fmt: skip
 BEYOND = "rows beyond the last group are not stored, but what is fused may need them"
 REFUSED = {
-    ("weighted", "flat"): BEYOND,
-    ("weighted", "Inductor's"): BEYOND,
+    **{(f"{program}weighted", name): BEYOND for program in ("", "fp8, ") for name in ("flat", "Inductor's")},
     ("gradient", "flat"): "the groups of K have different lengths, and only loops of one length are flattened",
     **{("odd columns", name): "torch pads the rows of its output to multiples of 16 bytes" for name in CONFIGS},
 }
@@ -82,7 +103,12 @@ def test_a_product_of_groups_is_one_kernel_or_atens(program, name, answers):
     reason = REFUSED.get((program, name), "")
     assert problem.startswith("grouped_mm m=256 n=512 k=64 " if program == "gradient" else "grouped_mm m=64 ")
     assert note == reason
+    fp8 = program.startswith("fp8")
+    assert (" scales=row " in problem, " fast=1 " in problem) == (fp8, fp8 and "fp32" not in program)
     if reason:
-        assert "extern_kernels._grouped_mm" in kernels
+        assert f"extern_kernels.{'_scaled' if fp8 else ''}_grouped_mm" in kernels
     else:
-        assert [kernel.startswith("triton_tem_fused_") for kernel in kernels] == [True]
+        others = [kernel for kernel in kernels if not kernel.startswith("triton_tem_fused_")]
+        assert len(kernels) - len(others) == 1
+        assert bool(others) == (program == "fp8, computed")
+        assert not any(kernel.startswith("extern_kernels") for kernel in others)

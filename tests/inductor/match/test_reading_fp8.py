@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gemmdb import Problem  # noqa: E402
 from gemmdb.inductor.match import extract, products  # noqa: E402
 from gemmdb.inductor.match import scaled_mm as reading  # noqa: E402
 
@@ -15,12 +16,52 @@ BF16 = torch.bfloat16
 A, B = torch.randn(8, 32).to(torch.float8_e4m3fn), torch.randn(16, 32).to(torch.float8_e4m3fn).t()
 
 
-@pytest.mark.parametrize("name", ["_scaled_grouped_mm", "_scaled_grouped_mm_v2"])
-def test_products_of_groups_are_counted_by_name(name):
-    if not hasattr(torch.ops.aten, name):
+def test_the_second_version_for_groups_is_counted_by_name():
+    if not hasattr(torch.ops.aten, "_scaled_grouped_mm_v2"):
         pytest.skip("this torch has none")
-    node = torch.fx.Graph().call_function(getattr(torch.ops.aten, name).default)
-    assert products.uncovered(node) == "scaled_grouped_mm"
+    node = torch.fx.Graph().call_function(torch.ops.aten._scaled_grouped_mm_v2.default)
+    assert "scaled_grouped_mm_v2" in products.uncovered(node)
+
+
+F8, ONES = torch.float8_e4m3fn, torch.ones(4, 16)
+ROWS, EXPERTS, ENDS = A, torch.randn(4, 16, 32).to(F8).mT, torch.tensor([2, 2, 5, 8], dtype=torch.int32)
+GROUPS = {
+    "as torch calls it": ({}, None),
+    "a fast accumulation": ({"use_fast_accum": True}, None),
+    "two batches": ({"self": torch.randn(4, 8, 32).to(F8), "scale_a": torch.ones(4, 8), "offs": None},
+                    "all groups have one size"),
+    "columns": ({"self": torch.randn(4, 8, 32).to(F8), "scale_a": torch.ones(4, 8), "mat2": B, "scale_b": ONES[0]},
+                "divide the columns"),
+    "depth": ({"mat2": B, "scale_a": torch.ones(32), "scale_b": torch.ones(64)}, "each has scales of its own"),
+    "mx": ({"scale_a": torch.ones(8).to(torch.float8_e8m0fnu), "scale_b": ONES.to(torch.float8_e8m0fnu)},
+           "scales of torch.float8_e8m0fnu"),
+    "a scaled output": ({"scale_result": torch.ones(())}, "the output is scaled"),
+    "a bias": ({"bias": torch.ones(16).bfloat16()}, "a bias"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_of_fp8_are_read(name):
+    changes, reason = GROUPS[name]
+    given = {"self": ROWS, "mat2": EXPERTS, "scale_a": ONES[0, :8], "scale_b": ONES, "offs": ENDS} | changes
+    owner = torch.fx.Graph()
+    nodes = {}
+    for key, one in given.items():
+        nodes[key] = one
+        if isinstance(one, torch.Tensor):
+            nodes[key] = owner.placeholder(key)
+            nodes[key].meta["val"] = one
+    tensors = [nodes.pop(key) for key in ("self", "mat2", "scale_a", "scale_b")]
+    node = owner.call_function(torch.ops.aten._scaled_grouped_mm.default, tuple(tensors), nodes)
+    node.meta["val"] = torch.zeros(8, 16).bfloat16()
+    assert products.uncovered(node) is None
+    if reason is not None:
+        with pytest.raises(extract.Unsupported, match=reason):
+            products.product(node)
+        return
+    problem = products.product(node).query.problem
+    fast = "use_fast_accum" in changes
+    assert problem == Problem.gemm("grouped_mm", m=8, n=16, k=32, groups=4, dtype="fp8_e4m3", fast_accum=fast)
 
 
 SCALES = {

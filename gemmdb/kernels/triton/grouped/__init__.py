@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.kernels import rules
+from gemmdb.kernels import fp8, rules
 from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
-from gemmdb.kernels.triton import shared, sources
+from gemmdb.kernels.triton import memory, shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -25,11 +25,24 @@ def maps(config: Config) -> bool:
 
 
 def names(config: Config, problem: Problem) -> dict[str, int | str]:
-    """The constants of the template. SLOTS: the power of two that holds all groups and the rows beyond them."""
-    return shared.even_constants(config, problem) | {
+    """The constants of the template. SLOTS: the power of two that holds all groups and the rows beyond them. Of fp8
+    operands also SCALES, and PROMOTE where the sums of each step are added in fp32."""
+    return shared.even_constants(config, problem) | _scaling(config, problem) | {
         "TMA": maps(config), "RAGGED_K": problem.ragged == "k", "GROUPS": problem.groups,
         "SLOTS": 1 << problem.groups.bit_length(),
     }  # fmt: skip
+
+
+def _scaling(config: Config, problem: Problem) -> dict[str, int | str]:
+    if not problem.scaled:
+        return {}  # Other kernels are rendered without a word of scales.
+    found: dict[str, int | str] = {"SCALES": True}
+    return found | {"PROMOTE": True} if _promotes(config, problem) else found
+
+
+def _promotes(config: Config, problem: Problem) -> bool:
+    """Whether the matrix unit's own accumulator, which keeps few bits of fp8 sums, may not hold them for long."""
+    return problem.scaled and not problem.numerics.fast and memory.grouped(config, problem)
 
 
 def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
@@ -50,6 +63,8 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return reason
     if problem.groups > MOST_GROUPS:
         return f"a program holds the ends of at most {MOST_GROUPS} groups"
+    if _promotes(config, problem) and int(config.values["block_k"]) > fp8.PROMOTED:
+        return f"the matrix unit sums at most {fp8.PROMOTED} products before they are added in fp32"
     if config.values["flatten"]:
         if problem.ragged == "k":
             return "the groups of K have different lengths, and only loops of one length are flattened"
@@ -67,7 +82,7 @@ KERNEL = Kernel(
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
     illegal=illegal, maps=maps, compiled=compiled, template=Template(__name__, names, grid),
-    digest=partial(sources.digest, __name__),
+    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip
 """docs/kernels.md says what each parameter does. `flatten`: the loads of a program's next tile are in flight while it
 stores this one. Rows beyond the last group are then left as they are, as ATen leaves them."""

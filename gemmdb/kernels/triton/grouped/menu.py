@@ -47,6 +47,38 @@ _ROWS: tuple[tuple[int, Sequence[Entry]], ...] = (
     )),
 )  # fmt: skip
 """For groups that divide M, by the mean number of rows of the groups that have some."""
+_FP8_ROWS: tuple[tuple[int, Sequence[Entry]], ...] = (
+    (4, (
+        (16, 64, 256, 4, 4, (SWAPPED, SWAPPED_FLAT, POINTER)), (16, 128, 256, 4, 2, (SWAPPED, SWAPPED_FLAT)),
+        (16, 64, 256, 4, 2, (SWAPPED, SWAPPED_TMA, TMA)), (16, 128, 128, 4, 4, (SWAPPED, SWAPPED_TMA)),
+        (16, 64, 512, 4, 2, (POINTER, SWAPPED)), (16, 32, 512, 4, 4, (POINTER,)), (16, 128, 256, 8, 1, (SWAPPED_FLAT,)),
+        (16, 64, 256, 4, 1, (POINTER, TMA)),
+    )),
+    (16, (
+        (16, 64, 256, 4, 4, (SWAPPED, SWAPPED_FLAT, POINTER)), (16, 128, 256, 4, 2, (SWAPPED, SWAPPED_FLAT)),
+        (32, 64, 256, 4, 3, (SWAPPED, SWAPPED_FLAT)), (32, 128, 128, 4, 4, (SWAPPED, SWAPPED_FLAT)),
+        (16, 128, 128, 4, 4, (SWAPPED,)), (16, 64, 256, 4, 2, (TMA,)), (32, 128, 256, 4, 2, (SWAPPED_FLAT,)),
+        (64, 64, 256, 4, 2, (TMA,)), (64, 128, 128, 4, 2, (TMA, FLAT)),
+    )),
+    (32, (
+        (32, 64, 256, 4, 3, (SWAPPED, SWAPPED_FLAT)), (32, 128, 128, 4, 4, (SWAPPED, SWAPPED_FLAT, SWAPPED_TMA)),
+        (64, 128, 128, 4, 3, (TMA, FLAT, POINTER)), (32, 128, 256, 4, 2, (SWAPPED_FLAT, SWAPPED_TMA)),
+        (64, 64, 256, 4, 3, (TMA, FLAT)), (64, 128, 256, 4, 1, (TMA, FLAT)), (64, 256, 128, 4, 1, (TMA, FLAT)),
+        (128, 128, 128, 4, 2, (TMA,)),
+    )),
+    (128, (
+        (64, 128, 128, 4, 3, (TMA, FLAT, POINTER)), (64, 128, 256, 4, 2, (TMA, FLAT)),
+        (64, 256, 128, 4, 1, (TMA, FLAT)), (128, 128, 128, 8, 2, (TMA, FLAT)), (128, 128, 128, 4, 2, (TMA, FLAT)),
+        (64, 256, 128, 4, 2, (TMA,)), (128, 256, 128, 8, 1, (TMA, FLAT)),
+    )),
+    (1 << 31, (
+        (128, 256, 128, 8, 1, (FLAT, TMA)), (128, 128, 128, 8, 2, (FLAT, TMA)), (64, 256, 128, 4, 1, (FLAT, TMA)),
+        (128, 128, 128, 4, 2, (FLAT, TMA)), (256, 128, 128, 8, 1, (FLAT, TMA)), (64, 128, 128, 4, 3, (TMA,)),
+        (128, 256, 64, 8, 1, (FLAT,)), (128, 128, 256, 8, 1, (FLAT,)),
+    )),
+)  # fmt: skip
+"""The same of fp8: tiles twice as deep. With few rows the weight is the left operand: the warp-group instructions then
+multiply fp8 as it is, and other instructions fp16."""
 _DEPTHS: tuple[tuple[int, Sequence[Entry]], ...] = (
     (32, (
         (128, 128, 32, 4, 2, (POINTER, TMA)), (128, 128, 32, 4, 3, (POINTER,)), (64, 128, 32, 4, 4, (POINTER,)),
@@ -63,7 +95,8 @@ _DEPTHS: tuple[tuple[int, Sequence[Entry]], ...] = (
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
-    entries, total = (_ROWS, problem.m) if problem.ragged == "m" else (_DEPTHS, problem.k)
+    rows = _FP8_ROWS if problem.scaled else _ROWS
+    entries, total = (rows, problem.m) if problem.ragged == "m" else (_DEPTHS, problem.k)
     mean = -(-total // max(grouped.active(problem), 1))
     for m, n, k, warps, resident, ways in up_to(entries, mean):
         for way in ways:
