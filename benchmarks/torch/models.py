@@ -1,7 +1,8 @@
 """Decode and prefill of a Llama-3-8B-shaped model: default mode, max-autotune and gemmdb, in turn in one process.
 
-    python -m benchmarks.torch models --out FILE.jsonl [--rows 1,4,16] [--prefill 2048] [--layers 32] [--context 1024]
-        [--weights bf16,int8,int8-before] [--modes default,gemmdb,gemmdb+pdl,max-autotune] [--trace] [--minutes M]
+    python -m benchmarks.torch models --out FILE.jsonl [--rows 1,4,16,64] [--prefill 2048] [--layers 32]
+        [--context 1024] [--weights bf16,int8,int8-before] [--modes default,gemmdb,gemmdb+pdl,max-autotune] [--trace]
+        [--minutes M]
 
 A step of each variant is captured in one CUDA graph, so no launch is waited for, and the graphs are replayed in turn.
 Layers are compiled one by one and share their code, so each variant compiles one layer and the head. Max-autotune and
@@ -36,7 +37,7 @@ KINDS = {"bf16": ("bf16",), "int8": ("int8", "int8-before")}
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the result; lines are appended")
-    parser.add_argument("--rows", default="1,4,16", help="numbers of sequences that are decoded at once")
+    parser.add_argument("--rows", default="1,4,16,64", help="numbers of sequences that are decoded at once")
     parser.add_argument("--prefill", type=int, default=2048, help="tokens of a prefill; 0 for none")
     parser.add_argument("--layers", type=int, default=32, help="layers of the model")
     parser.add_argument("--context", type=int, default=1024, help="tokens in the cache of a decode step")

@@ -43,7 +43,7 @@ class Step:
     facts: dict[str, Any]
 
 
-def captured(model: llama.Decoder, mode: str, inputs: tuple[torch.Tensor, torch.Tensor]) -> Step:
+def captured(model: llama.Decoder, mode: str, inputs: tuple[torch.Tensor, ...]) -> Step:
     """Compile the model's layers in a mode and capture one step."""
     torch._dynamo.reset()
     gemmdb.inductor.reset_stats()
@@ -51,9 +51,9 @@ def captured(model: llama.Decoder, mode: str, inputs: tuple[torch.Tensor, torch.
     head = torch.compile(model.head, **MODES[mode])
 
     def step() -> torch.Tensor:
-        x, angles = inputs
+        x, *others = inputs
         for block in blocks:
-            x = block(x, angles)
+            x = block(x, *others)
         return torch.as_tensor(head(x))
 
     start = time.perf_counter()
@@ -116,7 +116,7 @@ def measure(shape: llama.Shape, run: llama.Run, tokens: int, options: argparse.N
     """The times and facts of all variants for one number of rows and tokens. If a variant fails, its reason is kept
     and the others go on."""
     began = time.monotonic()
-    inputs = llama.inputs(shape, run.rows, tokens)
+    inputs = llama.inputs(shape, run, tokens)
     steps: dict[str, Step] = {}
     found: dict[str, Any] = {"rows": run.rows, "tokens": tokens, "layers": shape.layers, "failures": {}}
     models: list[llama.Decoder] = []  # A captured graph reads weights that it does not own.
