@@ -86,7 +86,7 @@ def early(problem: Problem, most: int) -> Config | None:
     if hit is None:
         return None
     device = current_catalog().resolve(None)
-    ways = [way for way in dependent.ways(hit.config) if way.values["pdl"] <= most]
+    ways = [way for way in dependent.ways(hit.config) if int(way.values["pdl"]) <= most]
     legal = [way for way in ways if illegal(way, problem, device) is None]
     return legal[-1] if legal else hit.config
 
