@@ -20,6 +20,7 @@ from gemmdb.devices import detect
 from gemmdb.errors import GemmdbError, InputError, TableError
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.cutlass import prebuilt
+from gemmdb.kernels.cutlass.archive import Archive
 from gemmdb.key.toolchain import installed
 from gemmdb.settings import ENVIRONMENT, ON_MISS, Settings, log_level
 from gemmdb.table.catalog import Catalog
@@ -134,10 +135,10 @@ def _kernels(torch: Check) -> Check:
         remedy = "gemmdb kernels build, with nvcc" if device is not None and device.arch == prebuilt.ARCH else ""
         return Check("kernels", MISSING, "no CUTLASS kernels are compiled in advance", remedy)
     try:
-        archive = prebuilt.Archive.open(path)
+        archive = Archive.open(path)
     except TableError as error:
         return Check("kernels", BROKEN, str(error), "install gemmdb again")
-    count = f"{len(archive.digests)} CUTLASS kernels for {archive.provenance.get('arch', '?')}"
+    count = f"{len(archive.kernels)} CUTLASS kernels for {archive.provenance.get('arch', '?')}"
     running = installed("cuda") if torch.state == OK else None
     if running is not None and not archive.runs_with(running):
         detail = f"{count}, for CUDA {archive.provenance['cuda']}: this torch has CUDA {running.cuda}"

@@ -37,11 +37,11 @@ def kernels(context: typer.Context) -> None:
         raise typer.Exit(1)
     archive = prebuilt.archive()
     if archive is None:
-        raise InputError(f"{path} is not the file that manifest.json describes; install gemmdb again")
+        raise InputError(f"{path} cannot be read, or is not what manifest.json describes; install gemmdb again")
     told = archive.provenance
     say_facts((
         ("file", str(path)), ("size", f"{path.stat().st_size / 2**20:.1f} MiB"),
-        ("kernels", f"{len(archive.digests)} for {told.get('arch', '?')}"),
+        ("kernels", f"{len(archive.kernels)} for {told.get('arch', '?')}"),
         ("compiled by", f"nvcc {told['cuda']}, CUTLASS {told.get('cutlass', '?')}"),
         ("runs with", f"torch for CUDA {major(str(told['cuda']))}"),
     ))  # fmt: skip
@@ -80,7 +80,7 @@ def build(
     if arch != prebuilt.ARCH:
         raise InputError(f"--arch: {arch} has no CUTLASS kernel; {prebuilt.ARCH} has")
     from gemmdb.generators.files.manifest import write_manifest
-    from gemmdb.generators.kernels import building
+    from gemmdb.generators.kernels import building, writing
     from gemmdb.generators.kernels.compiling import Tools
     from gemmdb.generators.kernels.wanted import wanted
     from gemmdb.table.catalog import Catalog
@@ -103,7 +103,7 @@ def build(
         pulse.begin(f"{len(there)}/{len(units)} kernels", aloud=False)
         files = building.build(units, tools, jobs, lambda done, of: pulse.begin(f"{done}/{of} kernels", aloud=False))
     where = out or prebuilt.shipped(arch)
-    building.write(files, tools, where)
+    writing.write(files, tools, where)
     if where == prebuilt.shipped(arch):  # What the manifest does not describe is not used.
         write_manifest(where.parent)
     say(f"{where}: {count(len(files), 'kernel')}, {where.stat().st_size / 2**20:.1f} MiB")

@@ -63,6 +63,10 @@ def test_the_wheel_holds_every_module_and_data_file(wheel_names: list[str]) -> N
             assert path.replace(folder, inside, 1) in wheel_names, path
 
 
+def test_the_wheel_is_no_larger_than_it_may_be(wheel: Path) -> None:
+    assert wheel.stat().st_size <= 8 * 2**20
+
+
 def test_the_licence_is_in_the_wheel(wheel_names: list[str]) -> None:
     assert any(name.endswith("/LICENSE") for name in wheel_names)
 

@@ -13,7 +13,8 @@ import pytest
 
 import gemmdb
 from gemmdb.generators.files.manifest import check_manifest
-from gemmdb.generators.files.verify import verify
+from gemmdb.generators.files.verify import verify, verify_kernels
+from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.problem import Query
 from gemmdb.ladder import lookup
 from gemmdb.ladder.expected import with_expectations
@@ -66,6 +67,14 @@ def test_the_measured_table_fits_into_the_wheel_and_covers_what_it_should():
         counts = Counter(problem.op for problem, _ in table.pairs())
     least = {"mm": 1500, "mixed_mm": 1000, "addmm": 800, "int_mm": 600, "scaled_mm": 600, "bmm": 400}
     assert all(counts[op] >= number for op, number in least.items())
+
+
+def test_the_compiled_kernels_are_in_order_and_as_small_as_the_docs_say():
+    assert verify_kernels(prebuilt.shipped()) == []
+    archive, size = prebuilt.archive(), prebuilt.shipped().stat().st_size
+    text = " ".join((ROOT / "docs" / "kernels.md").read_text().split())
+    assert f"The {len(archive.kernels)} kernels that ship take {size / 2**20:.1f} MiB." in text
+    assert f"all {len(archive.kernels)} take {size / 2**20:.1f} MiB." in (ROOT / "CHANGELOG.md").read_text()
 
 
 def _answers(policy):

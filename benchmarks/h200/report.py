@@ -40,9 +40,11 @@ SPLITS: tuple[tuple[str, Member], ...] = (
     ("int_mm, alone", of("int_mm", fusion="none")),
     ("mm, all M", of("mm")),
     ("addmm, all M", of("addmm")),
-    ("bmm", of("bmm")),
-    ("scaled_mm, M <= 64", of("scaled_mm", most=64)),
+    ("scaled_mm, M <= 64, scales of rows", of("scaled_mm", most=64, scales="row")),
+    ("scaled_mm, M <= 64, one scale", of("scaled_mm", most=64, scales="tensor")),
+    ("scaled_mm, M <= 64, scales of blocks", of("scaled_mm", most=64, scales="block")),
     ("scaled_mm, all M", of("scaled_mm")),
+    ("int4 weights, all M", of("mixed_mm", int4=True)),
 )
 CLASSES = ((16, "1-16"), (64, "17-64"), (256, "65-256"), (1024, "257-1024"), (4096, "1025-4096"), (2**31, "4097-"))
 Row = list[Any]

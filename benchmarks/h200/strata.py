@@ -14,15 +14,22 @@ FLOOR_BYTES = 48e6
 Member = Callable[[Problem], bool]
 
 
-def of(*ops: str, most: float = math.inf, least: int = 0, fusion: str | None = None) -> Member:
-    """A function that tells whether a problem has one of the ops, an M from `least` to `most`, and the fusion if one is
-    given."""
-    return lambda p: p.op in ops and least <= p.m <= most and fusion in (None, p.fusion)
+def of(
+    *ops: str, most: float = math.inf, least: int = 0, fusion: str = "", scales: str = "", int4: bool = False
+) -> Member:
+    """A function that tells whether a problem has one of the ops, an M from `least` to `most`, and the fusion and the
+    scales if they are given. `int4`: whether the weight is of int4."""
+
+    def member(p: Problem) -> bool:
+        alike = fusion in ("", p.fusion) and scales in ("", p.scales) and int4 == (p.int4 is not None)
+        return p.op in ops and least <= p.m <= most and alike
+
+    return member
 
 
 def streamed(problem: Problem) -> bool:
     """Whether a problem's time is compared with a streaming read of its weight."""
-    return problem.op == "mixed_mm" and problem.m <= 16 and problem.n * problem.k >= FLOOR_BYTES
+    return of("mixed_mm", most=16)(problem) and problem.n * problem.k >= FLOOR_BYTES
 
 
 FIGURES: tuple[tuple[str, Member, float, float], ...] = (
@@ -32,6 +39,9 @@ FIGURES: tuple[tuple[str, Member, float, float], ...] = (
     ("mm, M <= 64", of("mm", most=64), 1.12, 1.10),
     ("mm and addmm, all M", of("mm", "addmm"), 1.04, 1.03),
     ("grouped_mm", of("grouped_mm"), 1.3, 1.05),
+    ("scaled_mm, M <= 64", of("scaled_mm", most=64), 1.5, 1.2),
+    ("bmm", of("bmm"), 1.15, 1.05),
+    ("int4 weights, M <= 16", of("mixed_mm", most=16, int4=True), 1.3, 1.3),
 )
 """Name, members, and the target of the geometric mean: over ATen, and over the choice of max-autotune."""
 STRATA: dict[str, Member] = {
@@ -42,6 +52,11 @@ STRATA: dict[str, Member] = {
     "addmm, M <= 64": of("addmm", most=64),
     "mm and addmm, M > 64": of("mm", "addmm", least=65),
     "grouped_mm": of("grouped_mm"),
+    "scaled_mm, M <= 64": of("scaled_mm", most=64),
+    "scaled_mm, M > 64": of("scaled_mm", least=65),
+    "bmm": of("bmm"),
+    "int4 weights, M <= 16": of("mixed_mm", most=16, int4=True),
+    "int4 weights, M > 16": of("mixed_mm", least=17, int4=True),
 }
 """The comparison with max-autotune draws equally many problems from each. Together they are all problems of these
 ops."""
@@ -54,6 +69,9 @@ STRATA_OF = {
     "mm, M <= 64": ("mm, M <= 64",),
     "mm and addmm, all M": ("mm, M <= 64", "addmm, M <= 64", "mm and addmm, M > 64"),
     "grouped_mm": ("grouped_mm",),
+    "scaled_mm, M <= 64": ("scaled_mm, M <= 64",),
+    "bmm": ("bmm",),
+    "int4 weights, M <= 16": ("int4 weights, M <= 16",),
 }
 """The strata of each figure."""
 

@@ -5,8 +5,8 @@
 The rows are of as many problems as give 50 rows each, written as a build writes them: a few thousand at a time, then
 the verdicts. `merge` unites two halves of the table. Each step runs in a process of its own, whose peak resident memory
 is what the system says. `lookup` is the time of a lookup by distinct problems from all of the table, the making of the
-key included: in the first round, and warm, when the same problems are asked for again. The result is one line of JSON
-per run: a run with a tenth of the rows tells whether memory grows with them.
+key included: in the first round, and warm, when the same problems are asked for again and the reader remembers what it
+read. The result is one line of JSON per run: a run with a tenth of the rows tells whether memory grows with them.
 """
 
 from __future__ import annotations

@@ -75,8 +75,9 @@ def child(mode: str, kind: str, layers: int, rows: int) -> dict[str, Any]:
     from benchmarks.torch import llama
 
     shape = llama.Shape(layers=layers)
-    model = llama.Decoder(shape, llama.Run(rows, 1024, kind)).eval()
-    inputs = llama.inputs(shape, rows, 1)
+    made_for = llama.Run(rows, 1024, kind)
+    model = llama.Decoder(shape, made_for).eval()
+    inputs = llama.inputs(shape, made_for, 1)
     how: dict[str, Any] = {"mode": "max-autotune-no-cudagraphs"} if mode == "max-autotune" else {}
     if mode == "gemmdb":
         how = {"backend": "gemmdb", "options": {"gemmdb.on_miss": "aten"}}

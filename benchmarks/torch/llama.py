@@ -84,7 +84,7 @@ class Norm(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention over a cache of fixed length, whose last positions are the new tokens, and a gated feed-forward."""
+    """Attention over a cache of fixed length, which the new tokens are written to, and a gated feed-forward."""
 
     def __init__(self, shape: Shape, run: Run) -> None:
         super().__init__()
@@ -96,26 +96,34 @@ class Block(nn.Module):
         self.out = linear(shape.hidden, query, run.device)
         self.up = linear(2 * shape.feed, shape.hidden, run.device)
         self.down = linear(shape.hidden, shape.feed, run.device)
-        cache = torch.randn(2, run.rows, shape.key_heads, run.context, shape.head, device=run.device)
-        self.register_buffer("cache", cache.to(torch.bfloat16))
+        for name in ("keys", "values"):
+            cache = torch.randn(run.rows, shape.key_heads, run.context, shape.head, device=run.device)
+            self.register_buffer(name, cache.to(torch.bfloat16))
 
-    def forward(self, x: Tensor, angles: Tensor) -> Tensor:
-        """`x` [rows, tokens, hidden], `angles` [tokens, head / 2]."""
-        x = x + self.out(self.attend(self.qkv(self.before(x)), angles))
+    def forward(self, x: Tensor, angles: Tensor, places: Tensor) -> Tensor:
+        """`x` [rows, tokens, hidden], `angles` [tokens, head / 2], `places` [tokens], int64: where they lie in the
+        cache."""
+        x = x + self.out(self.attend(self.qkv(self.before(x)), angles, places))
         gate, up = self.up(self.between(x)).chunk(2, dim=-1)
         return x + self.down(F.silu(gate) * up)
 
-    def attend(self, mixed: Tensor, angles: Tensor) -> Tensor:
-        """Attention of the new tokens to the cache, which they are written to."""
+    def attend(self, mixed: Tensor, angles: Tensor, places: Tensor) -> Tensor:
+        """Attention of the new tokens to the cache, which they are written to.
+
+        Keys and values have a cache each and are written by an index tensor, as programs do (gpt-fast, transformers'
+        StaticCache). Inductor writes those rows in place. Of an assignment to slices of one cache for both it made two
+        copies of the whole cache.
+        """
         rows, tokens, _ = mixed.shape
         shape = self.shape
         heads = mixed.view(rows, tokens, -1, shape.head).transpose(1, 2)
         query, key, value = heads.split((shape.heads, shape.key_heads, shape.key_heads), dim=1)
         query, key = rotate(query, angles), rotate(key, angles)
-        self.cache[0, :, :, -tokens:] = key
-        self.cache[1, :, :, -tokens:] = value
-        full = self.cache if tokens < self.cache.shape[3] else torch.stack((key, value))
-        found = F.scaled_dot_product_attention(query, full[0], full[1], is_causal=tokens > 1, enable_gqa=True)
+        self.keys[:, :, places] = key
+        self.values[:, :, places] = value
+        if tokens < self.keys.shape[2]:
+            key, value = self.keys, self.values
+        found = F.scaled_dot_product_attention(query, key, value, is_causal=tokens > 1, enable_gqa=True)
         return found.transpose(1, 2).reshape(rows, tokens, -1)
 
 
@@ -147,10 +155,10 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(Block(shape, run) for _ in range(shape.layers))
         self.head = Head(shape, run)
 
-    def forward(self, x: Tensor, angles: Tensor) -> Tensor:
-        """Logits [rows, vocabulary] of `x` [rows, tokens, hidden]."""
+    def forward(self, x: Tensor, angles: Tensor, places: Tensor) -> Tensor:
+        """Logits [rows, vocabulary] of `x` [rows, tokens, hidden]; `angles` and `places` as for a block."""
         for block in self.blocks:
-            x = block(x, angles)
+            x = block(x, angles, places)
         return self.head(x)
 
 
@@ -159,8 +167,10 @@ def read_bytes(model: nn.Module) -> int:
     return sum(buffer.nbytes for buffer in model.buffers())
 
 
-def inputs(shape: Shape, rows: int, tokens: int, device: str = "cuda") -> tuple[Tensor, Tensor]:
-    """Embedded tokens [rows, tokens, hidden] and the angles of their positions [tokens, head / 2]."""
-    x = torch.randn(rows, tokens, shape.hidden, device=device).to(torch.bfloat16)
-    rates = 500000.0 ** (-torch.arange(0, shape.head, 2, device=device) / shape.head)
-    return x, torch.arange(tokens, device=device)[:, None] * rates
+def inputs(shape: Shape, run: Run, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Embedded tokens [rows, tokens, hidden], the angles of their positions [tokens, head / 2], and their places in the
+    cache [tokens], int64: the last ones."""
+    x = torch.randn(run.rows, tokens, shape.hidden, device=run.device).to(torch.bfloat16)
+    rates = 500000.0 ** (-torch.arange(0, shape.head, 2, device=run.device) / shape.head)
+    places = torch.arange(run.context - tokens, run.context, device=run.device)
+    return x, places[:, None] * rates, places

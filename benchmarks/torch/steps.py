@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,12 +27,15 @@ HOPELESS = 20
 """A step that takes this many times as long as the fastest is timed once."""
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
-    "gemmdb": {"backend": "gemmdb", "options": {"gemmdb.on_miss": "error"}},
-    "gemmdb+pdl": {},
+    "gemmdb": {"backend": "gemmdb", "options": {"gemmdb.on_miss": "aten"}},
+    "gemmdb+pdl1": {},
+    "gemmdb+pdl2": {},
     "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
 }
-"""How torch.compile is called. `gemmdb+pdl`: the kernels that the tables name, and each that can do so begins before
-the one in front of it has ended, whether the tables say so or not."""
+"""How torch.compile is called."""
+EARLY = {"gemmdb+pdl1": 1, "gemmdb+pdl2": 2}
+"""Modes with the kernels that the tables name, where each that can do so begins before the one in front of it has
+ended, whether the tables say so or not: the largest value of its parameter `pdl`."""
 
 
 @dataclass
@@ -43,7 +47,7 @@ class Step:
     facts: dict[str, Any]
 
 
-def captured(model: llama.Decoder, mode: str, inputs: tuple[torch.Tensor, torch.Tensor]) -> Step:
+def captured(model: llama.Decoder, mode: str, inputs: tuple[torch.Tensor, ...]) -> Step:
     """Compile the model's layers in a mode and capture one step."""
     torch._dynamo.reset()
     gemmdb.inductor.reset_stats()
@@ -51,13 +55,13 @@ def captured(model: llama.Decoder, mode: str, inputs: tuple[torch.Tensor, torch.
     head = torch.compile(model.head, **MODES[mode])
 
     def step() -> torch.Tensor:
-        x, angles = inputs
+        x, *others = inputs
         for block in blocks:
-            x = block(x, angles)
+            x = block(x, *others)
         return torch.as_tensor(head(x))
 
     start = time.perf_counter()
-    with gemmdb.inductor.force(early, "early") if mode == "gemmdb+pdl" else nullcontext():
+    with gemmdb.inductor.force(partial(early, most=EARLY[mode]), mode) if mode in EARLY else nullcontext():
         step()
     torch.cuda.synchronize()
     facts: dict[str, Any] = {"compile_s": time.perf_counter() - start}
@@ -75,15 +79,16 @@ def captured(model: llama.Decoder, mode: str, inputs: tuple[torch.Tensor, torch.
     return Step(graph, logits, facts)
 
 
-def early(problem: Problem) -> Config | None:
-    """The config that the tables name for a problem; with a request of its weight in advance, else without, where it
-    can begin before the kernel in front of it has ended."""
+def early(problem: Problem, most: int) -> Config | None:
+    """The config that the tables name for a problem, with the largest `pdl` up to `most` with which it is legal, if
+    any."""
     hit = gemmdb.lookup(problem)
     if hit is None:
         return None
     device = current_catalog().resolve(None)
-    ways = [way for way in dependent.ways(hit.config) if illegal(way, problem, device) is None]
-    return ways[-1] if ways else hit.config
+    ways = [way for way in dependent.ways(hit.config) if int(way.values["pdl"]) <= most]
+    legal = [way for way in ways if illegal(way, problem, device) is None]
+    return legal[-1] if legal else hit.config
 
 
 def in_turn(steps: dict[str, Step], seconds: float) -> dict[str, list[float]]:
@@ -116,7 +121,7 @@ def measure(shape: llama.Shape, run: llama.Run, tokens: int, options: argparse.N
     """The times and facts of all variants for one number of rows and tokens. If a variant fails, its reason is kept
     and the others go on."""
     began = time.monotonic()
-    inputs = llama.inputs(shape, run.rows, tokens)
+    inputs = llama.inputs(shape, run, tokens)
     steps: dict[str, Step] = {}
     found: dict[str, Any] = {"rows": run.rows, "tokens": tokens, "layers": shape.layers, "failures": {}}
     models: list[llama.Decoder] = []  # A captured graph reads weights that it does not own.

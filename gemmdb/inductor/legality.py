@@ -93,7 +93,7 @@ def _default(config: Config, problem: Problem) -> str | None:
 def _loaded(config: Config, problem: Problem) -> str | None:
     archive = prebuilt.archive()
     name = prebuilt.name(config, problem) if archive is not None else ""
-    if archive is None or name not in archive.digests or not archive.runs_with(compiled.running()):
+    if archive is None or name not in archive.kernels or not archive.runs_with(compiled.running()):
         return None  # nvcc compiles it, if the policy allows that.
     return None if compiled.usable(name) else "its compiled kernel cannot be loaded here"
 

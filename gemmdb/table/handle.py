@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from gemmdb.errors import TableError
 from gemmdb.table import dbfile, schema, swapping
+from gemmdb.table.remembered import Remembered
 
 T = TypeVar("T")
 
@@ -40,7 +41,8 @@ class Handle:
     `db` is the connection, None while the file is closed; hold `lock` to use it, and let `busy` be true meanwhile:
     SQLite does not allow a second statement while it asks about the deadline of the first. `replaced` is called with
     the header whenever the file opens again with another one; it must not read the file. `check` is called before the
-    file is opened, and raises TableError for one that may not be used."""
+    file is opened, and raises TableError for one that may not be used. `remembered`: what was read of the open file;
+    None where it cannot be told whether the file has changed."""
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class Handle:
         self._head: schema.Header | None = None
         self.lock = _lock_of(path)
         self.db: sqlite3.Connection | None = None
+        self.remembered: Remembered | None = None
         self.busy = False
         self.deadline = dbfile.Deadline()
         self._file: swapping.Identity = None
@@ -101,6 +104,7 @@ class Handle:
         _refuse_endless(self.path)
         self._check()
         self._file = swapping.identity(self.path)
+        watched = Remembered(self.path, self.immutable)
         try:
             db = dbfile.connect(self.path, self.immutable, self.deadline)
         except TableError as error:
@@ -116,7 +120,7 @@ class Handle:
         replaced = self._replaced()
         if before not in (None, head) and replaced is not None:
             replaced(head)
-        self.db = db
+        self.db, self.remembered = db, watched if watched.leads_here() else None
         return db
 
     def _ask(self, read: Callable[[sqlite3.Connection], T], bulk: bool = False) -> T:
@@ -170,7 +174,7 @@ class Handle:
         with self.lock:
             if self.db is not None:
                 self.db.close()
-            self.db = None
+            self.db = self.remembered = None
 
 
 def _nothing() -> None:
@@ -231,7 +235,7 @@ def _in_child() -> None:
     for handle in _handles:
         if handle.db is not None:
             _inherited.append(handle.db)
-        handle.db, handle.busy = None, False
+        handle.db, handle.remembered, handle.busy = None, None, False
         handle.lock = _lock_of(handle.path)
 
 

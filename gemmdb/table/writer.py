@@ -16,13 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlite_utils import Database
-
 from gemmdb.errors import InputError, TableError
-from gemmdb.table import checksum, dbfile, schema, swapping
+from gemmdb.table import checksum, dbfile, opening, schema, swapping
 from gemmdb.table.key_writer import KeyWriter
 from gemmdb.table.measurement import Measurement
-from gemmdb.table.migrations import MIGRATIONS
 from gemmdb.table.row_cache import RowCache
 from gemmdb.table.rows import fingerprint, pack, values
 from gemmdb.table.verdict import Verdict, decide_all
@@ -129,7 +126,7 @@ class Store:
 
     def _opened(self) -> bool:
         before = swapping.identity(self.path)
-        self._db = _open(self.path)
+        self._db = opening.opened(self.path)
         self._file = swapping.identity(self.path)
         return before in (None, self._file)
 
@@ -185,42 +182,6 @@ def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
     return (problem.key, verdict.device.key, protocol.key, verdict.klass, ties[0].key, keys, *numbers, problem.head)
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    _check_target(path)
-    dbfile.check_journal(path)
-    # Absolute: `:memory:` is a file of that name, too.
-    db = sqlite3.connect(path.absolute(), timeout=0, isolation_level=None, check_same_thread=False)
-    try:
-        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST)
-        db.execute("PRAGMA trusted_schema=OFF")
-        if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
-            raise dbfile.logged(path)
-        # A transaction that spills pages to disk locks readers out until it ends.
-        db.execute("PRAGMA cache_spill=OFF")
-        _prepare(db, path)
-    except BaseException:
-        db.close()
-        raise
-    return db
-
-
-def _prepare(db: sqlite3.Connection, path: Path) -> None:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
-        if not empty:
-            schema.check(db, path)
-        if empty or schema.header(db, path).version < schema.SCHEMA_VERSION:
-            MIGRATIONS.apply(Database(db, execute_plugins=False, recursive_triggers=False))
-            schema.check(db, path)
-        if schema.header(db, path).packed:
-            raise TableError(f"{path} is packed, so nothing can be added; name the table that it was packed from")
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
-
-
 def _publish(db: sqlite3.Connection, live: bool, above: int) -> None:
     digest = _get(db, "rows_digest")
     if _get(db, "digest") != digest:
@@ -246,17 +207,6 @@ def _json(provenance: Mapping[str, Any]) -> str:
     if len(text) > dbfile.LONGEST // 2:
         raise InputError(f"a run's provenance takes {len(text):,} bytes; at most {dbfile.LONGEST // 2:,} are kept")
     return text
-
-
-def _check_target(path: Path) -> None:
-    if path.is_dir():
-        raise TableError(f"{path} is a directory, not a table; name a .db file in it")
-    if path.exists() and not path.is_file():
-        raise TableError(f"{path} is not a regular file; name a table to write")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TableError(f"{path}: its folder cannot be made ({error.strerror}); name another") from error
 
 
 @contextlib.contextmanager

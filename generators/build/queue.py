@@ -159,8 +159,10 @@ class Claims:
         try:
             self._descriptor = locks.opened(self._path, writable=True)  # All who may write the folder may build.
         except OSError as error:
-            why = f"{self._path} cannot be opened ({error.strerror}), and builds claim their work there"
-            raise InputError(f"{why}; remove it, or name another --out") from error
+            there = os.path.lexists(self._path)
+            what, remedy = ("opened", "remove it, or name another --out") if there else ("made", "name another --out")
+            why = f"{self._path} cannot be {what} ({error.strerror}), and builds claim their work there"
+            raise InputError(f"{why}; {remedy}") from error
         return self
 
     def __exit__(self, *details: object) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gemmdb import trust
 from gemmdb.errors import InputError, TableError
-from gemmdb.kernels.cutlass.prebuilt import Archive
+from gemmdb.kernels.cutlass.archive import Archive
 from gemmdb.table import schema
 from gemmdb.table.reader import Table
 
@@ -45,7 +45,7 @@ def describe_kernels(path: Path) -> dict[str, Any]:
         "file": path.name,
         "sha256": trust.sha256_of(path),
         "bytes": path.stat().st_size,
-        "kernels": len(archive.digests),
+        "kernels": len(archive.kernels),
         "provenance": dict(archive.provenance),
     }
 

@@ -15,7 +15,7 @@ from typing import Any
 from gemmdb.errors import InputError, TableError
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.cutlass.prebuilt import KINDS, Archive
+from gemmdb.kernels.cutlass.archive import Archive
 from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -87,12 +87,11 @@ def verify_kernels(path: Path) -> list[Finding]:
             f"compiled from source {one_line(source)}, which is {cutlass.digest('gemm')} now: gemmdb kernels build"
         )
         found.append(Finding("kernel", message))
-    for name in archive.digests:
-        for kind in KINDS:
-            try:
-                archive.read(name, kind)
-            except TableError as error:
-                found.append(Finding("kernel", str(error)))
+    for name in archive.kernels:
+        try:
+            archive.read(name)
+        except TableError as error:
+            found.append(Finding("kernel", str(error)))
     return found
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from gemmdb.errors import InputError
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.cutlass import entry
-from gemmdb.kernels.cutlass.prebuilt import KINDS
+from gemmdb.kernels.cutlass.archive import KINDS
 
 FLAGS = (*cutlass.FLAGS, "-Xcompiler=-fPIC,-fvisibility=hidden")
 LINKED = ("-shared", "-cudart", "shared", "-Xlinker", "-s")

@@ -82,6 +82,21 @@ def test_a_hundred_kills_lost_nothing() -> None:
         assert f"| {kind} | {number} |" in page
 
 
+def test_a_hundred_kills_over_a_cluster_lost_nothing() -> None:
+    done = json_lines(ROOT / "benchmarks/results/faults/cluster-kills.jsonl")
+    killed = sum((Counter(line["killed"]) for line in done), Counter())
+    assert killed.total() >= 100
+    assert killed["node"] >= 20
+    assert max(line["longest_s"] for line in done) < kills.LIMIT_S
+    assert [line[name] for line in done for name in ("faults", "missing", "more") if line[name]] == []
+    assert sum(line["orphans"] for line in done) == 0
+    assert done[-1]["untimed"] == []  # Three were untimed before their statuses were mended.
+    page = (ROOT / "docs" / "faults.md").read_text()
+    assert f"{killed.total()} kills of {sum(line['builds'] for line in done)} builds" in page
+    for kind, number in killed.items():
+        assert f"| {kind} | {number} |" in page
+
+
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stress") / "table.db"

@@ -6,9 +6,14 @@ import sqlite3
 
 import pytest
 from kit import kernels
+from kit.devices import H200
+from kit.tables import Kit
 
 from gemmdb.kernels import cutlass
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cutlass import prebuilt
+from gemmdb.kernels.cutlass.archive import Archive
+from gemmdb.key.problem import Problem
 
 
 @pytest.fixture
@@ -38,7 +43,7 @@ def test_verify_checks_an_archive(gemmdb, archive):
     assert gemmdb("verify", str(archive)).out == f"{archive}: no faults found\n"
     done = gemmdb("verify", str(archive), "--remeasure", "5")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    archive.write_bytes(archive.read_bytes().replace(b"gemmdb_cutlass_abab", b"gemmdb_cutlass_xbab"))
+    archive.write_bytes(archive.read_bytes().replace(b"kernels-0.xz", b"kernels-1.xz"))
     assert gemmdb("verify", str(archive)).code == 1
 
 
@@ -57,6 +62,25 @@ def test_a_build_without_a_compiler_says_so(gemmdb, monkeypatch):
     done = gemmdb("kernels", "build")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert "nvcc is not there" in done.err
+
+
+def test_a_build_writes_an_archive_and_goes_on_where_it_was(gemmdb, tmp_path, monkeypatch):
+    calls = kernels.instead_of_nvcc(tmp_path, monkeypatch)
+    config = Config.parse(
+        "cutlass:gemm cluster_m=1 cluster_n=1 raster=auto schedule=cooperative split_k=1 swap=1 swizzle=1 tile_k=64 "
+        "tile_m=32 tile_n=128"
+    )
+    problem = Problem.gemm("mixed_mm", m=32, n=512, k=512)
+    rows = [Kit().row(one, us, problem=problem, device=H200) for one, us in ((ATEN, 10.0), (config, 5.0))]
+    monkeypatch.setenv("GEMMDB_TABLES", str(Kit().write(tmp_path / "mine.db", rows)))
+    out = tmp_path / "kernels.zip"
+    done = gemmdb("kernels", "build", "--out", str(out))
+    assert (done.code, done.out) == (0, f"{out}: 1 kernel, 0.0 MiB\n")
+    assert list(Archive.open(out).kernels) == [prebuilt.name(config, problem)]
+    first, compiled = out.read_bytes(), calls.read_text()
+    assert gemmdb("kernels", "build", "--ready", "--out", str(out)).code == 0
+    assert (out.read_bytes(), calls.read_text()) == (first, compiled)
+    assert gemmdb("verify", str(out)).out == f"{out}: no faults found\n"
 
 
 def test_a_table_that_ends_as_an_archive_is_checked_as_a_table(gemmdb, archive, make_table):

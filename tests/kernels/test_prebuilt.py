@@ -1,7 +1,5 @@
-"""Kernels that are compiled in advance: what an archive holds, what it is trusted with, and who is served from it."""
+"""Kernels that are compiled in advance: what they are called, and who is served from them."""
 
-import json
-import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,8 +9,6 @@ from hypothesis import strategies as st
 from kit import kernels
 from kit.devices import H200
 
-from gemmdb.errors import TableError
-from gemmdb.generators.files.verify import verify_kernels
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass import entry, prebuilt
@@ -43,95 +39,6 @@ def shipped(tmp_path, monkeypatch):
     path = kernels.archived(tmp_path, [prebuilt.name(CONFIG, PROBLEM), kernels.NAME])
     kernels.ship(monkeypatch, path)
     return path
-
-
-def test_an_archive_holds_each_kernel_as_an_object_and_as_a_library(tmp_path):
-    archive = prebuilt.Archive.open(kernels.archived(tmp_path))
-    assert {kind: archive.read(kernels.NAME, kind).decode() for kind in prebuilt.KINDS} == {
-        kind: f"{kind} of {kernels.NAME}" for kind in ("o", "so")
-    }
-    assert archive.provenance["source"] == cutlass.digest("gemm")
-    assert verify_kernels(archive.path) == []
-
-
-def test_the_same_kernels_give_the_same_bytes(tmp_path):
-    first = kernels.archived(tmp_path, ["gemmdb_cutlass_" + "b" * 24, kernels.NAME]).read_bytes()
-    assert kernels.archived(tmp_path, [kernels.NAME, "gemmdb_cutlass_" + "b" * 24]).read_bytes() == first
-
-
-def rewritten(path, change):
-    """The archive with other members."""
-    with zipfile.ZipFile(path) as opened:
-        members = {name: opened.read(name) for name in opened.namelist()}
-    change(members)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as made:
-        for name, data in members.items():
-            made.writestr(name, data)
-    return path
-
-
-def test_a_kernel_that_was_changed_is_not_read(tmp_path):
-    path = rewritten(kernels.archived(tmp_path), lambda members: members.update({kernels.NAME: b"x" * 90}))
-    archive = prebuilt.Archive.open(path)
-    with pytest.raises(TableError, match=r"is not what index.json says"):
-        archive.read(kernels.NAME, "so")
-    assert [finding.check for finding in verify_kernels(path)] == ["kernel", "kernel"]
-
-
-def test_an_archive_of_another_source_is_a_fault(tmp_path, monkeypatch):
-    path = kernels.archived(tmp_path)
-    monkeypatch.setattr(cutlass, "digest", lambda kernel: "0" * 16)
-    assert [finding.message for finding in verify_kernels(path)] == [
-        f"compiled from source {prebuilt.Archive.open(path).provenance['source']}, which is {'0' * 16} now: "
-        "gemmdb kernels build"
-    ]
-
-
-@pytest.mark.parametrize("index", [
-    b"", b"[]", b"{}", b'{"kernels": {}, "provenance": {}}', b'{"kernels": [], "provenance": {"cuda": "13.0"}}',
-    b'{"kernels": {"../x": {"o": "", "so": "", "size": 1}}, "provenance": {"cuda": "13.0"}}',
-    json.dumps({"kernels": {kernels.NAME: {"o": "", "so": "", "size": "x"}}, "provenance": {"cuda": "13.0"}}).encode(),
-    json.dumps({"kernels": {kernels.NAME: {"o": "", "so": "", "size": 1}}, "provenance": {"cuda": 13}}).encode(),
-    json.dumps({"kernels": {kernels.NAME: {"o": "", "so": "", "size": 1e999}}, "provenance": {"cuda": "13"}}).encode(),
-    b"[" * 100_000,
-])  # fmt: skip
-def test_a_malformed_index_is_an_error_of_one_line(tmp_path, monkeypatch, index):
-    path = rewritten(kernels.archived(tmp_path), lambda members: members.update({prebuilt.INDEX: index}))
-    with pytest.raises(TableError) as raised:
-        prebuilt.Archive.open(path)
-    assert "\n" not in str(raised.value)
-    kernels.ship(monkeypatch, path)
-    assert prebuilt.cost(CONFIG, PROBLEM, CUDA13) == CONFIG.spec.cost, "it counts as none"
-
-
-@given(data=st.binary(max_size=300))
-def test_bytes_that_are_no_archive_are_an_error(tmp_path_factory, data):
-    path = tmp_path_factory.mktemp("archive") / "kernels.zip"
-    path.write_bytes(data)
-    with pytest.raises(TableError):
-        prebuilt.Archive.open(path)
-
-
-@given(cut=st.integers(0, 500), flipped=st.integers(0, 499))
-def test_a_damaged_archive_is_an_error_or_reads_what_was_written(tmp_path_factory, cut, flipped):
-    folder = tmp_path_factory.mktemp("archive")
-    path = kernels.archived(folder)
-    data = bytearray(path.read_bytes())
-    data[flipped % len(data)] ^= 0x55
-    path.write_bytes(data[: len(data) - cut % len(data)] if cut % 2 else data)
-    try:
-        archive = prebuilt.Archive.open(path)
-        found = {name: archive.read(name, "so") for name in archive.digests}
-    except TableError:
-        return
-    assert found in ({kernels.NAME: f"so of {kernels.NAME}".encode()}, {})
-
-
-def test_a_member_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
-    path = rewritten(kernels.archived(tmp_path), lambda members: members.update({kernels.NAME: b"\0" * 2048}))
-    monkeypatch.setattr(prebuilt, "_MOST_BYTES", 1024)
-    with pytest.raises(TableError, match="too large"):
-        prebuilt.Archive.open(path).read(kernels.NAME, "so")
 
 
 @pytest.mark.parametrize(("toolchain", "cost"), [
@@ -184,17 +91,6 @@ def test_the_identity_changes_with_what_is_shipped(tmp_path, monkeypatch):
 
 def test_an_h200_is_a_gpu_that_the_archive_is_for():
     assert H200.arch == prebuilt.ARCH
-
-
-def test_another_way_of_packing_is_refused(tmp_path):
-    path = kernels.archived(tmp_path)
-    with zipfile.ZipFile(path) as opened:
-        members = {name: opened.read(name) for name in opened.namelist()}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
-        for name, data in members.items():
-            made.writestr(name, data)
-    with pytest.raises(TableError, match="not packed as gemmdb packs it"):
-        prebuilt.Archive.open(path)
 
 
 def test_a_verdict_that_no_kernel_can_serve_is_no_error(shipped, tmp_path):

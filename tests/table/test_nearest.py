@@ -44,6 +44,6 @@ def test_a_large_family_is_searched_as_a_small_one(kit, table, m, n, k, limit, b
     with pytest.MonkeyPatch.context() as patch:
         for crowd in (5, 10_000):
             patch.setattr(nearest, "CROWD", crowd)
-            opened._crowded.clear()
+            opened._families.crowded.clear()
             found = opened.neighbours(asked, kit.device, limit=limit, within=bound)
             assert [round(distance(one)[0], 9) for one in found] == [round(distance(one)[0], 9) for one in wanted]

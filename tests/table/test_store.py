@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sqlite3
-import stat
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -158,11 +158,56 @@ def test_an_empty_file_becomes_a_table(kit, tmp_path):
     assert count(kit.write(tmp_path / "t.db", [kit.row()])) == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_named(kit, tmp_path):
-    tmp_path.chmod(stat.S_IREAD | stat.S_IEXEC)
-    with pytest.raises(TableError, match="permissions"):
-        Store.open(tmp_path / "t.db")
+@pytest.fixture
+def shared():
+    """A folder that other users may enter, as they may not that of a test."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize(("modes", "told"), [
+    ((0o555, 0o666), "cannot be written: its folder may not be written; check its permissions, or name another file"),
+    ((0o777, 0o444), "cannot be written: it is read-only; check its permissions, or name another file"),
+    ((0o000, 0o666), "cannot be opened (Permission denied); check the permissions of its folder"),
+])  # fmt: skip
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_may_not_be_written_is_told_when_it_is_opened(kit, shared, modes, told, linked):
+    folder = shared / "tables"
+    folder.mkdir()
+    path = kit.write(folder / "t.db", [kit.row()])
+    asked = shared / "link.db" if linked else path
+    if linked:
+        asked.symlink_to(path)
+    path.chmod(modes[1])
+    folder.chmod(modes[0])
+    assert _told_a_user(asked) == f"{asked} {told}"
+    folder.chmod(0o755)
+    assert [one.name for one in folder.iterdir()] == ["t.db"]
+
+
+def _told_a_user(path):
+    """What a user is told who opens a table for writing and whom modes stop, as they do not stop root. Skips the test
+    where root cannot become one."""
+    read, write = os.pipe()
+    if not (pid := os.fork()):
+        try:
+            if not os.geteuid():
+                os.setgid(65534)
+                os.setuid(65534)
+        except OSError:
+            os._exit(77)
+        try:
+            Store.open(path).close()
+        except BaseException as error:
+            os.write(write, (str(error) if isinstance(error, TableError) else repr(error)).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 77:
+        pytest.skip("root cannot become another user here")
+    with os.fdopen(read) as pipe:
+        return pipe.read()
 
 
 def test_a_table_is_one_file_when_nobody_writes(kit, tmp_path):

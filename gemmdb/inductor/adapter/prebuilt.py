@@ -40,7 +40,7 @@ def _place(cls: Any, source: str, kind: str) -> None:
     try:
         path = _written(cls, source, kind).with_suffix(f".{kind}")
         if not path.exists():
-            write_atomic(str(path), archive.read(name, kind))
+            write_atomic(str(path), archive.read(name)[kind])
         # What nvcc said of the same source before, which Inductor would raise again.
         Path(binary_error_path(str(path))).unlink(missing_ok=True)
     except (OSError, TableError) as error:  # nvcc compiles it then.

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from kit import kernels
 
 from gemmdb.api import current_catalog
 from gemmdb.errors import InputError
@@ -12,31 +13,11 @@ from gemmdb.generators.kernels.compiling import Tools, compiled
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.cutlass import entry, prebuilt
 
-COMPILER = """#!/bin/sh
-if [ "$1" = --version ]; then echo "Cuda compilation tools, release 13.0, V13.0.88"; exit; fi
-echo "$@" >> {calls}
-while [ $# -gt 0 ]; do case $1 in -o) out=$2;; -c) source=$2;; esac; shift; done
-grep -q "cannot be" "$source" 2> /dev/null && echo "kernel.cu(3): error: it cannot be" >&2 && exit 2
-echo compiled > "$out"
-"""
-"""Stands for nvcc where only what happens around it is tested; a kernel takes the real one a minute."""
-
 
 @pytest.fixture
 def calls(tmp_path, monkeypatch):
     """The file with a line per call of the compiler."""
-    path, compiler = tmp_path / "calls", tmp_path / "nvcc"
-    path.touch()
-    compiler.write_text(COMPILER.format(calls=path))
-    compiler.chmod(0o755)
-    headers = tmp_path / "include"
-    (headers / "cutlass").mkdir(parents=True)
-    numbers = zip(("MAJOR", "MINOR", "PATCH"), (4, 2, 0), strict=True)
-    (headers / "cutlass" / "version.h").write_text("".join(f"#define CUTLASS_{name} {n}\n" for name, n in numbers))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("CUDACXX", str(compiler))
-    monkeypatch.setattr(cutlass, "headers", lambda: headers)
-    return path
+    return kernels.instead_of_nvcc(tmp_path, monkeypatch)
 
 
 def units(*texts: str) -> dict[str, entry.Unit]:
@@ -87,13 +68,6 @@ def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(cutlass, "headers", lambda: None)
     with pytest.raises(InputError, match=r"gemmdb\[cutlass\]"):
         Tools.find()
-
-
-def test_an_archive_that_cannot_be_written_is_an_error(calls, tmp_path):
-    tools = Tools.find()
-    files = building.build(units("one"), tools, 1, lambda *numbers: None)
-    with pytest.raises(InputError, match="cannot be written"):
-        building.write(files, tools, tmp_path / "nowhere" / "kernels.zip")
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from torch._inductor.codegen.cuda import compile_utils  # noqa: E402
 from gemmdb import Problem  # noqa: E402
 from gemmdb.inductor import compiled, install, legality  # noqa: E402
 from gemmdb.kernels.cutlass import prebuilt  # noqa: E402
+from gemmdb.kernels.cutlass.archive import KINDS  # noqa: E402
 from gemmdb.key.toolchain import Toolchain  # noqa: E402
 
 
@@ -47,7 +48,7 @@ def test_a_graph_loads_the_library_of_the_archive(tmp_path, monkeypatch, inducto
 
 def test_what_nvcc_said_before_does_not_count(tmp_path, monkeypatch, inductor):
     _, source = CUDACodeCache.write(kernels.SOURCE, "so")
-    for kind in prebuilt.KINDS:
+    for kind in KINDS:
         error = binary_error_path(str(Path(source).with_suffix(f".{kind}")))
         Path(error).write_text('[["nvcc"], "it failed"]')
     kernels.ship(monkeypatch, kernels.compiled(tmp_path))
@@ -66,7 +67,7 @@ def test_a_cache_that_was_emptied_is_filled_again(tmp_path, monkeypatch, inducto
 def test_a_package_links_the_object_of_the_archive(tmp_path, monkeypatch, inductor):
     kernels.ship(monkeypatch, kernels.compiled(tmp_path))
     path, _, _ = CUDACodeCache.compile(kernels.SOURCE, "o")
-    assert Path(path).read_bytes() == prebuilt.archive().read(kernels.NAME, "o")
+    assert Path(path).read_bytes() == prebuilt.archive().read(kernels.NAME)["o"]
 
 
 def test_another_source_is_left_to_nvcc(tmp_path, monkeypatch, inductor):

@@ -1,0 +1,96 @@
+"""The problems of one op and family that a file has verdicts on, the nearest first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gemmdb.errors import TableError
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.table import nearest, schema
+from gemmdb.table.handle import Handle
+from gemmdb.table.row_cache import RowCache
+
+
+class Families:
+    """The families of one open file. `crowded`: the keys of those too large to be read as a whole."""
+
+    def __init__(self, file: Handle, cache: RowCache) -> None:
+        self._file, self._cache = file, cache
+        self._known: dict[tuple[str, str, int, str], nearest.Family] = {}
+        self.crowded: set[int] = set()
+
+    def forget(self) -> None:
+        """Forget all that was read."""
+        self._known.clear()
+        self.crowded.clear()
+
+    def each(self) -> list[Problem]:
+        """See `Table.families`."""
+        keys: list[int] = []
+        last = -(2**63)
+        while found := self._file.fetch(nearest.FAMILY_AFTER, (last,)):
+            ((last, key),) = found
+            keys.append(key)
+            if len(keys) > schema.MOST_FAMILIES:
+                raise TableError(f"{self._file.path} holds more than {schema.MOST_FAMILIES:,} families of problems")
+        return [self._cache.problem(key) for key in keys]
+
+    def neighbours(
+        self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float], *, fixed: bool
+    ) -> list[Problem]:
+        """See `Table.neighbours`. `fixed`: whether the bytes of the file do not change while it is open."""
+        if not fixed:
+            found = self._nearest(problem, device, l2, limit, within)
+            return [p for key in found if (p := self._member(key, problem))]
+        family = self._family(problem, device, l2)
+        known, found = family.known, family.keys(problem, limit, within)
+        for key in found:
+            if key not in known:
+                known[key] = self._member(key, problem)
+        return [one for key in found if (one := known[key])]
+
+    def _nearest(self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float]) -> Sequence[int]:
+        """The keys of the nearest problems of a family in a file that may change. Of a large family only what is close
+        by is read, as long as that is enough."""
+        if problem.family_key not in self.crowded:
+            rows = self._decided(problem, device, l2, within, nearest.CROWD)
+            if len(rows) < nearest.CROWD:
+                return nearest.keys(rows, problem, limit)
+            self.crowded.add(problem.family_key)
+        for ratio in nearest.RATIOS:
+            box = [min(ratio, bound) for bound in within or (math.inf,) * 3]
+            rows = self._decided(problem, device, l2, box)
+            found = nearest.keys(rows, problem, limit, ratio)
+            if len(found) == limit:
+                return found
+        return nearest.keys(self._decided(problem, device, l2, within), problem, limit)
+
+    def _decided(
+        self, problem: Problem, device: Device, l2: str, within: Sequence[float], most: int | None = None
+    ) -> list[tuple[Any, ...]]:
+        """The keys and sizes of the problems of a family with a measured verdict; `most`: of so many at most."""
+        fetch = self._file.fetch_few
+        ids = fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
+        protocols = {key: self._cache.protocol(key) for (key,) in ids}
+        wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
+        query = nearest.statement(problem, device.key, wanted, within, most)
+        return fetch(*query, schema.MOST_PROBLEMS, "problems of a family")
+
+    def _family(self, problem: Problem, device: Device, l2: str) -> nearest.Family:
+        """All problems of a family, read once."""
+        asked = problem.op, problem.family, device.key, l2
+        family = self._known.get(asked)
+        if family is None:
+            family = nearest.Family.of(self._decided(problem, device, l2, ()))
+            if len(self._known) >= schema.MOST_FAMILIES:
+                self._known.clear()
+            self._known[asked] = family
+        return family
+
+    def _member(self, key: int, problem: Problem) -> Problem | None:
+        """The problem of a key, if it is of the same op and family."""
+        found = self._cache.problem(key)
+        return found if found.op == problem.op and found.family == problem.family else None

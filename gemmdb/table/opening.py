@@ -1,0 +1,80 @@
+"""Opening a table file for writing: what may be at the path, how SQLite is set up, and the current schema."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from sqlite_utils import Database
+
+from gemmdb.errors import TableError
+from gemmdb.table import dbfile, schema
+from gemmdb.table.migrations import MIGRATIONS
+
+
+def opened(path: Path) -> sqlite3.Connection:
+    """A connection for writing to the table at `path`, migrated to the current schema. A missing table is created, with
+    its folder. Raises TableError for what is no table or cannot be written, and what SQLite raises."""
+    _check_target(path)
+    dbfile.check_journal(path)
+    # Absolute: `:memory:` is a file of that name, too.
+    db = sqlite3.connect(path.absolute(), timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST)
+        db.execute("PRAGMA trusted_schema=OFF")
+        if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+            raise dbfile.logged(path)
+        # A transaction that spills pages to disk locks readers out until it ends.
+        db.execute("PRAGMA cache_spill=OFF")
+        _prepare(db, path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _prepare(db: sqlite3.Connection, path: Path) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+        if not empty:
+            schema.check(db, path)
+        if empty or schema.header(db, path).version < schema.SCHEMA_VERSION:
+            MIGRATIONS.apply(Database(db, execute_plugins=False, recursive_triggers=False))
+            schema.check(db, path)
+        if schema.header(db, path).packed:
+            raise TableError(f"{path} is packed, so nothing can be added; name the table that it was packed from")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _check_target(path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise TableError(f"{path} is a directory, not a table; name a .db file in it")
+        if path.exists() and not path.is_file():
+            raise TableError(f"{path} is not a regular file; name a table to write")
+    except OSError as error:
+        raise TableError(f"{path} cannot be opened ({error.strerror}); check the permissions of its folder") from error
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TableError(f"{path}: its folder cannot be made ({error.strerror}); name another") from error
+    _check_writable(path)
+
+
+def _check_writable(path: Path) -> None:
+    """SQLite opens what it cannot write for reading, and complains at the first write: by then a build has asked for
+    its lock, and chosen what to measure. Its journal lies beside the file."""
+    target = Path(dbfile.real(path))
+    if target.parent.is_dir() and not os.access(target.parent, os.W_OK | os.X_OK):
+        if os.statvfs(target.parent).f_flag & os.ST_RDONLY:
+            why, remedy = "its folder is on a file system that is mounted read-only", "name a file elsewhere"
+        else:
+            why, remedy = "its folder may not be written", "check its permissions, or name another file"
+        raise TableError(f"{path} cannot be written: {why}; {remedy}")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise TableError(f"{path} cannot be written: it is read-only; check its permissions, or name another file")

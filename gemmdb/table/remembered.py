@@ -1,0 +1,122 @@
+"""Rows that lookups have read of a file, remembered as long as the file has not changed.
+
+To read a file that others may write, SQLite locks it, looks for a journal and reads its header anew: eight calls of the
+system. Whether the file has changed since takes one: every write moves the time of a file's last change. It moves in
+steps of the system's clock, so two writes may have the same. Once a time has been seen for longer than such a step, the
+next write has another one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+SETTLED_S = 1.0
+"""For how long a time has to be seen. A step of the clocks of the file systems below takes 10 ms at most."""
+LOCAL = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
+"""File systems that one host alone writes. What the system says of a file of another one may be seconds old."""
+MOST = 2**15
+"""The most lookups whose rows are remembered. When there are more, all are forgotten."""
+
+Key = tuple[int, int]
+"""The keys of a problem and a device."""
+Rows = Sequence[tuple[Any, ...]]
+_Stamp = tuple[int, int, int]
+
+
+class Remembered:
+    """What lookups have read of one open file. Make it before the file is opened, and ask afterwards whether it
+    `leads_here`: whether the file that was opened is the one that is watched. `immutable`: nobody writes the file.
+
+    The descriptor is one that cannot be read from (`O_PATH`): to close another one would drop SQLite's locks.
+    """
+
+    def __init__(self, path: Path, immutable: bool = False) -> None:
+        self._path, self._immutable = path, immutable
+        self._known: tuple[_Stamp | None, dict[Key, Rows]] = (None, {})
+        self._file = -1 if immutable else _opened(path)
+        self._first: tuple[_Stamp | None, float] = (None, 0.0)
+        if self._file >= 0 and _local(self._file):
+            self._first = self._stamp(), time.monotonic()
+        else:
+            self._close()
+
+    def __del__(self) -> None:
+        self._close()
+
+    def leads_here(self) -> bool:
+        """Whether the path still leads to this file, and it can be told whether the file has changed."""
+        if self._file < 0:
+            return self._immutable
+        try:
+            return os.path.samestat(os.fstat(self._file), self._path.stat())
+        except OSError:
+            return False
+
+    def get(self, key: Key) -> Rows | None:
+        """What was read for a key of the file as it is now; None if nothing was."""
+        stamp, known = self._known
+        rows = known.get(key)
+        if rows is None or self._immutable or self._stamp() == stamp:
+            return rows
+        self._known = None, {}
+        return None
+
+    def place(self) -> dict[Key, Rows] | None:
+        """Where to put what is read from now on, by its key; None until the time of the last change has been seen for
+        long enough. Whether the file changes meanwhile need not be known: then `get` finds nothing there. After a
+        change there is a new place, since another thread may still add to the old one what it read before."""
+        stamp, known = self._known
+        if stamp is None and not self._immutable:
+            now, (first, since) = time.monotonic(), self._first
+            if now - since < SETTLED_S:
+                return None
+            stamp = self._stamp()
+            if stamp != first:
+                self._first = stamp, now
+                return None
+            known = {}
+            self._known = stamp, known
+        elif len(known) >= MOST:
+            known.clear()
+        return known
+
+    def _stamp(self) -> _Stamp:
+        found = os.fstat(self._file)
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+    def _close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+
+def file_system(about: str, mounts: str) -> str:
+    """The name of an open file's file system, empty if it is unknown. `about`: the text of /proc/self/fdinfo/N;
+    `mounts`: that of /proc/self/mountinfo."""
+    fields = dict(line.split(":", 1) for line in about.splitlines() if ":" in line)
+    mount = fields.get("mnt_id", "").strip()
+    for line in mounts.splitlines():
+        if line.split(" ", 1)[0] == mount:
+            return line.rpartition(" - ")[2].split(" ", 1)[0]
+    return ""
+
+
+def _opened(path: Path) -> int:
+    if not hasattr(os, "O_PATH"):
+        return -1
+    try:
+        return os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (OSError, ValueError):  # The path holds a NUL.
+        return -1
+
+
+def _local(file: int) -> bool:
+    try:
+        about, mounts = (Path(f"/proc/self/{name}").read_text() for name in (f"fdinfo/{file}", "mountinfo"))
+    except (OSError, ValueError):
+        return False
+    return file_system(about, mounts) in LOCAL

@@ -1,0 +1,234 @@
+"""What lookups remember of a file that others may write: nothing once it has changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from gemmdb import TableError
+from gemmdb.table import remembered, schema
+from gemmdb.table.reader import Table
+from gemmdb.table.remembered import file_system
+from gemmdb.table.writer import Store
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="only Linux tells cheaply whether a file has changed")
+SETTLED_S = 0.05
+"""Shortened for these tests, and still longer than the steps of a file system's clock."""
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch):
+    monkeypatch.setattr(remembered, "SETTLED_S", SETTLED_S)
+    monkeypatch.setattr(remembered, "file_system", lambda *_: "ext4")  # Whatever the tests run on.
+
+
+def settle():
+    time.sleep(1.2 * SETTLED_S)
+
+
+@contextlib.contextmanager
+def opened(path, immutable=False):
+    """A table that has been open for long enough."""
+    with Table.open(path, immutable=immutable) as table:
+        settle()
+        yield table
+
+
+def asked(table, act):
+    """How many lookups of verdicts the file answers while something runs."""
+    seen: list[str] = []
+    table._file.db.set_trace_callback(seen.append)
+    act()
+    table._file.db.set_trace_callback(None)
+    return sum(text.startswith(schema.VERDICT_SQL.partition("?")[0]) for text in seen)
+
+
+@pytest.mark.parametrize("immutable", [False, True])
+def test_a_file_that_has_not_changed_is_asked_once(kit, path, immutable):
+    with opened(path, immutable=immutable) as table:
+        wanted = [table.verdict(problem, kit.device, l2) for problem in kit.problems for l2 in ("cold", "hot")]
+
+        def again():
+            found = [table.verdict(problem, kit.device, l2) for problem in kit.problems for l2 in ("cold", "hot")]
+            assert found == wanted
+
+        assert all(wanted)
+        assert asked(table, again) == 0
+
+
+def test_that_there_is_no_verdict_is_remembered_too(kit, path):
+    with opened(path) as table:
+        stranger = kit.problem.resized(7, 8, 8)
+        assert table.verdict(stranger, kit.device) is None
+        assert asked(table, lambda: table.verdict(stranger, kit.device)) == 0
+
+
+def test_a_file_that_was_just_opened_is_asked_again(kit, path):
+    """The clock of a file system has steps: another write in the step of the last one would not show."""
+    with Table.open(path) as table:
+        assert table.verdict(kit.problem, kit.device)
+        assert asked(table, lambda: table.verdict(kit.problem, kit.device)) == 1
+
+
+def test_a_file_that_was_just_written_is_asked_again(kit, path):
+    with opened(path) as table:
+        table.verdict(kit.problem, kit.device)
+        with Store.open(path) as store:
+            store.add([kit.row(kit.configs[1], 4.0, run="late")])
+            store.refresh()
+        assert table.verdict(kit.problem, kit.device)
+        assert asked(table, lambda: table.verdict(kit.problem, kit.device)) == 1
+
+
+def test_every_write_is_seen_by_the_next_lookup(kit, tmp_path):
+    path = kit.write(tmp_path / "t.db", [kit.row(), kit.row(kit.configs[1], 5.0)])
+    with Table.open(path) as table, Store.open(path) as store:
+        for number in range(12):
+            if number % 3:
+                settle()
+                table.verdict(kit.problem, kit.device)  # The first look at the new times.
+                settle()
+            before = table.verdict(kit.problem, kit.device)
+            assert asked(table, lambda: table.verdict(kit.problem, kit.device)) == (number % 3 == 0)
+            assert table.verdict(kit.problem, kit.device) == before
+            store.add([kit.row(kit.configs[1], 4.0 - number / 10, run=f"late-{number}")])
+            store.refresh()
+            assert table.verdict(kit.problem, kit.device).runs == before.runs + 1
+
+
+def test_a_write_that_takes_back_the_time_of_the_file_is_seen(kit, path):
+    with opened(path) as table:
+        before, found = table.verdict(kit.problem, kit.device), path.stat()
+        with Store.open(path) as store:
+            store.add([kit.row(kit.configs[2], 1.0, run="late")])
+            store.refresh()
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+        assert table.verdict(kit.problem, kit.device).pick == kit.configs[2] != before.pick
+
+
+def test_damage_done_to_the_file_is_seen(kit, path):
+    with opened(path) as table:
+        assert table.verdict(kit.problem, kit.device)
+        os.truncate(path, 8192)
+        with pytest.raises(TableError):
+            table.verdict(kit.problem, kit.device)
+
+
+def test_a_file_put_at_the_path_is_read_once_the_table_is_opened_again(kit, tmp_path):
+    path = kit.write(tmp_path / "a.db", [kit.row(), kit.row(kit.configs[1], 5.0)])
+    other = kit.write(tmp_path / "b.db", [kit.row(), kit.row(kit.configs[2], 5.0)])
+    for immutable in (False, True):
+        here = shutil.copy(path, tmp_path / "here.db")
+        with opened(here, immutable=immutable) as table:
+            assert table.verdict(kit.problem, kit.device).pick == kit.configs[1]
+            shutil.copy(other, tmp_path / "new.db").replace(here)
+            table.close()
+            assert table.verdict(kit.problem, kit.device).pick == kit.configs[2]
+
+
+def test_a_child_remembers_nothing_of_its_parent(kit, tmp_path):
+    path = kit.write(tmp_path / "a.db", [kit.row(), kit.row(kit.configs[1], 5.0)])
+    other = kit.write(tmp_path / "b.db", [kit.row(), kit.row(kit.configs[2], 5.0)])
+    with opened(path, immutable=True) as table:
+        assert table.verdict(kit.problem, kit.device).pick == kit.configs[1]
+        other.replace(path)
+        if not (pid := os.fork()):
+            found = None
+            with contextlib.suppress(TableError):
+                found = table.verdict(kit.problem, kit.device)
+            os._exit(0 if found and found.pick == kit.configs[2] else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_file_is_watched_only_where_it_was_when_it_was_opened(kit, tmp_path):
+    path = kit.write(tmp_path / "a.db", [kit.row()])
+    other = kit.write(tmp_path / "b.db", [kit.row()])
+    seen = remembered.Remembered(path)
+    assert seen.leads_here()
+    other.replace(path)
+    assert not seen.leads_here()
+
+
+def test_what_was_read_before_a_write_is_not_remembered_after_it(kit, path):
+    """Another thread may see the change first, and remember what it reads then."""
+    seen = remembered.Remembered(path)
+    assert seen.place() is None
+    settle()
+    first = seen.place()
+    first[1, 2] = [("old",)]
+    assert seen.get((1, 2)) == [("old",)]
+    path.touch()
+    assert seen.get((1, 2)) is None
+    assert seen.place() is None
+    settle()
+    second = seen.place()
+    first[1, 2] = [("old",)]
+    assert seen.get((1, 2)) is None
+    second[1, 2] = [("new",)]
+    assert seen.get((1, 2)) == [("new",)]
+
+
+def test_what_was_read_after_a_write_that_nobody_saw_is_not_remembered(kit, path):
+    seen = remembered.Remembered(path)
+    assert seen.place() is None
+    settle()
+    place = seen.place()
+    path.touch()
+    place[1, 2] = [("new",)]
+    assert seen.get((1, 2)) is None
+
+
+def test_so_many_rows_are_remembered(kit, path, monkeypatch):
+    monkeypatch.setattr(remembered, "MOST", 2)
+    with opened(path) as table:
+        for problem in kit.problems:
+            table.verdict(problem, kit.device)
+            assert len(table._file.remembered.place()) <= 2
+
+
+@pytest.mark.parametrize("large", [
+    "keys = CAST(keys || zeroblob(8192) AS BLOB)", "keys = printf('%8192c', ' ')",
+    "head = head || printf('%8192c', ' ')", "ratio = printf('%8192c', ' ')",
+    "spread = zeroblob(8192)", "aten_us = zeroblob(8192)", "runs = zeroblob(8192)",
+])  # fmt: skip
+def test_large_rows_are_not_remembered(kit, path, large):
+    """A hostile file may hold some for each problem."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(f"UPDATE verdict SET {large} WHERE protocol = ?", (kit.hot.key,))
+    with opened(path) as table:
+        for problem in kit.problems:
+            with contextlib.suppress(TableError):
+                table.verdict(problem, kit.device)
+        assert table._file.remembered.place() == {}
+
+
+MOUNTS = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+31 22 0:28 / /home/a\\040b rw,relatime shared:2 master:1 - nfs4 server:/home rw,vers=4.2
+32 22 0:29 / /dev/shm rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(("mount", "wanted"), [("22", "ext4"), ("31", "nfs4"), ("32", "tmpfs"), ("33", "")])
+def test_the_file_system_of_a_mount(mount, wanted):
+    assert file_system(f"pos:\t0\nflags:\t012100000\nmnt_id:\t{mount}\nino:\t7\n", MOUNTS) == wanted
+
+
+def test_the_file_system_of_an_open_file_is_known(path):
+    with path.open("rb") as file:
+        about, mounts = Path(f"/proc/self/fdinfo/{file.fileno()}"), Path("/proc/self/mountinfo")
+        assert file_system(about.read_text(), mounts.read_text())
+
+
+def test_nothing_is_remembered_of_a_file_that_another_host_may_write(kit, path, monkeypatch):
+    """What the system says of such a file may be seconds old."""
+    monkeypatch.setattr(remembered, "file_system", lambda *_: "nfs4")
+    with opened(path) as table:
+        assert table.verdict(kit.problem, kit.device)
+        assert asked(table, lambda: table.verdict(kit.problem, kit.device)) == 1
