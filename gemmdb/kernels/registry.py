@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from gemmdb.kernels import aten, cpp, cutlass, inductor
 from gemmdb.kernels.kernel import Kernel
-from gemmdb.kernels.triton import batch, gemv, grouped, int4, narrow, persistent, scaled_blocks, tile
+from gemmdb.kernels.triton import batch, gemv, grouped, int4, int4_skinny, narrow, persistent, scaled_blocks, tile
 from gemmdb.key.ops import OPS
 
 
@@ -29,6 +29,7 @@ _ALL = (
     narrow.KERNEL,
     gemv.KERNEL,
     int4.KERNEL,
+    int4_skinny.KERNEL,
     grouped.KERNEL,
     cutlass.KERNEL,
     cpp.PACKED_GEMM,

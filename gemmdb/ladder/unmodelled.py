@@ -13,6 +13,7 @@ from gemmdb.cost.menus import REST
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton.grouped.menu import MENU as GROUPED
 from gemmdb.kernels.triton.int4.menu import MENU as INT4_MENU
+from gemmdb.kernels.triton.int4_skinny.menu import MENU as INT4_SKINNY_MENU
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.neighbours import unfit
@@ -33,8 +34,8 @@ def kind(problem: Problem) -> str:
 
 def usual(ask: Ask) -> list[Config]:
     """The configs that were the best on measured problems of the kind, the most frequent first; for products of groups
-    those of the menu. For int4 weights, some of the menu of our kernel, evenly spread, and ATen's product of a
-    dequantised weight. Empty for an arch or a kind without measurements."""
+    those of the menu. For int4 weights, the first of the menu for a few rows, some of the menu for all, evenly spread,
+    and ATen's product of a dequantised weight. Empty for an arch or a kind without measurements."""
     known = machine(ask.device)
     if ask.problem.int4 is not None:
         return _of_int4(ask) if known is not None and not ask.problem.empty else []
@@ -55,9 +56,13 @@ def _menu(ask: Ask) -> Iterable[Config]:
 
 def _of_int4(ask: Ask) -> list[Config]:
     banned = unfit(ask)
-    menu = dict.fromkeys((*INT4_MENU.usual(ask.problem, ask.device), Config.of("aten", "dequantised")))
-    legal = [config for config in menu if config not in banned and objection(ask, config) is None]
-    return legal[:: -(-len(legal) // INT4) or 1]
+
+    def legal(menu: Iterable[Config]) -> list[Config]:
+        return [one for one in dict.fromkeys(menu) if one not in banned and objection(ask, one) is None]
+
+    few = legal(INT4_SKINNY_MENU.usual(ask.problem, ask.device))[: INT4 // 2]
+    rest = legal((*INT4_MENU.usual(ask.problem, ask.device), Config.of("aten", "dequantised")))
+    return [*few, *rest[:: -(-len(rest) // (INT4 - len(few))) or 1]]
 
 
 @functools.cache

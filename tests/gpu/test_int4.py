@@ -48,6 +48,9 @@ FORMS = [
     make("int4", scaled="sums"), make("int4", scaled="sums", block_n=256, block_m=8, split_k=2),
     make("int4", scaled="sums", block_n=128, warps=2), make("int4", scaled="sums", block_k=64, warps=2),
     make("int4", block_m=64, block_n=128, block_k=64), make("int4", scaled="sums", block_k=32, block_n=128),
+    make("int4_skinny"), make("int4_skinny", block_n=64, stages=2), make("int4_skinny", warps=8, next="before"),
+    make("int4_skinny", activations="shared", warps=2, next="before"),
+    make("int4_skinny", block_n=32, stages=3, activations="shared"),
 ]  # fmt: skip
 PAIRS = [(config, problem) for problem in (*TILED, *BYTES) for config in FORMS]
 SERVED = [
@@ -193,9 +196,9 @@ def test_a_build_measures_all_that_there_is(tmp_path: Path) -> None:
     sizes = {"n": 1024, "k": 1024}
     with Table.open(out) as table:
         for problem, kernels in (
-            (int4(m=4, **sizes), {"default", "dequantised", "int4"}),
+            (int4(m=4, **sizes), {"default", "dequantised", "int4", "int4_skinny"}),
             (int4(m=256, **sizes), {"default", "dequantised", "int4"}),
-            (int4(m=4, packing="low-first", **sizes), {"default", "int4"}),
+            (int4(m=4, packing="low-first", **sizes), {"default", "int4", "int4_skinny"}),
         ):
             rows, verdict = table.rows(problem, device), table.verdict(problem, device)
             assert {row.config.kernel for row in rows if row.times} == kernels

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from kit.devices import H200
+from kit.gpu import make
 
 from gemmdb import Config, Problem
 from gemmdb.kernels import triton
@@ -24,6 +25,9 @@ def config(**changes):
     return Config.of("triton", "int4", **{**BASE, **changes})
 
 
+SKINNY = make("int4_skinny")
+
+
 OTHERS = [
     Config.of("triton", "narrow", block_m=16, block_n=64, block_k=128, split_k=1, swap=0, stagger=0, rows="mask",
               dequant="cast", warps=4, stages=3),
@@ -40,10 +44,10 @@ def test_kernels_of_8_bit_weights_take_no_int4_weight(other):
     assert illegal(other, Problem.gemm("mixed_mm", m=1, n=4096, k=4096), H200) is None
 
 
-@pytest.mark.parametrize("one", [config(), Config.of("aten", "dequantised")], ids=lambda one: one.name)
+@pytest.mark.parametrize("one", [config(), SKINNY, Config.of("aten", "dequantised")], ids=lambda one: one.name)
 def test_kernels_of_int4_weights_take_no_other(one):
-    assert illegal(one, int4(), H200) is None
-    assert "takes no weight but int4" in illegal(one, Problem.gemm("mixed_mm", m=16, n=4096, k=4096), H200)
+    assert illegal(one, int4(m=8), H200) is None
+    assert "takes no weight but int4" in illegal(one, Problem.gemm("mixed_mm", m=8, n=4096, k=4096), H200)
 
 
 def test_aten_takes_every_weight_that_there_is():
@@ -75,8 +79,30 @@ def test_which_configs_are_legal(changes, flags, reason):
 
 
 def test_activations_lie_by_rows():
-    turned = replace(int4(), a=Operand("bf16", Layout("col", 8)))
-    assert "K has to run along memory" in illegal(config(), turned, H200)
+    turned = replace(int4(m=8), a=Operand("bf16", Layout("col", 8)))
+    for one in (config(), SKINNY):
+        assert "K has to run along memory" in illegal(one, turned, H200)
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags", "reason"),
+    [
+        ({}, {"m": 9}, "at most 8"),
+        ({}, {"k": 4160, "group": 32, "packing": "low-first"}, "128 of K at once"),
+        ({"block_n": 128}, {}, "do not fit into 200 registers"),
+        ({"block_n": 64}, {"group": 32}, "do not fit into 200 registers"),
+        ({"block_n": 32, "stages": 2, "warps": 16}, {}, "do not fit into 96 registers"),
+        ({"block_n": 64, "stages": 2}, {}, None),
+    ],
+)
+def test_which_configs_for_a_few_rows_are_legal(changes, flags, reason):
+    found = illegal(make("int4_skinny", **changes), int4(**{"m": 8, **flags}), H200)
+    assert found == reason or (reason is not None and reason in (found or ""))
+
+
+def test_a_few_rows_are_fixed():
+    assert "the number of rows is fixed" in illegal(SKINNY, int4(m=8), H200, ("m",))
+    assert illegal(SKINNY, int4(m=8), H200, ("n",)) is None
 
 
 def test_the_template_reads_the_problems_groups():

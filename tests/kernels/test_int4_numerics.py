@@ -25,6 +25,9 @@ FORMS = [
     make("int4"), make("int4", block_m=8, warps=2, split_k=2), make("int4", block_n=32, warps=1, block_k=256),
     make("int4", scaled="sums", split_k=2), make("int4", scaled="sums", block_n=128, block_m=8, warps=2),
     make("int4", scaled="sums", block_k=32, warps=2),
+    make("int4_skinny"), make("int4_skinny", block_n=32, warps=2, stages=2, activations="shared"),
+    make("int4_skinny", block_n=64, warps=1, stages=2, next="before"),
+    make("int4_skinny", activations="shared", warps=2, next="before"),
 ]  # fmt: skip
 
 
@@ -57,7 +60,7 @@ def found():
 
 def test_it_is_right_in_all_forms():
     tried = pairs()
-    assert len(tried) > 35
+    assert len(tried) > 65
     program = "from test_int4_numerics import found; print(json.dumps(found()))"
     path = f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests' / 'kernels'}"
     errors = run(program, {"PYTHONPATH": path, "TRITON_INTERPRET": "1"})

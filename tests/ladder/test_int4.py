@@ -14,6 +14,7 @@ from gemmdb.ladder.saving import saving
 from gemmdb.settings import Policy
 
 OURS = make("int4", scaled="sums", split_k=4)
+SKINNY = make("int4_skinny", block_n=32)
 DEQUANTISED = Config.of("aten", "dequantised")
 
 
@@ -50,6 +51,13 @@ def test_near_sizes_answer(ask, rows):
     assert ask(int4(m=24), rows({DEQUANTISED: 0.5})).config == DEQUANTISED
 
 
+def test_near_sizes_of_a_few_rows_answer(lab, ask):
+    known = [row for n in (3584, 5120) for row in lab.rows(int4(8, n), {SKINNY: 0.5}, device=H200)]
+    hit = ask(int4(8), known)
+    assert (hit.rung, hit.config) == ("near", SKINNY)
+    assert ask(int4(16), known).config == ATEN
+
+
 @pytest.mark.parametrize("other", [{"group": 64}, {"packing": "tinygemm4"}, {"packing": "low-first"}])
 def test_other_groups_and_packings_do_not(ask, rows, other):
     assert ask(int4(**other), rows({OURS: 0.5})) is None
@@ -72,7 +80,8 @@ def test_live_tuning_tries_what_did_well_with_other_groups(lab, rows):
 def test_live_tuning_tries_the_menu_where_nothing_was_measured(lab, m):
     found = candidates(Ask(lab.query(int4(m), H200), (), Policy(), None))
     assert 4 <= len(found) <= 6
-    assert "triton:int4" in {config.name for config in found}
+    ours = {config.name for config in found if config.backend == "triton"}
+    assert ours == ({"triton:int4_skinny", "triton:int4"} if m == 1 else {"triton:int4"})
     assert all(illegal(config, int4(m), H200) is None for config in found)
 
 

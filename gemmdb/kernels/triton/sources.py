@@ -31,11 +31,16 @@ the lines of programmatic dependent launch: without the parameter `pdl`, which n
 render the same text."""
 
 
+_INT4 = (f"{__package__}.int4", f"{__package__}.int4_skinny")
+"""Kernels that read the words of an int4 weight. The first has the macros for it."""
+
+
 @functools.cache
 def source(package: str) -> str:
-    """The source of the kernel in that package, after the macros that all kernels share."""
-    shared = ("dequant", "parts", "dependent")
-    return "".join(_read(__package__, name) for name in shared) + _read(package, "kernel")
+    """The source of the kernel in that package, after the macros that it shares with others."""
+    shared = [(__package__, name) for name in ("dequant", "parts", "dependent")]
+    shared += [(_INT4[0], "words")] if package in _INT4 else []
+    return "".join(_read(*one) for one in (*shared, (package, "kernel")))
 
 
 @functools.cache

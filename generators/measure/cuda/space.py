@@ -22,6 +22,7 @@ from gemmdb.kernels.triton.batch.menu import MENU as BATCH
 from gemmdb.kernels.triton.gemv.menu import MENU as GEMV
 from gemmdb.kernels.triton.grouped.menu import MENU as GROUPED
 from gemmdb.kernels.triton.int4.menu import MENU as INT4
+from gemmdb.kernels.triton.int4_skinny.menu import MENU as INT4_SKINNY
 from gemmdb.kernels.triton.menu import Menu
 from gemmdb.kernels.triton.narrow.menu import MENU as NARROW
 from gemmdb.kernels.triton.persistent.menu import MENU as PERSISTENT
@@ -32,8 +33,8 @@ from gemmdb.key.problem import Problem
 from gemmdb.key.representatives import unmeasured
 
 MENUS: Mapping[str, Menu] = {
-    "gemv": GEMV, "int4": INT4, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE, "grouped": GROUPED,
-    "batch": BATCH, "scaled_blocks": SCALED_BLOCKS,
+    "gemv": GEMV, "int4_skinny": INT4_SKINNY, "int4": INT4, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE,
+    "grouped": GROUPED, "batch": BATCH, "scaled_blocks": SCALED_BLOCKS,
 }  # fmt: skip
 """What is tried of each of our Triton kernels, in this order."""
 DEQUANTISED_INT4 = Config.of("aten", "dequantised")

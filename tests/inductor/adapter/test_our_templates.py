@@ -66,15 +66,15 @@ def test_the_hooks_are_those_that_inductor_gives(kernel: str, values: dict[str, 
 ])  # fmt: skip
 def test_the_hooks_of_an_int4_weight(flags: dict[str, str], operands: list[str]) -> None:
     problem = Problem.gemm("mixed_mm", m=4, n=512, k=512, weight_dtype="int4", **flags)  # type: ignore[arg-type]
-    template = KernelTemplate._template_from_string(triton.source("int4"))
     hooks = {
         "def_kernel": lambda *names: f"def kernel({', '.join(names)}):",
         "size": lambda name, dim: f"{name}.size{dim}",
         "stride": lambda name, dim: f"{name}.stride{dim}",
         "store_output": lambda indices, value, mask, indent_width=4, val_shape=None: f"store({value}, {mask})",
     }
-    for scaled in ("weights", "sums"):
-        text = template.render(**triton.names(make("int4", scaled=scaled), problem), **hooks)
+    for config in (make("int4"), make("int4", scaled="sums"), make("int4_skinny")):
+        template = KernelTemplate._template_from_string(triton.source(config.kernel))
+        text = template.render(**triton.names(config, problem), **hooks)
         function = ast.parse(text.strip()).body[0]
         assert isinstance(function, ast.FunctionDef)
         assert [argument.arg for argument in function.args.args] == operands

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.gpu import make  # noqa: E402
 from kit.inductor import found_without_gpu  # noqa: E402
 
 from gemmdb import Config, Problem  # noqa: E402
@@ -20,6 +21,7 @@ CONFIGS = {
     "ours": Config.of("triton", "int4", **BASE),
     "split": Config.of("triton", "int4", **{**BASE, "split_k": 2}),
     "sums": Config.of("triton", "int4", **{**BASE, "scaled": "sums"}),
+    "skinny": make("int4_skinny"),
     "dequantised": Config.of("aten", "dequantised"),
     "ATen": Config.of("aten", "default"),
     "default": None,
@@ -85,7 +87,7 @@ def test_a_build_measures_the_problems_that_it_means(answers):
     assert answers["measured"] == []
 
 
-@pytest.mark.parametrize("config", ["ours", "split", "sums"])
+@pytest.mark.parametrize("config", ["ours", "split", "sums", "skinny"])
 @pytest.mark.parametrize(("program", "described"), [
     ("tiled", f"fusion=pointwise fp32=ieee acc=fp32 reduced=1 deterministic=0 constant=0 group={G} zeros=bf16"
               " packing=tinygemm8"),

@@ -29,9 +29,9 @@ def test_which_kernels_are_tried_at_which_sizes(flags):
                 found = [one.config for one in CudaSpace().candidates(problem, device, named("standard", "cuda"))]
                 assert found[0] == ATEN
                 names = {config.name for config in found[1:]}
-                assert names == {"triton:int4", "aten:dequantised"} - (
-                    {"aten:dequantised"} if "-" in str(flags) else set()
-                )
+                others = {"triton:int4_skinny"} if m <= 8 else set()
+                others |= {"aten:dequantised"} if "-" not in str(flags) else set()
+                assert names == {"triton:int4", *others}
                 assert len(found) >= 5
     heights = {config.values["block_m"] for config in from_menu(int4(24, **flags), H200)}
     assert heights == {32}
@@ -62,6 +62,12 @@ def test_what_a_kernel_takes(flags, tensors):
         assert (made.partials > 0, made.counters) == (config.values["split_k"] > 1, 64 * (config.values["split_k"] > 1))
         function = ast.parse(launch.unit.source).body[-1]
         assert [argument.arg for argument in function.args.args] == [name for name, _ in launch.unit.args]
+
+
+def test_programs_for_a_few_rows_take_all_of_k():
+    made = plan(int4(m=3, n=1032), make("int4_skinny", block_n=32))
+    assert [launch.grid for launch in made.launches] == [(33, 1, 1)]
+    assert (made.partials, made.counters) == (0, 0)
 
 
 def test_what_aten_runs_around_its_product():

@@ -1,0 +1,85 @@
+"""`int4_skinny`: a few rows times an int4 weight that goes straight from memory to registers of the matrix unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gemmdb.kernels import hardware
+from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
+from gemmdb.kernels.triton import TL, int4, shared, sources
+from gemmdb.key.device import Device
+from gemmdb.key.int4 import TILED
+from gemmdb.key.problem import Problem
+
+if TYPE_CHECKING:
+    from gemmdb.kernels.config import Config
+
+ROWS = 8
+"""Rows of A at most: as many as the matrix unit multiplies at once with single warps."""
+DEPTH = 128
+"""Neighbours along K that a warp multiplies in a step: each of its lanes loads 16 bytes of a column."""
+MOST_REGISTERS, BESIDE = 200, 32
+"""Registers of a thread for its sums, weights, their scales and the activations, and those for all else. A config with
+more than that writes registers to memory on Hopper, where one with less keeps all of them or all but eight."""
+
+
+def names(config: Config, problem: Problem) -> dict[str, int | str]:
+    """The constants of the template."""
+    own, value = problem.int4, config.values
+    assert own is not None
+    warps, stages = int(value["warps"]), int(value["stages"])
+    return {
+        "BLOCK_M": ROWS, "BLOCK_N": value["block_n"], "WARPS": warps, "STAGES": stages,
+        "SHARED": value["activations"] == "shared", "BEFORE": value["next"] == "before",
+        "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
+        "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": int4.given(problem),
+        "EVEN": problem.k % (DEPTH * warps * stages) == 0,
+    }  # fmt: skip
+
+
+def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
+    """One program per block of columns."""
+    return cdiv(n, meta["BLOCK_N"]), 1, 1
+
+
+def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+    """Why a config cannot run, None when it can."""
+    if reason := shared.illegal(config, problem, device):
+        return reason
+    own, value = problem.int4, config.values
+    assert own is not None
+    if problem.m > ROWS or "m" in symbolic:
+        return f"the number of rows is fixed, and at most {ROWS}"
+    if not problem.a.row_major:
+        return "K has to run along memory in the activations"
+    if problem.k % DEPTH:
+        return f"a warp multiplies {DEPTH} of K at once"
+    most = min(MOST_REGISTERS, hardware.REGISTERS // (hardware.WARP_THREADS * int(value["warps"])) - BESIDE)
+    if registers(config, problem) > most:
+        return f"sums, weights and activations do not fit into {most} registers of each thread"
+    return None
+
+
+def registers(config: Config, problem: Problem) -> int:
+    """Registers of a thread for the sums of its columns so far and of a step, for the weights and scales of all stages
+    and of the step that is multiplied, and for a step's activations and their sums."""
+    columns, stages = int(config.values["block_n"]), int(config.values["stages"])
+    own, threads = problem.int4, hardware.WARP_THREADS
+    assert own is not None
+    parts = max(DEPTH // own.size, 1)
+    sums = 2 * parts * ROWS * columns // threads
+    weights = (stages + 1) * columns * DEPTH // 8 // threads
+    scales = columns // 8 * parts * (2 + stages * (1 + int4.given(problem)))
+    return sums + weights + scales + ROWS * DEPTH // 2 // threads + 4 * parts
+
+
+KERNEL = Kernel(
+    "triton", "int4_skinny", ("mixed_mm",), ("cuda",), 1, {
+        "block_n": IntRange(16, 128, True), "activations": OneOf(("registers", "shared")),
+        "next": OneOf(("before", "after")), "warps": shared.WARPS, "stages": IntRange(1, 4),
+    },
+    illegal=illegal, template=Template(__name__, names, grid), digest=partial(sources.digest, __name__),
+    equivalent=sources.EQUIVALENT, int4=True,
+)  # fmt: skip

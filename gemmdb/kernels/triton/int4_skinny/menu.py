@@ -1,0 +1,40 @@
+"""What is tried of `int4_skinny`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.triton.int4_skinny import DEPTH, ROWS
+from gemmdb.kernels.triton.menu import Menu
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+R, S, B, A = "registers", "shared", "before", "after"
+_ENTRIES = (
+    (64, 4, 1, R, A), (32, 8, 2, R, A), (16, 4, 1, R, B), (32, 4, 1, S, B), (32, 2, 2, R, A), (32, 4, 1, R, A),
+    (64, 4, 1, R, B), (16, 4, 2, S, A), (64, 4, 1, S, B), (16, 4, 1, S, A), (16, 8, 2, R, A), (16, 8, 2, S, A),
+)  # fmt: skip
+"""(BLOCK_N, warps, stages, where the activations are, when the next step is loaded)."""
+
+
+def _usual(problem: Problem, device: Device) -> Iterator[Config]:
+    for entry in _ENTRIES:
+        yield from _configs(problem, *entry)
+
+
+def _whole(problem: Problem, device: Device) -> Iterator[Config]:
+    for entry in product((16, 32, 64), (1, 2, 4, 8, 16), (1, 2, 3), (R, S), (B, A)):
+        yield from _configs(problem, *entry)
+
+
+def _configs(problem: Problem, n: int, warps: int, stages: int, where: str, when: str) -> Iterator[Config]:
+    """The config, if there is a step for each of its stages."""
+    if problem.m <= ROWS and DEPTH * warps * stages <= problem.k:
+        yield Config.of(
+            "triton", "int4_skinny", block_n=n, activations=where, next=when, warps=warps, stages=stages
+        )  # fmt: skip
+
+
+MENU = Menu(_usual, _whole)
