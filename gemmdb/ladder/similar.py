@@ -18,7 +18,7 @@ from gemmdb.cost.transfer import ConfigGroup, group_of, members
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.distance import distances, same_side
+from gemmdb.ladder.distance import metric, same_side
 from gemmdb.ladder.model import uncovered
 from gemmdb.ladder.neighbours import unfit
 from gemmdb.ladder.policy_filter import objection
@@ -76,7 +76,7 @@ def _fitted(ask: Ask, one: ConfigGroup, banned: Collection[Config]) -> list[Conf
 
 def _timings(ask: Ask) -> Iterator[tuple[float, Timings]]:
     """The timings of the nearest problems of the kind, with their distances."""
-    apart = distances(ask.problem, ask.device.kind)
+    apart = metric(ask.device.kind).apart
     places: list[tuple[float, str, Table, Problem]] = []
     for table in ask.tables:
         examples = [(_differences(one, ask.problem), one) for one in ask.read(Table.families, table) or ()
@@ -86,7 +86,7 @@ def _timings(ask: Ask) -> Iterator[tuple[float, Timings]]:
             here = example.resized(ask.problem.m, ask.problem.n, ask.problem.k)
             for one in ask.read(Table.neighbours, table, here, ask.device, ask.query.l2, MOST) or []:
                 if same_side(ask.problem, one) and one.text != ask.problem.text:
-                    places.append((apart(*one.doublings) + UNLIKE * unlike, one.text, table, one))
+                    places.append((apart(ask.problem, one) + UNLIKE * unlike, one.text, table, one))
     for distance, _, table, problem in nsmallest(MOST, places, key=lambda place: place[:2]):
         here_known = timings_of(ask, table, problem)
         if here_known is not None:

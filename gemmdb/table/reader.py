@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -18,6 +19,7 @@ from gemmdb.table import dbfile, nearest, schema
 from gemmdb.table.checksum import BYTES, NUMBERS, WHOLE
 from gemmdb.table.handle import Handle
 from gemmdb.table.measurement import LEAST_US, MARKED, MOST_US, Measurement
+from gemmdb.table.nearest import PLAIN, Metric
 from gemmdb.table.record import Record, Time, record
 from gemmdb.table.row_cache import CONTEXT, Context, RowCache
 from gemmdb.table.rows import parse_provenance
@@ -158,15 +160,30 @@ class Table:
     ) -> list[Problem]:
         """The problems of the same op and family that were measured on the device, the nearest in log M, N, K first,
         the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
-        if not self.packed and not self._file.immutable:
+        if self._changes:
             found = self._nearest(problem, device, l2, limit, within)
             return [p for key in found if (p := self._member(key, problem))]
+        return [one for _, one in self.nearest(problem, device, l2, limit, within)]
+
+    def nearest(
+        self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float], metric: Metric = PLAIN
+    ) -> list[tuple[float, Problem]]:
+        """The same by a metric, with the distances. Of a file that may change, the nearest of twice as many by the
+        plain distance."""
+        if self._changes:
+            known = self.neighbours(problem, device, l2, 2 * limit, within)
+            return sorted([(metric.apart(problem, one), one) for one in known], key=itemgetter(0))[:limit]
         family = self._family(problem, device, l2)  # Its bytes do not change while it is open.
-        known, found = family.known, family.keys(problem, limit, within)
-        for key in found:
-            if key not in known:
-                known[key] = self._member(key, problem)
-        return [one for key in found if (one := known[key])]
+        members, found = family.known, family.nearest(problem, limit, within, metric)
+        for _, key in found:
+            if key not in members:
+                members[key] = self._member(key, problem)
+        return [(distance, one) for distance, key in found if (one := members[key])]
+
+    @property
+    def _changes(self) -> bool:
+        """Whether somebody may write to the file."""
+        return not self.packed and not self._file.immutable
 
     def families(self) -> list[Problem]:
         """A problem of every op and family. Raises TableError if there are more than MOST_FAMILIES."""

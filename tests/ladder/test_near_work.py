@@ -45,7 +45,7 @@ def counted(monkeypatch):
     """How often each of some functions was called."""
     calls: Counter[str] = Counter()
     for owner, name in (
-        (Trees, "total"), (Estimator, "of_counts"), (Table, "record"), (policy_filter, "illegal"),
+        (Trees, "total"), (Estimator, "of_counts"), (Table, "record"), (Table, "barred"), (policy_filter, "illegal"),
     ):  # fmt: skip
         real = getattr(owner, name)
 
@@ -60,6 +60,7 @@ def counted(monkeypatch):
 def test_an_answer_from_records_in_memory_takes_few_predictions(asked, counted):
     asked()
     assert counted["record"] == 0
+    assert counted["barred"] <= ASKED  # What failed on the problem itself, which nobody measured.
     assert 0 < counted["total"] <= (NEARBY + OWN + 1) * ASKED
     assert 0 < counted["total"] <= 6 * ASKED
     assert 0 < counted["of_counts"] <= 36 * ASKED
