@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 
 from gemmdb.cost.menu import MENU_OF
-from gemmdb.cost.transfer import ConfigGroup, group_of, members
+from gemmdb.cost.transfer import ATEN_GROUP, ConfigGroup, members
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
@@ -70,7 +70,7 @@ def similar(ask: Ask) -> list[Config]:
 def _fitted(ask: Ask, one: ConfigGroup, banned: Collection[Config]) -> list[Config]:
     """The configs of a group that may be served here, larger splits of K first: rows are read element by element, so
     kernels wait longest for memory."""
-    configs = list(members(one, ask.problem, ask.device))[::-1]
+    configs = [member.config for member in members(one, ask.problem, ask.device)][::-1]
     return [c for c in configs if c != ATEN and c not in banned and objection(ask, c) is None]
 
 
@@ -108,7 +108,7 @@ def _fastest(here: Timings) -> list[ConfigGroup]:
 
 
 def _measured(distance: float, here: Timings, fitted: Collection[ConfigGroup]) -> _Measured:
-    aten = here.groups[group_of(ATEN, here.problem, here.device)].behind
+    aten = here.groups[ATEN_GROUP].behind
     usable = ((timed.behind, one.config.text, one) for one, timed in here.groups.items() if one in fitted)
     behind = {one: value for value, _, one in nsmallest(BEST, usable, key=lambda place: place[:2])}
     return _Measured(math.exp(-((distance / WIDTH) ** 2) / 2), behind, aten)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from gemmdb.cost.roofline import roofline_us
-from gemmdb.cost.transfer import ConfigGroup, Like, group_of
-from gemmdb.kernels.config import ATEN, Config
+from gemmdb.cost.transfer import ATEN_GROUP, ConfigGroup, Like, group_of
+from gemmdb.kernels.config import Config
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -106,14 +106,14 @@ class Timings:
         return int(min(map(itemgetter(1), self.codes.values())))
 
     @lazy
-    def behind(self) -> Mapping[ConfigGroup, int]:
+    def behind(self) -> Sequence[tuple[int, ConfigGroup]]:
         """How far each group is behind the best, in STEPs, the closest first."""
-        return {key: code - self.fastest for key, (_, code, _) in self.codes.items()}
+        return sorted([(code - self.fastest, key) for key, (_, code, _) in self.codes.items()], key=itemgetter(0))
 
     @lazy
     def aten(self) -> Timed:
         """The group of ATen, which has a steady time if `steady_aten`."""
-        return self.timed(self.codes[group_of(ATEN, self.problem, self.device)])
+        return self.timed(self.codes[ATEN_GROUP])
 
     @lazy
     def roof_us(self) -> float:

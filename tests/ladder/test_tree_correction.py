@@ -17,7 +17,7 @@ from gemmdb.ladder.candidates import TIMES_MORE, candidates
 from gemmdb.ladder.model import FIRST, rank, uncovered
 from gemmdb.ladder.near import near, predict_near
 from gemmdb.ladder.prediction import Prediction
-from gemmdb.ladder.tree_correction import BESIDE, OWN, SPREAD, corrected
+from gemmdb.ladder.tree_correction import BESIDE, ENOUGH, OWN, SPREAD, corrected
 from gemmdb.ladder.unmodelled import usual
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
@@ -49,7 +49,7 @@ def test_candidates_that_no_neighbour_timed_are_added(asks):
     better = corrected(ask, found)
     added = set(better.ratios) - set(found.ratios)
     assert 0 < len(added) <= OWN
-    assert {better.spread[config] for config in added} == {SPREAD}
+    assert {better.estimates[config].spread for config in added} == {SPREAD}
     assert added <= set(better.gains)
     assert set(configs[:1]) <= set(found.ratios) < set(better.ratios)
     assert better.evidence["corrected"] is True
@@ -60,7 +60,7 @@ def test_two_opinions_lie_between_both_and_are_surer(asks):
     ask, configs = asks(count=1)
     found = predict_near(ask)
     better = corrected(ask, found)
-    assert better.spread[configs[0]] < min(found.spread[configs[0]], SPREAD)
+    assert better.estimates[configs[0]].spread < min(found.estimates[configs[0]].spread, SPREAD)
     # With one config the levels are equal by definition, so the trees change ATen's ratio alone.
     assert better.ratios[configs[0]] != found.ratios[configs[0]]
     assert better.aten_us != found.aten_us
@@ -73,11 +73,19 @@ def test_a_neighbour_with_the_same_n_and_k_counts_more(asks):
     assert found.beside
     assert not predict_near(asks()[0]).beside
     near_one, far_one = corrected(ask, found), corrected(ask, replace(found, beside=False))
-    assert {near_one.spread[config] for config in set(near_one.ratios) - set(found.ratios)} == {BESIDE}
+    assert {near_one.estimates[config].spread for config in set(near_one.ratios) - set(found.ratios)} == {BESIDE}
     for config in set(found.ratios) & set(configs[:2]):
         moved = [abs(math.log(one.ratios[config] / found.ratios[config])) for one in (near_one, far_one)]
         assert moved[0] < moved[1]
-        assert near_one.spread[config] > far_one.spread[config]
+        assert near_one.estimates[config].spread > far_one.estimates[config].spread
+
+
+def test_a_neighbour_with_the_same_n_and_k_that_timed_enough_makes_others_needless(asks):
+    ask, _ = asks(problem=KNOWN.resized(24, KNOWN.n, KNOWN.k), count=2 * ENOUGH)
+    found = predict_near(ask)
+    assert found.beside
+    assert set(corrected(ask, found).estimates) == set(found.estimates)
+    assert set(corrected(ask, found, 2).estimates) > set(found.estimates)
 
 
 def test_what_was_wrong_nearby_is_not_brought_back(asks):
