@@ -80,7 +80,7 @@ def _find(ask: Ask) -> list[_Place]:
     by, most = metric(ask.device.kind), BATCHED if query.spec.batched else CANDIDATES
     found: list[_Place] = []
     for place, table in enumerate(ask.tables):
-        problems = ask.read(Table.nearest, table, query, ask.device, ask.query.l2, most, WITHIN, by) or ()
+        problems = ask.read(Table.distances, table, query, ask.device, ask.query.l2, most, WITHIN, by) or ()
         found += [(distance, one.text, place, one, table) for distance, one in problems]
     if query.spec.batched:
         found = [(beyond_batch(query, one, apart), text, place, one, table) for apart, text, place, one, table in found]

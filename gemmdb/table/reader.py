@@ -163,12 +163,12 @@ class Table:
         if self._changes:
             found = self._nearest(problem, device, l2, limit, within)
             return [p for key in found if (p := self._member(key, problem))]
-        return [one for _, one in self.nearest(problem, device, l2, limit, within)]
+        return [one for _, one in self.distances(problem, device, l2, limit, within)]
 
-    def nearest(
+    def distances(
         self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float], metric: Metric = PLAIN
     ) -> list[tuple[float, Problem]]:
-        """The same by a metric, with the distances. Of a file that may change, the nearest of twice as many by the
+        """The same by a metric, with their distances. Of a file that may change, the nearest of twice as many by the
         plain distance."""
         if self._changes:
             known = self.neighbours(problem, device, l2, 2 * limit, within)
