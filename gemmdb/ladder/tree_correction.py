@@ -53,10 +53,11 @@ def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Predicti
     if corrected is None:
         return prediction
     estimates, level = dict(prediction.estimates), math.log(prediction.aten_us)
-    nearby = [config for config in prediction.candidates(NEARBY * times_more) if tile(config) is not None]
+    nearby = prediction.candidates(NEARBY * times_more)
     times = {config: math.log(corrected.us(shape)) - level for config in nearby if (shape := tile(config))}
-    times[ATEN] = math.log(corrected.aten_us()) - level
-    shift = _shift(estimates, times, nearby or [ATEN])
+    own = math.log(corrected.aten_us()) - level
+    shift = _shift([(estimates[config].log, log) for config, log in times.items()] or [(0.0, own)])
+    times[ATEN] = own
     unsure = BESIDE if prediction.beside else SPREAD
     for config, log in times.items():
         estimates[config] = _mean(estimates[config], log + shift, unsure)
@@ -96,10 +97,9 @@ def _with(prediction: Prediction, estimates: Mapping[Config, Estimate]) -> Predi
     )
 
 
-def _shift(estimates: Mapping[Config, Estimate], times: Mapping[Config, float], nearby: Sequence[Config]) -> float:
-    """How far the neighbours' level is above that of the trees (in logarithms), weighted towards the fastest
-    configs."""
-    pairs = [(estimates[config].log, times[config]) for config in nearby]
+def _shift(pairs: Sequence[tuple[float, float]]) -> float:
+    """How far the neighbours' level is above that of the trees (in logarithms), weighted towards the fastest configs.
+    `pairs`: of each config what the neighbours say, and what the trees do."""
     best = min(pairs)[0]
     weights = [math.exp((best - log) / FADES) for log, _ in pairs]
     return sum([weight * (log - time) for weight, (log, time) in zip(weights, pairs, strict=True)]) / sum(weights)
