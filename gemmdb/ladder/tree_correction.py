@@ -31,8 +31,9 @@ NEARBY = 3
 OWN = 6
 """How many of the cost model's candidates are added."""
 ENOUGH = 12
-"""They are left out if so many groups of configs were timed at a neighbour that differs in M only. What is good at this
-N and K is among these, and the model's add nothing that is faster for certain (benchmarks/results/offtable)."""
+"""They are left out if so many groups of configs were timed at a neighbour with the same N and K, and as many rows or
+up to twice as many. What is good here is among these, and the model's add nothing that is faster for certain
+(benchmarks/results/offtable). If it has fewer rows, its best tile may be too small for the last ones here."""
 FADES = 0.1
 """For the common level, a config that the neighbours predict this far behind the best (in logarithms) has the weight
 1/e."""
@@ -70,9 +71,11 @@ def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Predicti
 
 
 def _explored(problem: Problem, prediction: Prediction) -> bool:
-    """Whether ENOUGH was timed at a neighbour that differs in M only."""
+    """Whether ENOUGH was timed at a neighbour that makes the model's candidates needless."""
     return prediction.beside and any(
-        len(one.codes) >= ENOUGH and one.problem.n == problem.n and one.problem.k == problem.k
+        len(one.codes) >= ENOUGH
+        and (one.problem.n, one.problem.k) == (problem.n, problem.k)
+        and problem.m <= one.problem.m <= 2 * problem.m
         for one in prediction.around
     )
 

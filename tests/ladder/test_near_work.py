@@ -63,12 +63,12 @@ def test_an_answer_from_records_in_memory_takes_few_predictions(asked, counted):
     assert counted["barred"] == 0
     assert 0 < counted["total"] <= (NEARBY + OWN + 1) * ASKED
     assert 0 < counted["total"] <= 5 * ASKED
-    assert 0 < counted["of_counts"] <= 20 * ASKED
+    assert 0 < counted["of_counts"] <= 23 * ASKED
     assert 0 < counted["illegal"] <= 12 * ASKED
 
 
 def test_an_answer_takes_a_bounded_number_of_calls(asked):
-    """1,980 calls in Python 3.11. One call takes about 0.25 us."""
+    """2,060 calls in Python 3.11. One call takes about 0.25 us."""
     calls = 0
 
     def count(frame, event, argument):

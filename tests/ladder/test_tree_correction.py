@@ -80,11 +80,13 @@ def test_a_neighbour_with_the_same_n_and_k_counts_more(asks):
         assert near_one.estimates[config].spread > far_one.estimates[config].spread
 
 
-def test_a_neighbour_with_the_same_n_and_k_that_timed_enough_makes_others_needless(asks):
-    ask, _ = asks(problem=KNOWN.resized(24, KNOWN.n, KNOWN.k), count=2 * ENOUGH)
+@pytest.mark.parametrize(("rows", "needless"), [(12, True), (17, False), (7, False)])
+def test_a_neighbour_of_as_many_rows_that_timed_enough_makes_other_candidates_needless(asks, rows, needless):
+    """The neighbour has 16 rows. Its best tile is too small for the last of 17."""
+    ask, _ = asks(problem=KNOWN.resized(rows, KNOWN.n, KNOWN.k), count=2 * ENOUGH)
     found = predict_near(ask)
     assert found.beside
-    assert set(corrected(ask, found).estimates) == set(found.estimates)
+    assert (set(corrected(ask, found).estimates) == set(found.estimates)) == needless
     assert set(corrected(ask, found, 2).estimates) > set(found.estimates)
 
 
