@@ -32,9 +32,10 @@ UNLIKE = 0.1
 both guesses."""
 FAR = 0.05
 """Added to the stated loss per doubling of the distance to the nearest neighbour."""
-CONTENDERS = 8
+CONTENDERS, IN_RANGES = 8, 12
 """The most groups of configs that are compared: those closest to the best of some neighbour. On held-out H200 rows, 12
-serve no more certain gains, and 6 lose some."""
+serve no more certain gains, and 6 lose some. A range of sizes is compared by more: one config has to be among them at
+all of its sizes."""
 BEHIND = 0.3
 """How much farther behind (in logarithms) than the closest of them a group may be."""
 FIRST = 16
@@ -134,9 +135,9 @@ def _contenders(
     problem, device, banned = ask.problem, ask.device, unfit(ask)
     found = {ATEN_GROUP: list(members(ATEN_GROUP, problem, device))}
     seen = {ATEN_GROUP, *unsafe}
-    most = math.inf
+    most, count = math.inf, IN_RANGES if ask.symbolic else CONTENDERS
     for behind, key in _closest(timings):
-        if behind * STEP > most or len(found) > CONTENDERS:
+        if behind * STEP > most or len(found) > count:
             break
         if key in seen:
             continue

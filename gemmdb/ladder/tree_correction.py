@@ -30,10 +30,10 @@ NEARBY = 3
 """How many of the prediction's configs the trees correct."""
 OWN = 6
 """How many of the cost model's candidates are added."""
-ENOUGH = 12
-"""They are left out if so many groups of configs were timed at a neighbour with the same N and K, and as many rows or
-up to twice as many. What is good here is among these, and the model's add nothing that is faster for certain
-(benchmarks/results/offtable). If it has fewer rows, its best tile may be too small for the last ones here."""
+ENOUGH, PEERS = 12, 2
+"""They are left out if some neighbour differs in M only, and at PEERS neighbours of the same class of M so many groups
+of configs were timed. Then what is good here is among these groups (benchmarks/results/offtable). It is not if all of
+them have 128 rows where this problem has 131: a tile of 128 rows wastes half."""
 FADES = 0.1
 """For the common level, a config that the neighbours predict this far behind the best (in logarithms) has the weight
 1/e."""
@@ -62,7 +62,7 @@ def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Predicti
     unsure = BESIDE if prediction.beside else SPREAD
     for config, log in times.items():
         estimates[config] = _mean(estimates[config], log + shift, unsure)
-    if times_more > 1 or not _explored(ask.problem, prediction):
+    if times_more > 1 or ask.symbolic or not _explored(ask.problem, prediction):
         for one in _own(ask, setting, prediction.unsafe, OWN * times_more):
             if one.config not in estimates:
                 log = math.log(corrected.us(one.tile)) - level + shift
@@ -71,13 +71,15 @@ def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Predicti
 
 
 def _explored(problem: Problem, prediction: Prediction) -> bool:
-    """Whether ENOUGH was timed at a neighbour that makes the model's candidates needless."""
-    return prediction.beside and any(
-        len(one.codes) >= ENOUGH
-        and (one.problem.n, one.problem.k) == (problem.n, problem.k)
-        and problem.m <= one.problem.m <= 2 * problem.m
-        for one in prediction.around
-    )
+    """Whether so much was timed nearby that the model's candidates are needless."""
+    rows = _row_class(problem)
+    peers = [one for one in prediction.around if len(one.codes) >= ENOUGH and _row_class(one.problem) == rows]
+    return prediction.beside and len(peers) >= PEERS
+
+
+def _row_class(problem: Problem) -> int:
+    """The class of M: up to 16 rows, which the smallest tile has, and from one power of two to the next."""
+    return max(4, (problem.m - 1).bit_length())
 
 
 def _own(ask: Ask, setting: Setting, unsafe: Collection[ConfigGroup], count: int) -> Iterator[MenuCandidate]:

@@ -33,11 +33,12 @@ def asks(lab, monkeypatch, tmp_path):
     """Asks about ASKED with one measured neighbour, on which the model's first configs were timed or failed."""
     monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
 
-    def asks(device=GPU, status=Status.OK, count=3, problem=ASKED, **policy):
+    def asks(device=GPU, status=Status.OK, count=3, problem=ASKED, known=(KNOWN,), **policy):
         bare = Ask(lab.query(KNOWN, device), (), Policy(**policy), None)
         configs = [one.config for one in rank(bare, count).best]
         ratios = {config: 0.5 + 0.05 * place for place, config in enumerate(configs)}
-        rows = list(lab.rows(KNOWN, ratios, device=device, clock="graph", status=status, aten_us=12.0))
+        how = {"device": device, "clock": "graph", "status": status, "aten_us": 12.0}
+        rows = [row for one in known for row in lab.rows(one, ratios, **how)]
         return Ask(lab.query(problem, device), tuple(lab.catalog(rows).tables), Policy(**policy), None), configs
 
     return asks
@@ -80,10 +81,16 @@ def test_a_neighbour_with_the_same_n_and_k_counts_more(asks):
         assert near_one.estimates[config].spread > far_one.estimates[config].spread
 
 
-@pytest.mark.parametrize(("rows", "needless"), [(12, True), (17, False), (7, False)])
-def test_a_neighbour_of_as_many_rows_that_timed_enough_makes_other_candidates_needless(asks, rows, needless):
-    """The neighbour has 16 rows. Its best tile is too small for the last of 17."""
-    ask, _ = asks(problem=KNOWN.resized(rows, KNOWN.n, KNOWN.k), count=2 * ENOUGH)
+@pytest.mark.parametrize(
+    ("rows", "others", "needless"),
+    [(12, [16, 8], True), (12, [16, 40], False), (17, [16, 8], False), (40, [48, 64], True), (33, [32, 64], False)],
+)
+def test_neighbours_of_the_same_class_of_m_that_timed_enough_make_other_candidates_needless(
+    asks, rows, others, needless
+):
+    """At 16 rows, tiles of 16 are the best. They waste half if there are 17."""
+    measured = [KNOWN.resized(m, KNOWN.n, KNOWN.k) for m in others]
+    ask, _ = asks(problem=KNOWN.resized(rows, KNOWN.n, KNOWN.k), count=2 * ENOUGH, known=measured)
     found = predict_near(ask)
     assert found.beside
     assert (set(corrected(ask, found).estimates) == set(found.estimates)) == needless
