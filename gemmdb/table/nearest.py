@@ -32,10 +32,12 @@ class Metric(NamedTuple):
     tiles: float = 0.0
 
     def apart(self, one: Problem, other: Problem) -> float:
-        """The distance in doublings."""
+        """The distance in doublings; to the last bit that of `Family.nearest`, so a problem that several tables hold is
+        equally far away in all of them."""
         (m, n, k), (a, b, c) = one.doublings, other.doublings
-        tiles = self.tiles * (max(a, LOG_ROWS) - max(m, LOG_ROWS))
-        return math.hypot(tiles, self.rows * (a - m), b - n, c - k)
+        tiles = max(a, LOG_ROWS) - max(m, LOG_ROWS)
+        along_m = self.rows**2 * (a - m) * (a - m) + self.tiles**2 * tiles * tiles
+        return math.sqrt(along_m + ((b - n) * (b - n) + (c - k) * (c - k)))
 
 
 PLAIN = Metric()
