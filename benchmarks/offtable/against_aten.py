@@ -137,7 +137,7 @@ def candidates(ask: Ask, truth: Truth) -> list[dict[str, Any]]:
     if isinstance(found, str):
         return []
     prediction = corrected(ask, found)
-    certainty = Certainty.of(ask, prediction)
+    certainty = Certainty(ask, prediction)
     return [
         {"expected": _round(math.log(prediction.ratios[config])), "measured": _log(ratio(truth, config)),
          "features": [_round(value) for value in certainty.features(config)]}

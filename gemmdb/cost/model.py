@@ -95,9 +95,13 @@ class Coefficients:
         if known is not None and known[0] is self:
             return known[1]  # type: ignore[no-any-return]
         own = _of_op(self.own[group], setting.problem.op) if group == "tile" else self.own[group]
-        found = Formula(setting, self.rates[group], own, dot(_kinds(setting), self.common[group]))
+        found = Formula(setting, self.rates[group], own, self.level(setting, group))
         setting.memo[group] = self, found
         return found
+
+    def level(self, setting: Setting, group: str) -> float:
+        """The contribution of the `kinds` to the logarithm of the time of a group of kernels in a setting."""
+        return dot(_kinds(setting), self.common[group])
 
     def predict_aten(self, setting: Setting) -> float:
         """Microseconds of ATen in a setting.
@@ -114,7 +118,7 @@ class Coefficients:
         problem, rates = setting.problem, self.rates["aten"]
         home = setting if setting.machine == HOME else Setting.of(problem, HOME)
         w = library(home)
-        us = float(microseconds(w, rates)) * math.exp(dot(_kinds(setting), self.common["aten"]))
+        us = float(microseconds(w, rates)) * math.exp(self.level(setting, "aten"))
         launches = min(rates[0] + rates[4] * float(w.second), us)
         here = w if home is setting else library(setting)
         return launches + (us - launches) * bound(setting, here) / bound(home, w)

@@ -149,8 +149,9 @@ class Estimator:
     def _group(self, name: str) -> _Group:
         rates, setting = self.fitted.rates[name], self.setting
         output, dram, power = rates[2], rates[6], rates[16]
-        level = self.fitted.at(setting, name).level
-        return _Group(level, output * setting.output, float((dram * setting.dram) ** power), power)
+        return _Group(
+            self.fitted.level(setting, name), output * setting.output, float((dram * setting.dram) ** power), power
+        )
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED, Coefficients
@@ -34,16 +35,32 @@ class Like:
     __slots__ = ()
 
 
+class Member(NamedTuple):
+    """A config of a group, and its tile; None for one without: ATen, or a kernel that only others know."""
+
+    config: Config
+    tile: Tile | None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ConfigGroup:
     """A config without its split of K. `resident`: 0 if the split belongs to the config (no split, or the backend's own
     choice), else how many programs per multiprocessor the split gives; `config` then has a split of 2 as a placeholder.
-    `like`: the same for the groups of a kernel with the same tile. Each group is a single object, so a lookup need not
-    hash configs."""
+    `like`: the same for the groups of a kernel with the same tile. `known`: its members so far, by split; 0 for the
+    only one of a group with a `resident` of 0. Each group is a single object, so a lookup need not hash configs."""
 
     config: Config
     resident: int
     like: Like
+    known: dict[int, Member] = field(default_factory=dict, repr=False)
+
+    def member(self, split: int) -> Member:
+        """The member with a split of K; 0 for the only one."""
+        found = self.known.get(split)
+        if found is None:
+            config = _with_split(self.config, split) if split else self.config
+            found = self.known[split] = Member(config, tile(config))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +78,10 @@ class Scale:
         estimator = FITTED.estimator(Setting.shared(problem, known)) if known else None
         return cls(roofline_us(problem, device), estimator)
 
-    def us(self, config: Config) -> float:
-        """Microseconds of one call."""
+    def us(self, shape: Tile | None) -> float:
+        """Microseconds of one call of a config with this tile; None for ATen."""
         if self.estimator is None:
             return self.roof
-        shape = tile(config)
         return self.estimator.us(shape) if shape else FITTED.predict_aten(self.estimator.setting)
 
 
@@ -100,16 +116,16 @@ def _group(config: Config, resident: int) -> ConfigGroup:
     return ConfigGroup(config, resident, _same.setdefault(like, Like()))
 
 
-def members(group: ConfigGroup, problem: Problem, device: Device) -> Sequence[Config]:
+def members(group: ConfigGroup, problem: Problem, device: Device) -> Sequence[Member]:
     """The configs of a group on a problem: the splits that fill the multiprocessors once, exact or a power of two, as a
     build tries them; none if K is too short or there are too many tiles to split."""
-    config, resident = group.config, group.resident
-    shape = tile(config) if resident else None
-    if shape is None:
-        return (config,)
-    steps = -(-problem.k // shape.k)
-    found = splits(_tiles(shape, problem), device.units * resident, steps)
-    return [_with_split(config, split) for split in found if split in config.spec.params[_SPLIT]]
+    resident = group.resident
+    shape = group.member(0).tile
+    if not resident or shape is None:
+        return (group.member(0),)
+    found = splits(_tiles(shape, problem), device.units * resident, -(-problem.k // shape.k))
+    possible = group.config.spec.params[_SPLIT]
+    return [group.member(split) for split in found if split in possible]
 
 
 def programs(config: Config, problem: Problem) -> int | None:
@@ -148,3 +164,7 @@ def _split(config: Config) -> int:
 @functools.lru_cache(maxsize=4096)
 def _with_split(config: Config, split: int) -> Config:
     return Config.of(config.backend, config.kernel, **{**config.values, _SPLIT: split})
+
+
+ATEN_GROUP = _group(ATEN, 0)
+"""The group of ATen alone."""

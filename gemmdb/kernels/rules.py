@@ -75,6 +75,8 @@ def unsigned(problem: Problem, device: Device) -> str | None:
 
 def unpacked(config: Config, problem: Problem) -> str | None:
     """An int4 weight has kernels of its own, and whole groups; ATen stands for what the program runs."""
+    if problem.int4 is None and not config.spec.int4:
+        return None
     if problem.int4 is not None and (reason := problem.int4.unfit(problem.n, problem.k)):
         return reason
     if (config.backend, config.kernel) == ("aten", "default") or config.spec.int4 == (problem.int4 is not None):

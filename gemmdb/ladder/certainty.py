@@ -16,6 +16,7 @@ from operator import mul
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.cost.transfer import tile
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.canonical import lazy
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.calibration import CAPABILITIES, MODEL, NEAR, WEIGHTS
@@ -40,24 +41,24 @@ LAUNCH_US = 2.0
 
 @dataclass(frozen=True)
 class Certainty:
-    """The bounds of a prediction. `common`: the features that all of its configs share: rows, sides, library."""
+    """The bounds of a prediction that was made from neighbours."""
 
     ask: Ask
     prediction: Prediction
-    common: tuple[float, float, float]
 
-    @classmethod
-    def of(cls, ask: Ask, prediction: Prediction) -> Certainty:
-        """The bounds of a prediction that was made from neighbours."""
-        return cls(ask, prediction, (*_gaps(ask.problem, prediction), _library(ask, prediction)))
+    @lazy
+    def common(self) -> tuple[float, float, float]:
+        """The features that all of its configs share: rows, sides, library."""
+        return (*_gaps(self.ask.problem, self.prediction), _library(self.ask, self.prediction))
 
     def features(self, config: Config) -> tuple[float, ...]:
         """The FEATURES of a config other than ATen."""
         found, (rows, sides, library) = self.prediction, self.common
-        log, support = math.log(found.ratios[config]), found.support.get(config, Support())
+        log, spread, _ = found.estimates[config]
+        support = found.support.get(config, Support())
         return (
             float(not found.corrected or tile(config) is None),
-            math.hypot(found.spread[config], found.spread[ATEN]),
+            math.hypot(spread, found.estimates[ATEN].spread),
             rows,
             sides,
             max(0.0, support.worst - log),
@@ -68,16 +69,22 @@ class Certainty:
             float(config.kernel == "gemv"),
         )
 
+    def sure(self, config: Config) -> bool:
+        """Whether a config is faster than ATen for certain."""
+        log = self.prediction.estimates[config].log
+        if calibrated(self.ask) and log + NEAR[self.ask.problem.op] >= 0:
+            return False  # No feature makes a bound lower.
+        return self.most(config) < 0
+
     def most(self, config: Config) -> float:
         """The upper bound of the logarithm of a config's time relative to ATen's: negative if it is faster for certain.
 
         Infinite for a config that has too little evidence. On devices that nothing was calibrated on, two standard
         deviations and what the distance adds.
         """
-        log = math.log(self.prediction.ratios[config])
+        log, spread, _ = self.prediction.estimates[config]
         if not calibrated(self.ask):
-            spread = math.hypot(self.prediction.spread[config], self.prediction.spread[ATEN])
-            return log + 2 * spread + self.prediction.far
+            return log + 2 * math.hypot(spread, self.prediction.estimates[ATEN].spread) + self.prediction.far
         features = self.features(config)
         untreed, unseen, once = features[0], features[6], features[7]
         if untreed and (unseen or once):  # One neighbour alone may be off by a factor of two.
@@ -88,13 +95,10 @@ class Certainty:
 
 def certain(ask: Ask, prediction: Prediction) -> Prediction:
     """The prediction without the configs that may be slower than ATen."""
-    bounds = Certainty.of(ask, prediction)
-    kept = {config for config in prediction.ratios if config == ATEN or bounds.most(config) < 0}
-    ratios, spread, gains = (
-        {config: value for config, value in values.items() if config in kept}
-        for values in (prediction.ratios, prediction.spread, prediction.gains)
-    )
-    return replace(prediction, ratios=ratios, spread=spread, gains=gains)
+    bounds = Certainty(ask, prediction)
+    estimates = prediction.estimates
+    kept = {config: one for config, one in estimates.items() if config == ATEN or bounds.sure(config)}
+    return replace(prediction, estimates=kept)
 
 
 def margin(ask: Ask, config: Config) -> float:
@@ -117,9 +121,9 @@ def calibrated(ask: Ask) -> bool:
 
 
 def _gaps(problem: Problem, prediction: Prediction) -> tuple[float, float]:
-    around = [one.problem for one in prediction.around]
-    rows = min(abs(math.log2(one.m / problem.m)) for one in around)
-    return rows, min(math.hypot(math.log2(one.n / problem.n), math.log2(one.k / problem.k)) for one in around)
+    m, n, k = problem.doublings
+    around = [one.problem.doublings for one in prediction.around]
+    return min([abs(one[0] - m) for one in around]), min([math.hypot(one[1] - n, one[2] - k) for one in around])
 
 
 def _library(ask: Ask, prediction: Prediction) -> float:

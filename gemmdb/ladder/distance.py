@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from gemmdb.key.problem import Problem
+from gemmdb.table.nearest import PLAIN, Metric
 
-LOG_ROWS = 4.0
-"""log2 of the 16 rows of the smallest tile. Fewer rows cost about as much."""
+METRICS = {"cuda": Metric(rows=0.4, tiles=0.8)}
+"""By kind of device, PLAIN for others. On a GPU, M matters mostly through the number of rows of tiles."""
 
 BATCH = 0.5
 """The weight of a doubling of the number of matrices, which changes how many waves of programs there are. Of 0.25,
@@ -22,20 +22,9 @@ def same_side(query: Problem, other: Problem) -> bool:
     return sides and other.m > 0 and other.n > 0 and other.k > 0
 
 
-def distances(query: Problem, kind: str) -> Callable[[float, float, float], float]:
-    """The distance from the query to a problem with these `doublings`, Euclidean over M, N and K. On a GPU, M matters
-    mostly through the number of rows of tiles."""
-    m, n, k = query.doublings
-    rows, hypot = max(m, LOG_ROWS), math.hypot
-
-    def by_sizes(height: float, columns: float, depth: float) -> float:
-        return hypot(height - m, columns - n, depth - k)
-
-    def by_tiles(height: float, columns: float, depth: float) -> float:
-        tiles = 0.8 * ((height if height > LOG_ROWS else LOG_ROWS) - rows)
-        return hypot(tiles, 0.4 * (height - m), columns - n, depth - k)
-
-    return by_tiles if kind == "cuda" else by_sizes
+def metric(kind: str) -> Metric:
+    """How far two problems are apart on a kind of device."""
+    return METRICS.get(kind, PLAIN)
 
 
 def beyond_batch(query: Problem, other: Problem, distance: float) -> float:

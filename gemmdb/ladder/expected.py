@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import Coefficients
-from gemmdb.cost.transfer import ConfigGroup, Scale, fitted, group_of, split_group
+from gemmdb.cost.transfer import ConfigGroup, Scale, fitted, group_of, split_group, tile
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -54,7 +54,7 @@ class Expected:
 
     def log(self, config: Config) -> int:
         """The logarithm of a config's expected time relative to ATen's measured time, in STEPs."""
-        return coded(math.log(self.scale.us(config) / self.aten_us))
+        return coded(math.log(self.scale.us(tile(config)) / self.aten_us))
 
     def added(self, time: Time) -> Time:
         """The time with its expectation, if there is room for it."""

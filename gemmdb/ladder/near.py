@@ -1,7 +1,7 @@
 """Rung `near`: answers a problem that was not measured from nearby problems that were.
 
 Neighbours share the device, the op and the family: dtypes, layout and alignment classes, bias, fusion context and
-numerics. The rung does not copy a neighbour's winner: `prediction.predicted` predicts the time of every config, and
+numerics. The rung does not copy a neighbour's winner: `from_neighbours.predicted` predicts the time of each config, and
 `tree_correction.corrected` adds what trees fitted on the arch know. The rung declines if the neighbours are too far
 away, or if the prediction is too uncertain for the policy and not certainly faster than ATen.
 """
@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from itertools import islice, takewhile
 
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.certainty import Certainty
 from gemmdb.ladder.exact import exact
+from gemmdb.ladder.from_neighbours import predicted
 from gemmdb.ladder.neighbours import MOST, REACH, Neighbour, neighbours, unfit
 from gemmdb.ladder.policy_filter import objection, required_gain
-from gemmdb.ladder.prediction import Prediction, predicted
+from gemmdb.ladder.prediction import Prediction
 from gemmdb.ladder.remembering import remembered
 from gemmdb.ladder.timings import Timings, timings_of
 from gemmdb.ladder.tree_correction import corrected
@@ -45,7 +45,7 @@ def near(ask: Ask) -> Step:
 
 def _certain(ask: Ask, prediction: Prediction) -> Step:
     """The best of the configs that are faster than ATen for certain, else ATen; None if it may lose too much."""
-    certainty = Certainty.of(ask, prediction)
+    certainty = Certainty(ask, prediction)
     best = choose(ask, prediction, certainty)
     reason = _reason(prediction, best)
     sure = best != ATEN and ask.policy.on_miss != "live"
@@ -120,16 +120,16 @@ def _predict(ask: Ask) -> Prediction | str:
 def choose(ask: Ask, prediction: Prediction, certainty: Certainty | None = None) -> Config:
     """The config to serve: the cheapest to compile among those tied with the best by expected time and certainty. With
     `certainty`, only configs that are faster than ATen for certain count. ATen if no expected gain is large enough."""
-    needed = required_gain(ask.policy, prediction.verified)
-    gaining = (c for c, gained in prediction.gains.items() if c != ATEN and gained >= needed)
-    scores = sorted((prediction.score(c), c.spec.cost, c.text, c) for c in gaining)
+    needed = -math.log1p(required_gain(ask.policy, prediction.verified))
+    scores = sorted([(one.score, c.spec.cost, c.text, c) for c, one in prediction.estimates.items()
+                     if one.log <= needed and one.full and c != ATEN])  # fmt: skip
     most = math.inf
     tied: list[Config] = []
     for score, _, _, config in scores:
         if score > most:
             break
-        if certainty is None or certainty.most(config) < 0:
-            most = min(most, score * (1 + TIE))
+        if certainty is None or certainty.sure(config):
+            most = min(most, score + math.log1p(TIE))
             tied.append(config)
     return min(tied, key=lambda c: (c.spec.cost, c.text), default=ATEN)
 
@@ -140,9 +140,14 @@ def _first(ask: Ask, one: Neighbour) -> Timings | None:
 
 def _timings(ask: Ask, around: Iterable[Neighbour]) -> list[tuple[float, Timings]]:
     """The nearest neighbours with a steady ATen row. Without one, there is nothing to compare their configs with."""
-    near = takewhile(lambda one: one.distance <= REACH, around)
-    read = ((one.distance, _first(ask, one)) for one in near)
-    return list(islice(((distance, here) for distance, here in read if here and here.steady_aten), MOST))
+    found: list[tuple[float, Timings]] = []
+    for one in around:
+        if one.distance > REACH or len(found) == MOST:
+            break
+        here = _first(ask, one)
+        if here is not None and here.steady_aten:
+            found.append((one.distance, here))
+    return found
 
 
 def _serve(prediction: Prediction, config: Config, reason: str, certainty: Certainty | None = None) -> Step:
@@ -151,16 +156,17 @@ def _serve(prediction: Prediction, config: Config, reason: str, certainty: Certa
 
 
 def _hit(prediction: Prediction, config: Config, certainty: Certainty | None) -> Hit:
-    ratio = prediction.ratios[config]
+    log, spread, _ = prediction.estimates[config]
     evidence = {
         **prediction.evidence,
         "expected_loss": prediction.loss(config),
         "regret": prediction.regret(config),
-        "spread": prediction.spread[config],
+        "spread": spread,
         "verified": prediction.verified,
     }
     if certainty is not None and config != ATEN:
         evidence["least_gain"] = math.expm1(-certainty.most(config))
+    ratio = math.exp(log)
     return Hit("near", config, ratio * prediction.aten_us, 1 / ratio, prediction.table, evidence)
 
 
@@ -168,5 +174,5 @@ def _reason(prediction: Prediction, config: Config) -> str:
     count, distance = len(prediction.evidence["neighbours"]), prediction.evidence["distance"]
     return (
         f"from {count} neighbour(s), the nearest {distance:.2f} doublings away: {config.name} is expected at"
-        f" {1 / prediction.ratios[config]:.3f}x ATen and a loss of at most {prediction.loss(config):.1%}"
+        f" {math.exp(-prediction.estimates[config].log):.3f}x ATen and a loss of at most {prediction.loss(config):.1%}"
     )

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby, islice, takewhile
-from operator import itemgetter
 from typing import NamedTuple
 
 from gemmdb.kernels import aten
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.distance import beyond_batch, distances, same_side
-from gemmdb.ladder.exact import barred
+from gemmdb.ladder.distance import beyond_batch, metric, same_side
 from gemmdb.ladder.timings import failed
 from gemmdb.table.reader import Table
 
@@ -22,14 +19,14 @@ MOST = 8
 """The most neighbours that one prediction uses."""
 WITHIN = (32.0, 8.0, 8.0)
 """The largest ratios of M, N and K to those of a neighbour. A table is searched no farther."""
-CANDIDATES = 64
-"""The most neighbours that are read from each table."""
+CANDIDATES, BATCHED = 32, 64
+"""The most neighbours that are read from each table, and those of a batch, of which the table only compares the
+matrices. 32 find the same MOST for all of 400 problems of the H200's table as 2,000 do."""
 FAILURES = 2 * MOST
 """How many places nearby are asked what failed there: also those whose times are of no use."""
 
 _Place = tuple[float, str, int, Problem, Table]
 """The distance to a problem, its text, the place of a table that holds it, the problem, and the table."""
-_TEXT = itemgetter(1)
 
 
 class Neighbour(NamedTuple):
@@ -45,11 +42,15 @@ def neighbours(ask: Ask) -> Iterator[Neighbour]:
     bytes in all of them or in none: cuBLAS has separate kernels."""
     query, gpu = ask.problem, ask.device.kind == "cuda"
     own, apart = query.text, gpu and aten.stored_apart(query)
-    for text, same in groupby(_places(ask), key=_TEXT):
-        first, *others = same
-        problem = first[3]
+    places = iter(_places(ask))
+    place = next(places, None)
+    while place is not None:
+        distance, text, _, problem, table = place
+        tables = [table]
+        while (place := next(places, None)) is not None and place[1] == text:
+            tables.append(place[4])
         if text != own and same_side(query, problem) and (not gpu or aten.stored_apart(problem) == apart):
-            yield Neighbour(problem, (first[4], *(one[4] for one in others)), first[0])
+            yield Neighbour(problem, tables, distance)
 
 
 def unfit(ask: Ask) -> frozenset[Config]:
@@ -59,9 +60,10 @@ def unfit(ask: Ask) -> frozenset[Config]:
     A size of 1 says nothing about times elsewhere, but a kernel that is wrong there is wrong elsewhere too."""
     known: frozenset[Config] | None = ask.memo.get("unfit")
     if known is None:
-        near = islice(takewhile(lambda place: place[0] <= REACH, _places(ask)), FAILURES)
-        found = (failed(ask, table, problem) for _, _, _, problem, table in near)
-        known = ask.memo["unfit"] = barred(ask).union(*found)
+        near = [place for place in _places(ask)[:FAILURES] if place[0] <= REACH]
+        found = [failed(ask, table, ask.problem) for table in ask.tables]
+        found += [failed(ask, table, problem) for _, _, _, problem, table in near]
+        known = ask.memo["unfit"] = frozenset[Config]().union(*filter(None, found))
     return known
 
 
@@ -75,11 +77,11 @@ def _places(ask: Ask) -> list[_Place]:
 
 def _find(ask: Ask) -> list[_Place]:
     query = ask.problem
-    distance = distances(query, ask.device.kind)
+    by, most = metric(ask.device.kind), BATCHED if query.spec.batched else CANDIDATES
     found: list[_Place] = []
     for place, table in enumerate(ask.tables):
-        problems = ask.read(Table.neighbours, table, query, ask.device, ask.query.l2, CANDIDATES, WITHIN) or ()
-        found += [(distance(*one.doublings), one.text, place, one, table) for one in problems]
+        problems = ask.read(Table.distances, table, query, ask.device, ask.query.l2, most, WITHIN, by) or ()
+        found += [(distance, one.text, place, one, table) for distance, one in problems]
     if query.spec.batched:
         found = [(beyond_batch(query, one, apart), text, place, one, table) for apart, text, place, one, table in found]
     found.sort()  # No two have all of the first three in common.

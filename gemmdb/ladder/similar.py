@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from heapq import nsmallest
 
 from gemmdb.cost.menu import MENU_OF
-from gemmdb.cost.transfer import ConfigGroup, group_of, members
+from gemmdb.cost.transfer import ATEN_GROUP, ConfigGroup, members
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.distance import distances, same_side
+from gemmdb.ladder.distance import metric, same_side
 from gemmdb.ladder.model import uncovered
 from gemmdb.ladder.neighbours import unfit
 from gemmdb.ladder.policy_filter import objection
@@ -70,13 +70,13 @@ def similar(ask: Ask) -> list[Config]:
 def _fitted(ask: Ask, one: ConfigGroup, banned: Collection[Config]) -> list[Config]:
     """The configs of a group that may be served here, larger splits of K first: rows are read element by element, so
     kernels wait longest for memory."""
-    configs = list(members(one, ask.problem, ask.device))[::-1]
+    configs = [member.config for member in members(one, ask.problem, ask.device)][::-1]
     return [c for c in configs if c != ATEN and c not in banned and objection(ask, c) is None]
 
 
 def _timings(ask: Ask) -> Iterator[tuple[float, Timings]]:
     """The timings of the nearest problems of the kind, with their distances."""
-    apart = distances(ask.problem, ask.device.kind)
+    apart = metric(ask.device.kind).apart
     places: list[tuple[float, str, Table, Problem]] = []
     for table in ask.tables:
         examples = [(_differences(one, ask.problem), one) for one in ask.read(Table.families, table) or ()
@@ -86,7 +86,7 @@ def _timings(ask: Ask) -> Iterator[tuple[float, Timings]]:
             here = example.resized(ask.problem.m, ask.problem.n, ask.problem.k)
             for one in ask.read(Table.neighbours, table, here, ask.device, ask.query.l2, MOST) or []:
                 if same_side(ask.problem, one) and one.text != ask.problem.text:
-                    places.append((apart(*one.doublings) + UNLIKE * unlike, one.text, table, one))
+                    places.append((apart(ask.problem, one) + UNLIKE * unlike, one.text, table, one))
     for distance, _, table, problem in nsmallest(MOST, places, key=lambda place: place[:2]):
         here_known = timings_of(ask, table, problem)
         if here_known is not None:
@@ -108,7 +108,7 @@ def _fastest(here: Timings) -> list[ConfigGroup]:
 
 
 def _measured(distance: float, here: Timings, fitted: Collection[ConfigGroup]) -> _Measured:
-    aten = here.groups[group_of(ATEN, here.problem, here.device)].behind
+    aten = here.groups[ATEN_GROUP].behind
     usable = ((timed.behind, one.config.text, one) for one, timed in here.groups.items() if one in fitted)
     behind = {one: value for value, _, one in nsmallest(BEST, usable, key=lambda place: place[:2])}
     return _Measured(math.exp(-((distance / WIDTH) ** 2) / 2), behind, aten)

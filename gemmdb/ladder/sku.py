@@ -91,7 +91,7 @@ def _prediction(ask: Ask, other: Device) -> Prediction | None:
         return None
     banned = unfit(ask)
     may = {c for c in found.gains if c not in banned and objection(ask, c) is None}
-    return replace(found, ratios={c: ratio for c, ratio in found.ratios.items() if c == ATEN or c in may})
+    return replace(found, estimates={c: one for c, one in found.estimates.items() if c == ATEN or c in may})
 
 
 def _scale(problem: Problem, prediction: Prediction, here: Machine, there: Machine) -> _Scaled:

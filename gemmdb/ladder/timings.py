@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from gemmdb.cost.roofline import roofline_us
-from gemmdb.cost.transfer import ConfigGroup, Like, group_of
-from gemmdb.kernels.config import ATEN, Config
+from gemmdb.cost.transfer import ATEN_GROUP, ConfigGroup, Like, group_of
+from gemmdb.kernels.config import Config
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -21,10 +21,28 @@ from gemmdb.table.reader import Table
 from gemmdb.table.record import STEP, Entry, Group, Record, Time
 
 _KEPT = 4096
+"""The most Timings of a table that are kept, and problems whose failures are."""
 
 _Kind = tuple[int, str, object]
-_kept: WeakKeyDictionary[Table, tuple[str, dict[_Kind, dict[int, Timings | None]]]] = WeakKeyDictionary()
-"""By table: its state, and the Timings by device, state of the cache and toolchain, then by problem."""
+
+
+class _Kept(NamedTuple):
+    """What was read of a table in one `state`: the Timings by device, state of the cache and toolchain, then by
+    problem; and what failed, by device, then by problem."""
+
+    state: str
+    timings: dict[_Kind, dict[int, Timings | None]]
+    failed: dict[int, dict[int, frozenset[Config]]]
+
+
+class _Here(NamedTuple):
+    """The part of it that a lookup needs."""
+
+    timings: dict[int, Timings | None]
+    failed: dict[int, frozenset[Config]]
+
+
+_kept: WeakKeyDictionary[Table, _Kept] = WeakKeyDictionary()
 
 
 class Timed(NamedTuple):
@@ -88,14 +106,14 @@ class Timings:
         return int(min(map(itemgetter(1), self.codes.values())))
 
     @lazy
-    def behind(self) -> Mapping[ConfigGroup, int]:
+    def behind(self) -> Sequence[tuple[int, ConfigGroup]]:
         """How far each group is behind the best, in STEPs, the closest first."""
-        return {key: code - self.fastest for key, (_, code, _) in self.codes.items()}
+        return sorted([(code - self.fastest, key) for key, (_, code, _) in self.codes.items()], key=itemgetter(0))
 
     @lazy
     def aten(self) -> Timed:
         """The group of ATen, which has a steady time if `steady_aten`."""
-        return self.timed(self.codes[group_of(ATEN, self.problem, self.device)])
+        return self.timed(self.codes[ATEN_GROUP])
 
     @lazy
     def roof_us(self) -> float:
@@ -126,31 +144,51 @@ class Timings:
 def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     """The Timings of `problem` in `table`: rows of the running toolchain class if there are any, else of all. None
     without a row of ATen."""
-    known = ask.memo.get(table)
-    if known is None:
-        state = ask.read(Table.state, table)
-        if state is None:
-            return None
-        before, known = _kept.get(table, ("", {}))
-        if before != state or sum(map(len, known.values())) > _KEPT:
-            known = {}
-            _kept[table] = state, known
-        known = ask.memo[table] = known.setdefault((ask.device.key, ask.query.l2, ask.toolchain), {})
-    key = problem.key
+    here = _here(ask, table)
+    if here is None:
+        return None
+    known, key = here.timings, problem.key
     if key in known:
-        found: Timings | None = known[key]
-    else:
-        found = _read(ask, table, problem)
-        if found is not None or not ask.faults:  # What could not be read now may be readable later.
-            known[key] = found
+        return known[key]
+    found = _read(ask, table, problem)
+    if found is not None or not ask.faults:  # What could not be read now may be readable later.
+        known[key] = found
     return found
 
 
 def failed(ask: Ask, table: Table, problem: Problem) -> frozenset[Config]:
-    """The configs that were wrong or crashed on `problem` in `table`. Those of Timings that this lookup has are at
-    hand."""
-    here = ask.memo.get(table, {}).get(problem.key)
-    return here.banned if here is not None else ask.read(Table.barred, table, problem, ask.device) or frozenset()
+    """The configs that were wrong or crashed on `problem` in `table`."""
+    here = _here(ask, table)
+    if here is None:
+        return frozenset()
+    key = problem.key
+    found = here.failed.get(key)
+    if found is None:
+        timings = here.timings.get(key)
+        read = timings.banned if timings is not None else ask.read(Table.barred, table, problem, ask.device)
+        if read is None:  # It may be readable later.
+            return frozenset()
+        found = here.failed[key] = read
+    return found
+
+
+def _here(ask: Ask, table: Table) -> _Here | None:
+    """What is kept of a table for the question; None if it cannot be read."""
+    here: _Here | None = ask.memo.get(table)
+    if here is None:
+        state = ask.read(Table.state, table)
+        if state is None:
+            return None
+        kept = _kept.get(table)
+        if kept is None or kept.state != state or _full(kept):
+            kept = _kept[table] = _Kept(state, {}, {})
+        timings = kept.timings.setdefault((ask.device.key, ask.query.l2, ask.toolchain), {})
+        here = ask.memo[table] = _Here(timings, kept.failed.setdefault(ask.device.key, {}))
+    return here
+
+
+def _full(kept: _Kept) -> bool:
+    return any(sum(map(len, part.values())) > _KEPT for part in (kept.timings, kept.failed))
 
 
 def _read(ask: Ask, table: Table, problem: Problem) -> Timings | None:

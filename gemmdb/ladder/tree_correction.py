@@ -7,19 +7,19 @@ that no neighbour timed. Both are wrong by a few percent, mostly independently, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
 from gemmdb.cost.machine import machine
-from gemmdb.cost.transfer import group_of, tile
+from gemmdb.cost.transfer import ConfigGroup, group_of, tile
 from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import Setting
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.model import allowed, uncovered
-from gemmdb.ladder.policy_filter import gain
-from gemmdb.ladder.prediction import Prediction
+from gemmdb.ladder.model import MenuCandidate, allowed, uncovered
+from gemmdb.ladder.prediction import Estimate, Prediction
 
 SPREAD = 0.08
 """Standard deviation of the logarithm of a time that the trees predict, after the problem's common level is removed."""
@@ -30,12 +30,16 @@ NEARBY = 3
 """How many of the prediction's configs the trees correct."""
 OWN = 6
 """How many of the cost model's candidates are added."""
+ENOUGH, PEERS = 12, 2
+"""They are left out if some neighbour differs in M only, and at PEERS neighbours of the same class of M so many groups
+of configs were timed. Then what is good here is among these groups (benchmarks/results/offtable). It is not if all of
+them have 128 rows where this problem has 131: a tile of 128 rows wastes half."""
 FADES = 0.1
 """For the common level, a config that the neighbours predict this far behind the best (in logarithms) has the weight
 1/e."""
 FAR = 0.02
-"""Added to the stated loss per doubling of the distance to the nearest neighbour, instead of `prediction.FAR`. With it,
-nine of ten held-out answers stay within the stated loss (benchmarks/results/offtable)."""
+"""Added to the stated loss per doubling of the distance to the nearest neighbour, instead of `from_neighbours.FAR`. It
+keeps nine of ten held-out answers within the stated loss (benchmarks/results/offtable)."""
 
 
 def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Prediction:
@@ -47,54 +51,68 @@ def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Predicti
         return prediction
     setting = Setting.shared(ask.problem, known)
     corrected = Corrected.of(setting)
-    nearby = [config for config in prediction.candidates(NEARBY * times_more) if tile(config) is not None]
     if corrected is None:
         return prediction
-    times = {config: math.log(corrected.us(shape)) for config in nearby if (shape := tile(config))}
-    times[ATEN] = math.log(corrected.aten_us())
-    expected = {config: math.log(ratio * prediction.aten_us) for config, ratio in prediction.ratios.items()}
-    shift = _shift(expected, times, nearby or [ATEN])
-    logs, spread = dict(expected), dict(prediction.spread)
+    estimates, level = dict(prediction.estimates), math.log(prediction.aten_us)
+    nearby = prediction.candidates(NEARBY * times_more)
+    times = {config: math.log(corrected.us(shape)) - level for config in nearby if (shape := tile(config))}
+    own = math.log(corrected.aten_us()) - level
+    shift = _shift([(estimates[config].log, log) for config, log in times.items()] or [(0.0, own)])
+    times[ATEN] = own
     unsure = BESIDE if prediction.beside else SPREAD
     for config, log in times.items():
-        logs[config], spread[config] = _mean((logs[config], spread[config]), (log + shift, unsure))
-    unsafe = prediction.unsafe
-    own = (one for one in allowed(ask, setting)
+        estimates[config] = _mean(estimates[config], log + shift, unsure)
+    if times_more > 1 or ask.symbolic or not _explored(ask.problem, prediction):
+        for one in _own(ask, setting, prediction.unsafe, OWN * times_more):
+            if one.config not in estimates:
+                log = math.log(corrected.us(one.tile)) - level + shift
+                estimates[one.config] = Estimate(log, unsure, True)
+    return _with(prediction, estimates)
+
+
+def _explored(problem: Problem, prediction: Prediction) -> bool:
+    """Whether so much was timed nearby that the model's candidates are needless."""
+    rows = _row_class(problem)
+    peers = [one for one in prediction.around if len(one.codes) >= ENOUGH and _row_class(one.problem) == rows]
+    return prediction.beside and len(peers) >= PEERS
+
+
+def _row_class(problem: Problem) -> int:
+    """The class of M: up to 16 rows, which the smallest tile has, and from one power of two to the next."""
+    return max(4, (problem.m - 1).bit_length())
+
+
+def _own(ask: Ask, setting: Setting, unsafe: Collection[ConfigGroup], count: int) -> Iterator[MenuCandidate]:
+    """The first of the cost model's candidates that were neither wrong nor crashed at a neighbour."""
+    fit = (one for one in allowed(ask, setting)
            if not unsafe or group_of(one.config, ask.problem, ask.device) not in unsafe)  # fmt: skip
-    for one in islice(own, OWN * times_more):
-        if one.config not in logs:
-            logs[one.config], spread[one.config] = math.log(corrected.us(one.tile)) + shift, unsure
-    return _with(prediction, logs, spread)
+    return islice(fit, count)
 
 
-def _with(prediction: Prediction, logs: Mapping[Config, float], spread: Mapping[Config, float]) -> Prediction:
-    """The prediction with these logarithms of microseconds. Configs that no neighbour timed may be served as well."""
-    aten = logs[ATEN]
-    ratios = {config: math.exp(log - aten) for config, log in logs.items()}
-    served = (c for c in logs if c in prediction.gains or c not in prediction.ratios)
+def _with(prediction: Prediction, estimates: Mapping[Config, Estimate]) -> Prediction:
+    """The prediction with these estimates, relative to the time that it had for ATen."""
+    aten = estimates[ATEN].log
     return replace(
         prediction,
-        ratios=ratios,
-        spread=spread,
+        estimates={config: Estimate(log - aten, spread, full) for config, (log, spread, full) in estimates.items()},
         far=FAR * prediction.evidence["distance"],
-        gains={config: gain(ratios[config]) for config in served},
-        aten_us=math.exp(aten),
-        evidence={**prediction.evidence, "configs": len(ratios), "corrected": True},
+        aten_us=prediction.aten_us * math.exp(aten),
+        evidence={**prediction.evidence, "configs": len(estimates), "corrected": True},
         corrected=True,
     )
 
 
-def _shift(expected: Mapping[Config, float], times: Mapping[Config, float], nearby: Sequence[Config]) -> float:
-    """How far the neighbours' level is above that of the trees (in logarithms), weighted towards the fastest
-    configs."""
-    best = min(expected[config] for config in nearby)
-    weights = {config: math.exp((best - expected[config]) / FADES) for config in nearby}
-    return sum(weight * (expected[c] - times[c]) for c, weight in weights.items()) / sum(weights.values())
+def _shift(pairs: Sequence[tuple[float, float]]) -> float:
+    """How far the neighbours' level is above that of the trees (in logarithms), weighted towards the fastest configs.
+    `pairs`: of each config what the neighbours say, and what the trees do."""
+    best = min(pairs)[0]
+    weights = [math.exp((best - log) / FADES) for log, _ in pairs]
+    return sum([weight * (log - time) for weight, (log, time) in zip(weights, pairs, strict=True)]) / sum(weights)
 
 
-def _mean(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    """The mean of two (value, standard deviation) pairs, weighted by precision, with its standard deviation. A standard
-    deviation of 0 means a certain value."""
-    a, b = one[1] ** 2, other[1] ** 2
+def _mean(one: Estimate, log: float, spread: float) -> Estimate:
+    """The mean of an estimate and of another one of its config, weighted by precision. A standard deviation of 0 means
+    a certain value."""
+    a, b = one.spread**2, spread**2
     share = b / (a + b)
-    return one[0] * share + other[0] * (1 - share), math.sqrt(a * b / (a + b))
+    return Estimate(one.log * share + log * (1 - share), math.sqrt(a * b / (a + b)), one.full)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from gemmdb.errors import TableError
@@ -11,6 +12,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table import nearest, schema
 from gemmdb.table.handle import Handle
+from gemmdb.table.nearest import Metric
 from gemmdb.table.row_cache import RowCache
 
 
@@ -42,15 +44,32 @@ class Families:
         self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float], *, fixed: bool
     ) -> list[Problem]:
         """See `Table.neighbours`. `fixed`: whether the bytes of the file do not change while it is open."""
+        if fixed:
+            return [one for _, one in self.distances(problem, device, l2, limit, within, nearest.PLAIN, fixed=True)]
+        found = self._nearest(problem, device, l2, limit, within)
+        return [p for key in found if (p := self._member(key, problem))]
+
+    def distances(
+        self,
+        problem: Problem,
+        device: Device,
+        l2: str,
+        limit: int,
+        within: Sequence[float],
+        metric: Metric,
+        *,
+        fixed: bool,
+    ) -> list[tuple[float, Problem]]:
+        """See `Table.distances`. `fixed` as for `neighbours`."""
         if not fixed:
-            found = self._nearest(problem, device, l2, limit, within)
-            return [p for key in found if (p := self._member(key, problem))]
+            known = self.neighbours(problem, device, l2, 2 * limit, within, fixed=False)
+            return sorted([(metric.apart(problem, one), one) for one in known], key=itemgetter(0))[:limit]
         family = self._family(problem, device, l2)
-        known, found = family.known, family.keys(problem, limit, within)
-        for key in found:
-            if key not in known:
-                known[key] = self._member(key, problem)
-        return [one for key in found if (one := known[key])]
+        members, found = family.known, family.nearest(problem, limit, within, metric)
+        for _, key in found:
+            if key not in members:
+                members[key] = self._member(key, problem)
+        return [(distance, one) for distance, key in found if (one := members[key])]
 
     def _nearest(self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float]) -> Sequence[int]:
         """The keys of the nearest problems of a family in a file that may change. Of a large family only what is close

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from gemmdb.key.problem import Problem
@@ -19,21 +20,46 @@ Statement = tuple[str, list[Any]]
 """A query and its arguments."""
 
 
+LOG_ROWS = 4.0
+"""log2 of the 16 rows of the smallest tile. Fewer rows cost about as much."""
+
+
+class Metric(NamedTuple):
+    """How far two problems are apart: Euclidean over the base-2 logarithms of their sizes. `rows`: the weight of M;
+    `tiles`: that of M again, where the smallest tile has fewer rows."""
+
+    rows: float = 1.0
+    tiles: float = 0.0
+
+    def apart(self, one: Problem, other: Problem) -> float:
+        """The distance in doublings; to the last bit that of `Family.nearest`, so a problem that several tables hold is
+        equally far away in all of them."""
+        (m, n, k), (a, b, c) = one.doublings, other.doublings
+        tiles = max(a, LOG_ROWS) - max(m, LOG_ROWS)
+        along_m = self.rows**2 * (a - m) * (a - m) + self.tiles**2 * tiles * tiles
+        return math.sqrt(along_m + ((b - n) * (b - n) + (c - k) * (c - k)))
+
+
+PLAIN = Metric()
+_Member = tuple[float, float, int, int]
+"""log2 of M, the same of at least LOG_ROWS, M, and the key."""
+
+
 class _Pair(NamedTuple):
-    """The members of a family with one N and K: the logarithms of these, and of each member log M, M and its key."""
+    """The members of a family with one N and K, and the base-2 logarithms of these."""
 
     log_n: float
     log_k: float
     n: int
     k: int
-    members: list[tuple[float, int, int]]
+    members: list[_Member]
 
 
 CROWD = 2_000
 """A family with so many problems is searched in boxes around the problem that grow until they hold enough."""
 RATIOS = (1.02, 1.1, 1.3, 2.0, 4.0)
 """Half the sides of these boxes, as ratios of sizes."""
-_Around = tuple[float, float, list[tuple[float, int, int]]]
+_Around = tuple[float, list[_Member]]
 _SHAPES = 256
 """The most N and K of a family whose surroundings are remembered."""
 
@@ -51,51 +77,55 @@ class Family:
     def of(cls, rows: Iterable[tuple[Any, ...]]) -> Family:
         """The family of the `rows` that a `statement` without bounds finds."""
         pairs: dict[tuple[int, int], _Pair] = {}
-        log = math.log
+        log = math.log2
         for key, m, n, k in rows:
             pair = pairs.get((n, k))
             if pair is None:
                 pair = pairs[n, k] = _Pair(log(n or 1), log(k or 1), n, k, [])
-            pair.members.append((log(m or 1), m, key))
+            height = log(m or 1)
+            pair.members.append((height, max(height, LOG_ROWS), m, key))
         return cls(list(pairs.values()))
 
-    def keys(self, problem: Problem, limit: int, within: Sequence[float]) -> list[int]:
-        """What `keys` gives for the rows that a `statement` with the bounds `within` finds."""
-        m = math.log(problem.m or 1)
+    def nearest(self, problem: Problem, limit: int, within: Sequence[float], metric: Metric) -> list[tuple[float, int]]:
+        """The distances and keys of at most `limit` of the problems that a `statement` with the bounds `within` finds,
+        nearest first. The problem itself is included."""
+        m = problem.doublings[0]
+        tiles, (by_rows, by_tiles) = max(m, LOG_ROWS), (metric.rows**2, metric.tiles**2)
         (n0, n1), (k0, k1), (m0, m1) = bounds(problem, within)
         found: list[tuple[float, int]] = []
         farthest = math.inf
-        for across, along, members in self._around(problem.n, problem.k, (n0, n1, k0, k1)):
-            if across + along > farthest:  # Its members are farther away than all of those found.
+        for beside, members in self._around(problem, (n0, n1, k0, k1)):
+            if beside > farthest:  # Its members are farther away than all of those found.
                 break
-            found += [((a - m) * (a - m) + across + along, key) for a, height, key in members if m0 <= height <= m1]
+            found += [
+                (by_rows * (a - m) * (a - m) + by_tiles * (t - tiles) * (t - tiles) + beside, key)
+                for a, t, height, key in members
+                if m0 <= height <= m1
+            ]
             if len(found) >= 2 * limit:  # Not after each pair: that sorts too often.
                 found.sort()
                 del found[limit:]
                 farthest = found[-1][0] if found else 0.0
         found.sort()
-        return [key for _, key in found[:limit]]
+        return [(math.sqrt(square), key) for square, key in found[:limit]]
 
-    def _around(self, n: int, k: int, within: tuple[int, int, int, int]) -> Sequence[_Around]:
-        """The pairs around N and K, nearest first: the squares of the differences of log N and of log K, and the
-        members. `within`: the least and the largest N and K. Many problems of a program share N and K."""
-        known = self.around.get((n, k, within))
+    def _around(self, problem: Problem, within: tuple[int, int, int, int]) -> Sequence[_Around]:
+        """The pairs around N and K, nearest first: the squares of their distances, and the members. `within`: the least
+        and the largest N and K. Many problems of a program share N and K."""
+        where = problem.n, problem.k, within
+        known = self.around.get(where)
         if known is None:
             if len(self.around) >= _SHAPES:
                 self.around.clear()
-            log_n, log_k, (n0, n1, k0, k1) = math.log(n or 1), math.log(k or 1), within
+            (_, log_n, log_k), (n0, n1, k0, k1) = problem.doublings, within
             known = [
-                ((b - log_n) * (b - log_n), (c - log_k) * (c - log_k), members)
+                ((b - log_n) * (b - log_n) + (c - log_k) * (c - log_k), members)
                 for b, c, columns, depth, members in self.pairs
                 if n0 <= columns <= n1 and k0 <= depth <= k1
             ]
-            known.sort(key=_by_sum)
-            self.around[n, k, within] = known
+            known.sort(key=itemgetter(0))
+            self.around[where] = known
         return known
-
-
-def _by_sum(pair: tuple[float, float, object]) -> float:
-    return pair[0] + pair[1]
 
 
 def bounds(problem: Problem, within: Sequence[float]) -> list[tuple[int, int]]:

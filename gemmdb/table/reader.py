@@ -17,6 +17,7 @@ from gemmdb.table.families import Families
 from gemmdb.table.handle import Handle
 from gemmdb.table.held import Held, Measured, Packed
 from gemmdb.table.measurement import Measurement
+from gemmdb.table.nearest import PLAIN, Metric
 from gemmdb.table.record import Record, Time
 from gemmdb.table.row_cache import RowCache
 from gemmdb.table.rows import parse_provenance
@@ -93,8 +94,19 @@ class Table:
     ) -> list[Problem]:
         """The problems of the same op and family that were measured on the device, the nearest in log M, N, K first,
         the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
-        fixed = self.packed or self._file.immutable
-        return self._families.neighbours(problem, device, l2, limit, within, fixed=fixed)
+        return self._families.neighbours(problem, device, l2, limit, within, fixed=self._fixed)
+
+    def distances(
+        self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float], metric: Metric = PLAIN
+    ) -> list[tuple[float, Problem]]:
+        """The same by a metric, with their distances. Of a file that may change, the nearest of twice as many by the
+        plain distance."""
+        return self._families.distances(problem, device, l2, limit, within, metric, fixed=self._fixed)
+
+    @property
+    def _fixed(self) -> bool:
+        """Whether nobody writes to the file."""
+        return self.packed or self._file.immutable
 
     def families(self) -> list[Problem]:
         """A problem of every op and family. Raises TableError if there are more than MOST_FAMILIES."""

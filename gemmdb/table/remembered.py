@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +88,10 @@ class Remembered:
         found = os.fstat(self._file)
         return found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
-    def _close(self) -> None:
+    def _close(self, close: Callable[[int], None] = os.close) -> None:
+        # Bound early: at the end of the interpreter, `os` may be gone before this object.
         if self._file >= 0:
-            os.close(self._file)
+            close(self._file)
         self._file = -1
 
 

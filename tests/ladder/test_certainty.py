@@ -14,7 +14,7 @@ from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import calibration
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.certainty import FEATURES, UNEVEN, Certainty, certain, margin
-from gemmdb.ladder.prediction import Prediction
+from gemmdb.ladder.prediction import Estimate, Prediction
 from gemmdb.ladder.support import Support
 from gemmdb.ladder.timings import Timings
 from gemmdb.settings import Policy
@@ -39,13 +39,13 @@ GOOD, BESIDE = Support(3, math.log(0.8), math.log(0.8)), (neighbour(),)
 
 def prediction(ratio=0.8, spread=0.05, support=GOOD, around=BESIDE):
     return Prediction(
-        "near", {TILE: ratio, ATEN: 1.0}, {TILE: spread, ATEN: 0.05}, 0.01, {TILE: 1 / ratio - 1}, 20.0, None, "table",
-        support={TILE: support}, around=around, corrected=True,
+        "near", {TILE: Estimate(math.log(ratio), spread, True), ATEN: Estimate(0.0, 0.05, False)}, 0.01, 20.0, None,
+        "table", support={TILE: support}, around=around, corrected=True,
     )  # fmt: skip
 
 
 def most(found, problem=PROBLEM, device=H200):
-    return Certainty.of(ask(problem, device), found).most(TILE)
+    return Certainty(ask(problem, device), found).most(TILE)
 
 
 def test_every_feature_has_a_weight_and_every_op_that_is_answered_a_constant():
@@ -92,7 +92,7 @@ def test_the_bound_is_above_what_is_expected(ratio):
 def test_aten_that_could_be_as_fast_as_nearby_makes_it_less_sure(nearby_us, less_sure):
     """The prediction expects 20 us of ATen. The neighbour has the same sizes, so the same roofline."""
     found = prediction(around=(neighbour(aten_us=nearby_us),))
-    assert Certainty.of(ask(), found).common[2] == pytest.approx(less_sure)
+    assert Certainty(ask(), found).common[2] == pytest.approx(less_sure)
 
 
 def test_where_nothing_was_calibrated_two_standard_deviations_count():
@@ -106,7 +106,7 @@ def test_only_what_is_certain_is_left():
     sure, unsure = prediction(0.3), prediction(0.99)
     assert set(certain(ask(), sure).ratios) == {TILE, ATEN}
     left = certain(ask(), unsure)
-    assert set(left.ratios) == set(left.spread) == {ATEN}
+    assert set(left.ratios) == set(left.estimates) == {ATEN}
     assert left.gains == {}
 
 

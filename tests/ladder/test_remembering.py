@@ -1,6 +1,5 @@
 """Predictions are remembered while nothing changes that they depend on, and the answers stay the same."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -14,6 +13,7 @@ from gemmdb.errors import TableError
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import explain, lookup, near, ranges, remembering
 from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.distance import metric
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.nearest import Family, bounds
@@ -157,19 +157,21 @@ SIZES = st.integers(0, 400)
 @given(
     rows=st.lists(st.tuples(SIZES, SIZES, SIZES), max_size=60, unique=True),
     asked=st.tuples(SIZES, SIZES, SIZES), limit=st.integers(1, 20), within=st.sampled_from([(), (32.0, 8.0, 8.0)]),
+    metric=st.sampled_from([metric("cpu"), metric("cuda")]),
 )  # fmt: skip
-def test_the_nearest_of_a_family_are_those_of_all(rows, asked, limit, within):
+def test_the_nearest_of_a_family_are_those_of_all(rows, asked, limit, within, metric):
     problem = Problem.gemm("mm", m=8, n=8, k=8).resized(*asked)
     family = Family.of((key, *sizes) for key, sizes in enumerate(rows))
     (n0, n1), (k0, k1), (m0, m1) = bounds(problem, within)
 
     def distance(key):
-        return math.dist([math.log(size or 1) for size in rows[key]], [math.log(size or 1) for size in asked])
+        return metric.apart(problem, problem.resized(*rows[key]))
 
     inside = [
         key for key, (m, n, k) in enumerate(rows) if m0 <= m <= m1 and n0 <= n <= n1 and k0 <= k <= k1
     ]  # fmt: skip
-    found = family.keys(problem, limit, within)
+    found = family.nearest(problem, limit, within, metric)
     assert len(found) == min(limit, len(inside))
-    assert set(found) <= set(inside)
-    assert [distance(key) for key in found] == pytest.approx(sorted(map(distance, inside))[:limit])
+    assert {key for _, key in found} <= set(inside)
+    assert [far for far, _ in found] == [distance(key) for _, key in found]
+    assert [far for far, _ in found] == pytest.approx(sorted(map(distance, inside))[:limit])

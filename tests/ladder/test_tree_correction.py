@@ -17,7 +17,7 @@ from gemmdb.ladder.candidates import TIMES_MORE, candidates
 from gemmdb.ladder.model import FIRST, rank, uncovered
 from gemmdb.ladder.near import near, predict_near
 from gemmdb.ladder.prediction import Prediction
-from gemmdb.ladder.tree_correction import BESIDE, OWN, SPREAD, corrected
+from gemmdb.ladder.tree_correction import BESIDE, ENOUGH, OWN, SPREAD, corrected
 from gemmdb.ladder.unmodelled import usual
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
@@ -33,11 +33,12 @@ def asks(lab, monkeypatch, tmp_path):
     """Asks about ASKED with one measured neighbour, on which the model's first configs were timed or failed."""
     monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
 
-    def asks(device=GPU, status=Status.OK, count=3, problem=ASKED, **policy):
+    def asks(device=GPU, status=Status.OK, count=3, problem=ASKED, known=(KNOWN,), **policy):
         bare = Ask(lab.query(KNOWN, device), (), Policy(**policy), None)
         configs = [one.config for one in rank(bare, count).best]
         ratios = {config: 0.5 + 0.05 * place for place, config in enumerate(configs)}
-        rows = list(lab.rows(KNOWN, ratios, device=device, clock="graph", status=status, aten_us=12.0))
+        how = {"device": device, "clock": "graph", "status": status, "aten_us": 12.0}
+        rows = [row for one in known for row in lab.rows(one, ratios, **how)]
         return Ask(lab.query(problem, device), tuple(lab.catalog(rows).tables), Policy(**policy), None), configs
 
     return asks
@@ -49,7 +50,7 @@ def test_candidates_that_no_neighbour_timed_are_added(asks):
     better = corrected(ask, found)
     added = set(better.ratios) - set(found.ratios)
     assert 0 < len(added) <= OWN
-    assert {better.spread[config] for config in added} == {SPREAD}
+    assert {better.estimates[config].spread for config in added} == {SPREAD}
     assert added <= set(better.gains)
     assert set(configs[:1]) <= set(found.ratios) < set(better.ratios)
     assert better.evidence["corrected"] is True
@@ -60,7 +61,7 @@ def test_two_opinions_lie_between_both_and_are_surer(asks):
     ask, configs = asks(count=1)
     found = predict_near(ask)
     better = corrected(ask, found)
-    assert better.spread[configs[0]] < min(found.spread[configs[0]], SPREAD)
+    assert better.estimates[configs[0]].spread < min(found.estimates[configs[0]].spread, SPREAD)
     # With one config the levels are equal by definition, so the trees change ATen's ratio alone.
     assert better.ratios[configs[0]] != found.ratios[configs[0]]
     assert better.aten_us != found.aten_us
@@ -73,11 +74,27 @@ def test_a_neighbour_with_the_same_n_and_k_counts_more(asks):
     assert found.beside
     assert not predict_near(asks()[0]).beside
     near_one, far_one = corrected(ask, found), corrected(ask, replace(found, beside=False))
-    assert {near_one.spread[config] for config in set(near_one.ratios) - set(found.ratios)} == {BESIDE}
+    assert {near_one.estimates[config].spread for config in set(near_one.ratios) - set(found.ratios)} == {BESIDE}
     for config in set(found.ratios) & set(configs[:2]):
         moved = [abs(math.log(one.ratios[config] / found.ratios[config])) for one in (near_one, far_one)]
         assert moved[0] < moved[1]
-        assert near_one.spread[config] > far_one.spread[config]
+        assert near_one.estimates[config].spread > far_one.estimates[config].spread
+
+
+@pytest.mark.parametrize(
+    ("rows", "others", "needless"),
+    [(12, [16, 8], True), (12, [16, 40], False), (17, [16, 8], False), (40, [48, 64], True), (33, [32, 64], False)],
+)
+def test_neighbours_of_the_same_class_of_m_that_timed_enough_make_other_candidates_needless(
+    asks, rows, others, needless
+):
+    """At 16 rows, tiles of 16 are the best. They waste half if there are 17."""
+    measured = [KNOWN.resized(m, KNOWN.n, KNOWN.k) for m in others]
+    ask, _ = asks(problem=KNOWN.resized(rows, KNOWN.n, KNOWN.k), count=2 * ENOUGH, known=measured)
+    found = predict_near(ask)
+    assert found.beside
+    assert (set(corrected(ask, found).estimates) == set(found.estimates)) == needless
+    assert set(corrected(ask, found, 2).estimates) > set(found.estimates)
 
 
 def test_what_was_wrong_nearby_is_not_brought_back(asks):

@@ -6,6 +6,8 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -232,3 +234,13 @@ def test_nothing_is_remembered_of_a_file_that_another_host_may_write(kit, path, 
     with opened(path) as table:
         assert table.verdict(kit.problem, kit.device)
         assert asked(table, lambda: table.verdict(kit.problem, kit.device)) == 1
+
+
+def test_a_reader_that_lives_until_the_interpreter_ends_says_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from gemmdb.table import remembered;"
+        "sys.kept = remembered.Remembered(Path(sys.argv[1])); remembered.os = None"
+    )
+    (tmp_path / "file").touch()
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "file")], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -107,12 +107,12 @@ def test_a_broken_table_leaves_the_others_their_answers(small, bad, change, capl
 
 
 def test_whatever_a_table_raises_leaves_out_that_table_alone(small, bad, monkeypatch, caplog):
-    def neighbours(table, *args, read=Table.neighbours):
+    def distances(table, *args, read=Table.distances):
         if table.path == bad:
             raise InputError("no text\nof this")
         return read(table, *args)
 
-    monkeypatch.setattr(Table, "neighbours", neighbours)
+    monkeypatch.setattr(Table, "distances", distances)
     assert near_of(bad, small).hit is not None
     assert [one for one in caplog.messages if str(bad) in one and "no text of this" in one and "\n" not in one]
 
