@@ -3,9 +3,9 @@
     python -m tools.release ship [FOLDER...]
 
 FOLDER holds archives, as `python -m benchmarks.h200 build` writes them; default: all of benchmarks/results/h200. Their
-rows are united, except three kinds that are out of date: rows of our kernels whose source has changed since (lookups
-check the source of Inductor's templates themselves), rows of the first protocol, which timed operands at one address,
-and rows of problems that no graph asks for. Writes `tables/sm90-nvidia-h200.db`, packed: verdicts and all timings
+rows are united, except four kinds that are out of date: rows of our kernels whose source has changed since (lookups
+check the source of Inductor's templates themselves), rows of configs that have become illegal, rows of the first
+protocol, which timed operands at one address, and rows of problems that no graph asks for. Writes `tables/sm90-nvidia-h200.db`, packed: verdicts and all timings
 (docs/table-format.md), and `tables/manifest.json`. Packs the other tables of the folder if they are not. The same
 archives give the same bytes.
 """
@@ -28,6 +28,7 @@ from gemmdb.generators.files import archive
 from gemmdb.generators.files.manifest import write_manifest
 from gemmdb.generators.files.pack import pack
 from gemmdb.kernels import sources
+from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
@@ -41,9 +42,10 @@ COMMAND = "python -m tools.release ship"
 
 
 def holds(row: Measurement) -> bool:
-    """Whether a row is about a kernel and a problem of today."""
+    """Whether a row is about a kernel and a problem of today, and a config that is legal."""
     current = row.config.spec.emitted or sources.is_current(row.config, row.toolchain.source)
-    return current and row.protocol.version >= OLDEST and asked(row.problem)
+    legal = illegal(row.config, row.problem, row.device) is None
+    return current and legal and row.protocol.version >= OLDEST and asked(row.problem)
 
 
 def asked(problem: Problem) -> bool:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MOST_REGISTERS = 200
 """Registers of a thread for its sums and for the weights that it dequantises at once, two in each. Configs with 192
 keep all in registers on Hopper, or all but a few (24 bytes); with 256 they write kilobytes to memory."""
+GROUPS_STAGES = 4
+"""The fewest stages where two warp groups multiply. With 3, a tile of 64 x 128 x 128 gave wrong sums on an H200 in 6 of
+34 problems, and right ones in the others (Triton 3.6): each group seems to overwrite what the other one still reads."""
 _ROWS, _COLUMNS = 16, 8
 """Rows of the left operand, and columns of the right one, that a warp multiplies at once."""
 
@@ -79,6 +82,8 @@ def _unfit(config: Config, problem: Problem, device: Device) -> str | None:
         return f"a sum over {k} of K has several scales"
     if scaled == "sums" and n < _ROWS * warps:
         return f"{warps} warps multiply {_ROWS * warps} columns at once"
+    if warps > hardware.GROUP_WARPS and grouped((m, n, k), warps) and stages < GROUPS_STAGES:
+        return f"two warp groups need a pipeline of {GROUPS_STAGES} stages"
     if n * (m + k // 2) > MOST_REGISTERS * hardware.WARP_THREADS * warps:
         return f"the sums and weights of a tile do not fit into {MOST_REGISTERS} registers of each thread"
     if shared_bytes((m, n, k), (warps, scaled), stages, problem, device) > hardware.shared_bytes(device):
