@@ -63,9 +63,10 @@ def test_a_gpu_that_is_not_here_can_be_asked_about(monkeypatch, tmp_path):
 def test_the_measured_table_fits_into_the_wheel_and_covers_what_it_should():
     path = shipped_tables() / "sm90-nvidia-h200.db"
     with Table.open(path, immutable=True) as table:
-        assert path.stat().st_size <= (4 if table.packed else 16) * 2**20
+        assert path.stat().st_size <= (5 if table.packed else 16) * 2**20
         counts = Counter(problem.op for problem, _ in table.pairs())
-    least = {"mm": 1500, "mixed_mm": 1000, "addmm": 800, "int_mm": 600, "scaled_mm": 600, "bmm": 400}
+    least = {"mm": 1500, "mixed_mm": 1000, "addmm": 800, "int_mm": 600, "scaled_mm": 600, "bmm": 400,
+             "grouped_mm": 400}  # fmt: skip
     assert all(counts[op] >= number for op, number in least.items())
 
 
@@ -77,6 +78,13 @@ def test_the_compiled_kernels_are_in_order_and_as_small_as_the_docs_say():
     assert f"all {len(archive.kernels)} take {size / 2**20:.1f} MiB." in (ROOT / "CHANGELOG.md").read_text()
 
 
+def _named(problem):
+    """What docs/results.md calls a problem's op."""
+    if problem.op in ("mm", "addmm"):
+        return "mm and addmm"
+    return "mixed_mm of int4 weights" if problem.int4 else problem.op
+
+
 def _answers(policy):
     """By op, the mean gain over ATen of the H200 table's answers to its own problems; how many are CUTLASS's."""
     catalog, gains, compiled = Catalog.load(Settings.read()), defaultdict(list), 0
@@ -85,7 +93,7 @@ def _answers(policy):
     for problem, device in asked:
         hit = lookup(Query(problem, device), catalog, policy, None)
         assert hit is not None
-        gains["mm and addmm" if problem.op in ("mm", "addmm") else problem.op].append(hit.speedup)
+        gains[_named(problem)].append(hit.speedup)
         compiled += hit.config.backend == "cutlass"
     return {op: statistics.geometric_mean(one) for op, one in gains.items()}, compiled
 
