@@ -17,6 +17,7 @@ from gemmdb.generators.measure.cuda.bench import set_up
 from gemmdb.generators.measure.cuda.session import floor_us
 from gemmdb.generators.measure.program import Operands, Product
 from gemmdb.generators.measure.reference import Reference
+from gemmdb.generators.measure.representative import as_product
 from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, one_line
@@ -54,7 +55,7 @@ def _measure(problem: Problem, table: Path, samples: int) -> dict[str, Any]:
     calls: dict[str, Call] = {}
     for name, (module, how) in ways(problem, table).items():
         gemmdb.inductor.reset_stats()
-        call, facts = compiled((module, how), sets, bench.expected[0])
+        call, facts = compiled((module, how), sets, problem, bench.expected[0])
         found["ways"][name] = facts
         if call is not None:
             calls[name] = call
@@ -86,7 +87,10 @@ def ways(problem: Problem, table: Path) -> dict[str, tuple[Callable[[Operands], 
 
 
 def compiled(
-    way: tuple[Callable[[Operands], Any], dict[str, Any]], sets: Sequence[Operands], expected: Reference
+    way: tuple[Callable[[Operands], Any], dict[str, Any]],
+    sets: Sequence[Operands],
+    problem: Problem,
+    expected: Reference,
 ) -> tuple[Call | None, dict[str, Any]]:
     """The compiled module as a call on a copy of the operands, None if it failed, and the facts of its compilation."""
     from torch._inductor.utils import run_and_get_code
@@ -102,9 +106,11 @@ def compiled(
         if not _alive():
             raise
         return None, {"failure": one_line(f"{type(error).__name__}: {error}")}
+    first = result[0] if isinstance(result, tuple) else result  # With an epilogue that keeps the product.
     body = "".join(code.partition("async_compile.wait")[2] for code in codes)
+    seconds, product = time.perf_counter() - start, as_product(problem, first).reshape(expected.sizes)
     facts = {
-        "seconds": time.perf_counter() - start, "error": expected.error(result.reshape(expected.sizes)),
+        "seconds": seconds, "error": expected.error(product),
         "launches": body.count(".run("), "extern": body.count("extern_kernels."), "template": "triton_tem_" in body,
     }  # fmt: skip
     inputs = [module.inputs, *(make(made).inputs for made in sets[1:])]

@@ -16,6 +16,7 @@ from gemmdb.generators.measure.cuda.calls import aten, ours
 from gemmdb.generators.measure.cuda.render import plan
 from gemmdb.generators.measure.program import Product, operands
 from gemmdb.generators.measure.reference import reference
+from gemmdb.generators.measure.representative import as_product
 from gemmdb.generators.measure.tolerance import tolerance
 
 COPIED_BYTES = 2**30
@@ -33,7 +34,8 @@ def compiled(problem: Problem, made: Any, **how: Any) -> tuple[Callable[..., Any
     result, codes = run_and_get_code(run, *product.inputs)
     torch.cuda.synchronize()
     seconds = time.perf_counter() - start
-    error = reference(problem, made).error(result)
+    first = result[0] if isinstance(result, tuple) else result  # With an epilogue that keeps the product.
+    error = reference(problem, made).error(as_product(problem, first))
     del result
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
