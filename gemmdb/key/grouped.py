@@ -52,6 +52,15 @@ def _apart(problem: Problem) -> str | None:
     return None
 
 
+FEW = 4
+"""In the sparsest split that is measured, one of so many groups has work."""
+
+
 def active(problem: Problem) -> int:
     """How many groups have work at most: as many as there are rows, or elements of K, to divide."""
     return min(problem.groups, problem.m if problem.ragged == "m" else problem.k)
+
+
+def fewest(problem: Problem) -> int:
+    """How many groups have work in the sparsest split that is measured."""
+    return max(active(problem) // FEW, 1)

@@ -154,7 +154,9 @@ def _contenders(
 def _closest(timings: Sequence[Timings]) -> Iterator[tuple[int, ConfigGroup]]:
     """How far groups are behind the best somewhere (in STEPs), the closest first. A group comes as often as it was
     timed, and again after the FIRST of all neighbours."""
-    yield from sorted(chain.from_iterable([one.behind[:FIRST] for one in timings]), key=itemgetter(0))
+    end = min((one.behind[FIRST][0] for one in timings if len(one.behind) > FIRST), default=math.inf)
+    first = sorted(chain.from_iterable([one.behind[:FIRST] for one in timings]), key=itemgetter(0))
+    yield from (one for one in first if one[0] <= end)  # Nothing that is left out comes before these.
     yield from sorted(chain.from_iterable([one.behind for one in timings]), key=itemgetter(0))
 
 

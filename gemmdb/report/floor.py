@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemmdb.cost.roofline import limits
+from gemmdb.key import grouped
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
@@ -25,7 +26,11 @@ def peak(problem: Problem, device: Device) -> tuple[str, float]:
 
 
 def floor_us(problem: Problem, device: Device) -> float:
-    """Microseconds for moving the bytes once or doing the operations, whichever is longer; at least the launch."""
+    """Microseconds for moving the bytes once or doing the operations, whichever is longer; at least the launch. Of the
+    matrices of groups with rows, as many are read as the sparsest split needs."""
     gb_per_s, _ = limits(device)
     _, tflops = peak(problem, device)
-    return max(problem.bytes / gb_per_s / 1e3, problem.flops / tflops / 1e6, LAUNCH_US)
+    moved = float(problem.bytes)
+    if problem.ragged == "m":
+        moved -= problem.weight_bytes * (1 - grouped.fewest(problem) / max(grouped.active(problem), 1))
+    return max(moved / gb_per_s / 1e3, problem.flops / tflops / 1e6, LAUNCH_US)

@@ -61,10 +61,13 @@ class Families:
         fixed: bool,
     ) -> list[tuple[float, Problem]]:
         """See `Table.distances`. `fixed` as for `neighbours`."""
-        if not fixed:
+        if fixed:
+            family = self._family(problem, device, l2)
+        elif (few := self._few(problem, device, l2, within)) is not None:
+            family = nearest.Family.of(few)
+        else:
             known = self.neighbours(problem, device, l2, 2 * limit, within, fixed=False)
             return sorted([(metric.apart(problem, one), one) for one in known], key=itemgetter(0))[:limit]
-        family = self._family(problem, device, l2)
         members, found = family.known, family.nearest(problem, limit, within, metric)
         for _, key in found:
             if key not in members:
@@ -74,11 +77,8 @@ class Families:
     def _nearest(self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float]) -> Sequence[int]:
         """The keys of the nearest problems of a family in a file that may change. Of a large family only what is close
         by is read, as long as that is enough."""
-        if problem.family_key not in self.crowded:
-            rows = self._decided(problem, device, l2, within, nearest.CROWD)
-            if len(rows) < nearest.CROWD:
-                return nearest.keys(rows, problem, limit)
-            self.crowded.add(problem.family_key)
+        if (few := self._few(problem, device, l2, within)) is not None:
+            return nearest.keys(few, problem, limit)
         for ratio in nearest.RATIOS:
             box = [min(ratio, bound) for bound in within or (math.inf,) * 3]
             rows = self._decided(problem, device, l2, box)
@@ -86,6 +86,16 @@ class Families:
             if len(found) == limit:
                 return found
         return nearest.keys(self._decided(problem, device, l2, within), problem, limit)
+
+    def _few(self, problem: Problem, device: Device, l2: str, within: Sequence[float]) -> list[tuple[Any, ...]] | None:
+        """The keys and sizes of a family's problems, if they are less than a CROWD."""
+        if problem.family_key in self.crowded:
+            return None
+        rows = self._decided(problem, device, l2, within, nearest.CROWD)
+        if len(rows) < nearest.CROWD:
+            return rows
+        self.crowded.add(problem.family_key)
+        return None
 
     def _decided(
         self, problem: Problem, device: Device, l2: str, within: Sequence[float], most: int | None = None

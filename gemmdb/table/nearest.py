@@ -60,8 +60,8 @@ CROWD = 2_000
 RATIOS = (1.02, 1.1, 1.3, 2.0, 4.0)
 """Half the sides of these boxes, as ratios of sizes."""
 _Around = tuple[float, list[_Member]]
-_SHAPES = 256
-"""The most N and K of a family whose surroundings are remembered."""
+_SHAPES, _ENTRIES = 256, 200_000
+"""The most N and K of a family whose surroundings are remembered, and the most pairs in all of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Family:
         where = problem.n, problem.k, within
         known = self.around.get(where)
         if known is None:
-            if len(self.around) >= _SHAPES:
+            if len(self.around) >= min(_SHAPES, _ENTRIES // max(len(self.pairs), 1)):
                 self.around.clear()
             (_, log_n, log_k), (n0, n1, k0, k1) = problem.doublings, within
             known = [

@@ -99,8 +99,8 @@ class Table:
     def distances(
         self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float], metric: Metric = PLAIN
     ) -> list[tuple[float, Problem]]:
-        """The same by a metric, with their distances. Of a file that may change, the nearest of twice as many by the
-        plain distance."""
+        """The same by a metric, with their distances. Of a large family of a file that may change, the nearest of
+        twice as many by the plain distance."""
         return self._families.distances(problem, device, l2, limit, within, metric, fixed=self._fixed)
 
     @property

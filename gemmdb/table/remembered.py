@@ -14,10 +14,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-SETTLED_S = 1.0
-"""For how long a time has to be seen. A step of the clocks of the file systems below takes 10 ms at most."""
-LOCAL = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
+SETTLED_S = 2.5
+"""For how long a time has to be seen. A step of the clocks of the file systems below takes 10 ms in general, and a
+second where inodes are small, as those of an old ext4 may be."""
+LOCAL = frozenset({"btrfs", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 """File systems that one host alone writes. What the system says of a file of another one may be seconds old."""
+LOG = "-wal"
+"""The end of the name of SQLite's write-ahead log. While there is one, a commit does not touch the file itself. Our
+writers make none."""
 MOST = 2**15
 """The most lookups whose rows are remembered. When there are more, all are forgotten."""
 
@@ -38,6 +42,8 @@ class Remembered:
         self._path, self._immutable = path, immutable
         self._known: tuple[_Stamp | None, dict[Key, Rows]] = (None, {})
         self._file = -1 if immutable else _opened(path)
+        self._log = f"{path}{LOG}"
+        self._whose = _identity(self._file)
         self._first: tuple[_Stamp | None, float] = (None, 0.0)
         if self._file >= 0 and _local(self._file):
             self._first = self._stamp(), time.monotonic()
@@ -60,7 +66,7 @@ class Remembered:
         """What was read for a key of the file as it is now; None if nothing was."""
         stamp, known = self._known
         rows = known.get(key)
-        if rows is None or self._immutable or self._stamp() == stamp:
+        if rows is None or self._immutable or (self._stamp() == stamp and stamp is not None):
             return rows
         self._known = None, {}
         return None
@@ -78,19 +84,27 @@ class Remembered:
             if stamp != first:
                 self._first = stamp, now
                 return None
+            if stamp is None:
+                return None
             known = {}
             self._known = stamp, known
         elif len(known) >= MOST:
             known.clear()
         return known
 
-    def _stamp(self) -> _Stamp:
-        found = os.fstat(self._file)
+    def _stamp(self) -> _Stamp | None:
+        """None if a change may not show: somebody closed our descriptor, or a commit goes to a log."""
+        try:
+            found = os.fstat(self._file)
+        except OSError:
+            return None
+        if (found.st_dev, found.st_ino) != self._whose or os.access(self._log, os.F_OK):
+            return None
         return found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
     def _close(self, close: Callable[[int], None] = os.close) -> None:
         # Bound early: at the end of the interpreter, `os` may be gone before this object.
-        if self._file >= 0:
+        if self._file >= 0 and _identity(self._file) == self._whose:  # Else it is somebody else's by now.
             close(self._file)
         self._file = -1
 
@@ -104,6 +118,15 @@ def file_system(about: str, mounts: str) -> str:
         if line.split(" ", 1)[0] == mount:
             return line.rpartition(" - ")[2].split(" ", 1)[0]
     return ""
+
+
+def _identity(file: int, stat: Callable[[int], os.stat_result] = os.fstat) -> tuple[int, int] | None:
+    """The device and the inode of an open file; None if it is not open."""
+    try:
+        found = stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _opened(path: Path) -> int:

@@ -13,8 +13,6 @@ from gemmdb.key.problem import Problem
 
 SKEW = 1.2
 """In a skewed split, the group at place r of those that have work gets a share proportional to 1 / r ** SKEW."""
-FEW = 4
-"""In a sparse split, one of so many groups has work."""
 _STEP = 0.618
 """Neighbours in the order of size are about so large a share of all groups apart: the golden section spreads them."""
 
@@ -25,8 +23,7 @@ def splits(problem: Problem) -> list[list[int]]:
     if not problem.spec.grouped:
         return []
     total, groups, active = getattr(problem, problem.ragged), problem.groups, grouped.active(problem)
-    few = max(active // FEW, 1)
-    shares = [[1.0] * active, [place**-SKEW for place in range(1, active + 1)], [1.0] * few]
+    shares = [[1.0] * active, [place**-SKEW for place in range(1, active + 1)], [1.0] * grouped.fewest(problem)]
     found = [_ends(_divided(total, share), groups) for share in shares]
     return list(map(list, dict.fromkeys(map(tuple, found))))
 

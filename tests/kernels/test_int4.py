@@ -71,9 +71,9 @@ def test_a_program_that_dequantises_needs_no_dequantised_product():
         ({"block_m": 256, "block_n": 128}, {}, "do not fit into 200 registers"),
         ({"stages": 8, "block_m": 64, "block_n": 128, "block_k": 256, "warps": 8}, {}, "do not fit into shared memory"),
         ({"split_k": 64}, {}, "fewer than 64 steps"),
-        # With 3 stages it was wrong in 6 of 34 problems of a build on an H200.
-        ({"stages": 3, "block_m": 64, "block_n": 128, "warps": 8}, {}, "two warp groups need a pipeline of 4 stages"),
-        ({"stages": 4, "block_m": 64, "block_n": 128, "warps": 8}, {}, None),
+        # With 3 stages it was wrong on 4 of 12 problems of a build on an H200.
+        ({"stages": 3, "block_m": 64, "block_n": 128, "warps": 8}, {}, "two warp groups need a pipeline of 5 stages"),
+        ({"stages": 5, "block_m": 64, "block_n": 128, "warps": 8}, {}, None),
         ({"stages": 3, "block_m": 64, "block_n": 128, "warps": 4}, {}, None),
     ],
 )

@@ -47,3 +47,13 @@ def test_a_large_family_is_searched_as_a_small_one(kit, table, m, n, k, limit, b
             opened._families.crowded.clear()
             found = opened.neighbours(asked, kit.device, limit=limit, within=bound)
             assert [round(distance(one)[0], 9) for one in found] == [round(distance(one)[0], 9) for one in wanted]
+
+
+@given(m=st.integers(1, 600), n=SIZES, k=SIZES, limit=st.integers(1, 40), bound=st.sampled_from([(), (4.0, 2.0, 8.0)]))
+@settings(max_examples=100, deadline=None)
+def test_a_file_that_may_change_has_the_same_neighbours_by_a_metric(kit, table, m, n, k, limit, bound):
+    opened, _ = table
+    asked, metric = kit.problem.resized(m, n, k), nearest.Metric(rows=0.4, tiles=0.8)
+    with Table.open(opened.path, immutable=True) as fixed:
+        wanted = fixed.distances(asked, kit.device, "cold", limit, bound, metric)
+    assert opened.distances(asked, kit.device, "cold", limit, bound, metric) == wanted

@@ -244,3 +244,27 @@ def test_a_reader_that_lives_until_the_interpreter_ends_says_nothing(tmp_path: P
     (tmp_path / "file").touch()
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "file")], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_commit_to_a_log_beside_the_file_is_seen(kit, path):
+    """Our writers make no such log. Another program's may."""
+    with opened(path) as table, contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA journal_mode=WAL")
+        table.verdict(kit.problem, kit.device)  # The first look at the new times.
+        settle()
+        assert table.verdict(kit.problem, kit.device) is not None
+        other.execute("DELETE FROM verdict")
+        other.commit()
+        assert table.verdict(kit.problem, kit.device) is None
+
+
+def test_a_descriptor_that_somebody_closed_is_not_ours_any_more(tmp_path):
+    (tmp_path / "t").touch()
+    (tmp_path / "other").touch()
+    seen = remembered.Remembered(tmp_path / "t")
+    os.close(seen._file)
+    assert seen._stamp() is None
+    with (tmp_path / "other").open() as other:
+        assert other.fileno() == seen._file
+        seen._close()
+        assert os.fstat(other.fileno()).st_size == 0

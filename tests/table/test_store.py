@@ -160,8 +160,8 @@ def test_an_empty_file_becomes_a_table(kit, tmp_path):
 
 @pytest.fixture
 def shared():
-    """A folder that other users may enter, as they may not that of a test."""
-    with tempfile.TemporaryDirectory() as folder:
+    """A folder that other users may enter, as they may not that of a test, nor one of its own in TMPDIR."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
 

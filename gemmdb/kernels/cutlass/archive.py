@@ -24,6 +24,8 @@ INDEX = "index.json.xz"
 NAME = re.compile(r"gemmdb_cutlass_[0-9a-f]{24}")
 """The name of a kernel."""
 _BLOCK = re.compile(r"kernels-[0-9]{1,6}\.xz")
+MOST_KERNELS = 4096
+"""The most kernels of one archive: all of them are checked in half a minute."""
 MOST_BYTES = 4 << 20
 """The most bytes of the index or of a block, both as they lie in the file and decompressed. A block of twice the size
 would spare a sixth of the archive and more than double the time that a kernel takes to read."""
@@ -76,7 +78,8 @@ class Archive:
             found = json.loads(_unpacked(path, INDEX, MOST_BYTES))
             kernels = {name: Place.parse(told) for name, told in found["kernels"].items()}
             provenance = found["provenance"]
-            good = all(NAME.fullmatch(name) for name in kernels) and isinstance(provenance["cuda"], str)
+            named = len(kernels) <= MOST_KERNELS and all(map(NAME.fullmatch, kernels))
+            good = named and isinstance(provenance["cuda"], str)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
             raise TableError(f"{path}: its {INDEX} is malformed: {error}") from error
         if not good:
