@@ -5,10 +5,10 @@
 
 Cases are mutations of good ones: bytes that are flipped, cut out, repeated or replaced, among others by numbers,
 brackets and controls that parsers trip over. Targets are the canonical texts (what is read is written as the same
-text), the files of other programs, exported rows, workloads, manifests, files of digests, and tables of which a value
-is changed. A case that raises anything but GemmdbError, or takes more than SLOW_S seconds, is printed and counted; the
-process then ends with 1. With --atheris, atheris (`pip install atheris`) chooses the mutations by the code that they
-reach, for one target.
+text), the files of other programs, exported rows, workloads, manifests, files of digests, archives of kernels, and
+tables of which a value is changed. A case that raises anything but GemmdbError, or takes more than SLOW_S seconds, is
+printed and counted; the process then ends with 1. With --atheris, atheris (`pip install atheris`) chooses the mutations
+by the code that they reach, for one target.
 """
 
 from __future__ import annotations

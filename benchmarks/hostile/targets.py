@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import lzma
 import sqlite3
 import tempfile
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,7 +25,10 @@ from gemmdb.exchange.importing import OWN
 from gemmdb.exchange.report import Tally
 from gemmdb.exchange.share import manifest
 from gemmdb.generators.files.pack import pack
+from gemmdb.generators.kernels import writing
+from gemmdb.generators.kernels.compiling import Tools
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.cutlass import archive
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
@@ -148,6 +154,38 @@ def _value(data: bytes) -> Any:
     return rest.decode(errors="replace") if kind == b"t" else rest
 
 
+def _archives() -> list[Target]:
+    """An archive of two kernels, of which the bytes are mutated, or the index."""
+    path = FOLDER / "kernels.zip"
+    files: dict[str, dict[str, Path]] = {}
+    for name in ("gemmdb_cutlass_" + 24 * letter for letter in "ab"):
+        files[name] = {kind: FOLDER / f"{name}.{kind}" for kind in archive.KINDS}
+        for kind, file in files[name].items():
+            file.write_bytes(f"{name} {kind} ".encode() * 99)
+    writing.write(files, Tools("nvcc", "13.0", FOLDER, "4.2.0"), path)
+    with zipfile.ZipFile(path) as opened:
+        index = lzma.decompress(opened.read(archive.INDEX))
+    return [
+        Target("archive", partial(_file, _kernels), [path.read_bytes()], 0.03),
+        Target("index of an archive", partial(_index, path.read_bytes()), [index], 0.03),
+    ]
+
+
+def _kernels(path: Path) -> None:
+    opened = archive.Archive.open(path)
+    for name in opened.kernels:
+        opened.read(name)
+
+
+def _index(whole: bytes, data: bytes) -> None:
+    """The archive `whole` with `data` as its index."""
+    path = FOLDER / "file"
+    with zipfile.ZipFile(io.BytesIO(whole)) as good, zipfile.ZipFile(path, "w") as made:
+        for name in good.namelist():
+            made.writestr(name, lzma.compress(data) if name == archive.INDEX else good.read(name))
+    refused(lambda: _kernels(path), str(path))
+
+
 def targets() -> list[Target]:
     """All targets, with their seeds."""
     found = [Target(name, partial(_text, parse), [text.encode()], 0.1) for name, (parse, text) in TEXTS.items()]
@@ -173,4 +211,4 @@ def targets() -> list[Target]:
             pairs = list(table.pairs())[::10]
         seeds = [b"a\nb\nt" + b"x" * 9, b"c\nd\ni" + bytes(8), b"e\nf\nf1e9", b"g\nh\nb\x00\xff"]
         found.append(Target(f"{name} table", partial(_table, path.read_bytes(), pairs), seeds, 0.01))
-    return found
+    return [*found, *_archives()]

@@ -23,9 +23,11 @@ class Families:
         self._file, self._cache = file, cache
         self._known: dict[tuple[str, str, int, str], nearest.Family] = {}
         self.crowded: set[int] = set()
+        self._resets = 0
 
     def forget(self) -> None:
-        """Forget all that was read."""
+        """Forget all that was read, also what another thread is reading now."""
+        self._resets += 1
         self._known.clear()
         self.crowded.clear()
 
@@ -113,10 +115,12 @@ class Families:
         asked = problem.op, problem.family, device.key, l2
         family = self._known.get(asked)
         if family is None:
+            resets = self._resets
             family = nearest.Family.of(self._decided(problem, device, l2, ()))
             if len(self._known) >= schema.MOST_FAMILIES:
                 self._known.clear()
-            self._known[asked] = family
+            if resets == self._resets:
+                self._known[asked] = family
         return family
 
     def _member(self, key: int, problem: Problem) -> Problem | None:
