@@ -78,3 +78,5 @@ def test_what_it_takes():
     assert "scales of blocks" in asked(**sizes, scales="row")
     assert "fewer than 2 steps" in asked(**{**sizes, "k": 128}, scales="block")
     assert "multiples of 16" in asked(**{**sizes, "n": 520}, scales="block")
+    # Triton 3.6 refuses masked loads of fp8 with an integer for what is beyond the end.
+    assert "a multiple of 128" in asked(**{**sizes, "k": 2000}, scales="block")

@@ -35,6 +35,8 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return "the kernel applies scales of blocks"
     if symbolic:
         return "the kernel is generated for fixed sizes"
+    if problem.k % fp8.BLOCK:  # Triton 3.6 does not compile the masked loads of fp8 that a part of a block would need.
+        return f"K has to be a multiple of {fp8.BLOCK}"
     block = int(config.values["block_m"]), int(config.values["block_n"])
     if reason := hardware.crowded(block, int(config.values["warps"])):
         return reason
