@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import gpu
+from kit.devices import H200
+from kit.tables import Kit
 
 from benchmarks.common import SHIPPED
 from benchmarks.h200 import peers, peers_report, report, results
 from benchmarks.h200.strata import STRATA
 from gemmdb.generators.files import archive
 from gemmdb.generators.files.manifest import check_manifest
+from gemmdb.kernels.config import Config
 from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.expected import with_expectations
+from gemmdb.table.measurement import Protocol
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 from tools.release import ship
@@ -198,3 +203,18 @@ def test_the_usual_spelling_is_the_one_that_inductors_pattern_takes(tmp_path: Pa
             assert reference(problem, made).error(result.flatten(0, -2)) <= tolerance(problem)
     assert taken == {"default": 0, "linear": 1}
     assert "linear" not in peers_worker.ways(problem.resized(64, 64, 128), tmp_path / "none.db")
+
+
+def test_rows_of_other_sources_and_of_illegal_configs_are_not_shipped() -> None:
+    batch = Problem.gemm("bmm", m=8, n=64, k=64, batch=4)
+    int4 = Problem.gemm("mixed_mm", m=64, n=4096, k=4096, weight_dtype="int4")
+    kit, protocol = Kit(), Protocol("graph", "cold", 20, 30, version=3)
+    new, old = (replace(kit.new, source=source) for source in (gpu.make("batch").spec.digest(), "0" * 16))
+    row = kit.row(gpu.make("batch"), problem=batch, device=H200, protocol=protocol, toolchain=new)
+    assert ship.holds(row)
+    assert not ship.holds(replace(row, toolchain=old))
+    assert not ship.holds(replace(row, config=gpu.make("batch", stages=8, block_n=256, block_m=128)))
+    tall = {"block_m": 64, "block_n": 128, "block_k": 128, "warps": 8, "scaled": "weights", "split_k": 1}
+    stages = {stages: Config.of("triton", "int4", **tall, stages=stages) for stages in (3, 5)}
+    at = replace(row, problem=int4, toolchain=replace(kit.new, source=stages[3].spec.digest()))
+    assert [ship.holds(replace(at, config=one)) for one in stages.values()] == [False, True]
