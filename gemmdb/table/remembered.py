@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,15 @@ class Remembered:
         self._file = -1 if immutable else _opened(path)
         self._log = f"{path}{LOG}"
         self._whose = _identity(self._file)
+        # Not `__del__`: at the end of the interpreter, what it calls may be gone before this object. The system closes
+        # the descriptor then.
+        self._release = weakref.finalize(self, _closed, self._file, self._whose)
+        self._release.atexit = False
         self._first: tuple[_Stamp | None, float] = (None, 0.0)
         if self._file >= 0 and _local(self._file):
             self._first = self._stamp(), time.monotonic()
         else:
             self._close()
-
-    def __del__(self) -> None:
-        self._close()
 
     def leads_here(self) -> bool:
         """Whether the path still leads to this file, and it can be told whether the file has changed."""
@@ -102,10 +104,8 @@ class Remembered:
             return None
         return found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
-    def _close(self, close: Callable[[int], None] = os.close) -> None:
-        # Bound early: at the end of the interpreter, `os` may be gone before this object.
-        if self._file >= 0 and _identity(self._file) == self._whose:  # Else it is somebody else's by now.
-            close(self._file)
+    def _close(self) -> None:
+        self._release()
         self._file = -1
 
 
@@ -120,10 +120,15 @@ def file_system(about: str, mounts: str) -> str:
     return ""
 
 
-def _identity(file: int, stat: Callable[[int], os.stat_result] = os.fstat) -> tuple[int, int] | None:
+def _closed(file: int, whose: tuple[int, int] | None) -> None:
+    if whose is not None and _identity(file) == whose:  # Else it is somebody else's by now.
+        os.close(file)
+
+
+def _identity(file: int) -> tuple[int, int] | None:
     """The device and the inode of an open file; None if it is not open."""
     try:
-        found = stat(file)
+        found = os.fstat(file)
     except OSError:
         return None
     return found.st_dev, found.st_ino
