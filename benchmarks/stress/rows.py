@@ -31,6 +31,7 @@ from benchmarks.stress import invented
 from gemmdb import Measurement
 from gemmdb.generators.files.merge import merge
 from gemmdb.generators.files.pack import pack
+from gemmdb.table import remembered
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
@@ -101,11 +102,14 @@ def chunks(rows: Iterable[Measurement]) -> Iterable[list[Measurement]]:
 
 def look_up(path: Path, count: int, immutable: bool) -> dict[str, Any]:
     """Microseconds of one lookup: the quantiles of the fastest warm round, and the medians of all; the first is cold.
-    Each round asks for the same problems, evenly spread over all `count`, as new objects."""
+    Each round asks for the same problems, evenly spread over all `count`, as new objects. After the first one the file
+    is left alone until its time has been seen for long enough."""
     rounds = []
     numbers = range(0, count, max(count // TIMED, 1))[:TIMED]
     with contextlib.closing(Table.open(path, immutable=immutable)) as table:
-        for _ in range(ROUNDS + 1):
+        for turn in range(ROUNDS + 1):
+            if turn == 1:
+                time.sleep(remembered.SETTLED_S)
             times = []
             for number in numbers:
                 (problem,) = invented.problems(1, number)
