@@ -18,7 +18,7 @@ from gemmdb.generators.build.scheduler import Prepare, Scheduler
 from gemmdb.generators.build.worker import Confirmed, Ended, Finished, Message, Phase, Worker
 from gemmdb.generators.interfaces.backend import Backend, Job, Measurer, Outcome, row
 from gemmdb.generators.interfaces.progress import SECONDS, Progress, Tracker
-from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, command, unplaced
+from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, brief, command
 from gemmdb.generators.measure.quiet import PATIENCE_S, WAITING
 from gemmdb.table.writer import Store
 
@@ -196,7 +196,7 @@ class Run:
         asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
         return {
             "command": command(),
-            "request": {name: unplaced(value) for name, value in asked.items()},
+            "request": {name: brief(value) for name, value in asked.items()},
             "effort": asdict(self.effort),
             "toolchain": self.backend.toolchain.text,
             "device": self.backend.device.text,

@@ -20,7 +20,7 @@ from gemmdb.devices import registry
 from gemmdb.errors import InputError
 from gemmdb.generators.interfaces.backend import toolchain
 from gemmdb.generators.interfaces.progress import Progress, Silent, Tracker
-from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, command, unplaced
+from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, brief, command
 from gemmdb.generators.modelled import cross_compile, space
 from gemmdb.generators.modelled.protocol import CUDA, PROTOCOL
 from gemmdb.generators.shapes import loading
@@ -151,7 +151,7 @@ class _Run:
         asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
         return {
             "command": command(),
-            "request": {name: unplaced(value) for name, value in asked.items() if name != "out"},
+            "request": {name: brief(value) for name, value in asked.items() if name != "out"},
             "device": self.device.text,
             "model": {"version": PROTOCOL.version, "fitted": dict(data.PROVENANCE)},
             "compiled": self.compiler is not None,

@@ -1,5 +1,6 @@
 """What a build says of its request: refused with one line, or written down as provenance."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,19 @@ def test_the_address_of_a_cluster_is_not_written_down(words, monkeypatch):
     found = command()
     assert len(found) == len(words) + 2
     assert "10.0.0.5" not in " ".join(found)
+
+
+def test_a_long_command_is_cut(shapes_file, tmp_path, monkeypatch, replay_backend, rows):
+    """A test runner was given hundreds of names, and its builds ended because their command took 58,006 bytes."""
+    monkeypatch.setattr("sys.argv", ["pytest", "x" * 50_000, *(f"test_{number}" for number in range(5_000))])
+    request = BuildRequest(shapes=str(shapes_file), out=tmp_path / "long.db", deny="|".join(["absent"] * 10_000))
+    build(request, backend=replay_backend(rows))
+    with Table.open(request.out) as table:
+        (run,) = table.provenance()
+    assert run["command"][:3] == ["pytest", "x" * 200 + "...", "test_0"]
+    assert run["command"][-1] == "... and 4,938 more"
+    assert run["request"]["deny"].startswith("absent|absent")
+    assert len(json.dumps(run)) < 16_000
 
 
 def test_the_default_output_is_where_lookups_find_it(shapes_file, tmp_path, monkeypatch, replay_backend, rows):
