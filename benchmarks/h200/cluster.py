@@ -108,7 +108,7 @@ def one(options: argparse.Namespace, listed: Path) -> dict[str, Any]:
                            ray="local" if kind == "ray" else None)  # fmt: skip
     report = built(request, finishes)
     with Table.open(out) as table:
-        pairs = {(row.problem.text, row.config.text) for row in table.measurements() if not row.emitted}
+        pairs = {(row.problem.text, row.config.text) for row in table.measurements()}
     return {
         "kind": kind,
         "measured": report.measured,
